@@ -1,0 +1,124 @@
+"""Foreshape: describe a network, know everything about it, then run and train it.
+
+>>> import foreshape as fs
+>>> from foreshape import layer
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foreshape import layer, optimizer
+    from foreshape.backward import append_backward
+    from foreshape.engine import Executor, LoDTensor, Scope, SelectedRows, default_scope
+    from foreshape.errors import (
+        DescriptionError,
+        ExecutionError,
+        FeedError,
+        ForeshapeError,
+        FormatError,
+        GuardError,
+        MemoryPlanError,
+        SchemaError,
+        ShapeError,
+        TypeMismatchError,
+    )
+    from foreshape.interop import load_inference_model, save_inference_model
+    from foreshape.layer import ParamAttr
+    from foreshape.ops import Operator
+    from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
+    from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
+    from foreshape.training import infer_shape, train
+    from foreshape.wire import Limits, load_program, save_program
+
+__version__ = "0.1.0"
+
+_ROOM: dict[str, str] = {
+    "append_backward": "backward",
+    **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope"), "engine"),
+    **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "FormatError", "GuardError", "MemoryPlanError", "SchemaError",
+                     "ShapeError", "TypeMismatchError"), "errors"),
+    **dict.fromkeys(("load_inference_model", "save_inference_model"), "interop"),
+    "ParamAttr": "layer",
+    "Operator": "ops",
+    **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "program_guard"), "program"),
+    **dict.fromkeys(("BF16", "BOOL", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UNK", "LOD_TENSOR", "SELECTED_ROWS",
+                     "LOD_TENSOR_ARRAY", "INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"), "spec"),
+    **dict.fromkeys(("infer_shape", "train"), "training"),
+    **dict.fromkeys(("Limits", "load_program", "save_program"), "wire"),
+}  # fmt: skip
+"""Public name -> the room that it lives in; a room is entered when its name is first used."""
+_ROOMS = ("layer", "optimizer", "ops", "passes", "dims")
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOM.get(name)
+    if room is not None:
+        if room != "wire" and room != "errors":
+            importlib.import_module("foreshape.wire")  # a program can be saved from the first line on
+        value = getattr(importlib.import_module(f"foreshape.{room}"), name)
+    elif name in _ROOMS:
+        importlib.import_module("foreshape.wire")
+        value = importlib.import_module(f"foreshape.{name}")
+    else:
+        raise AttributeError(f"module 'foreshape' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_ROOM, *_ROOMS])
+
+
+__all__ = [
+    "BF16",
+    "BOOL",
+    "FP16",
+    "FP32",
+    "FP64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "LOD_TENSOR",
+    "SELECTED_ROWS",
+    "STRING",
+    "UINT8",
+    "UNK",
+    "Block",
+    "DescriptionError",
+    "ExecutionError",
+    "Executor",
+    "FeedError",
+    "ForeshapeError",
+    "FormatError",
+    "GuardError",
+    "Limits",
+    "LoDTensor",
+    "MemoryPlanError",
+    "Op",
+    "Operator",
+    "ParamAttr",
+    "Program",
+    "SchemaError",
+    "Scope",
+    "SelectedRows",
+    "ShapeError",
+    "TypeMismatchError",
+    "Variable",
+    "append_backward",
+    "default_main_program",
+    "default_scope",
+    "default_startup_program",
+    "infer_shape",
+    "layer",
+    "load_inference_model",
+    "load_program",
+    "optimizer",
+    "program_guard",
+    "save_inference_model",
+    "save_program",
+    "train",
+]

@@ -1,0 +1,155 @@
+"""From instructions to one straight-line Python function."""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+from typing import Any
+
+from foreshape.engine.lower import Argument, Instruction, Lowered, Value
+from foreshape.engine.scope import Scope
+from foreshape.errors import ExecutionError
+from foreshape.program import Op
+
+STEP_FILE = "<foreshape step>"
+
+
+class Emitted:
+    """The code of a step and what its names stand for; `bind` makes it a function over one scope."""
+
+    __slots__ = ("code", "constants", "lines", "lowered", "source")
+
+    def __init__(self, lowered: Lowered, source: str, constants: dict[str, Any], lines: dict[int, Op]) -> None:
+        self.lowered, self.source, self.constants, self.lines = lowered, source, constants, lines
+        module = compile(source, STEP_FILE, "exec")
+        self.code = next(c for c in module.co_consts if isinstance(c, CodeType))
+
+    def bind(self, scope: Scope) -> FunctionType:
+        """The step over the values of a scope.
+
+        Raises:
+            ExecutionError: a persistable variable has no value.
+        """
+        values: list[Any] = []
+        missing: list[str] = []
+        for p in self.lowered.persistables:
+            if p.name in scope:
+                values.append(scope.tensor(p.name))
+            elif p.variable is not None and p.variable.value is not None:
+                values.append(scope.store(p.name, constant_tensor(p.variable)))
+            else:
+                missing.append(p.name)
+        if missing:
+            shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
+        namespace = dict(self.constants)
+        namespace["store"] = scope.store
+        return FunctionType(self.code, namespace, "step", tuple(values))
+
+
+def constant_tensor(variable: Any) -> Any:
+    """The tensor of a variable with a constant value."""
+    from foreshape.engine.scope import to_tensor
+    from foreshape.ops.torch_proxy import torch
+    from foreshape.ops.torch_types import torch_dtype
+
+    spec = variable.spec
+    if spec.dtype is None:
+        raise ExecutionError(f"{variable.name} is {spec.text()}, which no kernel takes")
+    value = to_tensor(variable.value).to(torch_dtype(spec.dtype))
+    shape = [d if isinstance(d, int) else 1 for d in spec.known_dims]
+    return torch.broadcast_to(value, shape).clone()
+
+
+def emit(lowered: Lowered) -> Emitted:
+    """Write the step: one line per kernel, values dropped after their last use."""
+    constants: dict[str, Any] = {}
+    lines: dict[int, Op] = {}
+    parameters = [repr(f) for f in lowered.feeds] + [repr(p) for p in lowered.persistables]
+    out = [f"def step({', '.join(parameters)}):"]
+    last = _last_uses(lowered)
+    kept = {id(v) for v in lowered.fetches} | {id(p) for p in lowered.persistables}
+    for at, i in enumerate(lowered.instructions):
+        for copy, source in i.copies:
+            out.append(f"    {copy} = {source}.clone()")
+            lines[len(out)] = i.op
+        kernel = f"k{at}"
+        constants[kernel] = i.kernel
+        arguments = ", ".join(_text(a) for a in i.arguments)
+        if i.takes_wants:
+            constants[f"w{at}"] = wants_of(i, last, kept)
+            arguments += f"{', ' if arguments else ''}wants=w{at}"
+        targets = _targets(i, last, kept)
+        out.append(f"    {targets}{kernel}({arguments})")
+        lines[len(out)] = i.op
+        for result in i.results:
+            if isinstance(result, list) and any(v is not None and (id(v) in last or id(v) in kept) for v in result):
+                names = [repr(v) if v is not None else "_" for v in result]
+                out.append(f"    {', '.join(names)}, = l{i.results.index(result)}")
+                lines[len(out)] = i.op
+        for place, value in i.stores:
+            owned = _is_fresh(i, value)
+            out.append(f"    {place} = store({place.name!r}, {value}{'' if owned else ', False'})")
+            lines[len(out)] = i.op
+        dead = [repr(v) for v in dict.fromkeys([*i.reads(), *(v for _, v in i.copies)]) if last.get(id(v)) == at and id(v) not in kept]
+        if dead:
+            out.append(f"    del {', '.join(dict.fromkeys(dead))}")
+    fetched = ", ".join(repr(f) for f in lowered.fetches)
+    out.append(f"    return ({fetched}{',' if len(lowered.fetches) == 1 else ''})")
+    return Emitted(lowered, "\n".join(out) + "\n", constants, lines)
+
+
+def wants_of(i: Instruction, last: dict[int, int], kept: set[int]) -> tuple[bool, ...]:
+    """Which results of an instruction somebody reads."""
+    stored = {id(v) for _, v in i.stores}
+
+    def wanted(v: Value | None) -> bool:
+        return v is not None and (id(v) in last or id(v) in kept or id(v) in stored or v.persistable)
+
+    return tuple(any(wanted(v) for v in r) if isinstance(r, list) else wanted(r) for r in i.results)
+
+
+def last_uses(lowered: Lowered) -> tuple[dict[int, int], set[int]]:
+    """For each value that is read, the instruction that reads it last; and the values that live on after the step."""
+    return _last_uses(lowered), {id(v) for v in lowered.fetches} | {id(p) for p in lowered.persistables}
+
+
+def _last_uses(lowered: Lowered) -> dict[int, int]:
+    last: dict[int, int] = {}
+    for at, i in enumerate(lowered.instructions):
+        for value in i.reads():
+            last[id(value)] = at
+        for _, source in i.copies:
+            last[id(source)] = at
+    return last
+
+
+def _text(argument: Argument) -> str:
+    if isinstance(argument, list):
+        return "[" + ", ".join("None" if v is None else repr(v) for v in argument) + "]"
+    return "None" if argument is None else repr(argument)
+
+
+def _targets(i: Instruction, last: dict[int, int], kept: set[int]) -> str:
+    names: list[str] = []
+    stored = {id(v) for _, v in i.stores}
+    for at, r in enumerate(i.results):
+        if isinstance(r, list):
+            names.append(f"l{at}" if any(v is not None and (id(v) in last or id(v) in kept) for v in r) else "_")
+        elif r is None or (at in i.in_place and id(r) not in stored) or (id(r) not in last and id(r) not in kept and id(r) not in stored):
+            names.append("_")
+        else:
+            names.append(repr(r))
+    if all(n == "_" for n in names):
+        return ""
+    return ", ".join(names) + " = "
+
+
+def _is_fresh(i: Instruction, value: Value) -> bool:
+    """Whether a result has memory of its own."""
+    operator = i.op.operator
+    if operator is None:
+        return False
+    for r, result in zip(i.results, operator.schema.results, strict=False):
+        if r is value or (isinstance(r, list) and value in r):
+            return result.view_of is None and result.updates is None
+    return False

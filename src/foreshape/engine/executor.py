@@ -1,0 +1,166 @@
+"""`Executor`: runs a program. A program, its fetches and the kinds fed become one compiled step, kept for the next time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from foreshape.engine.checked import run_checked
+from foreshape.engine.emit import STEP_FILE, Emitted, emit
+from foreshape.engine.feed import Feeder
+from foreshape.engine.lower import Value, lower
+from foreshape.engine.scope import Scope, default_scope, to_numpy
+from foreshape.engine.values import LoDTensor, SelectedRows
+from foreshape.errors import ExecutionError, ForeshapeError, SchemaError
+from foreshape.ops.rows import Rows
+from foreshape.ops.torch_proxy import torch
+from foreshape.program import Op, Program, Variable, default_main_program
+
+_SEEN_LIMIT = 4096
+
+
+class Step:
+    """A compiled step of one program version, for one list of fetches."""
+
+    __slots__ = ("bound", "emitted", "feeder", "fetch_is_shared", "program", "seen", "version")
+
+    def __init__(self, program: Program, fetches: tuple[str, ...], device: Any) -> None:
+        self.program = program
+        guards = program.guards
+        lowered = lower(program.global_block, fetches)
+        self.emitted: Emitted = emit(lowered)
+        self.feeder = Feeder(program, lowered.feeds, guards, device)
+        self.version = program.version
+        self.seen: dict[Any, dict[str, int]] = {}
+        self.bound: WeakKeyDictionary[Scope, tuple[int, Any]] = WeakKeyDictionary()
+        self.fetch_is_shared = [_is_shared(v) for v in lowered.fetches]
+
+    def function(self, scope: Scope) -> Any:
+        """The step over a scope, bound again where the scope's tensors have changed."""
+        found = self.bound.get(scope)
+        if found is None or found[0] != scope.version:
+            function = self.emitted.bind(scope)
+            self.bound[scope] = found = (scope.version, function)
+        return found[1]
+
+
+def _is_shared(value: Value) -> bool:
+    """Whether a fetched tensor may share memory with the scope, a feed or another fetch."""
+    if value.persistable or value.feed or value.variable is None or value.variable.op is None:
+        return True
+    operator = value.variable.op.operator
+    return operator is None or any(r.view_of is not None or r.updates is not None for r in operator.schema.results)
+
+
+class Executor:
+    """Runs programs on PyTorch's kernels.
+
+    Args:
+        device: "cpu", "cuda" or what else torch has.
+        check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite.
+    """
+
+    def __init__(self, device: str = "cpu", *, check: bool = False) -> None:
+        self.device = device
+        self.check = check
+        self._target = None if device == "cpu" else torch.device(device)
+        self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
+
+    def run(
+        self, program: Program | None = None, feed: Mapping[str, Any] | None = None, fetch: Sequence[Variable | str] | Variable | str = (),
+        scope: Scope | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """Run a program once.
+
+        Args:
+            program: the default main program where it is left out.
+            feed: input -> array (or `LoDTensor`, `SelectedRows`).
+            fetch: variables or their names.
+            scope: holds the parameters; the default scope where it is left out.
+
+        Returns:
+            The fetched values in order: numpy arrays, `LoDTensor` where ragged, `SelectedRows` where sparse.
+
+        Raises:
+            FeedError, GuardError: fed values that the program does not take. ExecutionError: a parameter without a value, an
+            operator that is not known, a kernel that refuses.
+        """
+        program = program if program is not None else default_main_program()
+        scope = scope if scope is not None else default_scope()
+        step = self.step(program, fetch)
+        tensors, ragged = step.feeder.tensors(feed or {})
+        signature = tuple([t.shape for t in tensors])
+        if signature not in step.seen or ragged:
+            values = step.feeder.admit(tensors, ragged)
+            if len(step.seen) >= _SEEN_LIMIT:
+                step.seen.clear()
+            step.seen[signature] = values
+        function = step.function(scope)
+        try:
+            with torch._C._InferenceMode(True):
+                if self.check:
+                    fetched = run_checked(step.emitted, tensors, scope, step.seen[signature])
+                else:
+                    fetched = function(*tensors)
+        except ForeshapeError:
+            raise
+        except Exception as error:
+            raise _failure(error, step) from error
+        return [self._fetched(v, f, shared, ragged) for v, f, shared in zip(fetched, step.emitted.lowered.fetches, step.fetch_is_shared, strict=True)]
+
+    def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
+        """The compiled step for these fetches; made at the first question."""
+        names = _names(program, fetch)
+        steps = self._steps.get(program)
+        if steps is None:
+            steps = self._steps[program] = {}
+        found = steps.get(names)
+        if found is None or found.version != program.version:
+            program.refresh()
+            found = steps[names] = Step(program, names, self._target)
+        return found
+
+    def _fetched(self, value: Any, of: Value, shared: bool, ragged: Mapping[str, LoDTensor]) -> Any:
+        if isinstance(value, Rows):
+            return SelectedRows(to_numpy(value.rows), to_numpy(value.values), value.height)
+        array = to_numpy(value)
+        if shared:
+            array = array.copy()
+        lod = of.variable.spec.lod if of.variable is not None else None
+        if lod is not None and lod.source in ragged:
+            return LoDTensor(array, ragged[lod.source].sequence_lengths)
+        return array
+
+
+def _names(program: Program, fetch: Any) -> tuple[str, ...]:
+    if isinstance(fetch, (str, Variable)):
+        fetch = (fetch,)
+    names: list[str] = []
+    for one in fetch:
+        if isinstance(one, Variable):
+            if one.block.program is not program:
+                raise SchemaError(f"{one.name} is a variable of another program")
+            names.append(one.name)
+        else:
+            program.global_block.var(one)
+            names.append(one)
+    if not names:
+        fetches = sorted((op for op in program.global_block.ops if op.type == "fetch"), key=lambda op: op.attrs.get("col", 0))
+        names = [name for op in fetches for name in op.input_names()]
+    return tuple(names)
+
+
+def _failure(error: Exception, step: Step) -> ExecutionError:
+    """The error of a kernel, with the op and the user's line."""
+    op: Op | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == STEP_FILE:
+            op = step.emitted.lines.get(trace.tb_lineno)
+        trace = trace.tb_next
+    if op is None:
+        return ExecutionError(str(error))
+    site = op.call_site
+    where = f"\n    at {site.source_line() or op.type}    {site.short()}" if site is not None else ""
+    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{where}")

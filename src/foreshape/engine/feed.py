@@ -1,0 +1,156 @@
+"""Fed values: checked against the program, turned into tensors, and the symbols bound to their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, evaluate, is_symbol, symbols_of
+from foreshape.engine.lower import Value
+from foreshape.engine.scope import to_tensor
+from foreshape.engine.values import LoDTensor, SelectedRows
+from foreshape.errors import FeedError
+from foreshape.infer.guards import Guards
+from foreshape.ops.torch_proxy import torch
+from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
+from foreshape.program import Program, Variable
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Feeder:
+    """Turns the fed values of one step into tensors, in the order of its inputs."""
+
+    __slots__ = ("device", "guards", "inputs", "names", "program", "types")
+
+    def __init__(self, program: Program, inputs: Sequence[Value], guards: Guards, device: Any) -> None:
+        self.program = program
+        self.inputs = inputs
+        self.guards = guards
+        self.device = device
+        self.names = [v.name for v in inputs]
+        self.types = [torch_dtype(_spec(v).known_dtype) for v in inputs]
+
+    def tensors(self, feed: Mapping[str, Any]) -> tuple[list[Tensor], dict[str, LoDTensor]]:
+        """The tensors, and the ragged values as they were fed.
+
+        Raises:
+            FeedError: a value that is missing, unknown, or not what the program says.
+        """
+        out: list[Tensor] = []
+        ragged: dict[str, LoDTensor] = {}
+        for value, wanted in zip(self.inputs, self.types, strict=True):
+            given = feed.get(value.name)
+            if given is None:
+                raise self._missing(value, feed)
+            if isinstance(given, LoDTensor):
+                ragged[value.name] = given
+                given = given.data
+            elif isinstance(given, SelectedRows):
+                raise FeedError(f"{value.name} is {_spec(value).text()}; sparse rows were fed")
+            tensor = _tensor(value.name, given)
+            if tensor.dtype is not wanted:
+                tensor = _converted(value, tensor, wanted)
+            out.append(tensor if self.device is None else tensor.to(self.device))
+        if len(feed) > len(self.inputs):
+            self.refuse_unknown(feed)
+        return out, ragged
+
+    def refuse_unknown(self, feed: Mapping[str, Any]) -> None:
+        """Refuse a fed name that is no variable of the program, or one that is not fed."""
+        for name in feed:
+            if name in self.names:
+                continue
+            variable = self.program.global_block.find(name) if isinstance(name, str) else None
+            if variable is None:
+                raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.names) or 'none'}")
+            if variable.persistable:
+                raise FeedError(f"{name!r} is fed, and it is a parameter or state of the program: set it in the scope")
+
+    def _missing(self, value: Value, feed: Mapping[str, Any]) -> FeedError:
+        site = value.variable.call_site if value.variable is not None else None
+        where = f", described at {site.short()}" if site is not None else ""
+        return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
+
+    def admit(self, tensors: Sequence[Tensor], ragged: Mapping[str, LoDTensor]) -> dict[str, int]:
+        """Check shapes and guards; returns the symbols' values.
+
+        Raises:
+            FeedError: a rank or a dim that is not the program's. GuardError: a condition that these values break.
+        """
+        values: dict[str, int] = {}
+        known = self.guards.known
+        later: list[tuple[str, int, Size, int]] = []
+        for value, tensor in zip(self.inputs, tensors, strict=True):
+            spec, shape = _spec(value), list(tensor.shape)
+            dims = spec.known_dims
+            if len(dims) != len(shape):
+                raise FeedError(f"{value.name} must have {len(dims)} dims, {spec.text()}; fed is {shape}")
+            for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+                if isinstance(dim, int):
+                    if dim != size:
+                        raise FeedError(f"{value.name} must be {spec.text()}; fed is {shape}: dim {axis} must be {dim}, not {size}")
+                elif is_symbol(dim):
+                    self._set(values, str(next(iter(symbols_of(dim)))), size, value, axis, shape)
+                else:
+                    later.append((value.name, axis, dim, size))
+            self._admit_lod(value, spec, ragged.get(value.name), values)
+        for name, axis, dim, size in later:
+            if evaluate(dim, values) != size:
+                raise FeedError(f"{name}: dim {axis} must be {dim} = {evaluate(dim, values)}; fed is {size}")
+        for guard in self.guards:
+            c = guard.condition
+            if all(n in values for n in symbols_of(c.left) | symbols_of(c.right)):
+                guard.check(values)
+        for name, size in known.items():
+            if name not in values and symbols_of(size) <= values.keys():
+                values[name] = evaluate(size, values)
+        return values
+
+    def _set(self, values: dict[str, int], name: str, size: int, value: Value, axis: int, shape: Sequence[int]) -> None:
+        before = values.setdefault(name, size)
+        if before != size:
+            raise FeedError(f"{value.name} must be {_spec(value).text()}; fed is {list(shape)}: dim {axis} is {name}, and another input made that {before}")
+
+    def _admit_lod(self, value: Value, spec: Spec, given: LoDTensor | None, values: dict[str, int]) -> None:
+        if spec.lod is None:
+            if given is not None and given.lod_level:
+                raise FeedError(f"{value.name} is dense, {spec.text()}; a ragged tensor of {given.lod_level} levels was fed")
+            return
+        if given is None:
+            raise FeedError(f"{value.name} is ragged, {spec.text()}; feed a LoDTensor(data, sequence_lengths)")
+        if given.lod_level != len(spec.lod.counts):
+            raise FeedError(f"{value.name} has {len(spec.lod.counts)} levels of sequences; fed are {given.lod_level}")
+        for count, lengths in zip(spec.lod.counts, given.sequence_lengths, strict=True):
+            if is_symbol(count):
+                self._set(values, next(iter(symbols_of(count))), len(lengths), value, 0, [len(lengths)])
+            elif count != len(lengths):
+                raise FeedError(f"{value.name} must have {count} sequences; fed are {len(lengths)}")
+
+
+def _spec(value: Value) -> Spec:
+    variable = value.variable
+    assert isinstance(variable, Variable)
+    return variable.spec
+
+
+def _tensor(name: str, given: Any) -> Tensor:
+    try:
+        return to_tensor(given)
+    except (TypeError, ValueError) as error:
+        raise FeedError(f"{name}: {type(given).__name__} is not an array of numbers: {error}") from None
+
+
+def _converted(value: Value, tensor: Tensor, wanted: Any) -> Tensor:
+    """The same numbers in the program's element type, where that is exact by kind: int32 for int64, float64 for float32."""
+    spec = _spec(value)
+    seen = dtype_of_torch(tensor.dtype)
+    want = spec.known_dtype
+    same_family = seen.family == want.family and seen.itemsize <= want.itemsize
+    if same_family or (seen.family == want.family == "float" and tensor.dim() == 0):
+        return tensor.to(wanted)
+    if want.is_floating and tensor.dtype is torch.float64:
+        raise FeedError(f"{value.name} must be {want.name}; fed is {seen.name}: convert it with .astype('{want.numpy_name}')")
+    raise FeedError(f"{value.name} must be {want.name}; fed is {seen.name}")

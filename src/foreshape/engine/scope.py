@@ -1,0 +1,93 @@
+"""`Scope`: the values of persistable variables, by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import ExecutionError
+from foreshape.ops.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Scope:
+    """Holds the parameters, optimizer state and statistics of a run. `get` and `set` speak numpy."""
+
+    __slots__ = ("__weakref__", "_values", "version")
+
+    def __init__(self) -> None:
+        self._values: dict[str, Tensor] = {}
+        self.version = 0
+        """Counts the changes that a compiled step must notice: a tensor that is new or another one."""
+
+    def set(self, name: str, array: Any) -> None:
+        """Set a value from an array (it is copied). A value of the same shape and element type keeps its place in memory."""
+        with torch.inference_mode():
+            self.store(name, to_tensor(array), owned=False)
+
+    def get(self, name: str) -> Any:
+        """A copy of a value as a numpy array. Raises `ExecutionError` where there is none."""
+        value = self.tensor(name)
+        return to_numpy(value).copy() if value.device.type == "cpu" else to_numpy(value)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor itself; what is done to it is done to the run. Raises `ExecutionError` where there is none."""
+        found = self._values.get(name)
+        if found is None:
+            raise ExecutionError(f"there is no value for {name!r} in the scope; it holds {len(self._values)} values: run the startup program, or set it")
+        return found
+
+    def names(self) -> list[str]:
+        """The names of all values, sorted."""
+        return sorted(self._values)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def remove(self, name: str) -> None:
+        """Drop a value, if there is one."""
+        if self._values.pop(name, None) is not None:
+            self.version += 1
+
+    def store(self, name: str, value: Tensor, owned: bool = True) -> Tensor:
+        """Take in a tensor: into the place that the name has, where it fits; otherwise as a new value (a copy unless ``owned``)."""
+        old = self._values.get(name)
+        if old is not None and old.shape == value.shape and old.dtype == value.dtype and old.device == value.device:
+            if old is not value:
+                old.copy_(value)
+            return old
+        kept = value if owned else value.clone(memory_format=torch.contiguous_format)
+        self._values[name] = kept
+        self.version += 1
+        return kept
+
+
+_default: list[Scope] = []
+
+
+def default_scope() -> Scope:
+    """The scope that executors use where none is given."""
+    if not _default:
+        _default.append(Scope())
+    return _default[0]
+
+
+def to_tensor(array: Any) -> Tensor:
+    """A tensor with an array's numbers; it shares the memory where it can, and never writes to it."""
+    import numpy
+
+    if isinstance(array, torch.Tensor):
+        return array.detach()
+    array = numpy.asarray(array)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.writeable or any(s < 0 for s in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def to_numpy(value: Tensor) -> Any:
+    """An array with a tensor's numbers (bf16 as fp32, which numpy has)."""
+    value = value.detach().cpu()
+    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()

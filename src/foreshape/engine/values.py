@@ -1,0 +1,96 @@
+"""What is fed and fetched besides numpy arrays: ragged tensors and sparse rows. numpy only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.errors import FeedError
+
+
+class LoDTensor:
+    """Packed rows and how many of them belong to each sequence.
+
+    Args:
+        data: ``[rows, *row]``.
+        sequence_lengths: for each level, outermost first, the lengths of its sequences: of the last level in rows, of the
+            others in sequences of the next level. ``[[3, 1, 2]]`` are three sequences of 3, 1 and 2 rows.
+
+    Raises:
+        FeedError: negative lengths, levels that do not fit together, or lengths that are not the number of rows.
+    """
+
+    __slots__ = ("data", "sequence_lengths")
+
+    def __init__(self, data: Any, sequence_lengths: Sequence[Sequence[int]]) -> None:
+        import numpy
+
+        self.data = numpy.asarray(data)
+        if isinstance(sequence_lengths, (str, bytes)) or not all(hasattr(level, "__iter__") for level in sequence_lengths):
+            raise FeedError("sequence_lengths is a list of levels, each a list of lengths, as [[3, 1, 2]]")
+        self.sequence_lengths = [[int(n) for n in level] for level in sequence_lengths]
+        if self.data.ndim < 1:
+            raise FeedError("a ragged tensor needs at least the dim of its rows")
+        for at, level in enumerate(self.sequence_lengths):
+            if any(n < 0 for n in level):
+                raise FeedError(f"sequence lengths must be at least 0; level {at} has {min(level)}")
+            last = at + 1 == len(self.sequence_lengths)
+            below = len(self.data) if last else len(self.sequence_lengths[at + 1])
+            if sum(level) != below:
+                what = "rows" if last else f"sequences of level {at + 1}"
+                raise FeedError(f"the lengths of level {at} sum to {sum(level)}, and there are {below} {what}")
+
+    @property
+    def lod_level(self) -> int:
+        return len(self.sequence_lengths)
+
+    def offsets(self) -> list[list[int]]:
+        """The same as offsets: for each level a list that begins with 0."""
+        out: list[list[int]] = []
+        for level in self.sequence_lengths:
+            at, offsets = 0, [0]
+            for n in level:
+                at += n
+                offsets.append(at)
+            out.append(offsets)
+        return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        import numpy
+
+        return numpy.array(self.data, dtype=dtype, copy=copy) if copy is not None else numpy.asarray(self.data, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"LoDTensor({self.data!r}, {self.sequence_lengths!r})"
+
+
+class SelectedRows:
+    """Some rows of a table: ids ``[n]``, values ``[n, *row]`` and the number of rows of the whole table.
+
+    Raises:
+        FeedError: ids that are no rows of the table, or another number of values.
+    """
+
+    __slots__ = ("height", "rows", "values")
+
+    def __init__(self, rows: Any, values: Any, height: int) -> None:
+        import numpy
+
+        self.rows = numpy.asarray(rows, dtype=numpy.int64)
+        self.values = numpy.asarray(values)
+        self.height = int(height)
+        if self.rows.ndim != 1 or self.values.ndim < 1 or len(self.values) != len(self.rows):
+            raise FeedError(f"sparse rows need one value per row id; seen ids {list(self.rows.shape)} and values {list(self.values.shape)}")
+        if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < self.height:
+            raise FeedError(f"row ids must be in [0, {self.height}); seen {int(self.rows.min())} to {int(self.rows.max())}")
+
+    def to_dense(self) -> Any:
+        """The whole table as an array: zeros but for these rows, repeated ids summed."""
+        import numpy
+
+        out = numpy.zeros((self.height, *self.values.shape[1:]), dtype=self.values.dtype)
+        numpy.add.at(out, self.rows, self.values)
+        return out
+
+    def __repr__(self) -> str:
+        return f"SelectedRows({self.rows!r}, {self.values!r}, height={self.height})"

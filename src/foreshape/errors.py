@@ -1,0 +1,47 @@
+"""Every error that this package raises on purpose.
+
+One base class, so that a caller can catch the package's answers apart from bugs; one subclass per question that a caller
+may want to treat differently. Each message says what was required, what was seen and where.
+"""
+
+from __future__ import annotations
+
+
+class ForeshapeError(Exception):
+    """The base of every error that this package raises on purpose."""
+
+
+class DescriptionError(ForeshapeError):
+    """A mistake in describing a network: the message has the requirement, the sides that were seen, and the user's lines."""
+
+
+class ShapeError(DescriptionError):
+    """Dimensions that do not fit together, or that no tensor can have."""
+
+
+class TypeMismatchError(DescriptionError):
+    """An element type or a kind (dense, sparse rows, ...) that the operation cannot take."""
+
+
+class SchemaError(DescriptionError):
+    """An operation used in a way that its definition does not allow: a slot, an attribute, a name, an unknown type."""
+
+
+class FormatError(ForeshapeError):
+    """Bytes that are not what the format says: the message has the byte offset or the path of the message inside the file."""
+
+
+class FeedError(ForeshapeError):
+    """A fed value that is missing, unknown, or of another shape, element type or raggedness than the program says."""
+
+
+class GuardError(ForeshapeError):
+    """A condition that was left open when the network was described, and that the fed values break."""
+
+
+class ExecutionError(ForeshapeError):
+    """A run that cannot go on: an uninitialised parameter, a value outside of its range, a NaN in checked mode."""
+
+
+class MemoryPlanError(ForeshapeError):
+    """A memory limit that cannot be met; the message has the least that was reached."""

@@ -1,0 +1,104 @@
+"""Words for what went wrong: what was required, what was seen on each side and which of the user's lines made it so."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from foreshape.dims import Size
+from foreshape.errors import DescriptionError
+from foreshape.ops.require import RuleError
+from foreshape.spec import Spec
+
+
+class CallSite:
+    """One line of the user's code: file, line and function."""
+
+    __slots__ = ("file", "function", "line")
+
+    def __init__(self, file: str, line: int, function: str = "") -> None:
+        self.file, self.line, self.function = file, line, function
+
+    def short(self) -> str:
+        """``net.py:14``."""
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+    def source_line(self) -> str:
+        """The text of the line, where its file can be read; otherwise empty."""
+        text = linecache.getline(self.file, self.line).strip()
+        return text if len(text) <= 100 else text[:97] + "..."
+
+    def __repr__(self) -> str:
+        return self.short()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CallSite) and (self.file, self.line, self.function) == (other.file, other.line, other.function)
+
+    def __hash__(self) -> int:
+        return hash((self.file, self.line))
+
+
+class VariableView(Protocol):
+    """What the wording needs to know of a variable."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def spec(self) -> Spec: ...
+    @property
+    def op(self) -> Any: ...
+    @property
+    def call_site(self) -> CallSite | None: ...
+    @property
+    def role_words(self) -> str: ...
+
+
+def describe_failure(
+    error: RuleError, op_type: str, inputs: Mapping[str, Sequence[VariableView]], site: CallSite | None, position: str = ""
+) -> DescriptionError:
+    """The error that a user sees, for what a rule refused."""
+    rows: list[tuple[str, str, str, str]] = []
+    slots = error.sides or dict.fromkeys(inputs)
+    for slot, axis in slots.items():
+        variables = inputs.get(slot, ())
+        for at, variable in enumerate(variables[:6]):
+            label = slot if len(variables) == 1 else f"{slot}[{at}]"
+            rows.append(_side(label, variable, axis))
+        if len(variables) > 6:
+            rows.append((f"{slot}: {len(variables) - 6} more", "", "", ""))
+    widths = [max((len(r[i]) for r in rows), default=0) for i in range(3)]
+    lines = ["    " + "    ".join([*(r[i].ljust(widths[i]) for i in range(3)), r[3]]).rstrip() for r in rows]
+    place = " ".join(x for x in (site.source_line() if site is not None else "", position) if x) or op_type
+    lines.append(f"    at {place}" + (f"    {site.short()}" if site is not None else ""))
+    return error.error(f"{op_type}: {error.requirement}\n" + "\n".join(lines))
+
+
+def _side(label: str, variable: VariableView, axis: int | None) -> tuple[str, str, str, str]:
+    spec = variable.spec
+    seen = f"{label} = {variable.name}"
+    if axis is None or spec.dims is None or not -len(spec.dims) <= axis < len(spec.dims):
+        site = variable.call_site
+        return seen, spec.text(), variable.role_words, site.short() if site is not None else ""
+    dim = spec.dims[axis]
+    source = origin_of(variable, dim)
+    site = source.call_site
+    return seen, spec.text(), f"{dim} from {source.role_words}", site.short() if site is not None else ""
+
+
+def origin_of(variable: VariableView, dim: Size) -> VariableView:
+    """The variable with which ``dim`` came in: followed back through the inputs that have the same dim."""
+    seen: set[str] = set()
+    while variable.op is not None and variable.name not in seen:
+        seen.add(variable.name)
+        before = None
+        for candidate in variable.op.input_variables():
+            dims = candidate.spec.dims
+            if candidate.name != variable.name and dims is not None and any(d is dim or d == dim for d in dims):
+                before = candidate
+                break
+        if before is None:
+            break
+        variable = before
+    return variable

@@ -1,0 +1,158 @@
+"""From an operator and the specs of its inputs to the specs of its results: schema checks, kind rule, shape rule, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from foreshape.dims import Size, bounds, substitute
+from foreshape.errors import ForeshapeError, SchemaError, ShapeError, TypeMismatchError
+from foreshape.ops.fields import Operand
+from foreshape.ops.operator import Operator
+from foreshape.ops.require import Condition, RuleError, collector
+from foreshape.spec import TENSOR_KINDS, Kind, Lod, Spec
+
+Slot: TypeAlias = "Spec | tuple[Spec, ...] | None"
+Key: TypeAlias = "tuple[Slot, ...]"
+_CACHE_LIMIT = 2048
+
+
+class Answer(NamedTuple):
+    """What the rules say: a spec, a tuple of specs or None for each result slot, and the conditions they left open."""
+
+    results: tuple[Slot, ...]
+    conditions: tuple[Condition, ...]
+
+
+def answer(operator: Operator, key: Key) -> Answer:
+    """The specs of the results of ``operator`` for these inputs (by operand, in the schema's order).
+
+    Raises:
+        RuleError: an input or a shape that the operator does not take, in terms of its slots.
+    """
+    found = operator.cache.get(key)
+    if found is None:
+        found = _ask(operator, key)
+        if len(operator.cache) >= _CACHE_LIMIT:
+            operator.cache.clear()
+        operator.cache[key] = found
+    return found
+
+
+def _ask(operator: Operator, key: Key) -> Answer:
+    schema = operator.schema
+    for operand, given in zip(schema.operands, key, strict=True):
+        check_operand(operand, given)
+    for operand, given in zip(schema.operands, key, strict=True):
+        if operand.same_type_as is not None:
+            _check_same_type(operator, operand, given, key)
+    before = collector.conditions
+    collector.conditions = conditions = []
+    try:
+        kinds = operator.infer_var_type(*key) if type(operator).infer_var_type is not Operator.infer_var_type else None
+        given = operator.infer_shape(*key)
+        results = _shaped(operator, given)
+        if kinds is not None:
+            results = _with_kinds(operator, results, kinds)
+        _check_not_negative(results)
+    except RuleError:
+        raise
+    except ForeshapeError as error:
+        raise RuleError(str(error), {}, error.__class__ if error.__class__ in (TypeMismatchError, SchemaError) else ShapeError) from None
+    finally:
+        collector.conditions = before
+    return Answer(results, tuple(dict.fromkeys(conditions)))
+
+
+def check_operand(operand: Operand, given: Slot) -> None:
+    """Presence, kind and element type of what is in one input slot."""
+    if given is None or given == ():
+        if not operand.optional:
+            raise RuleError(f"the input {operand.name} is missing", {}, SchemaError)
+        return
+    if isinstance(given, tuple) is not operand.many:
+        seen = f"{len(given)} tensors" if isinstance(given, tuple) else "one tensor"
+        raise RuleError(f"{operand.name} takes {'a list of tensors' if operand.many else 'one tensor'}, not {seen}", {operand.name: None}, SchemaError)
+    for spec in given if isinstance(given, tuple) else (given,):
+        if spec.kind not in operand.kinds:
+            wanted = " or ".join(k.name for k in operand.kinds)
+            raise RuleError(f"{operand.name} must be of kind {wanted}, not {spec.kind.name}", {operand.name: None}, TypeMismatchError)
+        if spec.dims is None and spec.kind in TENSOR_KINDS:
+            raise RuleError(f"nothing is known of {operand.name}", {operand.name: None}, ShapeError)
+        if spec.dtype is not None and spec.dtype not in operand.dtypes:
+            raise RuleError(f"{operand.name} must be {_type_words(operand)}, not {spec.dtype.name}", {operand.name: None}, TypeMismatchError)
+
+
+def _type_words(operand: Operand) -> str:
+    families = {d.family for d in operand.dtypes}
+    if families == {"float"} and len(operand.dtypes) > 2:
+        return "floating-point (" + ", ".join(d.name for d in operand.dtypes) + ")"
+    return "one of " + ", ".join(d.name for d in operand.dtypes)
+
+
+def _check_same_type(operator: Operator, operand: Operand, given: Slot, key: Key) -> None:
+    other_name = operand.same_type_as
+    assert other_name is not None
+    other = next(k for o, k in zip(operator.schema.operands, key, strict=True) if o.name == other_name)
+    first = other[0] if isinstance(other, tuple) and other else other
+    if not isinstance(first, Spec):
+        return
+    for spec in given if isinstance(given, tuple) else (given,):
+        if spec is not None and spec.dtype is not first.dtype:
+            raise RuleError(f"{operand.name} must have the element type of {other_name}", {operand.name: None, other_name: None}, TypeMismatchError)
+
+
+def _shaped(operator: Operator, given: Any) -> tuple[Slot, ...]:
+    wanted = operator.schema.results
+    out: tuple[Any, ...] = given if isinstance(given, tuple) and not (len(wanted) == 1 and wanted[0].many) else (given,)  # pyright: ignore[reportUnknownVariableType]
+    if len(out) != len(wanted):
+        raise SchemaError(f"the shape rule of {operator.type} gives {len(out)} results; its schema has {len(wanted)}")
+    return tuple(tuple(x) if isinstance(x, list) else x for x in out)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def _with_kinds(operator: Operator, results: tuple[Slot, ...], kinds: Kind | tuple[Kind, ...]) -> tuple[Slot, ...]:
+    each = kinds if isinstance(kinds, tuple) else (kinds,) * len(results)
+
+    def recast(spec: Spec, kind: Kind) -> Spec:
+        return spec if spec.kind is kind else Spec(kind, spec.dtype, spec.dims)
+
+    return tuple(
+        None if r is None else recast(r, k) if isinstance(r, Spec) else tuple(recast(s, k) for s in r) for r, k in zip(results, each, strict=True)
+    )
+
+
+def _check_not_negative(results: tuple[Slot, ...]) -> None:
+    for result in results:
+        for spec in result if isinstance(result, tuple) else (result,):
+            for dim in spec.dims or () if spec is not None else ():
+                low, _ = bounds(dim)
+                if low is None or low < 0:
+                    assert collector.conditions is not None
+                    collector.conditions.append(Condition(0, "<=", dim, "a dim must be at least 0"))
+
+
+def replace_symbols(key: Key, values: Mapping[str, Size]) -> Key:
+    """The same inputs with symbols replaced by what they are known to be."""
+    return tuple(None if k is None else _replaced(k, values) if isinstance(k, Spec) else tuple(_replaced(s, values) for s in k) for k in key)
+
+
+def _replaced(spec: Spec, values: Mapping[str, Size]) -> Spec:
+    def each(sizes: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
+        return None if sizes is None else tuple(s if isinstance(s, int) else substitute(s, values) for s in sizes)
+
+    lod = spec.lod
+    if lod is not None:
+        lod = Lod(lod.source, each(lod.counts) or ())
+    return Spec(spec.kind, spec.dtype, each(spec.dims), lod, each(spec.value))
+
+
+def numbers(spec: Spec, values: Mapping[str, int]) -> Spec:
+    """``spec`` with every symbol replaced by a number. Raises `ShapeError` where one is missing."""
+    out = _replaced(spec, values)
+    for dim in out.dims or ():
+        if not isinstance(dim, int):
+            raise ShapeError(f"{spec} needs a value for the symbols in {dim}")
+    return out
+
+
+Ask: TypeAlias = "Callable[[Operator, Key], Answer]"

@@ -1,0 +1,135 @@
+"""Inputs, fully connected layers, activations and losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foreshape.dims import product
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.parameter import create_parameter
+from foreshape.ops.operator import find
+from foreshape.program.call_site import here
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable, dims_of
+from foreshape.spec import LOD_TENSOR, Spec
+
+Activation = str | Callable[[Variable], Variable] | None
+
+
+def data(
+    name: str, shape: Sequence[Any] | int | None = None, dtype: Any = "fp32", lod_level: int = 0, *, dims: Sequence[Any] | int | None = None,
+    input_size: int | None = None, data_type: Any = None, stop_gradient: bool = True,
+) -> Variable:  # fmt: skip
+    """An input of the network.
+
+    Args:
+        name: what it is fed as.
+        shape: all sizes, the batch first: ints, -1 or UNK where unknown, a string for a named symbol. One int (or
+            ``input_size``, or ``dims``) is the size of one example: the batch is put before it. Of ragged data the shape of the
+            packed rows.
+        dtype: its element type. Also ``data_type=``.
+        lod_level: how many levels of sequences the rows are grouped in; 0 where dense.
+
+    Raises:
+        ShapeError, TypeMismatchError: a dim or an element type that cannot be. SchemaError: a taken name.
+    """
+    from foreshape.spec import dtype as dtype_of
+
+    given = [x for x in (shape, dims, input_size) if x is not None]
+    if len(given) != 1:
+        raise SchemaError(f'data("{name}") takes one of shape, dims and input_size; seen {len(given)}')
+    sizes: Sequence[Any] = [-1, given[0]] if isinstance(given[0], int) else given[0]
+    packed, lod = dims_of(name, sizes, lod_level)
+    spec = Spec(LOD_TENSOR, dtype_of(data_type if data_type is not None else dtype), packed, lod)
+    block = current_block().program.global_block
+    return block.create_variable(name, spec, site=here(), need_check_feed=True, stop_gradient=stop_gradient)
+
+
+def activate(x: Variable, activation: Activation, prefix: str | None = None) -> Variable:
+    """``x`` through an activation, given by its operator's type or as a function of a variable."""
+    if activation is None:
+        return x
+    if isinstance(activation, str):
+        operator = find(activation)
+        if operator is None or not {"X"} <= operator.schema.operand_names:
+            raise SchemaError(f"there is no activation {activation!r}")
+        out = current_block().apply(activation, {"X": x}, prefix=prefix)
+        return out if isinstance(out, Variable) else out[0]
+    return activation(x)
+
+
+def fc(
+    input: Variable | Sequence[Variable], output_size: int, activation: Activation = None, num_flatten_dims: int | None = None, *,
+    weight: Any = None, bias: Any = None, name: str | None = None,
+) -> Variable:  # fmt: skip
+    """A fully connected layer: activation(input W + b).
+
+    Args:
+        input: ``[..., features]``; several inputs are each multiplied by a weight of their own and summed.
+        output_size: the features that come out.
+        activation: an operator's name ("relu") or a layer function (``layer.softmax``).
+        num_flatten_dims: how many of the last dims are features; all but the first where it is left out.
+        weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+
+    Returns:
+        ``[*row dims, output_size]``. W is ``[features, output_size]``, b is ``[output_size]``.
+
+    Raises:
+        ShapeError: the features are not known, or ``num_flatten_dims`` is out of range.
+    """
+    block = current_block()
+    prefix = name or block.program.unique_name("fc")
+    parts: list[Variable] = []
+    columns = 1
+    for x in (input,) if isinstance(input, Variable) else tuple(input):
+        spec = x.spec
+        dims = spec.known_dims
+        flat = len(dims) - 1 if num_flatten_dims is None else num_flatten_dims
+        if not 1 <= flat < len(dims):
+            raise ShapeError(f"fc({x.name}): num_flatten_dims must be in [1, {len(dims)}), since the input is {spec.text()}; seen {flat}")
+        columns = len(dims) - flat
+        features = product(dims[columns:])
+        if not isinstance(features, int):
+            raise ShapeError(f"fc({x.name}): the features must be known to make a weight; the input is {spec.text()}")
+        w = create_parameter((features, output_size), spec.known_dtype, weight, prefix=prefix)
+        parts.append(block.apply("mul", {"X": x, "Y": w}, {"x_num_col_dims": columns, "y_num_col_dims": 1}, prefix))
+    out = parts[0] if len(parts) == 1 else block.apply("sum", {"X": parts}, prefix=prefix)
+    if bias is not False:
+        b = create_parameter((output_size,), out.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
+        out = block.apply("elementwise_add", {"X": out, "Y": b}, {"axis": columns}, prefix)
+    return activate(out, activation, prefix)
+
+
+def mean(x: Variable) -> Variable:
+    """The mean of all elements, a tensor without dims."""
+    return current_block().apply("mean", {"X": x})
+
+
+def cross_entropy(input: Variable, label: Variable, ignore_index: int = -100) -> Variable:
+    """The cross entropy of a distribution and a label, ``[batch, 1]``.
+
+    Args:
+        input: probabilities ``[batch, classes]``, such as `softmax` gives.
+        label: class numbers ``[batch, 1]`` (integer), or a distribution ``[batch, classes]`` (floating-point).
+
+    Raises:
+        ShapeError: a label of another minibatch, or of another number of classes.
+    """
+    soft = label.dtype is not None and label.dtype.is_floating
+    return current_block().apply("cross_entropy", {"X": input, "Label": label}, {"soft_label": soft, "ignore_index": ignore_index})
+
+
+def softmax_with_cross_entropy(logits: Variable, label: Variable, *, soft_label: bool = False, ignore_index: int = -100, axis: int = -1,
+                               return_softmax: bool = False) -> Any:  # fmt: skip
+    """The cross entropy of softmax(logits) and a label, computed together, which is exact where probabilities are tiny.
+
+    Returns:
+        The loss, as logits with 1 at ``axis``; with ``return_softmax`` the pair (loss, softmax).
+    """
+    softmax_out, loss = current_block().apply(
+        "softmax_with_cross_entropy", {"Logits": logits, "Label": label}, {"soft_label": soft_label, "ignore_index": ignore_index, "axis": axis}
+    )
+    return (loss, softmax_out) if return_softmax else loss
+
+

@@ -1,0 +1,114 @@
+"""How parameters get their first values: each initializer is the op that the startup program runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.dims import Size
+from foreshape.errors import ShapeError
+from foreshape.spec import DType
+
+
+class Initializer:
+    """The base: `op` says which operator makes the value, with which attributes."""
+
+    __slots__ = ()
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        """The operator's type and attributes for a parameter of this shape and element type."""
+        raise TypeError(f"{type(self).__name__} is an abstract initializer")
+
+
+class Constant(Initializer):
+    """Every element is ``value``."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float = 0.0) -> None:
+        self.value = value
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        return "fill_constant", {"shape": list(shape), "dtype": of.code, "value": float(self.value), "str_value": repr(self.value)}
+
+
+class Uniform(Initializer):
+    """Uniform in [low, high)."""
+
+    __slots__ = ("high", "low", "seed")
+
+    def __init__(self, low: float = -1.0, high: float = 1.0, seed: int = 0) -> None:
+        self.low, self.high, self.seed = low, high, seed
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        return "uniform_random", {"shape": list(shape), "dtype": of.code, "min": self.low, "max": self.high, "seed": self.seed}
+
+
+class Normal(Initializer):
+    """Normal with mean and standard deviation."""
+
+    __slots__ = ("mean", "seed", "std")
+
+    def __init__(self, mean: float = 0.0, std: float = 1.0, seed: int = 0) -> None:
+        self.mean, self.std, self.seed = mean, std, seed
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        return "gaussian_random", {"shape": list(shape), "dtype": of.code, "mean": self.mean, "std": self.std, "seed": self.seed}
+
+
+class TruncatedNormal(Normal):
+    """Normal, drawn again outside of two standard deviations."""
+
+    __slots__ = ()
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        return "truncated_gaussian_random", super().op(shape, of)[1]
+
+
+class Xavier(Initializer):
+    """Glorot and Bengio, 2010: variance 2 / (fan in + fan out)."""
+
+    __slots__ = ("seed", "uniform")
+
+    def __init__(self, uniform: bool = True, seed: int = 0) -> None:
+        self.uniform, self.seed = uniform, seed
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        fan_in, fan_out = fans(shape)
+        scale = 2.0 / max(1, fan_in + fan_out)
+        if self.uniform:
+            limit = math.sqrt(3.0 * scale)
+            return Uniform(-limit, limit, self.seed).op(shape, of)
+        return Normal(0.0, math.sqrt(scale), self.seed).op(shape, of)
+
+
+class Kaiming(Initializer):
+    """He et al., 2015: variance 2 / fan in."""
+
+    __slots__ = ("seed", "uniform")
+
+    def __init__(self, uniform: bool = False, seed: int = 0) -> None:
+        self.uniform, self.seed = uniform, seed
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        scale = 2.0 / max(1, fans(shape)[0])
+        if self.uniform:
+            limit = math.sqrt(3.0 * scale)
+            return Uniform(-limit, limit, self.seed).op(shape, of)
+        return Normal(0.0, math.sqrt(scale), self.seed).op(shape, of)
+
+
+def fans(shape: Sequence[Size]) -> tuple[int, int]:
+    """Fan in and fan out: of a matrix its rows and columns, of a filter [out, in, *window] with the window counted in."""
+    sizes: list[int] = []
+    for size in shape:
+        if not isinstance(size, int):
+            raise ShapeError(f"a parameter's shape must be numbers; seen {list(shape)}")
+        sizes.append(size)
+    if len(sizes) < 2:
+        return (sizes[0], sizes[0]) if sizes else (1, 1)
+    if len(sizes) == 2:
+        return sizes[0], sizes[1]
+    window = math.prod(sizes[2:])
+    return sizes[1] * window, sizes[0] * window

@@ -1,0 +1,101 @@
+"""Parameters: made in the main program, initialised by the startup program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError
+from foreshape.layer.initializer import Constant, Initializer, Xavier
+from foreshape.program.call_site import here
+from foreshape.program.program import current_block, default_startup_program
+from foreshape.program.variable import Variable
+from foreshape.spec import LOD_TENSOR, DType, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class ParamAttr:
+    """What a layer's parameter is called, how it starts, and whether it is trained.
+
+    An equal name in two layers shares the parameter.
+    """
+
+    name: str | None = None
+    initializer: Initializer | None = None
+    trainable: bool = True
+    learning_rate: float = 1.0
+    need_decay: bool = True
+
+
+_WEIGHT = Xavier()
+_BIAS = Constant(0.0)
+
+
+def param_attr(given: Any) -> ParamAttr:
+    """A `ParamAttr` from what a layer was given: None, a name, an initializer, or a `ParamAttr`."""
+    if given is None:
+        return _DEFAULT
+    if isinstance(given, ParamAttr):
+        return given
+    if isinstance(given, str):
+        return ParamAttr(name=given)
+    if isinstance(given, Initializer):
+        return ParamAttr(initializer=given)
+    raise SchemaError(f"a parameter is given by a name, an initializer or a ParamAttr; seen {given!r}")
+
+
+_DEFAULT = ParamAttr()
+
+
+def create_parameter(
+    shape: Sequence[Size], of: DType, attr: Any = None, *, prefix: str = "create_parameter_0", suffix: str = "w", is_bias: bool = False,
+    initializer: Initializer | None = None, trainable: bool = True, is_parameter: bool = True,
+) -> Variable:  # fmt: skip
+    """Make a parameter of this shape in the main program, and the op that initialises it in the startup program.
+
+    Raises:
+        ShapeError: a shared name with another shape.
+    """
+    given = param_attr(attr)
+    block = current_block().program.global_block
+    name = given.name or block.program.unique_name(f"{prefix}.{suffix}")
+    site = here()
+    spec = Spec(LOD_TENSOR, of, tuple(shape))
+    shared = block.vars.get(name)
+    if shared is not None:
+        if shared.spec is not spec:
+            raise SchemaError(f"the parameter {name} is shared, and is {shared.spec.text()}, not {spec.text()}")
+        return shared
+    variable = Variable._new(name, block, spec, site)  # pyright: ignore[reportPrivateUsage]
+    variable.persistable = True
+    variable.is_parameter = is_parameter
+    variable.trainable = trainable and given.trainable
+    variable.stop_gradient = not variable.trainable
+    block.vars[name] = variable
+    block.program.touch()
+    if given.learning_rate != 1.0 or not given.need_decay:
+        settings(block.program)[name] = given
+    initialise(variable, given.initializer or initializer or (_BIAS if is_bias else _WEIGHT))
+    return variable
+
+
+def initialise(variable: Variable, initializer: Initializer) -> None:
+    """Let the startup program make the first value of a persistable variable."""
+    startup = default_startup_program().global_block
+    name, spec = variable.name, variable.spec
+    if name in startup.vars:
+        return
+    copy = Variable._new(name, startup, spec, variable.site)  # pyright: ignore[reportPrivateUsage]
+    copy.persistable = True
+    copy.is_parameter = variable.is_parameter
+    copy.stop_gradient = variable.stop_gradient
+    startup.vars[name] = copy
+    type, attrs = initializer.op(spec.known_dims, spec.known_dtype)
+    copy.op = startup.append_op(type, {}, {"Out": copy}, attrs, site=variable.site)
+
+
+def settings(program: Any) -> dict[str, ParamAttr]:
+    """The parameters of a program that have a learning rate or a decay of their own."""
+    return program.parameter_settings

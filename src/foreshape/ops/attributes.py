@@ -1,0 +1,151 @@
+"""Attribute values: their types in the file format, and how a Python value becomes one."""
+
+from __future__ import annotations
+
+import math
+import struct
+from enum import IntEnum
+from typing import Any
+
+from foreshape.dims import INT64_MAX, INT64_MIN
+from foreshape.errors import SchemaError
+from foreshape.spec import DType
+
+
+class AttrType(IntEnum):
+    """The attribute types of the file format, with their numbers."""
+
+    INT = 0
+    FLOAT = 1
+    STRING = 2
+    INTS = 3
+    FLOATS = 4
+    STRINGS = 5
+    BOOLEAN = 6
+    BOOLEANS = 7
+    BLOCK = 8
+    LONG = 9
+    BLOCKS = 10
+    LONGS = 11
+    FLOAT64S = 12
+    VAR = 13
+    VARS = 14
+    FLOAT64 = 15
+    SCALAR = 16
+    SCALARS = 17
+
+
+_INT32 = (-(2**31), 2**31 - 1)
+_INT64 = (INT64_MIN, INT64_MAX)
+_FLOAT32 = struct.Struct("<f")
+_ELEMENT = {
+    AttrType.INTS: AttrType.INT,
+    AttrType.LONGS: AttrType.LONG,
+    AttrType.FLOATS: AttrType.FLOAT,
+    AttrType.FLOAT64S: AttrType.FLOAT64,
+    AttrType.STRINGS: AttrType.STRING,
+    AttrType.BOOLEANS: AttrType.BOOLEAN,
+    AttrType.BLOCKS: AttrType.BLOCK,
+    AttrType.VARS: AttrType.VAR,
+}
+_WORDS = {
+    AttrType.INT: "a 32-bit integer",
+    AttrType.LONG: "a 64-bit integer",
+    AttrType.FLOAT: "a number",
+    AttrType.FLOAT64: "a number",
+    AttrType.STRING: "a string",
+    AttrType.BOOLEAN: "True or False",
+    AttrType.BLOCK: "the index of a block",
+    AttrType.VAR: "the name of a variable",
+}
+
+
+def words_for(type: AttrType) -> str:
+    """How an error message calls a value of this type."""
+    element = _ELEMENT.get(type)
+    return _WORDS.get(type, type.name) if element is None else f"a list, each {_WORDS[element]}"
+
+
+def coerce(name: str, type: AttrType, value: Any) -> Any:
+    """``value`` as the attribute ``name`` of this type holds it: lists become tuples, numbers the stored precision.
+
+    Raises:
+        SchemaError: the value is of another type, or does not fit.
+    """
+    element = _ELEMENT.get(type)
+    if element is not None:
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+            raise _refused(name, type, value)
+        return tuple(_one(name, element, v) for v in value)
+    return _one(name, type, value)
+
+
+def _one(name: str, type: AttrType, value: Any) -> Any:
+    if type in (AttrType.INT, AttrType.LONG, AttrType.BLOCK):
+        if isinstance(value, DType):
+            return value.code
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise _refused(name, type, value)
+        number = value if value.__class__ is int else int(value)
+        low, high = _INT64 if type is AttrType.LONG else _INT32
+        if not low <= number <= high:
+            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {number}, which does not fit")
+        return number
+    if type in (AttrType.FLOAT, AttrType.FLOAT64):
+        if isinstance(value, (bool, str)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
+            raise _refused(name, type, value)
+        try:
+            number = float(value)
+            return _FLOAT32.unpack(_FLOAT32.pack(number))[0] if type is AttrType.FLOAT else number
+        except OverflowError:
+            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {value!r}, which does not fit") from None
+    if type is AttrType.BOOLEAN:
+        if value is True or value is False:
+            return value
+        if value.__class__.__name__ == "bool_":
+            return bool(value)
+        raise _refused(name, type, value)
+    if type in (AttrType.STRING, AttrType.VAR):
+        if not isinstance(value, (str, bytes)):
+            raise _refused(name, type, value)
+        return value
+    return value
+
+
+def _refused(name: str, type: AttrType, value: Any) -> SchemaError:
+    return SchemaError(f"attribute {name} must be {words_for(type)}; seen {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def exact(value: Any) -> Any:
+    """A key that tells values apart that ``==`` does not: -0.0 and 0.0, 1 and True, one NaN and itself."""
+    if isinstance(value, tuple):
+        return tuple(exact(v) for v in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, float) and (value == 0.0 or math.isnan(value)):
+        return struct.pack("<d", value)
+    return (value.__class__, value) if isinstance(value, (bool, int, float)) else value
+
+
+def infer_type(value: Any) -> AttrType:
+    """The type of an attribute that no schema names, from its value."""
+    if isinstance(value, bool):
+        return AttrType.BOOLEAN
+    if isinstance(value, int):
+        return AttrType.INT if _INT32[0] <= value <= _INT32[1] else AttrType.LONG
+    if isinstance(value, float):
+        return AttrType.FLOAT
+    if isinstance(value, (str, bytes)):
+        return AttrType.STRING
+    if isinstance(value, (list, tuple)):
+        kinds = {infer_type(v) for v in value}  # pyright: ignore[reportUnknownVariableType]
+        if len(kinds) == 1:
+            for many, one in _ELEMENT.items():
+                if one in kinds:
+                    return many
+        if not kinds:
+            return AttrType.INTS
+    raise SchemaError(f"an attribute's value must be a bool, a number, a string, or a list of one of these; seen {_shown(value)}")

@@ -1,0 +1,57 @@
+"""PaddlePaddle's broadcasting, once: the dims rule, the view of the smaller operand, and the sum that undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.ops.require import fail, require_equal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def broadcast_dims(x: Sequence[Size], y: Sequence[Size], axis: int = -1, slots: tuple[str, str] = ("X", "Y")) -> tuple[Size, ...]:
+    """The dims of an elementwise result.
+
+    ``axis == -1`` lines up the last dims, as numpy does; otherwise dim 0 of the operand of lower rank stands at ``axis`` of
+    the other. Where a dim is 1 the other operand's holds; where that is open, the dims must be equal (a guard).
+    """
+    low, high = min(len(x), len(y)), max(len(x), len(y))
+    if axis != -1 and not 0 <= axis <= high - low:
+        fail(f"axis must be -1 or in [0, {high - low}], since {slots[0]} has {len(x)} dims and {slots[1]} has {len(y)}; seen {axis}",
+             **dict.fromkeys(slots))  # fmt: skip
+    start = high - low if axis == -1 else axis
+    first = (1,) * start + tuple(x) + (1,) * (high - start - low) if len(x) < len(y) else tuple(x)
+    second = (1,) * start + tuple(y) + (1,) * (high - start - low) if len(y) < len(x) else tuple(y)
+    x_shift, y_shift = (start if len(x) < len(y) else 0), (start if len(y) < len(x) else 0)
+    out: list[Size] = []
+    for at, (a, b) in enumerate(zip(first, second, strict=True)):
+        if a is b or (isinstance(b, int) and b == 1):
+            out.append(a)
+        elif isinstance(a, int) and a == 1:
+            out.append(b)
+        else:
+            out.append(require_equal(a, b, f"the dims of {slots[0]} and {slots[1]} must be equal or 1", **{slots[0]: at - x_shift, slots[1]: at - y_shift}))
+    return tuple(out)
+
+
+def aligned(y: Tensor, x: Tensor, axis: int) -> Tensor:
+    """``y`` as a view that torch broadcasts against ``x`` as PaddlePaddle means it."""
+    if axis == -1 or y.dim() >= x.dim() or axis == x.dim() - y.dim():
+        return y
+    return y.reshape((1,) * axis + tuple(y.shape) + (1,) * (x.dim() - axis - y.dim()))
+
+
+def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
+    """``grad`` (of the broadcast result) summed over the axes along which ``of`` was broadcast, in the shape of ``of``."""
+    if grad.shape == of.shape:
+        return grad
+    shape = of.shape
+    padded = tuple(aligned(of, other, axis).shape)
+    padded = (1,) * (grad.dim() - len(padded)) + padded
+    over = [k for k in range(grad.dim()) if padded[k] == 1 and grad.shape[k] != 1]
+    if over:
+        grad = grad.sum(over, keepdim=True)
+    return grad.reshape(shape)

@@ -1,0 +1,433 @@
+"""`Operator`: one class is one operation, with its schema, shape rule, kind rule, gradient and kernel.
+
+An instance is the class with attribute values: ``Softmax`` with ``axis=-1``. Instances are shared by all uses with equal
+values, and each keeps the answers of its rules, so that a repeated layer costs a look-up.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from foreshape.dims import equal
+from foreshape.errors import SchemaError
+from foreshape.ops.attributes import AttrType, coerce, exact, infer_type, words_for
+from foreshape.ops.fields import (
+    DENSE,
+    FLOAT_RESULT_KINDS,
+    NOT_WRITTEN,
+    Attribute,
+    Gradient,
+    NoGradient,
+    Operand,
+    Reject,
+    Result,
+    Sample,
+)
+from foreshape.ops.require import RuleError
+from foreshape.spec import ANY, FLOATING, LOD_TENSOR, Kind, Spec
+
+_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "backward", "gradient_ops", "work"})
+_SETTINGS = frozenset({"type", "samples", "rejects", "gradient", "abstract", "sub_blocks", "side_effects", "random", "described_results"})
+_CACHE_LIMIT = 4096
+
+BOOKKEEPING = frozenset({"op_namescope", "op_device", "op_callstack", "with_quant_attr", "use_mkldnn", "use_cudnn", "use_quantizer",
+                         "mkldnn_data_type", "is_test"})  # fmt: skip
+"""Attributes that any op may carry without a schema: hints to other programs, kept and never an error."""
+
+
+class Schema:
+    """What an operator class declared, in order."""
+
+    __slots__ = ("attributes", "operand_names", "operands", "result_names", "results")
+
+    def __init__(self, operands: Sequence[Operand], results: Sequence[Result], attributes: Sequence[Attribute]) -> None:
+        self.operands = tuple(operands)
+        self.results = tuple(results)
+        self.attributes = {a.name: a for a in attributes}
+        self.operand_names = frozenset(o.name for o in operands)
+        self.result_names = frozenset(r.name for r in results)
+
+
+class Operator:
+    """The base of all operators. A subclass declares `operand`, `result` and `attribute` fields and defines:
+
+    ``infer_shape(self, <slots>)``
+        from the operands' specs (None where absent, a tuple for a list) to the results' specs; pure.
+    ``kernel(self, <slots>)``
+        from torch tensors to torch tensors; a keyword-only ``wants`` receives which results somebody needs.
+    ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
+        NOT_DIFFERENTIABLE, NOT_WRITTEN)
+        the gradient.
+    ``infer_var_type(self, <slots>)``
+        the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
+
+    The definition is checked when the class is made.
+
+    Raises:
+        SchemaError: a misspelled hook, parameters that are not the slots, no word about the gradient, or a taken name.
+    """
+
+    type: ClassVar[str] = ""
+    abstract: ClassVar[bool] = True
+    schema: ClassVar[Schema]
+    samples: ClassVar[Sequence[Sample]] = ()
+    rejects: ClassVar[Sequence[Reject]] = ()
+    gradient: ClassVar[Gradient | NoGradient | Callable[..., Any] | None] = None
+    grad_class: ClassVar[type[Operator] | None] = None
+    forward_class: ClassVar[type[Operator] | None] = None
+    sub_blocks: ClassVar[tuple[str, ...]] = ()
+    side_effects: ClassVar[bool] = False
+    random: ClassVar[bool] = False
+    described_results: ClassVar[bool] = False
+    """Whether its results are what their variables say, as those of feed are, and no rule gives them."""
+    kernel_wants: ClassVar[bool] = False
+    _instances: ClassVar[dict[Any, Operator]]
+    _described: ClassVar[dict[str, Attributes]]
+
+    cache: dict[Any, Any]
+    """What the infer room found for this operator: key of input specs -> answer."""
+
+    def infer_shape(self, *specs: Any) -> Any:
+        raise SchemaError(f"{self.type} has no shape rule")
+
+    def infer_var_type(self, *specs: Any) -> Kind | tuple[Kind, ...]:
+        return LOD_TENSOR
+
+    kernel: ClassVar[Callable[..., Any]]
+
+    def __init_subclass__(cls, **kw: Any) -> None:
+        super().__init_subclass__(**kw)
+        own = cls.__dict__
+        if own.get("abstract", False) or "type" not in own:
+            cls.abstract = True
+            return
+        cls.abstract = False
+        _define(cls)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebind, (self.type, {n: getattr(self, n) for n in self.schema.attributes}))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{n}={getattr(self, n)!r}" for n in self.schema.attributes)
+        return f"{self.type}({values})"
+
+    @classmethod
+    def with_values(cls, values: Mapping[str, Any]) -> Operator:
+        """The instance with these attribute values (all of the schema's, already coerced)."""
+        key = tuple(exact(values[n]) for n in cls.schema.attributes)
+        found = cls._instances.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.__dict__.update(values)
+            found.cache = {}
+            if len(cls._instances) >= _CACHE_LIMIT:
+                cls._instances.clear()
+            found = cls._instances.setdefault(key, found)
+        return found
+
+    @classmethod
+    def describe(cls, attrs: Mapping[str, Any] | None) -> Attributes:
+        """The attributes of a new op: given values checked, the others at their defaults.
+
+        Raises:
+            SchemaError: an attribute that is unknown, missing, of another type, or out of its range.
+        """
+        key = repr(attrs) if attrs else ""
+        found = cls._described.get(key)
+        if found is None:
+            entries = [(n, f.type, cls.check_attribute(n, attrs[n])) for n, f in cls.schema.attributes.items() if attrs and n in attrs]
+            for name, value in (attrs or {}).items():
+                if name not in cls.schema.attributes:
+                    if name not in BOOKKEEPING:
+                        raise SchemaError(_unknown_attribute(cls, name))
+                    type = infer_type(value)
+                    entries.append((name, type, coerce(name, type, value)))
+            present = {e[0] for e in entries}
+            for name, f in cls.schema.attributes.items():
+                if name not in present:
+                    if f.default.__class__.__name__ == "_Required":
+                        raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(f.type)}")
+                    entries.append((name, f.type, f.default))
+            entries += [("op_role", AttrType.INT, None), ("op_role_var", AttrType.STRINGS, None)]
+            entries.sort(key=lambda e: e[0])
+            found = Attributes.of(cls.type, tuple(entries))
+            if len(cls._described) >= _CACHE_LIMIT:
+                cls._described.clear()
+            cls._described[key] = found
+        return found
+
+    @classmethod
+    def check_attribute(cls, name: str, value: Any) -> Any:
+        """``value`` coerced to the attribute's type. Raises `SchemaError` where it is of another type or out of its range."""
+        field = cls.schema.attributes[name]
+        held = coerce(name, field.type, value)
+        many = isinstance(held, tuple)
+        for one in held if many else (held,):  # pyright: ignore[reportUnknownVariableType]
+            if field.choices is not None and one not in field.choices:
+                raise SchemaError(f"attribute {name} must be one of {', '.join(map(repr, field.choices))}; seen {one!r}")
+            if (field.low is not None and not one >= field.low) or (field.high is not None and not one <= field.high):
+                low = "" if field.low is None else f"at least {field.low}"
+                high = "" if field.high is None else f"at most {field.high}"
+                raise SchemaError(f"attribute {name} must be {' and '.join(x for x in (low, high) if x)}; seen {held!r}")
+        return held
+
+
+class Attributes:
+    """All attributes of an op, interned: those of its schema, bound in `operator`, and others that are only kept.
+
+    ``entries`` are (name, type, value) in the order of the file; ``op_role`` and ``op_role_var`` stand there without a value,
+    since each op has its own.
+    """
+
+    __slots__ = ("__weakref__", "entries", "error", "operator", "type", "values", "wire")
+
+    type: str
+    entries: tuple[tuple[str, AttrType, Any], ...]
+    values: dict[str, Any]
+    operator: Operator | None
+    """None where the op type is unknown, or where `error` says what is wrong with the attributes."""
+    error: SchemaError | None
+    wire: Any
+    """A place for the wire room to keep the serialised form."""
+
+    @staticmethod
+    def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...]) -> Attributes:
+        key = (type, exact(entries))
+        found = _attributes.get(key)
+        if found is None:
+            found = object.__new__(Attributes)
+            found.type, found.entries = type, entries
+            found.values = {n: v for n, _, v in entries}
+            found.operator = None
+            found.error = None
+            found.wire = None
+            cls = find(type)
+            if cls is not None:
+                try:
+                    found.operator = cls.with_values(_loaded_values(cls, found.values))
+                except SchemaError as error:
+                    found.error = error
+            found = _attributes.setdefault(key, found)
+        return found
+
+
+_attributes: WeakValueDictionary[Any, Attributes] = WeakValueDictionary()
+
+
+def _loaded_values(cls: type[Operator], given: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, field in cls.schema.attributes.items():
+        if name in given:
+            values[name] = cls.check_attribute(name, given[name])
+        elif field.default.__class__.__name__ == "_Required":
+            raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(field.type)}")
+        else:
+            values[name] = field.default
+    return values
+
+
+def _rebind(type: str, values: Mapping[str, Any]) -> Operator:
+    return get(type).with_values(values)
+
+
+def _unknown_attribute(cls: type[Operator], name: str) -> str:
+    known = ", ".join(cls.schema.attributes) or "none"
+    return f"{cls.type} has no attribute {name!r}; its attributes are: {known}"
+
+
+# --- the registry
+
+_registry: dict[str, type[Operator]] = {}
+_walk_lock = threading.RLock()
+_walked = False
+
+
+def find(type: str) -> type[Operator] | None:
+    """The operator of this type, or None. The modules of this package are imported at the first question."""
+    found = _registry.get(type)
+    if found is None and not _walked:
+        _walk()
+        found = _registry.get(type)
+    return found
+
+
+def get(type: str) -> type[Operator]:
+    """The operator of this type. Raises `SchemaError` where there is none."""
+    found = find(type)
+    if found is None:
+        import difflib
+
+        near = difflib.get_close_matches(type[:100], _registry, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise SchemaError(f"there is no operator {type[:100]!r}{hint}")
+    return found
+
+
+def all_operators() -> dict[str, type[Operator]]:
+    """Every operator that is known now, by type, gradient operators included."""
+    if not _walked:
+        _walk()
+    return dict(_registry)
+
+
+def _walk() -> None:
+    global _walked
+    with _walk_lock:
+        if not _walked:
+            package = importlib.import_module("foreshape.ops")
+            for module in pkgutil.iter_modules(package.__path__):
+                importlib.import_module(f"foreshape.ops.{module.name}")
+            _walked = True
+
+
+# --- the check of a definition
+
+
+def _define(cls: type[Operator]) -> None:
+    fields: dict[str, Operand | Result | Attribute] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in list(base.__dict__.items()):
+            if isinstance(value, (Operand, Result, Attribute)):
+                fields[name] = value if value.name else replace(value, name=name)
+            elif isinstance(value, Gradient) and not isinstance(cls.__dict__.get("gradient"), NoGradient):
+                cls.gradient = value
+    where = f"operator {cls.__module__}.{cls.__qualname__}"
+    for name in cls.__dict__:
+        public = not name.startswith("_")
+        if public and name not in fields and name not in _HOOKS and name not in _SETTINGS and callable(cls.__dict__[name]):
+            raise SchemaError(f"{where}: {name} is not a hook; hooks are {', '.join(sorted(_HOOKS))} (helpers start with _)")
+    cls.schema = Schema(
+        [f for f in fields.values() if isinstance(f, Operand)],
+        [f for f in fields.values() if isinstance(f, Result)],
+        [f for f in fields.values() if isinstance(f, Attribute)],
+    )
+    _check_slots_named(cls, where)
+    names = [o.name for o in cls.schema.operands]
+    for hook in ("infer_shape", "kernel"):
+        function = getattr(cls, hook, None)
+        if function is None or function is getattr(Operator, hook, None):
+            raise SchemaError(f"{where} needs {hook}({', '.join(['self', *names])})")
+        _check_parameters(function, names, f"{where}: {hook}")
+    if cls.infer_var_type is not Operator.infer_var_type:
+        _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
+    cls.kernel_wants = "wants" in inspect.signature(cls.kernel).parameters
+    if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
+        raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, "
+                          "NOT_DIFFERENTIABLE or NOT_WRITTEN")  # fmt: skip
+    register(cls)
+    if isinstance(cls.gradient, Gradient):
+        cls.grad_class = _gradient_class(cls, cls.gradient, where)
+
+
+def register(cls: type[Operator]) -> None:
+    """Make an operator known by its type. Raises `SchemaError` where the type is taken by another class."""
+    taken = _registry.get(cls.type)
+    if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {taken.__module__}.{taken.__qualname__}")
+    cls._instances = {}
+    cls._described = {}
+    _registry[cls.type] = cls
+
+
+def _check_slots_named(cls: type[Operator], where: str) -> None:
+    schema = cls.schema
+    for o in schema.operands:
+        if o.same_type_as is not None and o.same_type_as not in schema.operand_names:
+            raise SchemaError(f"{where}: {o.name} has the same type as {o.same_type_as}, which is not an operand")
+    for r in schema.results:
+        for other in (r.may_share, r.view_of, r.updates):
+            if other is not None and other not in schema.operand_names:
+                raise SchemaError(f"{where}: {r.name} names {other}, which is not an operand")
+
+
+def _check_parameters(function: Callable[..., Any], names: Sequence[str], what: str) -> None:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    seen = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    if seen != list(names):
+        raise SchemaError(f"{what} must have the parameters ({', '.join(['self', *names])}); seen ({', '.join(['self', *seen])})")
+
+
+def _gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type[Operator]:
+    schema = cls.schema
+    operands = {o.name: o for o in schema.operands}
+    results = {r.name: r for r in schema.results}
+    takes: list[Operand] = []
+    for name in declared.takes:
+        base = name.removesuffix("@GRAD")
+        if name in operands:
+            takes.append(operands[name])
+        elif name in results or (name != base and base in results):
+            many = results[base].many
+            types, kinds = (FLOATING, DENSE) if name != base else (ANY, FLOAT_RESULT_KINDS)
+            takes.append(Operand(types, "", many, results[base].optional, kinds, None, name))
+        else:
+            raise SchemaError(f"{where}: its gradient takes {name}, which is no slot of it")
+    gives: list[Result] = []
+    for name in declared.gives:
+        base = name.removesuffix("@GRAD")
+        if base == name or base not in operands:
+            raise SchemaError(f"{where}: its gradient gives {name}, which is not the gradient of an operand")
+        if declared.infer is None and base not in declared.takes and name not in declared.like:
+            raise SchemaError(f"{where}: its gradient gives {name}; take {base}, or say with like= what it is shaped like")
+        gives.append(Result("", operands[base].many, True, declared.may_share.get(name), None, None, name))
+    kernel = declared.kernel
+    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(kernel).parameters.values()) - 1
+    if count != len(takes):
+        raise SchemaError(f"{where}: the gradient's kernel must have {len(takes)} parameters after self; seen {count}")
+    body: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": f"{cls.__qualname__}.gradient",
+        "__doc__": f"The gradient of {cls.type}.",
+        "abstract": True,
+        "infer_shape": _gradient_rule(cls, declared),
+        "kernel": kernel,
+        "gradient": NOT_WRITTEN,
+    }
+    if declared.kinds is not None:
+        body["infer_var_type"] = declared.kinds
+    for name, value in vars(cls).items():  # helpers that the kernel calls
+        if name.startswith("_") and not name.startswith("__") and name not in ("_instances", "_described"):
+            body.setdefault(name, value)
+    made: type[Operator] = type(f"{cls.__name__}Grad", tuple(b for b in cls.__bases__) if cls.__bases__ != (Operator,) else (Operator,), body)
+    made.type = f"{cls.type}_grad"
+    made.abstract = False
+    made.schema = Schema(takes, gives, list(schema.attributes.values()))
+    made.forward_class = cls
+    made.kernel_wants = "wants" in inspect.signature(kernel).parameters
+    register(made)
+    return made
+
+
+def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any]:
+    takes, gives = declared.takes, declared.gives
+    sources = [takes.index(declared.like.get(g, g.removesuffix("@GRAD"))) if declared.infer is None else -1 for g in gives]
+    pairs = [(takes.index(t), takes.index(t.removesuffix("@GRAD"))) for t in takes if t.endswith("@GRAD") and t.removesuffix("@GRAD") in takes]
+
+    def infer_shape(self: Any, *specs: Any) -> Any:
+        for grad, value in pairs:
+            _check_same_dims(specs[grad], specs[value], takes[grad], takes[value])
+        if declared.infer is not None:
+            return declared.infer(self, *specs)
+        out: list[Any] = []
+        for at in sources:
+            spec = specs[at]
+            out.append(None if spec is None else spec.like() if isinstance(spec, Spec) else tuple(s.like() for s in spec))
+        return tuple(out)
+
+    return infer_shape
+
+
+def _check_same_dims(a: Any, b: Any, a_slot: str, b_slot: str) -> None:
+    if not isinstance(a, Spec) or not isinstance(b, Spec) or a.dims is None or b.dims is None:
+        return
+    if len(a.dims) != len(b.dims) or any(equal(x, y) is False for x, y in zip(a.dims, b.dims, strict=True)):
+        raise RuleError(f"{a_slot} must have the dims of {b_slot}", {a_slot: None, b_slot: None})

@@ -1,0 +1,139 @@
+"""What moves values without computing: assign, sum of gradients, zeros, feed and fetch."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import TypeMismatchError
+from foreshape.ops import DENSE_OR_ROWS, NUMERIC, ZERO_GRADIENT, AttrType, Operator, attribute, f32, fail, i64, operand, reject, require, require_equal, result, sample, torch
+from foreshape.ops.rows import Rows
+from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+
+class Assign(Operator):
+    """Out = X, in memory of its own."""
+
+    type = "assign"
+    X = operand(kinds=DENSE_OR_ROWS, doc="any shape")
+    Out = result(doc="as X")
+
+    def infer_var_type(self, X: Spec) -> Kind:
+        return X.kind
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X
+
+    def kernel(self, X: Tensor) -> Any:
+        return Rows(X.rows.clone(), X.values.clone(), X.height) if isinstance(X, Rows) else X.clone()
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")})
+
+    samples = [sample(X=f32(2, 3)), sample(X=i64(3, data=[4, 5, 6]))]
+
+
+class Sum(Operator):
+    """Out = the sum of all X, which are of one shape.
+
+    Of sparse rows only, the result is sparse rows; where any X is dense, the result is dense.
+    """
+
+    type = "sum"
+    X = operand(NUMERIC, many=True, kinds=DENSE_OR_ROWS, doc="one or more tensors of one shape")
+    Out = result(doc="as each X")
+
+    def infer_var_type(self, X: tuple[Spec, ...]) -> Kind:
+        return SELECTED_ROWS if all(x.kind is SELECTED_ROWS for x in X) else LOD_TENSOR
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
+        first = X[0]
+        dims = list(first.known_dims)
+        for at, x in enumerate(X[1:], 1):
+            if x.dtype is not first.dtype:
+                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}", TypeMismatchError, X=None)
+            require(x.rank == len(dims), f"all X must have one shape; X[{at}] has {x.rank} dims", X=None)
+            for axis, size in enumerate(x.known_dims):
+                dims[axis] = require_equal(dims[axis], size, f"all X must have one shape; X[{at}] differs", X=axis)
+        ragged = next((x for x in X if x.lod is not None), first)
+        return ragged.with_dims(dims)
+
+    def kernel(self, X: list[Any]) -> Any:
+        dense = [x for x in X if not isinstance(x, Rows)]
+        sparse = [x for x in X if isinstance(x, Rows)]
+        if not dense:
+            return Rows(torch.cat([x.rows for x in sparse]), torch.cat([x.values for x in sparse]), sparse[0].height)
+        out = reduce(torch.add, dense) if len(dense) > 1 else dense[0].clone()
+        for x in sparse:
+            out.index_add_(0, x.rows, x.values)
+        return out
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        for name in slots.input("X"):
+            if slots.needs(name):
+                slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": [name]})
+
+    samples = [sample(X=[f32(2, 3)]), sample(X=[f32(2, 3), f32(2, 3), f32(2, 3)]), sample(X=[i64(4), i64(4)])]
+    rejects = [reject(X=[f32(2, 3), f32(2, 4)], says="one shape"), reject(X=[f32(2), i64(2)], says="one element type", error=TypeMismatchError)]
+
+
+class FillZerosLike(Operator):
+    """Out = zeros in the shape and element type of X."""
+
+    type = "fill_zeros_like"
+    X = operand(doc="any shape")
+    Out = result(doc="as X")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.zeros_like(X)
+
+    samples = [sample(X=f32(2, 3))]
+
+
+class Feed(Operator):
+    """Out = what is fed in column ``col``; its spec is the variable's own."""
+
+    type = "feed"
+    X = operand(kinds=(FEED_MINIBATCH,), optional=True)
+    Out = result(optional=True, doc="as described")
+    col = attribute(AttrType.INT, 0, low=0)
+    gradient = ZERO_GRADIENT
+    described_results = True
+
+    def infer_shape(self, X: Spec | None) -> None:
+        return None
+
+    def kernel(self, X: Any) -> None:
+        return None
+
+    samples = [sample()]
+
+
+class Fetch(Operator):
+    """Puts X into column ``col`` of the fetched values."""
+
+    type = "fetch"
+    X = operand(kinds=(*DENSE_OR_ROWS,), doc="what is fetched")
+    Out = result(optional=True)
+    col = attribute(AttrType.INT, 0, low=0)
+    gradient = ZERO_GRADIENT
+
+    def infer_var_type(self, X: Spec) -> Kind:
+        return FETCH_LIST
+
+    def infer_shape(self, X: Spec) -> None:
+        return None
+
+    def kernel(self, X: Any) -> None:
+        return None
+
+    samples = [sample(X=f32(2, 3))]

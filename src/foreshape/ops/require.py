@@ -1,0 +1,116 @@
+"""How a shape rule states what must hold. "No" is an error now; "it depends" is a guard that waits for the fed values.
+
+A rule raises `RuleError` (through these functions) in terms of its slots; the infer room adds the variables, their dims and
+the user's lines.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from foreshape.dims import Size, bounds, equal, evaluate, is_symbol, less_equal
+from foreshape.errors import DescriptionError, ShapeError
+
+
+class RuleError(Exception):
+    """What a rule found wrong: a sentence, and for each side the slot, its position in the slot and the axis concerned."""
+
+    def __init__(self, requirement: str, sides: Mapping[str, int | None], error: type[DescriptionError] = ShapeError) -> None:
+        super().__init__(requirement)
+        self.requirement, self.sides, self.error = requirement, dict(sides), error
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A guard without its place: ``left relation right`` must hold for the fed values. Relations: ``==``, ``<=``, ``divides``."""
+
+    left: Size
+    relation: str
+    right: Size
+    requirement: str
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """Whether it holds when the symbols have these values."""
+        left, right = evaluate(self.left, values), evaluate(self.right, values)
+        if self.relation == "==":
+            return left == right
+        return left <= right if self.relation == "<=" else left != 0 and right % left == 0
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.relation} {self.right}"
+
+
+class _Collector(threading.local):
+    conditions: list[Condition] | None = None
+
+
+collector = _Collector()
+"""Where the conditions of the rule that runs now go; the infer room sets it."""
+
+
+def _leave_open(left: Size, relation: str, right: Size, requirement: str) -> None:
+    if collector.conditions is not None:
+        collector.conditions.append(Condition(left, relation, right, requirement))
+
+
+def fail(requirement: str, error: type[DescriptionError] = ShapeError, **sides: int | None) -> NoReturn:
+    """Refuse: ``requirement`` does not hold. ``sides``: slot -> the axis concerned (None: the whole)."""
+    raise RuleError(requirement, sides, error)
+
+
+def require(holds: bool, requirement: str, **sides: int | None) -> None:
+    """Refuse unless ``holds``."""
+    if not holds:
+        raise RuleError(requirement, sides)
+
+
+def require_equal(a: Size, b: Size, requirement: str, **sides: int | None) -> Size:
+    """``a == b`` must hold. Returns the size that both are, the more definite one where it is still open."""
+    if a is b:
+        return a
+    answer = equal(a, b)
+    if answer is False:
+        raise RuleError(requirement, sides)
+    if answer is None:
+        _leave_open(a, "==", b, requirement)
+        if isinstance(b, int) or (is_symbol(a) and not is_symbol(b) and not isinstance(a, int)):
+            return b
+    return a
+
+
+def require_at_most(a: Size, b: Size, requirement: str, **sides: int | None) -> None:
+    """``a <= b`` must hold."""
+    answer = less_equal(a, b)
+    if answer is False:
+        raise RuleError(requirement, sides)
+    if answer is None:
+        _leave_open(a, "<=", b, requirement)
+
+
+def require_divides(divisor: Size, a: Size, requirement: str, **sides: int | None) -> Size:
+    """``divisor`` must divide ``a``. Returns the quotient."""
+    if isinstance(divisor, int) and divisor <= 0:
+        raise RuleError(requirement, sides)
+    remainder = a % divisor
+    low, _ = bounds(remainder)
+    if (isinstance(remainder, int) and remainder) or (low is not None and low > 0):
+        raise RuleError(requirement, sides)
+    if not isinstance(remainder, int):
+        _leave_open(divisor, "divides", a, requirement)
+    return a // divisor
+
+
+def axis_of(axis: int, rank: int, what: str = "axis", **sides: int | None) -> int:
+    """``axis`` as 0..rank-1; it may count from the back."""
+    if not -rank <= axis < rank:
+        raise RuleError(f"{what} must be in [{-rank}, {rank}), not {axis}", sides)
+    return axis + rank if axis < 0 else axis
+
+
+def require_rank(rank: int, spec: Any, slot: str) -> None:
+    """The tensor in ``slot`` must have ``rank`` dims."""
+    if len(spec.dims) != rank:
+        raise RuleError(f"{slot} must have {rank} dims, not {len(spec.dims)}", {slot: None})

@@ -1,0 +1,41 @@
+"""PyTorch, imported at its first use, so that schemas and rules load where it is not installed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import ExecutionError
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+
+    aten: Any
+    """Kernels that torch has no Python function for, as ``aten.threshold_backward``."""
+else:
+
+    class _Deferred:
+        def __init__(self, name: str) -> None:
+            self.__dict__["_name"] = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            try:
+                module = importlib.import_module(self.__dict__["_name"])
+            except ModuleNotFoundError as error:
+                raise ExecutionError(f"running a program needs PyTorch, which is not installed: pip install torch ({error})") from error
+            value = getattr(module, attribute)
+            self.__dict__[attribute] = value  # the next access is an ordinary attribute
+            return value
+
+    class _DeferredAten:
+        def __getattr__(self, attribute: str) -> Any:
+            value = getattr(torch.ops.aten, attribute).default
+            self.__dict__[attribute] = value
+            return value
+
+    aten = _DeferredAten()
+    torch = _Deferred("torch")
+    F = _Deferred("torch.nn.functional")
+
+__all__ = ["F", "aten", "torch"]

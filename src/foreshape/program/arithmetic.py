@@ -1,0 +1,129 @@
+"""Python's operators on variables: each appends the op that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from foreshape.errors import ShapeError, TypeMismatchError
+
+if TYPE_CHECKING:
+    from foreshape.program.variable import Variable
+
+
+class Arithmetic:
+    """``+ - * / // % ** @``, comparisons by method, unary minus and slices."""
+
+    __slots__ = ()
+
+    def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Variable:
+        from foreshape.program.program import current_block
+
+        return current_block().apply(type, inputs, attrs)
+
+    def _scaled(self, scale: float, bias: float) -> Variable:
+        return self._apply("scale", {"X": self}, {"scale": float(scale), "bias": float(bias), "bias_after_scale": True})
+
+    def _with(self, type: str, other: Any, swapped: bool = False) -> Variable:
+        me = cast("Variable", self)
+        if isinstance(other, (int, float)):
+            shape = [1] if me.spec.dims else []
+            if isinstance(other, float) and me.dtype is not None and not me.dtype.is_floating:
+                raise TypeMismatchError(f"{me.name} is {me.dtype.name}; {other!r} needs a floating-point type: use layer.cast first")
+            other = self._apply("fill_constant", {}, {"shape": shape, "dtype": me.spec.known_dtype.code, "value": float(other), "str_value": repr(other)})
+        if not isinstance(other, Arithmetic):
+            return NotImplemented
+        a, b = (other, self) if swapped else (self, other)
+        return self._apply(type, {"X": a, "Y": b}, {"axis": -1})
+
+    def __add__(self, other: Any) -> Variable:
+        return self._scaled(1.0, other) if isinstance(other, (int, float)) else self._with("elementwise_add", other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Variable:
+        return self._scaled(1.0, -other) if isinstance(other, (int, float)) else self._with("elementwise_sub", other)
+
+    def __rsub__(self, other: Any) -> Variable:
+        return self._scaled(-1.0, other) if isinstance(other, (int, float)) else self._with("elementwise_sub", other, swapped=True)
+
+    def __mul__(self, other: Any) -> Variable:
+        return self._scaled(other, 0.0) if isinstance(other, (int, float)) else self._with("elementwise_mul", other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Variable:
+        return self._with("elementwise_div", other)
+
+    def __rtruediv__(self, other: Any) -> Variable:
+        return self._with("elementwise_div", other, swapped=True)
+
+    def __floordiv__(self, other: Any) -> Variable:
+        return self._with("elementwise_floordiv", other)
+
+    def __mod__(self, other: Any) -> Variable:
+        return self._with("elementwise_mod", other)
+
+    def __pow__(self, other: Any) -> Variable:
+        if isinstance(other, (int, float)):
+            return self._apply("pow", {"X": self}, {"factor": float(other)})
+        return self._with("elementwise_pow", other)
+
+    def __neg__(self) -> Variable:
+        return self._scaled(-1.0, 0.0)
+
+    def __matmul__(self, other: Any) -> Variable:
+        return self._apply("matmul_v2", {"X": self, "Y": other})
+
+    def __lt__(self, other: Any) -> Variable:
+        return self._with("less_than", other)
+
+    def __le__(self, other: Any) -> Variable:
+        return self._with("less_equal", other)
+
+    def __gt__(self, other: Any) -> Variable:
+        return self._with("greater_than", other)
+
+    def __ge__(self, other: Any) -> Variable:
+        return self._with("greater_equal", other)
+
+    def __getitem__(self, index: Any) -> Variable:
+        """A slice: integers, slices and an Ellipsis; a step other than 1 is the strided_slice operator."""
+        me = cast("Variable", self)
+        items = list(index) if isinstance(index, tuple) else [index]
+        rank = me.spec.rank
+        if items.count(Ellipsis) > 1:
+            raise ShapeError("an index has at most one Ellipsis")
+        if Ellipsis in items:
+            at = items.index(Ellipsis)
+            items[at : at + 1] = [slice(None)] * (rank - len(items) + 1)
+        if len(items) > rank:
+            raise ShapeError(f"{me.name} has {rank} dims; the index has {len(items)}")
+        axes: list[int] = []
+        starts: list[int] = []
+        ends: list[int] = []
+        steps: list[int] = []
+        dropped: list[int] = []
+        for axis, item in enumerate(items):
+            if isinstance(item, slice):
+                if item == slice(None):
+                    continue
+                step = 1 if item.step is None else int(item.step)
+                axes.append(axis)
+                starts.append((0 if step > 0 else 2**31 - 1) if item.start is None else int(item.start))
+                ends.append((2**31 - 1 if step > 0 else -(2**31)) if item.stop is None else int(item.stop))
+                steps.append(step)
+            elif isinstance(item, int) and not isinstance(item, bool):
+                axes.append(axis)
+                starts.append(item)
+                ends.append(item + 1 if item != -1 else 2**31 - 1)
+                steps.append(1)
+                dropped.append(axis)
+            else:
+                raise TypeMismatchError(f"an index is an integer, a slice or an Ellipsis; seen {item!r}: use layer.gather for tensors")
+        if not axes:
+            return me
+        attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped, "infer_flags": [1] * len(axes)}
+        if any(s != 1 for s in steps):
+            return self._apply("strided_slice", {"Input": self}, attrs | {"strides": steps})
+        return self._apply("slice", {"Input": self}, attrs)

@@ -1,0 +1,40 @@
+"""What a file says of a variable, before it is inferred: turned into a spec, with symbols for -1, when somebody asks."""
+
+from __future__ import annotations
+
+from foreshape.dims import Size, symbol
+from foreshape.spec import DType, Kind, Lod, Spec
+
+
+class Declared:
+    """Kind, element type, dims (-1 where unknown; None where not described) and lod level, as read. Shared by equal variables."""
+
+    __slots__ = ("_shared", "dims", "dtype", "kind", "lod_level", "symbolic", "symbolic_lod")
+
+    def __init__(
+        self,
+        kind: Kind,
+        dtype: DType | None,
+        dims: tuple[int, ...] | None,
+        lod_level: int = 0,
+        symbolic: tuple[Size, ...] | None = None,
+        symbolic_lod: Lod | None = None,
+    ) -> None:
+        self.kind, self.dtype, self.dims, self.lod_level = kind, dtype, dims, lod_level
+        self.symbolic, self.symbolic_lod = symbolic, symbolic_lod
+        """The same with named symbols, where the file keeps them."""
+        fixed = (dims is None or -1 not in dims) and not lod_level and symbolic is None
+        self._shared = Spec(kind, dtype, dims) if fixed else None
+
+    def spec_for(self, name: str) -> Spec:
+        """The spec of the variable ``name``: its -1s become symbols that are named after it."""
+        if self._shared is not None:
+            return self._shared
+        lod = self.symbolic_lod
+        if lod is None and self.lod_level:
+            lod = Lod(name, tuple(symbol(f"{name}.level{k}") for k in range(self.lod_level)))
+        if self.symbolic is not None:
+            return Spec(self.kind, self.dtype, self.symbolic, lod)
+        assert self.dims is not None
+        dims = tuple(d if d >= 0 else symbol(name if lod is not None and not axis else f"{name}.{axis}") for axis, d in enumerate(self.dims))
+        return Spec(self.kind, self.dtype, dims, lod)

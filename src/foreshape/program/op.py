@@ -1,0 +1,176 @@
+"""`Op`: one use of an operator in a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from foreshape.errors import SchemaError
+from foreshape.infer.messages import CallSite
+from foreshape.ops.operator import Attributes, Operator
+from foreshape.program.call_site import Site, call_site
+
+if TYPE_CHECKING:
+    from foreshape.program.block import Block
+    from foreshape.program.variable import Variable
+
+EMPTY: Final = "@EMPTY@"
+"""The name that stands for a gradient that nobody wants."""
+
+
+class Role:
+    """What an op is for, as saved in ``op_role``."""
+
+    FORWARD: Final = 0
+    BACKWARD: Final = 1
+    OPTIMIZE: Final = 2
+    RPC: Final = 4
+    DIST: Final = 8
+    LEARNING_RATE: Final = 16
+    LOSS: Final = 256
+
+
+class Op:
+    """One operation in a block: its attributes (with the operator that they bind), inputs and outputs by slot, and the line.
+
+    Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `rename_input` and `rename_output`.
+    """
+
+    __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "is_target", "role", "role_variables", "site", "unknown_fields")
+
+    def __init__(
+        self,
+        block: Block,
+        attributes: Attributes,
+        inputs: dict[str, list[str]],
+        outputs: dict[str, list[str]],
+        role: int = 0,
+        role_variables: tuple[str, ...] = (),
+        site: Site = None,
+    ) -> None:
+        self.block = block
+        self.attributes = attributes
+        self._inputs = inputs
+        self._outputs = outputs
+        self.role = role
+        self.role_variables = role_variables
+        self.site = site
+        self.is_target = False
+        self.unknown_fields = b""
+
+    @property
+    def type(self) -> str:
+        """The operator's type, as on the wire."""
+        return self.attributes.type
+
+    @property
+    def operator(self) -> Operator | None:
+        """The operator with this op's attribute values; None where the type is not known."""
+        return self.attributes.operator
+
+    @property
+    def inputs(self) -> Mapping[str, list[str]]:
+        """Slot -> the names in it. Change it with `rename_input`."""
+        return MappingProxyType(self._inputs)
+
+    @property
+    def outputs(self) -> Mapping[str, list[str]]:
+        """Slot -> the names in it. Change it with `rename_output`."""
+        return MappingProxyType(self._outputs)
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """Name -> value, ``op_role`` and ``op_role_var`` included. Change it with `set_attribute`."""
+        values = dict(self.attributes.values)
+        values["op_role"] = self.role
+        values["op_role_var"] = self.role_variables
+        return MappingProxyType(values)
+
+    @property
+    def call_site(self) -> CallSite | None:
+        return call_site(self.site)
+
+    def input(self, slot: str) -> str | None:
+        """The one name in an input slot, or None."""
+        names = self._inputs.get(slot)
+        return names[0] if names and names[0] not in ("", EMPTY) else None
+
+    def output(self, slot: str) -> str | None:
+        """The one name in an output slot, or None."""
+        names = self._outputs.get(slot)
+        return names[0] if names and names[0] not in ("", EMPTY) else None
+
+    def input_names(self) -> Iterator[str]:
+        """Every name that it reads, slot by slot; a name may come twice."""
+        for names in self._inputs.values():
+            for name in names:
+                if name and name != EMPTY:
+                    yield name
+
+    def output_names(self) -> Iterator[str]:
+        """Every name that it writes, slot by slot."""
+        for names in self._outputs.values():
+            for name in names:
+                if name and name != EMPTY:
+                    yield name
+
+    def input_variables(self) -> Iterator[Variable]:
+        """Every variable that it reads and that its block can see."""
+        for name in self.input_names():
+            found = self.block.find(name)
+            if found is not None:
+                yield found
+
+    def sub_block_indices(self) -> list[int]:
+        """The blocks that this op runs."""
+        from foreshape.ops.attributes import AttrType
+
+        out: list[int] = []
+        for _, type, value in self.attributes.entries:
+            if type is AttrType.BLOCK:
+                out.append(value)
+            elif type is AttrType.BLOCKS:
+                out.extend(value)
+        return out
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Change one attribute, and infer the results again.
+
+        Raises:
+            SchemaError: no such attribute, or a value that it cannot have.
+        """
+        if name == "op_role":
+            self.role = int(value)
+            return
+        if name == "op_role_var":
+            self.role_variables = tuple(value)
+            return
+        entries = list(self.attributes.entries)
+        operator = self.operator
+        if operator is not None and name in operator.schema.attributes:
+            value = operator.check_attribute(name, value)
+        at = next((i for i, e in enumerate(entries) if e[0] == name), None)
+        if at is None:
+            raise SchemaError(f"{self.type} has no attribute {name!r}")
+        entries[at] = (name, entries[at][1], value)
+        self.attributes = Attributes.of(self.type, tuple(entries))
+        self.block.program.touch()
+        self.block.infer_op(self)
+
+    def rename_input(self, old: str, new: str) -> None:
+        """Read ``new`` wherever it read ``old``."""
+        for names in self._inputs.values():
+            names[:] = [new if n == old else n for n in names]
+        self.block.program.touch()
+
+    def rename_output(self, old: str, new: str) -> None:
+        """Write ``new`` wherever it wrote ``old``."""
+        for names in self._outputs.values():
+            names[:] = [new if n == old else n for n in names]
+        self.block.program.touch()
+
+    def __repr__(self) -> str:
+        from foreshape.program.text import op_text
+
+        return op_text(self)

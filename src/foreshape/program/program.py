@@ -1,0 +1,314 @@
+"""`Program`: blocks, guards, names; what is described, printed, inferred, saved and run."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from foreshape.errors import DescriptionError, SchemaError, ShapeError
+from foreshape.infer.guards import Guard, Guards
+from foreshape.program.block import Block
+from foreshape.program.op import Op
+from foreshape.program.variable import Variable, dims_of
+from foreshape.spec import Lod, Spec
+
+_codec: dict[str, Callable[..., Any]] = {}
+"""How a program becomes bytes and back; the wire room sets it."""
+
+
+class Program:
+    """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
+
+    __slots__ = ("__weakref__", "_counters", "_guards", "_stale", "blocks", "format_version", "op_versions", "parameter_settings", "random_seed", "role", "unknown_fields",
+                 "version")  # fmt: skip
+
+    def __init__(self) -> None:
+        self._counters: dict[str, int] = {}
+        self._guards = Guards()
+        self._stale = False
+        self.version = 0
+        """Counts changes; a compiled step belongs to one version."""
+        self.role = 0
+        """The ``op_role`` of ops that are appended without one."""
+        self.random_seed = 0
+        """Seeds the random operators whose own seed is 0; 0 leaves them to the executor's state."""
+        self.format_version = 0
+        self.op_versions: Any = None
+        self.parameter_settings: dict[str, Any] = {}
+        """Parameter -> what its layer said of its learning rate and decay, for optimizers."""
+        self.unknown_fields = b""
+        self.blocks: list[Block] = [Block(self, 0, -1)]
+
+    # --- structure
+
+    @property
+    def global_block(self) -> Block:
+        return self.blocks[0]
+
+    @property
+    def guards(self) -> Guards:
+        """The conditions that depend on the fed values; each prints as a line."""
+        self.refresh()
+        return self._guards
+
+    def touch(self) -> None:
+        """Say that the program has changed."""
+        self.version += 1
+
+    def create_block(self, parent: Block | None = None) -> Block:
+        """Append a block, whose parent is the global one unless said otherwise."""
+        made = Block(self, len(self.blocks), parent.idx if parent is not None else 0)
+        self.blocks.append(made)
+        self.touch()
+        return made
+
+    def unique_name(self, key: str) -> str:
+        """``key_0``, ``key_1``, ...: a name that this program has not given yet."""
+        count = self._counters.get(key, 0)
+        self._counters[key] = count + 1
+        name = f"{key}_{count}"
+        return name if name not in self.blocks[0].vars else self.unique_name(key)
+
+    def var(self, name: str) -> Variable:
+        """The variable of this name in the global block, else in any block. Raises `SchemaError` where there is none."""
+        for block in self.blocks:
+            if name in block.vars:
+                return block.vars[name]
+        raise SchemaError(f"the program has no variable {name!r}")
+
+    def all_ops(self) -> Iterator[Op]:
+        for block in self.blocks:
+            yield from block.ops
+
+    def all_variables(self) -> Iterator[Variable]:
+        for block in self.blocks:
+            yield from block.vars.values()
+
+    def parameters(self) -> list[Variable]:
+        """The trainable and other parameters, in the order in which they were made."""
+        return [v for v in self.global_block.vars.values() if v.is_parameter]
+
+    # --- inference
+
+    def mark_loaded(self) -> None:
+        """Say that specs are what a file says, and are to be inferred before they are built on."""
+        self._stale = True
+
+    def refresh(self) -> None:
+        """Infer what a file only declared, if that has not been done."""
+        if self._stale:
+            self.infer()
+
+    def forget(self) -> None:
+        """Drop every spec that an op's rule gives; `infer` brings them back."""
+        for op in self.all_ops():
+            if op.operator is None or op.operator.described_results:
+                continue
+            for name in op.output_names():
+                variable = op.block.find(name)
+                if variable is not None and not variable.persistable and variable.op is op:
+                    variable.forget()
+        self._guards = Guards()
+        self._stale = True
+        self.touch()
+
+    def infer(self) -> list[Op]:
+        """Infer the specs of all results again, op by op.
+
+        Returns:
+            The ops whose operator is not known here; what depends on them is marked unknown.
+
+        Raises:
+            DescriptionError: the first op that its operator refuses, with the user's lines.
+        """
+        unknown, errors = self.diagnose(stop_at=1)
+        if errors:
+            raise errors[0]
+        return unknown
+
+    def diagnose(self, stop_at: int = 100) -> tuple[list[Op], list[DescriptionError]]:
+        """Infer as `infer` does, and collect the errors instead of raising: (ops not known, errors)."""
+        self._stale = False
+        self._guards = Guards()
+        unknown: list[Op] = []
+        errors: list[DescriptionError] = []
+        for block in self.blocks:
+            for op in block.ops:
+                if op.attributes.operator is None and op.attributes.error is None:
+                    unknown.append(op)
+                    _mark_unknown(op)
+                    continue
+                if unknown and any(not v.known for v in op.input_variables()):
+                    _mark_unknown(op)
+                    continue
+                try:
+                    block.infer_op(op)
+                except DescriptionError as error:
+                    errors.append(error)
+                    if len(errors) >= stop_at:
+                        return unknown, errors
+                    _mark_unknown(op)
+        return unknown, errors
+
+    def explain(self, variable: Variable | str) -> str:
+        """Where each dim of a variable comes from, op by op, as text."""
+        from foreshape.program.explain import explain
+
+        self.refresh()
+        return explain(self.var(variable) if isinstance(variable, str) else variable)
+
+    def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> Program:
+        """A copy in which the named inputs have these shapes, inferred afresh.
+
+        Args:
+            shapes: input -> sizes (ints, names of symbols, or -1); of ragged inputs the packed ones.
+
+        Raises:
+            SchemaError: a name that is no input. ShapeError: a shape that the network does not take.
+        """
+        out = self.clone()
+        block = out.global_block
+        bound: dict[str, Any] = {}
+        for name, shape in shapes.items():
+            variable = block.vars.get(name)
+            if variable is None or variable.persistable or (variable.op is not None and variable.op.type != "feed"):
+                inputs = [v.name for v in block.vars.values() if not v.persistable and (v.op is None or v.op.type == "feed")]
+                raise SchemaError(f"{name!r} is not an input; the inputs are: {', '.join(inputs) or 'none'}")
+            old = variable.spec
+            dims, _ = dims_of(name, shape, old.lod_level)
+            if old.dims is not None and len(old.dims) != len(dims):
+                raise ShapeError(f"the shape of {name} must have {len(old.dims)} dims, as {old.text()}; seen {list(shape)}")
+            for before, now in zip(old.dims or dims, dims, strict=True):
+                if isinstance(before, int) and before != now:
+                    continue  # a fixed dim may be changed: that is what the copy is for
+                if not isinstance(before, int) and isinstance(now, int):
+                    bound.setdefault(str(before), now)
+            variable._spec = Spec(old.kind, old.dtype, dims, old.lod)  # pyright: ignore[reportPrivateUsage]
+        out._bind(bound)
+        out.forget()
+        out.infer()
+        return out
+
+    def _bind(self, values: Mapping[str, Any]) -> None:
+        """Replace symbols of inputs that other inputs' new shapes have made numbers."""
+        from foreshape.dims import substitute
+
+        if not values:
+            return
+        for variable in self.global_block.vars.values():
+            spec = variable.spec
+            if variable.op is None and spec.dims is not None:
+                lod = spec.lod and Lod(spec.lod.source, tuple(substitute(c, values) for c in spec.lod.counts))
+                variable._spec = Spec(spec.kind, spec.dtype, tuple(substitute(d, values) for d in spec.dims), lod)  # pyright: ignore[reportPrivateUsage]
+
+    # --- copies, text and bytes
+
+    def clone(self) -> Program:
+        """An equal program of its own."""
+        from foreshape.program.copying import clone
+
+        return clone(self)
+
+    def to_bytes(self) -> bytes:
+        """The program in the file format; equal programs give equal bytes."""
+        return _codec["encode"](self)
+
+    def save(self, path: Any) -> None:
+        """Write the program to a file: to a temporary name, flushed, then renamed."""
+        _codec["save"](self, path)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Program:
+        """The program in these bytes. Raises `FormatError` where they are none."""
+        return _codec["decode"](data)
+
+    @staticmethod
+    def parse(text: str) -> Program:
+        """The program that a text writes; the inverse of ``str(program)``. Raises `FormatError` with the line."""
+        from foreshape.program.reader import parse
+
+        return parse(text)
+
+    def __str__(self) -> str:
+        from foreshape.program.text import program_text
+
+        self.refresh_quietly()
+        return program_text(self)
+
+    __repr__ = __str__
+
+    def refresh_quietly(self) -> None:
+        """As `refresh`, for showing: a program with errors is shown as far as it is known."""
+        if self._stale:
+            self.diagnose()
+
+    def guard_list(self) -> list[Guard]:
+        return self.guards.list()
+
+
+def _mark_unknown(op: Op) -> None:
+    for name in op.output_names():
+        variable = op.block.find(name)
+        if variable is not None and not variable.persistable:
+            variable._known = False  # pyright: ignore[reportPrivateUsage]
+
+
+def register_codec(**functions: Callable[..., Any]) -> None:
+    """Let the wire room say how programs become bytes and back."""
+    _codec.update(functions)
+
+
+# --- the programs that layers append to
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.main = Program()
+        self.startup = Program()
+        self.block: Block | None = None
+
+
+_current = _Current()
+
+
+def default_main_program() -> Program:
+    """The program that layers append to now, in this thread."""
+    return _current.main
+
+
+def default_startup_program() -> Program:
+    """The program that makes the parameters of the default main program."""
+    return _current.startup
+
+
+def current_block() -> Block:
+    """The block that layers append to now."""
+    block = _current.block
+    return block if block is not None and block.program is _current.main else _current.main.blocks[0]
+
+
+@contextlib.contextmanager
+def program_guard(main: Program, startup: Program | None = None) -> Iterator[None]:
+    """Make these the programs that layers append to, inside of the ``with``."""
+    before = (_current.main, _current.startup, _current.block)
+    main.refresh()
+    _current.main, _current.startup, _current.block = main, startup if startup is not None else _current.startup, None
+    try:
+        yield
+    finally:
+        _current.main, _current.startup, _current.block = before
+
+
+@contextlib.contextmanager
+def block_guard(block: Block) -> Iterator[Block]:
+    """Make this the block that layers append to, inside of the ``with``."""
+    before = _current.block
+    _current.block = block
+    try:
+        yield block
+    finally:
+        _current.block = before
+
+

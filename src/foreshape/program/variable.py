@@ -1,0 +1,241 @@
+"""`Variable`: what the user holds, and the description of one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from foreshape.dims import Size, symbol
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.infer.messages import CallSite
+from foreshape.program.arithmetic import Arithmetic
+from foreshape.program.call_site import Site, call_site, here
+from foreshape.spec import FP32, LOD_TENSOR, TENSOR_KINDS, UNK, UNKNOWN, DType, Kind, Lod, Spec, Unknown, dtype, kind
+
+if TYPE_CHECKING:
+    from foreshape.program.block import Block
+    from foreshape.program.op import Op
+
+
+class Variable(Arithmetic):
+    """A value of the network: name, kind, element type, dims, raggedness, and what it is for.
+
+    Args:
+        name: unique in its block; made up where it is left out.
+        data_type: an element type (``FP32``, "int64", numpy's), or a scalar kind (``STRING``, ``INT``, ...). Also ``type=``.
+        shape: sizes; -1, None or UNK where unknown, a string for a symbol. A leading unknown is the program's ``batch``.
+            Also ``dims=``.
+        value: a constant: a number that fills the shape, an array, or what a scalar kind holds.
+        trainable: whether an optimizer may change it.
+
+    Raises:
+        ShapeError, TypeMismatchError, SchemaError: a dim, an element type, or a name that cannot be.
+    """
+
+    __slots__ = ("__weakref__", "_declared", "_known", "_spec", "block", "extra_attributes", "is_parameter", "name", "need_check_feed",
+                 "op", "persistable", "site", "stop_gradient", "trainable", "unknown_fields", "value")  # fmt: skip
+
+    block: Block
+    name: str
+    op: Op | None
+    value: Any
+    site: Site
+
+    def __init__(
+        self,
+        name: str | None = None,
+        data_type: Any = None,
+        shape: Sequence[Any] | None = None,
+        value: Any = None,
+        trainable: bool = True,
+        *,
+        dims: Sequence[Any] | None = None,
+        type: Any = None,
+        lod_level: int = 0,
+        persistable: bool = False,
+        stop_gradient: bool = False,
+        block: Block | None = None,
+    ) -> None:
+        from foreshape.program.program import current_block
+
+        if shape is not None and dims is not None:
+            raise SchemaError("a variable takes shape or dims, not both: they are two names of one thing")
+        if data_type is not None and type is not None:
+            raise SchemaError("a variable takes data_type or type, not both: they are two names of one thing")
+        block = block if block is not None else current_block()
+        name = name if name is not None else block.program.unique_name("variable")
+        of = data_type if data_type is not None else type
+        given = shape if shape is not None else dims
+        self._start(name, block, _spec_of(name, of, given, lod_level, value), here())
+        self.value = value
+        self.trainable = trainable
+        self.persistable = persistable or value is not None
+        self.stop_gradient = stop_gradient
+        block.add_variable(self)
+
+    def _start(self, name: str, block: Block, spec: Spec | None, site: Site) -> None:
+        self.name = name
+        self.block = block
+        self._spec = spec
+        self._declared = None
+        self._known = True
+        self.op = None
+        self.site = site
+        self.value = None
+        self.persistable = False
+        self.trainable = True
+        self.stop_gradient = False
+        self.is_parameter = False
+        self.need_check_feed = False
+        self.extra_attributes = ()
+        self.unknown_fields = b""
+
+    @classmethod
+    def _new(cls, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
+        made = object.__new__(cls)
+        made._start(name, block, spec, site)
+        return made
+
+    # --- what is known of it
+
+    @property
+    def spec(self) -> Spec:
+        """Kind, element type, packed dims and raggedness, frozen."""
+        found = self._spec
+        if found is None:
+            declared = self._declared
+            found = UNKNOWN if declared is None else declared.spec_for(self.name)
+            self._spec = found
+        return found
+
+    @spec.setter
+    def spec(self, value: object) -> NoReturn:
+        raise AttributeError(f"the spec of {self.name} is inferred; give a variable its shape when you make it, or see program.with_feed_shapes")
+
+    @property
+    def known(self) -> bool:
+        """Whether the spec is given or inferred; False where it is only what a file says, after an operator that is not known."""
+        return self._known
+
+    @property
+    def kind(self) -> Kind:
+        return self.spec.kind
+
+    @property
+    def dtype(self) -> DType | None:
+        return self.spec.dtype
+
+    @property
+    def data_type(self) -> DType | None:
+        """Another name of `dtype`."""
+        return self.spec.dtype
+
+    @property
+    def shape(self) -> list[Size | Unknown]:
+        """The logical shape, with symbols: of ragged data ``[sequences, UNK, *row]``."""
+        return self.spec.logical_shape()
+
+    @property
+    def packed_shape(self) -> list[Size]:
+        """The shape of the packed rows, with symbols; equal to `shape` where dense."""
+        return list(self.spec.dims or ())
+
+    @property
+    def dims(self) -> list[int]:
+        """The logical shape in the saved form: -1 where unknown."""
+        return self.spec.logical_dims()
+
+    @property
+    def packed_dims(self) -> list[int]:
+        """The dims as they are saved: -1 where unknown; equal to `dims` where dense."""
+        return self.spec.packed_dims()
+
+    @property
+    def lod_level(self) -> int:
+        """How many levels of sequences its rows are grouped in; 0 where dense."""
+        return self.spec.lod_level
+
+    @property
+    def nbytes(self) -> Size:
+        """The bytes of its data: an int, or an expression in the symbols."""
+        return self.spec.nbytes
+
+    @property
+    def call_site(self) -> CallSite | None:
+        return call_site(self.site if self.op is None else self.op.site)
+
+    @property
+    def role_words(self) -> str:
+        """How an error message says where it comes from."""
+        if self.is_parameter:
+            return "parameter"
+        if self.op is not None:
+            return self.op.type
+        return f'data("{self.name}")' if self.need_check_feed else f'variable "{self.name}"'
+
+    def forget(self) -> None:
+        """Drop the spec; `Program.infer` brings it back."""
+        self._spec = None
+        self._declared = None
+        self._known = False
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.spec.text()}"
+
+    def __bool__(self) -> NoReturn:
+        raise SchemaError(f"{self.name} has no value while the network is described, so that Python cannot branch on it")
+
+    def __iter__(self) -> NoReturn:
+        raise SchemaError(f"{self.name} has no value while the network is described, so that Python cannot iterate over it")
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+
+def _spec_of(name: str, of: Any, given: Sequence[Any] | None, lod_level: int, value: Any) -> Spec:
+    if isinstance(of, Kind) and of not in TENSOR_KINDS:
+        return Spec(of, None, None)
+    if of is None and isinstance(value, str):
+        return Spec(kind("STRING"), None, None)
+    element = FP32 if of is None else dtype(of)
+    if given is None:
+        import numpy
+
+        given = [] if value is None else numpy.shape(value)
+        if value is None:
+            return Spec(LOD_TENSOR, element, None)
+    return Spec(LOD_TENSOR, element, *dims_of(name, given, lod_level))
+
+
+def dims_of(name: str, given: Sequence[Any], lod_level: int = 0) -> tuple[tuple[Size, ...], Lod | None]:
+    """The packed dims and the raggedness of a described input: unknown sizes get their symbols.
+
+    Raises:
+        ShapeError, TypeMismatchError: a dim that is none.
+    """
+    sizes: list[Size] = []
+    for axis, size in enumerate(given):
+        if isinstance(size, str):
+            sizes.append(symbol(size))
+        elif size is None or size is UNK or (isinstance(size, int) and size == -1):
+            plain = "batch" if axis == 0 and not lod_level else name if axis == 0 else f"{name}.{axis}"
+            sizes.append(symbol(plain))
+        elif isinstance(size, bool) or not (hasattr(size, "__index__") or hasattr(size, "terms")):
+            raise TypeMismatchError(f"dim {axis} of {name} must be an integer, a symbol's name, -1 or UNK; seen {size!r}")
+        elif isinstance(size, int) and size < 0:
+            raise ShapeError(f"dim {axis} of {name} must be at least 0, or -1 for unknown; seen {size}")
+        else:
+            sizes.append(size if hasattr(size, "terms") else int(size))
+    if not lod_level:
+        return tuple(sizes), None
+    if not 0 < lod_level <= 8:
+        raise ShapeError(f"lod_level must be from 0 to 8; seen {lod_level}")
+    if not sizes:
+        raise ShapeError(f"{name} is ragged, so that it needs at least the dim of its rows")
+    counts = [symbol("batch")] + [symbol(f"{name}.level{k}") for k in range(1, lod_level)]
+    return tuple(sizes), Lod(name, tuple(counts))

@@ -1,0 +1,332 @@
+"""What is known of a value before it exists: its kind, element type, dims and raggedness, as one frozen `Spec`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from foreshape.dims import INT64_MAX, Dim, Size, bounds, product
+from foreshape.errors import ShapeError, TypeMismatchError
+
+MAX_RANK: Final = 64
+"""The most dims that a tensor may have (PyTorch's own limit)."""
+MAX_VALUE_ELEMENTS: Final = 64
+"""An integer tensor of up to this many elements carries its value where that is known at description time."""
+
+
+class DType:
+    """An element type. ``code`` is its number in the file format, ``short`` its name in the text form."""
+
+    __slots__ = ("code", "family", "itemsize", "name", "numpy_name", "short")
+
+    def __init__(self, name: str, code: int, itemsize: int, short: str, family: str, numpy_name: str) -> None:
+        self.name, self.code, self.itemsize = name, code, itemsize
+        self.short, self.family, self.numpy_name = short, family, numpy_name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (dtype, (self.name,))
+
+    @property
+    def is_floating(self) -> bool:
+        return self.family == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.family == "int"
+
+
+BOOL: Final = DType("bool", 0, 1, "bool", "bool", "bool")
+INT16: Final = DType("int16", 1, 2, "i16", "int", "int16")
+INT32: Final = DType("int32", 2, 4, "i32", "int", "int32")
+INT64: Final = DType("int64", 3, 8, "i64", "int", "int64")
+FP16: Final = DType("fp16", 4, 2, "f16", "float", "float16")
+FP32: Final = DType("fp32", 5, 4, "f32", "float", "float32")
+FP64: Final = DType("fp64", 6, 8, "f64", "float", "float64")
+UINT8: Final = DType("uint8", 20, 1, "u8", "int", "uint8")
+INT8: Final = DType("int8", 21, 1, "i8", "int", "int8")
+BF16: Final = DType("bf16", 22, 2, "bf16", "float", "")
+
+DTYPES: Final = (BOOL, UINT8, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64)
+FLOATING: Final = (FP16, BF16, FP32, FP64)
+INTEGER: Final = (UINT8, INT8, INT16, INT32, INT64)
+INDEX: Final = (INT32, INT64)
+NUMERIC: Final = INTEGER + FLOATING
+ANY: Final = DTYPES
+
+DTYPE_OF_CODE: Final = {d.code: d for d in DTYPES}
+_DTYPE_OF_NAME: Final[dict[str, DType]] = (
+    {d.name: d for d in DTYPES}
+    | {d.short: d for d in DTYPES}
+    | {d.numpy_name: d for d in DTYPES if d.numpy_name}
+    | {"bfloat16": BF16, "float": FP32, "double": FP64}
+)
+
+
+def dtype(of: object) -> DType:
+    """The element type that ``of`` names: a `DType`, a name ("fp32", "float32", "f32", any case), or a numpy dtype.
+
+    Raises:
+        TypeMismatchError: no element type is called that.
+    """
+    if isinstance(of, DType):
+        return of
+    name = of if isinstance(of, str) else getattr(of, "name", None) or getattr(of, "__name__", None)
+    if isinstance(name, str):
+        found = _DTYPE_OF_NAME.get(name) or _DTYPE_OF_NAME.get(name.lower())
+        if found is not None:
+            return found
+    raise TypeMismatchError(f"an element type must be one of {', '.join(d.name for d in DTYPES)}; seen {of!r}")
+
+
+class Kind:
+    """What a variable holds. ``code`` is its number in the file format (None: the format has none)."""
+
+    __slots__ = ("code", "name")
+
+    def __init__(self, name: str, code: int | None) -> None:
+        self.name, self.code = name, code
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (kind, (self.name,))
+
+
+LOD_TENSOR: Final = Kind("LOD_TENSOR", 7)
+SELECTED_ROWS: Final = Kind("SELECTED_ROWS", 8)
+FEED_MINIBATCH: Final = Kind("FEED_MINIBATCH", 9)
+FETCH_LIST: Final = Kind("FETCH_LIST", 10)
+STEP_SCOPES: Final = Kind("STEP_SCOPES", 11)
+LOD_RANK_TABLE: Final = Kind("LOD_RANK_TABLE", 12)
+LOD_TENSOR_ARRAY: Final = Kind("LOD_TENSOR_ARRAY", 13)
+PLACE_LIST: Final = Kind("PLACE_LIST", 14)
+READER: Final = Kind("READER", 15)
+RAW: Final = Kind("RAW", 17)
+TUPLE: Final = Kind("TUPLE", 18)
+INT: Final = Kind("INT", None)
+FLOAT: Final = Kind("FLOAT", None)
+STRING: Final = Kind("STRING", 25)
+INTS: Final = Kind("INTS", None)
+FLOATS: Final = Kind("FLOATS", None)
+STRINGS: Final = Kind("STRINGS", 26)
+
+KINDS: Final = (LOD_TENSOR, SELECTED_ROWS, FEED_MINIBATCH, FETCH_LIST, STEP_SCOPES, LOD_RANK_TABLE, LOD_TENSOR_ARRAY, PLACE_LIST,
+                READER, RAW, TUPLE, INT, FLOAT, STRING, INTS, FLOATS, STRINGS)  # fmt: skip
+TENSOR_KINDS: Final = (LOD_TENSOR, SELECTED_ROWS, LOD_TENSOR_ARRAY)
+_KIND_OF_NAME: Final = {k.name: k for k in KINDS}
+
+
+def kind(of: object) -> Kind:
+    """The kind that ``of`` names, or is. Raises `TypeMismatchError` where there is none of that name."""
+    found = of if isinstance(of, Kind) else _KIND_OF_NAME.get(of.upper()) if isinstance(of, str) else None
+    if found is None:
+        raise TypeMismatchError(f"a kind must be one of {', '.join(_KIND_OF_NAME)}; seen {of!r}")
+    return found
+
+
+class Unknown:
+    """`UNK`: a dim without a name. It compares equal to -1 and to every symbolic dim, so that shapes can be asserted."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNK"
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or isinstance(other, Dim) or (isinstance(other, int) and other == -1)
+
+    def __hash__(self) -> int:
+        return hash(-1)
+
+
+UNK: Final = Unknown()
+
+
+class Lod:
+    """The raggedness of rows: whose offsets they have (a variable's name), and the number of sequences at each level."""
+
+    __slots__ = ("__weakref__", "counts", "source")
+
+    counts: tuple[Size, ...]
+    source: str
+
+    def __new__(cls, source: str, counts: tuple[Size, ...]) -> Lod:
+        key = (source, counts)
+        found = _lods.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.source, found.counts = source, counts
+            found = _lods.setdefault(key, found)
+        return found
+
+    def __repr__(self) -> str:
+        return f"lod({self.source}: {', '.join(map(str, self.counts))})"
+
+
+_lods: WeakValueDictionary[tuple[str, tuple[Size, ...]], Lod] = WeakValueDictionary()
+
+
+class Spec:
+    """Kind, element type, packed dims, raggedness and (small integer tensors) value. Interned: equal specs are one object.
+
+    ``dims`` of a ragged tensor are those of its packed rows, ``[rows, *row]``; `logical_dims` is what a user sees.
+    ``dims is None`` says that nothing is known; ``dtype is None`` that the kind has no element type.
+    """
+
+    __slots__ = ("__weakref__", "dims", "dtype", "kind", "lod", "value")
+
+    kind: Kind
+    dtype: DType | None
+    dims: tuple[Size, ...] | None
+    lod: Lod | None
+    value: tuple[Size, ...] | None
+
+    def __new__(
+        cls,
+        kind: Kind,
+        dtype: DType | None,
+        dims: tuple[Size, ...] | None,
+        lod: Lod | None = None,
+        value: tuple[Size, ...] | None = None,
+    ) -> Spec:
+        key = (kind, dtype, dims, lod, value)
+        found = _specs.get(key)
+        if found is None:
+            if dims is not None:
+                check_dims(dims, dtype)
+            found = object.__new__(cls)
+            found.kind, found.dtype, found.dims, found.lod, found.value = key
+            found = _specs.setdefault(key, found)
+        return found
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (Spec, (self.kind, self.dtype, self.dims, self.lod, self.value))
+
+    @property
+    def rank(self) -> int:
+        """The number of packed dims. Raises `ShapeError` where nothing is known."""
+        return len(self.known_dims)
+
+    @property
+    def known_dims(self) -> tuple[Size, ...]:
+        """``dims``, for code that needs them. Raises `ShapeError` where nothing is known."""
+        if self.dims is None:
+            raise ShapeError("the dims are unknown here")
+        return self.dims
+
+    @property
+    def known_dtype(self) -> DType:
+        """``dtype``, for code that needs it. Raises `TypeMismatchError` where there is none."""
+        if self.dtype is None:
+            raise TypeMismatchError("the element type is unknown here")
+        return self.dtype
+
+    @property
+    def lod_level(self) -> int:
+        return 0 if self.lod is None else len(self.lod.counts)
+
+    @property
+    def elements(self) -> Size:
+        """The number of elements: an int, or an expression in the symbols."""
+        return product(self.known_dims)
+
+    @property
+    def nbytes(self) -> Size:
+        """The size of the data in bytes: an int, or an expression in the symbols."""
+        return self.elements * self.known_dtype.itemsize
+
+    def with_dims(self, dims: Sequence[Size]) -> Spec:
+        """The same kind and element type with other dims; rows that stay rows keep their raggedness."""
+        dims = tuple(dims)
+        keeps = self.lod is not None and len(dims) > 0 and self.dims is not None and len(self.dims) > 0 and dims[0] == self.dims[0]
+        return Spec(self.kind, self.dtype, dims, self.lod if keeps else None)
+
+    def with_dtype(self, of: DType) -> Spec:
+        """The same with another element type, and without a value."""
+        return Spec(self.kind, of, self.dims, self.lod)
+
+    def with_value(self, value: Sequence[Size] | None) -> Spec:
+        """The same with a known value, where that is small enough to carry."""
+        if value is not None and len(value) > MAX_VALUE_ELEMENTS:
+            value = None
+        return Spec(self.kind, self.dtype, self.dims, self.lod, None if value is None else tuple(value))
+
+    def dense(self, dims: Sequence[Size] | None = None, dtype: DType | None = None) -> Spec:
+        """A dense tensor of this element type (or another), without raggedness or value."""
+        return Spec(LOD_TENSOR, dtype or self.dtype, tuple(dims) if dims is not None else self.dims)
+
+    def like(self) -> Spec:
+        """The same without a value: what an elementwise result of this is."""
+        return self if self.value is None else Spec(self.kind, self.dtype, self.dims, self.lod)
+
+    def logical_shape(self) -> list[Size | Unknown]:
+        """What a user sees: of ragged rows ``[sequences, UNK, *row]``, otherwise the dims."""
+        dims: tuple[Size, ...] = self.dims or ()
+        if self.lod is None or not dims:
+            return list(dims)
+        return [self.lod.counts[0], UNK, *dims[1:]]
+
+    def logical_dims(self) -> list[int]:
+        """`logical_shape` in the saved form, -1 for what is not a number."""
+        return [d if isinstance(d, int) else -1 for d in self.logical_shape()]
+
+    def packed_dims(self) -> list[int]:
+        """``dims`` in the saved form, -1 for what is not a number."""
+        return [d if isinstance(d, int) else -1 for d in self.dims or ()]
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self) -> str:
+        """``f32[batch, 10]``; ragged rows as ``f32[words | batch, 10]``; sparse rows as ``rows f32[5000, 64]``."""
+        if self.kind not in TENSOR_KINDS:
+            return self.kind.name.lower()
+        head = {SELECTED_ROWS: "rows ", LOD_TENSOR_ARRAY: "array "}.get(self.kind, "")
+        if self.dtype is None and self.dims is None:
+            return head + "?"
+        name = self.dtype.short if self.dtype is not None else "?"
+        if self.dims is None:
+            return f"{head}{name}[?]"
+        dims = [str(d) for d in self.dims]
+        if self.lod is not None and dims:
+            dims[0] = " | ".join([dims[0], *(str(c) for c in reversed(self.lod.counts))])
+        return f"{head}{name}[{', '.join(dims)}]"
+
+
+_specs: WeakValueDictionary[tuple[Any, ...], Spec] = WeakValueDictionary()
+
+
+def check_dims(dims: Sequence[Size], of: DType | None) -> None:
+    """Refuse dims that no tensor can have.
+
+    Raises:
+        ShapeError: a negative dim, more than `MAX_RANK` dims, or a byte count past a 64-bit integer.
+    """
+    if len(dims) > MAX_RANK:
+        raise ShapeError(f"a tensor has at most {MAX_RANK} dims; seen {len(dims)}")
+    total = 1
+    for axis, dim in enumerate(dims):
+        if isinstance(dim, int):
+            if dim < 0:
+                raise ShapeError(f"a dim must be at least 0; seen {dim} at axis {axis} of {list(dims)}")
+            total *= dim if dim else 1
+        else:
+            high = bounds(dim)[1]
+            if high is not None and high < 0:
+                raise ShapeError(f"a dim must be at least 0; {dim} at axis {axis} of {list(dims)} never is")
+    if total * (of.itemsize if of is not None else 1) > INT64_MAX:
+        raise ShapeError(f"the byte count of {of.name if of else 'elements'}{list(dims)} does not fit a 64-bit integer")
+
+
+def tensor(of: DType, *dims: Size) -> Spec:
+    """The spec of a dense tensor."""
+    return Spec(LOD_TENSOR, of, dims)
+
+
+UNKNOWN: Final = Spec(LOD_TENSOR, None, None)
+"""Of a variable about which nothing is known yet."""

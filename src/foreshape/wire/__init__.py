@@ -1,0 +1,41 @@
+"""The file format: the one place that turns a `Program` into protobuf and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.program.program import Program, register_codec
+from foreshape.wire.decode import decode
+from foreshape.wire.encode import encode
+from foreshape.wire.files import read_file, replacing
+from foreshape.wire.limits import DEFAULT_LIMITS, Limits
+from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
+
+
+def load_program(source: Any, limits: Limits | None = None) -> Program:
+    """The program in a file (a path) or in bytes.
+
+    Raises:
+        FormatError: it cannot be read, or it is not a program; the message has the byte offset or the path inside the file.
+    """
+    bounds = limits or DEFAULT_LIMITS
+    data = bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else read_file(source, bounds.bytes)
+    return decode(data, bounds)
+
+
+def save_program(program: Program, path: Any = None) -> bytes:
+    """The program's bytes, also written to ``path`` where one is given.
+
+    Raises:
+        FormatError: the path cannot be written to.
+    """
+    data = encode(program)
+    if path is not None:
+        with replacing(path) as file:
+            file.write(data)
+    return data
+
+
+register_codec(encode=encode, decode=decode, save=save_program)
+
+__all__ = ["DEFAULT_LIMITS", "Limits", "decode", "decode_tensor_desc", "encode", "encode_tensor_desc", "load_program", "read_file", "replacing", "save_program"]

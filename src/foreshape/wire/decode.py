@@ -1,0 +1,255 @@
+"""From bytes to a `Program`."""
+
+from __future__ import annotations
+
+from foreshape.errors import FormatError
+from foreshape.program.block import Block
+from foreshape.program.op import Op
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+from foreshape.wire.attributes import Tail, decode_tail
+from foreshape.wire.limits import DEFAULT_LIMITS, Budget, Limits
+from foreshape.wire.scan import expect, fields, int32, text, varint
+from foreshape.wire.variables import VariableForm, decode_form
+
+_CACHE_LIMIT = 20_000
+_CACHED_SIZE = 2048
+_forms: dict[bytes, VariableForm] = {}
+_tails: dict[bytes, Tail] = {}
+_slot_names: dict[bytes, str] = {}
+
+
+def decode(data: bytes, limits: Limits | None = None) -> Program:
+    """The program in these bytes.
+
+    Nothing is executed, and memory and time are bounded by `Limits`. Ops of unknown types, and fields that this reader does not
+    know, are kept.
+
+    Raises:
+        FormatError: the bytes are not a program; the message has the offset or the path.
+    """
+    data = bytes(data)
+    budget = Budget(limits or DEFAULT_LIMITS, len(data))
+    program = Program()
+    spans: list[tuple[int, int]] = []
+    unknown = b""
+    for number, wire_type, tag_at, start, stop in fields(data, 0, len(data), "program"):
+        if number == 1:
+            expect(wire_type, 2, "program.blocks", tag_at)
+            spans.append((start, stop))
+        elif number == 4:
+            expect(wire_type, 2, "program.version", tag_at)
+            for inner, wt, _, s, e in fields(data, start, stop, "program.version"):
+                if inner == 1:
+                    expect(wt, 0, "program.version", s)
+                    value, _ = varint(data, s, e, "program.version")
+                    program.format_version = value - (1 << 64) if value >> 63 else value
+        elif number == 5:
+            expect(wire_type, 2, "program.op_version_map", tag_at)
+            program.op_versions = data[start:stop]
+        else:
+            unknown += data[tag_at:stop]
+    if not spans:
+        raise FormatError("program: there is no block; this is not a program file")
+    if len(spans) > budget.limits.blocks:
+        raise FormatError(f"program: {len(spans)} blocks; the limit is {budget.limits.blocks} (Limits.blocks)")
+    program.unknown_fields = unknown
+    program.blocks = [Block(program, at, 0) for at in range(len(spans))]
+    for block, (start, stop) in zip(program.blocks, spans, strict=True):
+        _block(data, start, stop, block, budget)
+    _check_structure(program, budget.limits)
+    _link(program)
+    program.mark_loaded()
+    return program
+
+
+def _block(data: bytes, at: int, end: int, block: Block, budget: Budget) -> None:
+    where = f"blocks[{block.idx}]"
+    idx = parent = None
+    unknown = b""
+    ops = block.ops
+    for number, wire_type, tag_at, start, stop in fields(data, at, end, where):
+        if number == 3:
+            expect(wire_type, 2, f"{where}.vars", tag_at)
+            _variable(data, start, stop, block, budget)
+        elif number == 4:
+            expect(wire_type, 2, f"{where}.ops", tag_at)
+            budget.take(520, where)
+            ops.append(_op(data, start, stop, block, budget))
+        elif number in (1, 2, 5):
+            expect(wire_type, 0, where, tag_at)
+            value = int32(varint(data, start, stop, where)[0])
+            if number == 1:
+                idx = value
+            elif number == 2:
+                parent = value
+            else:
+                block.forward_idx = value
+        else:
+            unknown += data[tag_at:stop]
+    if idx is None or parent is None:
+        raise FormatError(f"{where}: idx or parent_idx is missing, at byte {at}")
+    if idx != block.idx:
+        raise FormatError(f"{where}: its idx says {idx}, at byte {at}")
+    block.parent_idx = parent
+    block.unknown_fields = unknown
+
+
+def _variable(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> None:
+    where = f"blocks[{block.idx}].vars[{len(block.vars)}]"
+    budget.take(560, where)
+    if stop - start > 1 and data[start] == 0x0A and data[start + 1] < 0x80:  # the name comes first, as every writer puts it
+        name_end = start + 2 + data[start + 1]
+        if name_end > stop:
+            raise FormatError(f"{where}: the name runs past the end of the variable, at byte {start}")
+        name = text(data, start + 2, name_end, where)
+        rest = data[name_end:stop]
+    else:
+        name = None
+        pieces: list[bytes] = []
+        for number, wire_type, tag_at, s, e in fields(data, start, stop, where):
+            if number == 1:
+                expect(wire_type, 2, where, tag_at)
+                if e - s > budget.limits.name:
+                    raise FormatError(f"{where}: a name of {e - s} bytes; the limit is {budget.limits.name} (Limits.name)")
+                name = text(data, s, e, where)
+            else:
+                pieces.append(data[tag_at:e])
+        rest = b"".join(pieces)
+        if name is None:
+            raise FormatError(f"{where}: the name is missing, at byte {start}")
+    if not name:
+        raise FormatError(f"{where}: the name is empty, at byte {start}")
+    form = _forms.get(rest)
+    if form is None:
+        budget.take(64 * len(rest), where)
+        form = decode_form(rest, f"{where} ({name[:60]!r})", start)
+        if len(_forms) >= _CACHE_LIMIT:
+            _forms.clear()
+        if len(rest) <= _CACHED_SIZE:
+            _forms[rest] = form
+    if name in block.vars:
+        raise FormatError(f"{where}: the name {name[:60]!r} is taken by another variable of this block, at byte {start}")
+    made = Variable._new(name, block, None, form.site)  # pyright: ignore[reportPrivateUsage]
+    made._declared = form.declared  # pyright: ignore[reportPrivateUsage]
+    made.persistable = form.persistable
+    made.need_check_feed = form.need_check_feed
+    made.is_parameter = form.is_parameter
+    made.stop_gradient = form.stop_gradient
+    made.trainable = form.trainable
+    made.value = form.value
+    made.extra_attributes = form.extra
+    made.unknown_fields = form.unknown_fields
+    block.vars[name] = made
+
+
+def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
+    inputs: dict[str, list[str]] = {}
+    outputs: dict[str, list[str]] = {}
+    at = start
+    slots = inputs
+    while at < stop:  # inputs, outputs, and then the rest, as every writer orders them
+        tag = data[at]
+        if tag == 0x12:
+            slots = outputs
+        elif tag != 0x0A or slots is outputs:
+            break
+        if at + 1 >= stop:
+            break
+        size = data[at + 1]
+        begin = at + 2
+        if size >= 0x80:
+            size, begin = varint(data, at + 1, stop, f"blocks[{block.idx}].ops[{len(block.ops)}]")
+        at = begin + size
+        if at > stop:
+            raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: a slot runs past the end of the op, at byte {begin}")
+        _slot(data, begin, at, slots, block, budget)
+    tail = data[at:stop]
+    found = _tails.get(tail)
+    if found is None:
+        where = f"blocks[{block.idx}].ops[{len(block.ops)}]"
+        budget.take(3 * len(tail) if len(tail) < 65536 else 40 * len(tail), where)
+        found, message = decode_tail(tail, where, at)
+        if message.inputs or message.outputs:
+            for given, into in ((message.inputs, inputs), (message.outputs, outputs)):
+                for slot in given:
+                    body = slot.SerializePartialToString()
+                    _slot(body, 0, len(body), into, block, budget)
+        elif len(tail) <= _CACHED_SIZE:
+            if len(_tails) >= _CACHE_LIMIT:
+                _tails.clear()
+            _tails[tail] = found
+    op = Op(block, found.attributes, inputs, outputs, found.role, found.role_variables, found.site)
+    op.is_target = found.is_target
+    op.unknown_fields = found.unknown_fields
+    return op
+
+
+def _slot(data: bytes, at: int, end: int, into: dict[str, list[str]], block: Block, budget: Budget) -> None:
+    names: list[str] = []
+    slot: str | None = None
+    try:
+        while at < end:
+            tag, size = data[at], data[at + 1]
+            start = at + 2
+            if size >= 0x80:
+                size, start = varint(data, at + 1, end, "a slot")
+            at = start + size
+            if at > end or (tag != 0x0A and tag != 0x12):
+                raise IndexError
+            value = data[start:at]
+            if tag == 0x12:
+                names.append(value.decode())
+            else:
+                slot = _slot_names.get(value)
+                if slot is None:
+                    slot = value.decode()
+                    if len(_slot_names) < 4096 and len(value) < 64:
+                        _slot_names[value] = slot
+    except (IndexError, UnicodeDecodeError):
+        raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: a slot is not a name and its variables, at byte {at}") from None
+    if slot is None:
+        raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: a slot without a name, at byte {at}")
+    if slot in into:
+        raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: the slot {slot!r} is given twice, at byte {at}")
+    budget.take(72 * len(names), f"blocks[{block.idx}].ops[{len(block.ops)}]")
+    into[slot] = names
+
+
+def _check_structure(program: Program, limits: Limits) -> None:
+    blocks = program.blocks
+    depth = [0] * len(blocks)
+    if blocks[0].parent_idx >= 0:
+        raise FormatError(f"blocks[0]: the global block has no parent; seen parent {blocks[0].parent_idx}")
+    for block in blocks[1:]:
+        if not 0 <= block.parent_idx < block.idx:
+            raise FormatError(f"blocks[{block.idx}]: its parent must be an earlier block, not {block.parent_idx}")
+        depth[block.idx] = depth[block.parent_idx] + 1
+        if depth[block.idx] > limits.depth:
+            raise FormatError(f"blocks[{block.idx}]: blocks are nested more than {limits.depth} deep (Limits.depth)")
+    owner: dict[int, Op] = {}
+    for block in blocks:
+        for at, op in enumerate(block.ops):
+            for index in op.sub_block_indices():
+                place = f"blocks[{block.idx}].ops[{at}] ({op.type})"
+                if not block.idx < index < len(blocks):
+                    raise FormatError(f"{place}: its sub-block must be a later block of the program, not {index}")
+                if index in owner and owner[index] is not op:
+                    raise FormatError(f"{place}: the block {index} belongs to another {owner[index].type} already")
+                owner[index] = op
+
+
+def _link(program: Program) -> None:
+    """Say of each variable which op makes it: the first that writes it and does not read it."""
+    for block in program.blocks:
+        local = block.vars
+        for op in block.ops:
+            for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
+                for name in names:
+                    variable = local.get(name)
+                    if variable is None:
+                        variable = block.find(name)
+                    if variable is not None and variable.op is None and not any(name in x for x in op._inputs.values()):  # pyright: ignore[reportPrivateUsage]
+                        variable.op = op
+
+

@@ -1,0 +1,105 @@
+"""From a `Program` to bytes. Deterministic: equal programs give equal bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from foreshape.errors import FormatError
+from foreshape.ops.attributes import AttrType
+from foreshape.ops.operator import Attributes
+from foreshape.program.call_site import Site
+from foreshape.program.op import Op
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+from foreshape.wire import framework_pb2 as pb
+from foreshape.wire.attributes import encode_attribute
+from foreshape.wire.scan import delimited, write_varint
+from foreshape.wire.variables import encode_form
+
+
+def encode(program: Program) -> bytes:
+    """The program in the file format."""
+    parts = [delimited(b"\x0a", _block(b)) for b in program.blocks]
+    parts.append(delimited(b"\x22", pb.Version(version=program.format_version).SerializeToString()))
+    if program.op_versions is not None:
+        parts.append(delimited(b"\x2a", program.op_versions))
+    parts.append(program.unknown_fields)
+    return b"".join(parts)
+
+
+def _signed(value: int) -> bytes:
+    return write_varint(value if value >= 0 else value + (1 << 64))
+
+
+def _block(block: Any) -> bytes:
+    forms: dict[Any, bytes] = {}
+    parts = [b"\x08" + _signed(block.idx), b"\x10" + _signed(block.parent_idx)]
+    parts += [delimited(b"\x1a", _variable(v, forms)) for v in block.vars.values()]
+    parts += [delimited(b"\x22", _op(o)) for o in block.ops]
+    if block.forward_idx != -1:
+        parts.append(b"\x28" + _signed(block.forward_idx))
+    parts.append(block.unknown_fields)
+    return b"".join(parts)
+
+
+def _saved_site(site: Site) -> Site:
+    """Only the file's own name: the folders of whoever described the network are nobody's business."""
+    return None if site is None else (os.path.basename(site[0]), site[1], site[2])
+
+
+def _variable(variable: Variable, forms: dict[Any, bytes]) -> bytes:
+    flags = (variable.persistable, variable.need_check_feed, variable.is_parameter, variable.stop_gradient, variable.trainable)
+    site = _saved_site(variable.site) if variable.op is None else None
+    key = (variable.spec, flags, site, variable.extra_attributes)
+    if variable.value is None:
+        form = forms.get(key)
+        if form is None:
+            form = forms[key] = encode_form(variable.spec, None, flags=flags, value=None, site=site, extra=variable.extra_attributes)
+    else:
+        form = encode_form(variable.spec, None, flags=flags, value=variable.value, site=site, extra=variable.extra_attributes)
+    return delimited(b"\x0a", _name(variable.name)) + form + variable.unknown_fields
+
+
+def _name(name: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        raise FormatError(f"the name {name[:60]!r} cannot be written as UTF-8") from None
+
+
+def _op(op: Op) -> bytes:
+    parts: list[bytes] = []
+    for tag, slots in ((b"\x0a", op.inputs), (b"\x12", op.outputs)):
+        for slot, names in slots.items():
+            body = delimited(b"\x0a", _name(slot)) + b"".join([delimited(b"\x12", _name(n)) for n in names])
+            parts.append(delimited(tag, body))
+    parts.append(delimited(b"\x1a", _name(op.type)))
+    before, between, after, has_role = _attributes(op.attributes)
+    if has_role:
+        parts += [before, encode_attribute("op_role", AttrType.INT, op.role), between]
+        parts += [encode_attribute("op_role_var", AttrType.STRINGS, op.role_variables), after]
+    else:
+        parts.append(before)
+    if op.is_target:
+        parts.append(b"\x28\x01")
+    site = _saved_site(op.site)
+    if site is not None:
+        parts.append(delimited(b"\xc2\x3e", pb.CallSite(file=site[0], line=site[1], function=site[2]).SerializeToString()))
+    parts.append(op.unknown_fields)
+    return b"".join(parts)
+
+
+def _attributes(attributes: Attributes) -> tuple[bytes, bytes, bytes, bool]:
+    """The serialised attributes before, between and after ``op_role`` and ``op_role_var``; kept with the set."""
+    kept = attributes.wire
+    if kept is None:
+        parts: list[list[bytes]] = [[], [], []]
+        at = 0
+        for name, type, value in attributes.entries:
+            if value is None and name in ("op_role", "op_role_var"):
+                at += 1
+            else:
+                parts[at].append(encode_attribute(name, type, value))
+        kept = attributes.wire = (b"".join(parts[0]), b"".join(parts[1]), b"".join(parts[2]), at == 2)
+    return kept

@@ -1,0 +1,83 @@
+"""Files: read whole and bounded, written to a temporary name, flushed and renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+from foreshape.errors import FormatError
+
+
+def read_file(path: Any, limit: int) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        FormatError: it cannot be read, is not a regular file, or is larger than ``limit``.
+    """
+    try:
+        shown = os.fspath(path)
+        handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(handle, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise FormatError(f"{shown}: not a regular file")
+            if status.st_size > limit:
+                raise FormatError(f"{shown}: {status.st_size} bytes; the limit is {limit}")
+            return file.read(limit + 1)
+    except (OSError, ValueError, TypeError) as error:
+        raise FormatError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+@contextlib.contextmanager
+def replacing(path: Any) -> Iterator[IO[bytes]]:
+    """A file to write to; it takes the place of ``path`` when all is written, and leaves the old one where not.
+
+    Raises:
+        FormatError: the place cannot be written to, or the disk is full.
+    """
+    temporary = None
+    try:
+        target = os.fspath(path)
+        if os.path.isdir(target):
+            raise FormatError(f"{target}: a folder, not a file")
+        if os.path.exists(target) and not os.path.isfile(target):
+            raise FormatError(f"{target}: not a regular file")
+        target = os.path.realpath(target)
+        folder = os.path.dirname(target) or "."
+        mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask()
+        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=folder)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)
+        os.replace(temporary, target)
+        temporary = None
+        _sync_folder(folder)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path!r} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: str) -> None:
+    """Make the rename last; a system that cannot open folders has no such thing."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

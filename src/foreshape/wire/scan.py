@@ -1,0 +1,93 @@
+"""Reading the outer structure of a protobuf message from its bytes, with the offset of everything.
+
+Programs are read message by message, so that no tree of a whole file is built, a repeated message is decoded once, and an
+error can name its place. Leaf messages are decoded by protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from foreshape.errors import FormatError
+
+
+def varint(data: bytes, at: int, end: int, where: str) -> tuple[int, int]:
+    """The varint at ``at`` and the position after it."""
+    value = shift = 0
+    start = at
+    while True:
+        if at >= end:
+            raise FormatError(f"{where}: a number runs past the end of its message, at byte {start}")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                raise FormatError(f"{where}: a number is longer than 64 bits, at byte {start}")
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise FormatError(f"{where}: a number is longer than 64 bits, at byte {start}")
+
+
+def fields(data: bytes, at: int, end: int, where: str) -> Iterator[tuple[int, int, int, int, int]]:
+    """For each field of the message in ``data[at:end]``: number, wire type, start of the tag, start and end of its value."""
+    while at < end:
+        tag_at = at
+        tag, at = varint(data, at, end, where)
+        number, wire_type = tag >> 3, tag & 7
+        if number == 0 or number > 0x1FFFFFFF:
+            raise FormatError(f"{where}: field number {number} is not allowed, at byte {tag_at}")
+        start = at
+        if wire_type == 2:
+            size, start = varint(data, at, end, where)
+            at = start + size
+        elif wire_type == 0:
+            _, at = varint(data, at, end, where)
+        elif wire_type == 5:
+            at += 4
+        elif wire_type == 1:
+            at += 8
+        else:
+            raise FormatError(f"{where}: wire type {wire_type} (a group, or none) is not part of this format, at byte {tag_at}")
+        if at > end:
+            raise FormatError(f"{where}: field {number} says {at - start} bytes, and {end - start} are left, at byte {tag_at}")
+        yield number, wire_type, tag_at, start, at
+
+
+def expect(wire_type: int, wanted: int, where: str, at: int) -> None:
+    """Refuse a field whose wire type is not the format's."""
+    if wire_type != wanted:
+        raise FormatError(f"{where}: wire type {wire_type} where the format has {wanted}, at byte {at}")
+
+
+def text(data: bytes, start: int, end: int, where: str) -> str:
+    """The UTF-8 text of a field."""
+    try:
+        return data[start:end].decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{where}: a name is not UTF-8, at byte {start + error.start}") from None
+
+
+def int32(value: int) -> int:
+    """A varint as the signed 32-bit number that it stands for."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def write_varint(value: int) -> bytes:
+    """A number of at least zero as a varint."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def delimited(tag: bytes, value: bytes) -> bytes:
+    """A length-delimited field."""
+    size = len(value)
+    return tag + (bytes((size,)) if size < 0x80 else write_varint(size)) + value

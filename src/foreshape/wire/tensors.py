@@ -1,0 +1,26 @@
+"""The TensorDesc message, which stands before each tensor of a parameter file."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from foreshape.errors import FormatError
+from foreshape.spec import DTYPE_OF_CODE, DType
+from foreshape.wire import framework_pb2 as pb
+
+
+def decode_tensor_desc(data: bytes, where: str) -> tuple[DType, tuple[int, ...]]:
+    """The element type and dims. Raises `FormatError` where the bytes are no TensorDesc."""
+    try:
+        message = pb.VarType.TensorDesc.FromString(data)
+    except DecodeError as error:
+        raise FormatError(f"{where}: not a tensor's description: {error}") from None
+    of = DTYPE_OF_CODE.get(message.data_type) if message.HasField("data_type") else None
+    if of is None:
+        raise FormatError(f"{where}: the element type is missing or is none of a tensor")
+    return of, tuple(message.dims)
+
+
+def encode_tensor_desc(of: DType, dims: tuple[int, ...]) -> bytes:
+    """The message's bytes."""
+    return pb.VarType.TensorDesc(data_type=of.code, dims=dims).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,216 @@
+"""Variables between their message and `Variable`; each distinct description is converted once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from foreshape.dims import Size, parse
+from foreshape.errors import FormatError, ForeshapeError
+from foreshape.program.call_site import Site
+from foreshape.program.declared import Declared
+from foreshape.spec import DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind
+from foreshape.wire import framework_pb2 as pb
+
+_KIND_OF_CODE = {k.code: k for k in KINDS if k.code is not None}
+_RAW_KINDS: dict[int, Kind] = {}
+"""Kinds of the format that this project has no use for: kept under their own name."""
+
+
+class VariableForm:
+    """All of a VarDesc but its name."""
+
+    __slots__ = ("declared", "extra", "is_parameter", "need_check_feed", "persistable", "site", "stop_gradient", "trainable", "unknown_fields", "value")
+
+    declared: Declared
+    site: Site
+    value: Any
+
+    def __init__(self) -> None:
+        self.persistable = self.need_check_feed = self.is_parameter = self.stop_gradient = False
+        self.trainable = True
+        self.value = None
+        self.site = None
+        self.extra: tuple[bytes, ...] = ()
+        self.unknown_fields = b""
+
+
+def kind_of_code(code: int) -> Kind:
+    found = _KIND_OF_CODE.get(code) or _RAW_KINDS.get(code)
+    if found is None:
+        found = _RAW_KINDS[code] = Kind(pb.VarType.Type.Name(code), code)  # pyright: ignore[reportArgumentType]
+    return found
+
+
+def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
+    """The form of a variable from its bytes without the name."""
+    try:
+        message = pb.VarDesc.FromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{where}: not a variable: {error}, at byte {offset}") from None
+    if not message.HasField("type") or not message.type.HasField("type"):
+        raise FormatError(f"{where}: the type is missing or unknown, at byte {offset}")
+    out = VariableForm()
+    out.persistable, out.need_check_feed = message.persistable, message.need_check_feed
+    out.is_parameter, out.stop_gradient = message.is_parameter, message.stop_gradient
+    out.extra = tuple(a.SerializePartialToString() for a in message.attrs)
+    try:
+        out.declared = _declared(message, where, offset)
+        if message.HasField("extra"):
+            _extra(message, out)
+    except FormatError:
+        raise
+    except ForeshapeError as error:
+        raise FormatError(f"{where}: {error}, at byte {offset}") from None
+    if len(UnknownFieldSet(message)) or len(UnknownFieldSet(message.type)):
+        keep = pb.VarDesc()
+        keep.CopyFrom(message)
+        for field in ("name", "type", "persistable", "need_check_feed", "is_parameter", "stop_gradient", "attrs", "extra"):
+            keep.ClearField(field)
+        out.unknown_fields = keep.SerializePartialToString()
+    return out
+
+
+def _declared(message: pb.VarDesc, where: str, offset: int) -> Declared:
+    type = message.type
+    of = kind_of_code(type.type)
+    if message.HasField("extra") and message.extra.HasField("kind"):
+        return Declared(kind(message.extra.kind), None, None)
+    if of is LOD_TENSOR or of is LOD_TENSOR_ARRAY:
+        holder = type.lod_tensor if of is LOD_TENSOR else type.tensor_array
+        if not type.HasField("lod_tensor" if of is LOD_TENSOR else "tensor_array") or not holder.HasField("tensor"):
+            return Declared(of, None, None)
+        tensor, level = holder.tensor, holder.lod_level
+    elif of is SELECTED_ROWS and type.HasField("selected_rows"):
+        tensor, level = type.selected_rows, 0
+    else:
+        return Declared(of, None, None)
+    if not tensor.HasField("data_type") or tensor.data_type not in DTYPE_OF_CODE:
+        raise FormatError(f"{where}: the element type is missing or is none of a tensor, at byte {offset}")
+    dims = tuple(tensor.dims)
+    if not 0 <= level <= 8:
+        raise FormatError(f"{where}: a lod level must be from 0 to 8, not {level}, at byte {offset}")
+    for d in dims:
+        if d < -1:
+            raise FormatError(f"{where}: a dim must be at least 0, or -1 for unknown, not {d}, at byte {offset}")
+    of_type = DTYPE_OF_CODE[tensor.data_type]
+    Spec(of, of_type, tuple(max(d, 0) for d in dims))  # refuses a rank or a size that no tensor has
+    symbolic, lod = _symbols(message, dims, level)
+    return Declared(of, of_type, dims, level, symbolic, lod)
+
+
+def _symbols(message: pb.VarDesc, dims: tuple[int, ...], level: int) -> tuple[tuple[Size, ...] | None, Lod | None]:
+    symbolic: tuple[Size, ...] | None = None
+    lod: Lod | None = None
+    if message.HasField("extra"):
+        extra = message.extra
+        if extra.HasField("dims"):
+            symbolic = tuple(parse(x) for x in extra.dims.split(";")) if extra.dims else ()
+            agree = len(symbolic) == len(dims) and all(isinstance(s, int) == (d >= 0) and (d < 0 or s == d) for s, d in zip(symbolic, dims, strict=True))
+            if not agree:
+                raise FormatError(f"the named dims {extra.dims!r} are not those of {list(dims)}")
+        if extra.HasField("lod") and level:
+            source, *counts = extra.lod.split(";")
+            if len(counts) != level:
+                raise FormatError(f"the named counts {extra.lod!r} are not those of {level} levels")
+            lod = Lod(source, tuple(parse(x) for x in counts))
+    return symbolic, lod
+
+
+def _extra(message: pb.VarDesc, out: VariableForm) -> None:
+    extra = message.extra
+    if extra.HasField("trainable"):
+        out.trainable = extra.trainable
+    if extra.HasField("call_site"):
+        out.site = (extra.call_site.file, extra.call_site.line, extra.call_site.function)
+    name = extra.kind or out.declared.kind.name
+    if name in ("STRING", "STRINGS"):
+        if extra.texts:
+            out.value = extra.texts[0] if name == "STRING" else list(extra.texts)
+    elif name in ("INT", "INTS"):
+        out.value = extra.integers[0] if name == "INT" and extra.integers else list(extra.integers) if name == "INTS" else None
+    elif name in ("FLOAT", "FLOATS"):
+        out.value = extra.numbers[0] if name == "FLOAT" and extra.numbers else list(extra.numbers) if name == "FLOATS" else None
+    elif extra.HasField("value"):
+        out.value = _array(extra.value, out.declared)
+
+
+def _array(data: bytes, declared: Declared) -> Any:
+    import numpy
+
+    of = declared.dtype
+    if of is None or declared.dims is None or not of.numpy_name:
+        raise FormatError("a constant value needs an element type and dims")
+    array = numpy.frombuffer(data, dtype=numpy.dtype(of.numpy_name).newbyteorder("<")) if len(data) % of.itemsize == 0 else numpy.empty(0)
+    count = 1
+    for d in declared.dims:
+        count *= d
+    if len(data) == of.itemsize:
+        return array[0].item()
+    if len(data) != count * of.itemsize:
+        raise FormatError(f"a constant value of {len(data)} bytes where the dims {list(declared.dims)} need {count * of.itemsize}")
+    return array.reshape(declared.dims).copy()
+
+
+def encode_form(spec: Spec, declared_form: Any, *, flags: tuple[bool, bool, bool, bool, bool], value: Any, site: Site, extra: tuple[bytes, ...]) -> bytes:
+    """A VarDesc without its name. ``flags``: persistable, need_check_feed, is_parameter, stop_gradient, trainable."""
+    message = pb.VarDesc()
+    encode_type(spec, message)
+    message.persistable = flags[0]
+    if flags[1]:
+        message.need_check_feed = True
+    if flags[2]:
+        message.is_parameter = True
+    message.stop_gradient = flags[3]
+    if not flags[4]:
+        message.extra.trainable = False
+    for attr in extra:
+        message.attrs.add().MergeFromString(attr)
+    if value is not None:
+        _encode_value(spec, value, message)
+    if site is not None:
+        message.extra.call_site.file, message.extra.call_site.line, message.extra.call_site.function = site
+    return message.SerializePartialToString(deterministic=True)
+
+
+def encode_type(spec: Spec, message: pb.VarDesc) -> None:
+    of = spec.kind
+    if of.code is None:
+        message.type.type = pb.VarType.RAW
+        message.extra.kind = of.name
+        return
+    message.type.type = of.code  # pyright: ignore[reportAttributeAccessIssue]
+    if of is SELECTED_ROWS:
+        tensor = message.type.selected_rows
+    elif of is LOD_TENSOR or of is LOD_TENSOR_ARRAY:
+        if spec.dims is None and spec.dtype is None:
+            return
+        holder = message.type.lod_tensor if of is LOD_TENSOR else message.type.tensor_array
+        tensor = holder.tensor
+        if spec.lod is not None:
+            holder.lod_level = len(spec.lod.counts)
+            message.extra.lod = ";".join([spec.lod.source, *map(str, spec.lod.counts)])
+    else:
+        return
+    if spec.dtype is not None:
+        tensor.data_type = spec.dtype.code  # pyright: ignore[reportAttributeAccessIssue]
+    tensor.dims.extend(spec.packed_dims())
+    if any(not isinstance(d, int) for d in spec.dims or ()):
+        message.extra.dims = ";".join(map(str, spec.dims or ()))
+
+
+def _encode_value(spec: Spec, value: Any, message: pb.VarDesc) -> None:
+    name = spec.kind.name
+    if name in ("STRING", "STRINGS"):
+        message.extra.texts.extend([value] if isinstance(value, str) else value)
+    elif name in ("INT", "INTS"):
+        message.extra.integers.extend([value] if isinstance(value, int) else value)
+    elif name in ("FLOAT", "FLOATS"):
+        message.extra.numbers.extend([value] if isinstance(value, (int, float)) else value)
+    else:
+        import numpy
+
+        of = spec.known_dtype
+        message.extra.value = numpy.asarray(value).astype(numpy.dtype(of.numpy_name or "float32").newbyteorder("<")).tobytes()

@@ -1,0 +1,29 @@
+"""Paths and options that all tests share."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write the golden texts again instead of comparing")
+
+
+@pytest.fixture
+def update(request: pytest.FixtureRequest) -> bool:
+    """Whether golden texts are to be written again."""
+    return bool(request.config.getoption("--update"))
+
+
+@pytest.fixture(autouse=True)
+def fresh_default_programs():
+    """Each test describes into default programs of its own."""
+    from foreshape.program import Program, program_guard
+
+    with program_guard(Program(), Program()):
+        yield

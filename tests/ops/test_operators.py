@@ -1,0 +1,203 @@
+"""Written once, run for every operator: its samples and rejects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import Case, answer, build, key_of, operators, rejected, sampled
+
+import foreshape.wire  # noqa: F401  the codec
+from foreshape.backward import append_backward
+from foreshape.dims import evaluate, symbol, symbols_of
+from foreshape.engine import Executor, Scope
+from foreshape.ops.fields import Gradient, NoGradient, Reject, Sample
+from foreshape.ops.operator import Operator
+from foreshape.ops.require import RuleError
+from foreshape.ops.torch_types import dtype_of_torch
+from foreshape.program import Program
+from foreshape.spec import Spec
+
+CASES = list(sampled())
+IDS = [c[0] for c in CASES]
+
+
+def run(program: Program, feed: dict[str, Any], fetch: list[str]) -> list[Any]:
+    return Executor().run(program, feed, fetch, Scope())
+
+
+def tensors(case: Case) -> list[Any]:
+    import torch
+
+    op = case.block.ops[0]
+    out: list[Any] = []
+    for operand in case.cls.schema.operands:
+        names = op.inputs.get(operand.name)
+        given = [torch.from_numpy(case.feed[n].copy()) for n in names or ()]
+        out.append(given if operand.many else given[0] if given else None)
+    return out
+
+
+@pytest.mark.parametrize("cls", operators(), ids=lambda c: c.type)
+def test_every_operator_has_samples_and_words(cls: type[Operator]) -> None:
+    assert cls.samples, f"{cls.type} has no samples"
+    assert (cls.__doc__ or "").strip(), f"{cls.type} has no docstring"
+
+
+@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sample: Sample) -> None:
+    import torch
+
+    case = build(cls, sample.arguments)
+    operator, key = key_of(case)
+    expected = answer(operator, key).results
+    wants = {"wants": (True,) * len(cls.schema.results)} if cls.kernel_wants else {}
+    with torch.inference_mode():
+        given = cls.kernel(operator, *tensors(case), **wants)
+    results = given if isinstance(given, tuple) else (given,)
+    assert len(results) == len(cls.schema.results)
+    for field, spec, value in zip(cls.schema.results, expected, results, strict=True):
+        if spec is None or (value is None and field.optional):
+            continue
+        pairs = zip(spec, value, strict=True) if isinstance(spec, tuple) else [(spec, value)]
+        for s, v in pairs:
+            assert isinstance(s, Spec)
+            assert list(v.shape) == [d if isinstance(d, int) else size for d, size in zip(s.known_dims, v.shape, strict=True)], field.name
+            assert dtype_of_torch(v.dtype) is s.dtype, field.name
+            if s.value is not None and all(isinstance(x, int) for x in s.value):
+                assert v.reshape(-1).tolist() == list(s.value), field.name
+
+
+@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+def test_the_symbolic_answer_substituted_is_the_concrete_one(name: str, cls: type[Operator], sample: Sample) -> None:
+    operator, key = key_of(build(cls, sample.arguments))
+    concrete = answer(operator, key).results
+    flat = [s for k in key for s in (k if isinstance(k, tuple) else (k,)) if s is not None]
+    for size in sorted({d for s in flat for d in s.known_dims if isinstance(d, int) and d > 1}):
+        n = symbol("n")
+
+        def swap(spec: Spec, size: int = size, n: Any = n) -> Spec:
+            return Spec(spec.kind, spec.dtype, tuple(n if d == size else d for d in spec.known_dims), None, spec.value)
+
+        symbolic_key = tuple(None if k is None else swap(k) if isinstance(k, Spec) else tuple(swap(s) for s in k) for k in key)
+        try:
+            found = answer(operator, symbolic_key)
+        except RuleError as error:
+            words = str(error)
+            assert "must be known" in words or "number" in words or symbolic_mismatch(words), words
+            continue
+        if not all(c.holds({"n": size}) for c in found.conditions if symbols_of(c.left) | symbols_of(c.right) <= {"n"}):
+            raise AssertionError(f"a guard refuses the sample: {found.conditions}")
+        for want, got in zip(concrete, found.results, strict=True):
+            for w, g in zip(want if isinstance(want, tuple) else (want,), got if isinstance(got, tuple) else (got,), strict=True):
+                if w is None or g is None:
+                    assert w is g
+                    continue
+                assert len(w.known_dims) == len(g.known_dims)
+                for a, b in zip(w.known_dims, g.known_dims, strict=True):
+                    if symbols_of(b) <= {"n"} and isinstance(a, int):
+                        assert evaluate(b, {"n": size}) == a, (str(w), str(g))
+
+
+def symbolic_mismatch(words: str) -> bool:
+    """A value that is fixed in the sample (an attribute, a shape's numbers) may leave no room for another size."""
+    return any(w in words for w in ("must", "cannot"))
+
+
+@pytest.mark.parametrize(("name", "cls", "sample"), [c for c in CASES if c[2].exact], ids=[c[0] for c in CASES if c[2].exact])
+def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
+    case = build(cls, sample.arguments)
+    if any(r.updates for r in cls.schema.results) or not case.outputs:
+        fetch = [n for names in case.outputs.values() for n in names][:1]
+    else:
+        fetch = [n for names in case.outputs.values() for n in names]
+    first = run(case.program, case.feed, fetch)
+    again = Program.from_bytes(case.program.to_bytes())
+    assert again.to_bytes() == case.program.to_bytes()
+    assert str(again) == str(case.program)
+    again.forget()
+    again.infer()
+    for variable in case.program.all_variables():
+        dims = again.var(variable.name).dims  # a value that was known while describing is not in the file
+        assert len(dims) == len(variable.dims) and all(a in (-1, b) for a, b in zip(dims, variable.dims, strict=True))
+    for a, b in zip(first, run(again, case.feed, fetch), strict=True):
+        np.testing.assert_array_equal(a, b)
+    checked = Executor(check=True).run(case.program, case.feed, fetch, Scope())
+    for a, b in zip(first, checked, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+def test_the_text_form_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
+    program = build(cls, sample.arguments).program
+    parsed = Program.parse(str(program))
+    assert str(parsed) == str(program)
+
+
+def gradient_cases() -> list[tuple[str, type[Operator], Sample]]:
+    return [c for c in CASES if not isinstance(c[1].gradient, NoGradient) and c[2].differentiate]
+
+
+@pytest.mark.parametrize(("name", "cls", "sample"), gradient_cases(), ids=[c[0] for c in gradient_cases()])
+def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operator], sample: Sample) -> None:
+    probe = build(cls, sample.arguments, double=True)
+    rng = np.random.RandomState(3)
+    floating = [n for n, a in probe.feed.items() if a.dtype == np.float64]
+    compared = 0
+    for slot, names in probe.outputs.items():
+        if isinstance(cls.gradient, Gradient) and f"{slot}@GRAD" not in cls.gradient.takes:
+            continue
+        for position, _ in enumerate(names):
+            case = build(cls, sample.arguments, double=True)
+            out = case.block.vars[case.outputs[slot][position]]
+            if out.dtype is None or not out.dtype.is_floating or not floating:
+                continue
+            value = run(case.program, case.feed, [out.name])[0]
+            if 0 in value.shape:
+                continue
+            weight = rng.standard_normal(value.shape)
+            grad_in = case.block.create_variable("out_gradient", out.spec.like(), need_check_feed=True)
+            for n in floating:
+                case.block.vars[n].stop_gradient = False
+            try:
+                pairs = append_backward(out, [n for n in floating], loss_gradient=grad_in)
+            except Exception as error:
+                if "nothing is to be trained" in str(error):
+                    continue
+                raise
+            for variable, gradient in pairs:
+                feed = case.feed | {"out_gradient": weight}
+                got = run(case.program, feed, [gradient.name])[0]
+                got = got.to_dense() if hasattr(got, "to_dense") else got
+                assert list(got.shape) == list(case.feed[variable.name].shape), f"{gradient.name} has another shape"
+                assert gradient.dims == list(got.shape)
+                want = numeric(case, variable.name, out.name, weight)
+                np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6, err_msg=f"d {out.name} / d {variable.name}")
+                compared += 1
+    assert compared or not floating or all(0 in a.shape for a in probe.feed.values() if a.dtype == np.float64) or not any(
+        (v := probe.block.vars[n]).dtype is not None and v.dtype.is_floating and 0 not in v.dims for ns in probe.outputs.values() for n in ns
+    ), "no gradient was compared"
+
+
+def numeric(case: Case, name: str, out: str, weight: np.ndarray) -> np.ndarray:
+    executor, scope = Executor(), Scope()
+    step = 1e-5
+    base = case.feed[name]
+    grad = np.zeros_like(base)
+    for at in np.ndindex(*base.shape):
+        ends = []
+        for sign in (1, -1):
+            moved = base.copy()
+            moved[at] += sign * step
+            ends.append(float((executor.run(case.program, case.feed | {name: moved}, [out], scope)[0] * weight).sum()))
+        grad[at] = (ends[0] - ends[1]) / (2 * step)
+    return grad
+
+
+@pytest.mark.parametrize(("name", "cls", "reject"), list(rejected()), ids=[r[0] for r in rejected()])
+def test_what_it_refuses_is_refused_with_words(name: str, cls: type[Operator], reject: Reject) -> None:
+    with pytest.raises(reject.error) as caught:
+        build(cls, reject.arguments)
+    assert reject.says in str(caught.value)
+    assert type(caught.value) is reject.error
