@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from foreshape.dims import Size, symbol
 from foreshape.spec import DType, Kind, Lod, Spec
 
@@ -9,7 +11,7 @@ from foreshape.spec import DType, Kind, Lod, Spec
 class Declared:
     """Kind, element type, dims (-1 where unknown; None where not described) and lod level, as read. Shared by equal variables."""
 
-    __slots__ = ("_shared", "dims", "dtype", "kind", "lod_level", "symbolic", "symbolic_lod")
+    __slots__ = ("_shared", "dims", "dtype", "form", "kind", "lod_level", "negative", "symbolic", "symbolic_lod")
 
     def __init__(
         self,
@@ -23,7 +25,11 @@ class Declared:
         self.kind, self.dtype, self.dims, self.lod_level = kind, dtype, dims, lod_level
         self.symbolic, self.symbolic_lod = symbolic, symbolic_lod
         """The same with named symbols, where the file keeps them."""
-        fixed = (dims is None or -1 not in dims) and not lod_level and symbolic is None
+        self.form: Any = None
+        """All that the file says of the variable but its name, so that the wire room can write it back as it was."""
+        self.negative = min(dims) if dims and min(dims) < -1 else None
+        """The dim below -1, if there is one."""
+        fixed = (dims is None or min(dims, default=0) >= 0) and not lod_level and symbolic is None
         self._shared = Spec(kind, dtype, dims) if fixed else None
 
     def spec_for(self, name: str) -> Spec:

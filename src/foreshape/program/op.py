@@ -150,10 +150,9 @@ class Op:
         operator = self.operator
         if operator is not None and name in operator.schema.attributes:
             value = operator.check_attribute(name, value)
-        at = next((i for i, e in enumerate(entries) if e[0] == name), None)
-        if at is None:
+        if not any(e[0] == name for e in entries):
             raise SchemaError(f"{self.type} has no attribute {name!r}")
-        entries[at] = (name, entries[at][1], value)
+        entries = [(name, e[1], value) if e[0] == name else e for e in entries]
         self.attributes = Attributes.of(self.type, tuple(entries))
         self.block.program.touch()
         self.block.infer_op(self)

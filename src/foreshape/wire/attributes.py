@@ -55,16 +55,15 @@ def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
     if not message.HasField("type"):
         raise FormatError(f"{where}: the type is missing, at byte {offset}")
     entries: list[tuple[str, AttrType, Any]] = []
-    seen: set[str] = set()
+    seen: dict[str, pb.OpDesc.Attr] = {}
     role, role_variables = 0, ()
     for at, attr in enumerate(message.attrs):
         place = f"{where}.attrs[{at}]"
         if not attr.HasField("name") or not attr.HasField("type"):
             raise FormatError(f"{place}: the name or the type is missing or unknown, at byte {offset}")
         name, type = attr.name, AttrType(attr.type)
-        if name in seen:
-            raise FormatError(f"{place}: the attribute {name!r} is given twice, at byte {offset}")
-        seen.add(name)
+        if seen.setdefault(name, attr) != attr:  # PaddlePaddle repeats some attributes of reshape2, with one and the same value
+            raise FormatError(f"{place}: the attribute {name!r} is given twice, with two values, at byte {offset}")
         value = _value(attr, type, place, offset)
         if name == "op_role" and type is AttrType.INT:
             role, value = value, None

@@ -251,5 +251,14 @@ def _link(program: Program) -> None:
                         variable = block.find(name)
                     if variable is not None and variable.op is None and not any(name in x for x in op._inputs.values()):  # pyright: ignore[reportPrivateUsage]
                         variable.op = op
+        for at, variable in enumerate(local.values()):
+            _check_dims(variable, f"blocks[{block.idx}].vars[{at}]")
+
+
+def _check_dims(variable: Variable, where: str) -> None:
+    """Refuse a dim below -1, but in what an op makes: there PaddlePaddle writes products with -1, such as -6, for unknown."""
+    declared = variable._declared  # pyright: ignore[reportPrivateUsage]
+    if declared is not None and declared.negative is not None and (variable.op is None or variable.persistable):
+        raise FormatError(f"{where} ({variable.name[:60]!r}): a dim must be at least 0, or -1 for unknown, not {declared.negative}")
 
 

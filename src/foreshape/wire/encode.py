@@ -50,6 +50,9 @@ def _saved_site(site: Site) -> Site:
 
 def _variable(variable: Variable, forms: dict[Any, bytes]) -> bytes:
     flags = (variable.persistable, variable.need_check_feed, variable.is_parameter, variable.stop_gradient, variable.trainable)
+    as_read = _as_read(variable, flags)
+    if as_read is not None:
+        return delimited(b"\x0a", _name(variable.name)) + as_read
     site = _saved_site(variable.site) if variable.op is None else None
     key = (variable.spec, flags, site, variable.extra_attributes)
     if variable.value is None:
@@ -59,6 +62,16 @@ def _variable(variable: Variable, forms: dict[Any, bytes]) -> bytes:
     else:
         form = encode_form(variable.spec, None, flags=flags, value=variable.value, site=site, extra=variable.extra_attributes)
     return delimited(b"\x0a", _name(variable.name)) + form + variable.unknown_fields
+
+
+def _as_read(variable: Variable, flags: tuple[bool, ...]) -> bytes | None:
+    """The bytes that a variable was read from, where it is still what they say: nothing of another writer's is lost."""
+    declared, spec = variable._declared, variable._spec  # pyright: ignore[reportPrivateUsage]
+    form = declared.form if declared is not None else None
+    if form is None or (spec is not None and spec is not declared.spec_for(variable.name)):  # pyright: ignore[reportOptionalMemberAccess]
+        return None
+    same = form.flags() == flags and form.extra == variable.extra_attributes and form.unknown_fields == variable.unknown_fields
+    return form.data if same and form.value is variable.value and form.site == variable.site else None
 
 
 def _name(name: str) -> bytes:

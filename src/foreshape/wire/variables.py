@@ -22,7 +22,7 @@ _RAW_KINDS: dict[int, Kind] = {}
 class VariableForm:
     """All of a VarDesc but its name."""
 
-    __slots__ = ("declared", "extra", "is_parameter", "need_check_feed", "persistable", "site", "stop_gradient", "trainable", "unknown_fields", "value")
+    __slots__ = ("data", "declared", "extra", "is_parameter", "need_check_feed", "persistable", "site", "stop_gradient", "trainable", "unknown_fields", "value")
 
     declared: Declared
     site: Site
@@ -35,6 +35,11 @@ class VariableForm:
         self.site = None
         self.extra: tuple[bytes, ...] = ()
         self.unknown_fields = b""
+        self.data = b""
+        """The bytes that it was read from."""
+
+    def flags(self) -> tuple[Any, ...]:
+        return (self.persistable, self.need_check_feed, self.is_parameter, self.stop_gradient, self.trainable)
 
 
 def kind_of_code(code: int) -> Kind:
@@ -53,6 +58,7 @@ def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
     if not message.HasField("type") or not message.type.HasField("type"):
         raise FormatError(f"{where}: the type is missing or unknown, at byte {offset}")
     out = VariableForm()
+    out.data = data
     out.persistable, out.need_check_feed = message.persistable, message.need_check_feed
     out.is_parameter, out.stop_gradient = message.is_parameter, message.stop_gradient
     out.extra = tuple(a.SerializePartialToString() for a in message.attrs)
@@ -60,6 +66,7 @@ def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
         out.declared = _declared(message, where, offset)
         if message.HasField("extra"):
             _extra(message, out)
+        out.declared.form = out
     except FormatError:
         raise
     except ForeshapeError as error:
@@ -92,9 +99,6 @@ def _declared(message: pb.VarDesc, where: str, offset: int) -> Declared:
     dims = tuple(tensor.dims)
     if not 0 <= level <= 8:
         raise FormatError(f"{where}: a lod level must be from 0 to 8, not {level}, at byte {offset}")
-    for d in dims:
-        if d < -1:
-            raise FormatError(f"{where}: a dim must be at least 0, or -1 for unknown, not {d}, at byte {offset}")
     of_type = DTYPE_OF_CODE[tensor.data_type]
     Spec(of, of_type, tuple(max(d, 0) for d in dims))  # refuses a rank or a size that no tensor has
     symbolic, lod = _symbols(message, dims, level)
