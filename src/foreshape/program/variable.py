@@ -14,6 +14,7 @@ from foreshape.spec import FP32, LOD_TENSOR, TENSOR_KINDS, UNK, UNKNOWN, DType, 
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
+    from foreshape.program.declared import Declared
     from foreshape.program.op import Op
 
 
@@ -40,6 +41,8 @@ class Variable(Arithmetic):
     op: Op | None
     value: Any
     site: Site
+    extra_attributes: tuple[bytes, ...]
+    _declared: Declared | None
 
     def __init__(
         self,

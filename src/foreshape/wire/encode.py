@@ -15,7 +15,7 @@ from foreshape.program.variable import Variable
 from foreshape.wire import framework_pb2 as pb
 from foreshape.wire.attributes import encode_attribute
 from foreshape.wire.scan import delimited, write_varint
-from foreshape.wire.variables import encode_form
+from foreshape.wire.variables import VariableForm, encode_form
 
 
 def encode(program: Program) -> bytes:
@@ -66,10 +66,11 @@ def _variable(variable: Variable, forms: dict[Any, bytes]) -> bytes:
 
 def _as_read(variable: Variable, flags: tuple[bool, ...]) -> bytes | None:
     """The bytes that a variable was read from, where it is still what they say: nothing of another writer's is lost."""
-    declared, spec = variable._declared, variable._spec  # pyright: ignore[reportPrivateUsage]
-    form = declared.form if declared is not None else None
-    if form is None or (spec is not None and spec is not declared.spec_for(variable.name)):  # pyright: ignore[reportOptionalMemberAccess]
+    declared = variable._declared  # pyright: ignore[reportPrivateUsage]
+    spec = variable._spec  # pyright: ignore[reportPrivateUsage]
+    if declared is None or declared.form is None or (spec is not None and spec is not declared.spec_for(variable.name)):
         return None
+    form: VariableForm = declared.form
     same = form.flags() == flags and form.extra == variable.extra_attributes and form.unknown_fields == variable.unknown_fields
     return form.data if same and form.value is variable.value and form.site == variable.site else None
 

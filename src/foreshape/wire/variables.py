@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from foreshape.dims import Size, parse
-from foreshape.errors import FormatError, ForeshapeError
+from foreshape.errors import ForeshapeError, FormatError
 from foreshape.program.call_site import Site
 from foreshape.program.declared import Declared
 from foreshape.spec import DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind
