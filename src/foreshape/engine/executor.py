@@ -10,9 +10,10 @@ from foreshape.engine.checked import run_checked
 from foreshape.engine.emit import STEP_FILE, Emitted, emit
 from foreshape.engine.feed import Feeder
 from foreshape.engine.lower import Value, lower
-from foreshape.engine.scope import Scope, default_scope, to_numpy
+from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import ExecutionError, ForeshapeError, SchemaError
+from foreshape.ops.random import current
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op, Program, Variable, default_main_program
@@ -59,12 +60,19 @@ class Executor:
     Args:
         device: "cpu", "cuda" or what else torch has.
         check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite.
+        seed: starts the generator that random operators draw from; from the system's entropy where it is left out. A program's
+            own ``random_seed`` starts it anew when that program first comes to this executor.
     """
 
-    def __init__(self, device: str = "cpu", *, check: bool = False) -> None:
+    def __init__(self, device: str = "cpu", *, check: bool = False, seed: int | None = None) -> None:
         self.device = device
         self.check = check
         self._target = None if device == "cpu" else torch.device(device)
+        self._generator = torch.Generator(device)
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
         self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
 
     def run(
@@ -97,6 +105,7 @@ class Executor:
                 step.seen.clear()
             step.seen[signature] = values
         function = step.function(scope)
+        current.generator = self._generator
         try:
             with torch._C._InferenceMode(True):
                 if self.check:
@@ -115,11 +124,24 @@ class Executor:
         steps = self._steps.get(program)
         if steps is None:
             steps = self._steps[program] = {}
+            if program.random_seed:
+                self._generator.manual_seed(program.random_seed)
         found = steps.get(names)
         if found is None or found.version != program.version:
             program.refresh()
             found = steps[names] = Step(program, names, self._target)
         return found
+
+    def random_state(self) -> Any:
+        """Where the generator of the random operators is, as an array of bytes: what `set_random_state` takes."""
+        return self._generator.get_state().numpy().copy()
+
+    def set_random_state(self, state: Any) -> None:
+        """Put the generator where it was when `random_state` was asked. Raises `ExecutionError` where that is no such state."""
+        try:
+            self._generator.set_state(to_tensor(state))
+        except (RuntimeError, TypeError) as error:
+            raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
 
     def _fetched(self, value: Any, of: Value, shared: bool, ragged: Mapping[str, LoDTensor]) -> Any:
         if isinstance(value, Rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from foreshape.ops import INDEX, ZERO_GRADIENT, AttrType, Operator, attribute, i64, operand, reject, require, result, sample, torch
@@ -13,11 +14,20 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 
+class _Current(threading.local):
+    generator: Generator | None = None
+
+
+current = _Current()
+"""What seed 0 draws from in this thread: an executor sets its own generator here before it runs a step."""
+
+
 def generator_for(seed: int) -> Generator | None:
-    """A generator of its own for a seed; None, which is torch's default one, for 0."""
+    """For a seed a generator of its own; for 0 the running executor's (None, which is torch's default one, outside of a run)."""
+    running = current.generator
     if not seed:
-        return None
-    out = torch.Generator()
+        return running
+    out = torch.Generator(running.device if running is not None else "cpu")
     out.manual_seed(seed)
     return out
 
