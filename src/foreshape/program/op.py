@@ -34,7 +34,7 @@ class Role:
 class Op:
     """One operation in a block: its attributes (with the operator that they bind), inputs and outputs by slot, and the line.
 
-    Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `rename_input` and `rename_output`.
+    Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `rename_input`, `rename_output` and `drop_output`.
     """
 
     __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "is_target", "role", "role_variables", "site", "unknown_fields")
@@ -128,10 +128,10 @@ class Op:
 
         out: list[int] = []
         for _, type, value in self.attributes.entries:
-            if type is AttrType.BLOCK:
+            if type is AttrType.BLOCK and isinstance(value, int):
                 out.append(value)
-            elif type is AttrType.BLOCKS:
-                out.extend(value)
+            elif type is AttrType.BLOCKS and isinstance(value, tuple):
+                out.extend(value)  # pyright: ignore[reportUnknownArgumentType]
         return out
 
     def set_attribute(self, name: str, value: Any) -> None:
@@ -168,6 +168,14 @@ class Op:
         for names in self._outputs.values():
             names[:] = [new if n == old else n for n in names]
         self.block.program.touch()
+
+    def drop_output(self, slot: str) -> None:
+        """Do without an optional result. Raises `SchemaError` where the operator always has it."""
+        operator = self.operator
+        if operator is not None and not any(r.name == slot and r.optional for r in operator.schema.results):
+            raise SchemaError(f"{self.type} has no optional result {slot!r}")
+        if self._outputs.pop(slot, None) is not None:
+            self.block.program.touch()
 
     def __repr__(self) -> str:
         from foreshape.program.text import op_text

@@ -27,7 +27,7 @@ def read_file(path: Any, limit: int) -> bytes:
                 raise FormatError(f"{shown}: not a regular file")
             if status.st_size > limit:
                 raise FormatError(f"{shown}: {status.st_size} bytes; the limit is {limit}")
-            return file.read(limit + 1)
+            return file.read(status.st_size)  # not limit: that much memory would be taken first
     except (OSError, ValueError, TypeError) as error:
         raise FormatError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 

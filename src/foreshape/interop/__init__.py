@@ -1,0 +1,6 @@
+"""Other people's formats: PaddlePaddle's saved models and parameters, and safetensors."""
+
+from foreshape.interop.inference import load_inference_model, save_inference_model
+from foreshape.interop.parameters import read_parameters, write_parameters
+
+__all__ = ["load_inference_model", "read_parameters", "save_inference_model", "write_parameters"]

@@ -1,0 +1,214 @@
+"""Networks that are ready for use: a pruned program in ``NAME.pdmodel`` and its parameters in ``NAME.pdiparams``, as PaddlePaddle has them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.engine import Executor, Scope, default_scope
+from foreshape.errors import ExecutionError, FormatError, SchemaError
+from foreshape.interop.parameters import read_parameters, write_parameters
+from foreshape.passes import for_test, prune
+from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.spec import BF16, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
+from foreshape.wire import load_program, save_program
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Given = Sequence[Variable | str] | Variable | str
+_OUTPUT = "save_infer_model/scale_"
+
+
+def save_inference_model(
+    path_prefix: str | os.PathLike[str], feeds: Given, fetches: Given, executor: Executor | None = None, program: Program | None = None,
+    scope: Scope | None = None,
+) -> None:  # fmt: skip
+    """Write what is needed to compute ``fetches`` from ``feeds``: PREFIX.pdmodel and PREFIX.pdiparams.
+
+    The program is pruned, without backward, update and learning-rate ops, and with batch norm and dropout as in a test. The
+    program that is given stays as it is.
+
+    Args:
+        path_prefix: where to, without the ending.
+        feeds, fetches: variables or their names, in the order in which a loaded model will have them.
+        executor: not needed; taken so that calls read as PaddlePaddle's.
+        program: the program of the fetches, or the default main program where these are names.
+        scope: holds the parameters; the default scope where it is left out.
+
+    Raises:
+        SchemaError: a name that the program has not, or an input that is needed and not among the feeds.
+        ExecutionError: a parameter without a value. FormatError: a file cannot be written.
+    """
+    fed, fetched = _as_list(feeds), _as_list(fetches)
+    if program is None:
+        program = next((v.block.program for v in (*fetched, *fed) if isinstance(v, Variable)), default_main_program())
+    names = [_name_in(program, v) for v in fed]
+    if len(set(names)) != len(names):
+        raise SchemaError(f"a variable is among the feeds twice: {', '.join(names)}")
+    out = prune(for_test(program), names, [_name_in(program, v) for v in fetched])
+    _add_feeds(out, names)
+    _add_fetches(out, [_name_in(program, v) for v in fetched])
+    parameters = _parameters(out)
+    values = _values(parameters, scope if scope is not None else default_scope())
+    prefix = os.fspath(path_prefix)
+    write_parameters(prefix + ".pdiparams", values, {n: v.spec.known_dtype for n, v in parameters.items()})
+    save_program(out, prefix + ".pdmodel")
+
+
+def load_inference_model(
+    path_prefix: str | os.PathLike[str], executor: Executor | None = None, scope: Scope | None = None, params: Any = None
+) -> tuple[Program, list[str], list[Variable]]:
+    """Open a saved network: its program, the names that it is fed, and the variables that come out.
+
+    Args:
+        path_prefix: the path without its ending, or that of the ``.pdmodel`` itself. A folder holds ``__model__`` and one file for
+            each parameter.
+        executor: the parameters are put where it computes.
+        scope: takes the parameters; the default scope where it is left out.
+        params: the parameter file where it is called otherwise, its bytes, or a folder of files.
+
+    Raises:
+        FormatError: a file that cannot be read or is not what it should be; nothing is put into the scope then.
+    """
+    model, default = _paths(path_prefix)
+    program = load_program(model)
+    program.refresh_quietly()
+    feeds = _columns(program, "feed", outputs=True)
+    fetches = _columns(program, "fetch", outputs=False)
+    parameters = _parameters(program)
+    source = default if params is None else params
+    if parameters or params is not None or os.path.isfile(default):
+        values = read_parameters(source, parameters, {n: v.spec for n, v in parameters.items()})
+        _fill(scope if scope is not None else default_scope(), values, parameters, "cpu" if executor is None else executor.device)
+    return program, feeds, [program.global_block.var(n) for n in fetches]
+
+
+def _as_list(given: Given) -> list[Variable | str]:
+    return [given] if isinstance(given, (Variable, str)) else list(given)
+
+
+def _name_in(program: Program, given: Variable | str) -> str:
+    if isinstance(given, Variable) and given.block.program is not program:
+        raise SchemaError(f"{given.name} is a variable of another program")
+    return program.global_block.var(given if isinstance(given, str) else given.name).name
+
+
+# --- writing
+
+
+def _holder(program: Program, name: str, kind: Kind) -> Variable:
+    """The variable that feed ops read from, or fetch ops write to."""
+    block = program.global_block
+    if name in block.vars:
+        raise SchemaError(f"the name {name!r} is taken; a saved model needs it for its own {name} ops")
+    return block.create_variable(name, Spec(kind, None, None), persistable=True)
+
+
+def _add_feeds(program: Program, names: Sequence[str]) -> None:
+    block = program.global_block
+    holder = _holder(program, "feed", FEED_MINIBATCH)
+    for column, name in enumerate(names):
+        variable = block.vars[name]
+        variable.op = block.append_op("feed", {"X": holder}, {"Out": variable}, {"col": column}, index=column)
+        variable.need_check_feed = True
+
+
+def _add_fetches(program: Program, names: Sequence[str]) -> None:
+    block = program.global_block
+    holder = _holder(program, "fetch", FETCH_LIST)
+    for column, name in enumerate(names):
+        variable = block.vars[name]
+        if not _is_output(variable):
+            attrs = {"scale": 1.0, "bias": 0.0, "bias_after_scale": True}
+            output = program.unique_name(f"{_OUTPUT}{column}.tmp")
+            block.append_op("scale", {"X": variable}, {"Out": output}, attrs)
+            variable = block.vars[output]
+        block.append_op("fetch", {"X": variable}, {"Out": holder}, {"col": column})
+
+
+def _is_output(variable: Variable) -> bool:
+    """Whether it is the output of a model that was saved before: that needs no further name."""
+    return variable.name.startswith(_OUTPUT) and variable.op is not None and variable.op.type == "scale"
+
+
+def _parameters(program: Program) -> dict[str, Variable]:
+    """The persistable tensors, by name in sorted order: what the parameter file has."""
+    found = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
+    for variable in found.values():
+        if variable.dtype is None or variable.spec.dims is None:
+            raise FormatError(f"the parameter {variable.name[:100]!r} is without element type and dims")
+    return dict(sorted(found.items()))
+
+
+def _values(parameters: Mapping[str, Variable], scope: Scope) -> dict[str, Any]:
+    import numpy
+
+    out: dict[str, Any] = {}
+    missing: list[str] = []
+    for name, variable in parameters.items():
+        if name in scope:
+            out[name] = scope.get(name)
+        elif variable.value is not None:
+            of = variable.spec.known_dtype
+            out[name] = numpy.broadcast_to(numpy.asarray(variable.value, dtype=of.numpy_name or "float32"), variable.spec.packed_dims())
+        else:
+            missing.append(name)
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
+    return out
+
+
+# --- reading
+
+
+def _paths(given: str | os.PathLike[str]) -> tuple[str, str]:
+    """The program's file, and where its parameters are."""
+    path = os.fspath(given)
+    if os.path.isdir(path):
+        return os.path.join(path, "__model__"), path
+    prefix = path.removesuffix(".pdmodel")
+    return (path if path != prefix or os.path.isfile(path) else prefix + ".pdmodel"), prefix + ".pdiparams"
+
+
+def _columns(program: Program, type: str, outputs: bool) -> list[str]:
+    """The names that feed ops write, or fetch ops read, in the order of their columns."""
+    found: dict[int, str] = {}
+    for op in program.global_block.ops:
+        if op.type != type:
+            continue
+        column = _column(op)
+        if column in found:
+            raise FormatError(f"two {type} ops have the column {column}")
+        name = op.output("Out") if outputs else op.input("X")
+        if name is None or program.global_block.find(name) is None:
+            raise FormatError(f"the {type} op of column {column} names no variable")
+        found[column] = name
+    return [found[c] for c in sorted(found)]
+
+
+def _column(op: Op) -> int:
+    column = op.attributes.values.get("col", 0)
+    if not isinstance(column, int) or column < 0:
+        raise FormatError(f"the column of a {op.type} op must be at least 0; seen {column!r}")
+    return column
+
+
+def _fill(scope: Scope, values: Mapping[str, Any], parameters: Mapping[str, Variable], device: str) -> None:
+    for name, array in values.items():
+        tensor = tensor_of(array, parameters[name].spec)
+        if device == "cpu":
+            scope.set(name, tensor)
+        else:
+            scope.store(name, tensor.to(device))
+
+
+def tensor_of(array: Any, spec: Spec) -> Tensor:
+    """An array as a tensor of the element type that the program says, which of bf16 numpy has not."""
+    from foreshape.engine.scope import to_tensor
+    from foreshape.ops.torch_types import torch_dtype
+
+    tensor = to_tensor(array)
+    return tensor.to(torch_dtype(BF16)) if spec.dtype is BF16 else tensor

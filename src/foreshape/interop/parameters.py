@@ -1,0 +1,203 @@
+"""PaddlePaddle's parameter files (``.pdiparams``): tensors in the sorted order of their names, which the file does not hold.
+
+For each tensor: uint32 version 0; uint64 number of lod levels, and for each a uint64 byte size and that many bytes of uint64
+offsets; uint32 version 0; int32 size of a TensorDesc message, and the message; the raw little-endian data. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+from foreshape.errors import FormatError
+from foreshape.spec import BF16, MAX_RANK, DType, Spec, dtype
+from foreshape.wire import decode_tensor_desc, encode_tensor_desc, read_file, replacing
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+    Array = ndarray[Any, Any]
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview"
+MAX_BYTES: Final = 2**40
+"""The largest parameter file that is read."""
+_MAX_LEVELS: Final = 8
+_MAX_DESCRIPTION: Final = 1024
+
+
+def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Spec] | None = None) -> dict[str, Array]:
+    """The tensors in a combined parameter file, or in a folder with one file for each.
+
+    Args:
+        source: a path, or the bytes of a combined file.
+        names: of all tensors in it, in any order: the file has them in sorted order.
+        specs: name -> what the program says of it; the file's element type and dims must be that.
+
+    Returns:
+        Name -> array. The arrays are read-only views of the bytes that were read: copy one to change it. bf16, which numpy has
+        not, comes as fp32, exactly.
+
+    Raises:
+        FormatError: it cannot be read, or is not these tensors; the message has the tensor's name and the byte offset.
+    """
+    wanted = sorted(set(names))
+    expected = specs or {}
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _combined(bytes(source), wanted, expected)
+    folder = os.fspath(source)
+    if os.path.isdir(folder):
+        return {n: _combined(read_file(_inside(folder, n), MAX_BYTES), [n], expected)[n] for n in wanted}
+    return _combined(read_file(source, MAX_BYTES), wanted, expected)
+
+
+def write_parameters(path: Any, values: Mapping[str, Any], types: Mapping[str, DType] | None = None) -> None:
+    """Write arrays as one combined file, in the sorted order of their names.
+
+    Args:
+        path: written to a temporary name, flushed and renamed.
+        values: name -> array.
+        types: name -> element type, where it is not the array's own: bf16 is given as an fp32 array and rounded to nearest.
+
+    Raises:
+        FormatError: the path cannot be written to. TypeMismatchError: an array of no element type of the format.
+    """
+    with replacing(path) as file:
+        for name in sorted(values):
+            _write(file, values[name], (types or {}).get(name))
+
+
+def bf16_bits(array: Any) -> Array:
+    """fp32 numbers as the 16 bits of bf16, rounded to nearest, ties to even; a NaN stays one."""
+    import numpy
+
+    numbers = numpy.ascontiguousarray(array, dtype=numpy.float32)
+    bits = numbers.view(numpy.uint32)
+    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
+    quiet = (bits >> 16) | 0x40
+    return numpy.where(numpy.isnan(numbers), quiet, rounded).astype("<u2").reshape(numpy.shape(array))
+
+
+def _write(file: IO[bytes], value: Any, of: DType | None) -> None:
+    import numpy
+
+    array = numpy.asarray(value)
+    of = of or dtype(array.dtype)
+    data = bf16_bits(array) if of is BF16 else array.astype(numpy.dtype(of.numpy_name).newbyteorder("<"), copy=False)
+    description = encode_tensor_desc(of, tuple(array.shape))
+    file.write(struct.pack("<IQIi", 0, 0, 0, len(description)))
+    file.write(description)
+    file.write(numpy.ascontiguousarray(data).data if data.size else b"")
+
+
+def _combined(data: bytes, names: list[str], specs: Mapping[str, Spec]) -> dict[str, Array]:
+    out: dict[str, Array] = {}
+    at = 0
+    for name in names:
+        if at == len(data):
+            missing = len(names) - len(out)
+            raise FormatError(f"the parameter {name[:100]!r} is missing{f' (and {missing - 1} more)' if missing > 1 else ''}: the file ends at byte {at}, "
+                              f"after {len(out)} of {len(names)} tensors")  # fmt: skip
+        out[name], at = _tensor(data, at, name, specs.get(name))
+    if at != len(data):
+        last = f"the last parameter {names[-1][:100]!r}" if names else "nothing: the program has no parameters"
+        raise FormatError(f"{len(data) - at} bytes are left from byte {at}, after {last}: the file is of another program, or has more in it")
+    return out
+
+
+class _Reader:
+    """Takes pieces off the bytes, and words what is wrong."""
+
+    __slots__ = ("at", "data", "name")
+
+    def __init__(self, data: bytes, at: int, name: str) -> None:
+        self.data, self.at, self.name = data, at, name
+
+    def refuse(self, what: str, at: int | None = None) -> NoReturn:
+        raise FormatError(f"the parameter {self.name[:100]!r}, at byte {self.at if at is None else at}: {what}")
+
+    def number(self, form: str, what: str) -> int:
+        size = struct.calcsize(form)
+        if self.at + size > len(self.data):
+            self.refuse(f"the file ends within {what}")
+        (value,) = struct.unpack_from(form, self.data, self.at)
+        self.at += size
+        return value
+
+    def skip(self, size: int, what: str) -> int:
+        """Step over ``size`` bytes; returns where they begin."""
+        start = self.at
+        left = len(self.data) - start
+        if not 0 <= size <= left:
+            self.refuse(f"{what} takes {size} bytes, and {left} are left")
+        self.at += size
+        return start
+
+
+def _tensor(data: bytes, at: int, name: str, spec: Spec | None) -> tuple[Array, int]:
+    import numpy
+
+    reader = _Reader(data, at, name)
+    version = reader.number("<I", "the version")
+    if version:
+        reader.refuse(f"version {version} of the tensor format; this reads version 0", at)
+    levels = reader.number("<Q", "the number of lod levels")
+    if levels > _MAX_LEVELS:
+        reader.refuse(f"{levels} lod levels; at most {_MAX_LEVELS} can be", at + 4)
+    offsets: list[Array] = []
+    for level in range(levels):
+        size = reader.number("<Q", f"the size of lod level {level}")
+        start = reader.skip(size, f"lod level {level}")
+        if size % 8:
+            reader.refuse(f"lod level {level} has {size} bytes, which are no 64-bit offsets", start)
+        offsets.append(numpy.frombuffer(data, "<u8", size // 8, start))
+    inner = reader.at
+    version = reader.number("<I", "the version of the tensor")
+    if version:
+        reader.refuse(f"version {version} of the tensor; this reads version 0", inner)
+    described = reader.at
+    length = reader.number("<i", "the size of the tensor's description")
+    if not 0 < length <= _MAX_DESCRIPTION:
+        reader.refuse(f"the tensor's description has {length} bytes; it must have from 1 to {_MAX_DESCRIPTION}", described)
+    start = reader.skip(length, "the tensor's description")
+    of, dims = decode_tensor_desc(data[start : reader.at], f"the parameter {name[:100]!r}, at byte {start}")
+    if len(dims) > MAX_RANK or any(d < 0 for d in dims):
+        reader.refuse(f"a tensor has at most {MAX_RANK} dims of at least 0; seen {list(dims[:8])}{'...' if len(dims) > 8 else ''}", start)
+    _compare(reader, of, dims, spec, start)
+    _check_offsets(reader, offsets, dims, at)
+    count = math.prod(dims)
+    begin = reader.skip(count * of.itemsize, f"{of.name}{list(dims)}")
+    if of is BF16:
+        bits = numpy.frombuffer(data, "<u2", count, begin).astype(numpy.uint32) << 16
+        return bits.view(numpy.float32).reshape(dims), reader.at
+    return numpy.frombuffer(data, numpy.dtype(of.numpy_name).newbyteorder("<"), count, begin).reshape(dims), reader.at
+
+
+def _compare(reader: _Reader, of: DType, dims: tuple[int, ...], spec: Spec | None, at: int) -> None:
+    if spec is None:
+        return
+    same_dims = spec.dims is None or (len(spec.dims) == len(dims) and all(not isinstance(w, int) or w == d for w, d in zip(spec.dims, dims, strict=True)))
+    if not same_dims or (spec.dtype is not None and spec.dtype is not of):
+        reader.refuse(f"the program says {spec.text()}, and the file has {of.short}[{', '.join(map(str, dims))}]", at)
+
+
+def _check_offsets(reader: _Reader, offsets: list[Array], dims: tuple[int, ...], at: int) -> None:
+    """Offsets have no place in a parameter's array; that they fit its rows is still asked of a file that has them."""
+    for level, one in enumerate(offsets):
+        below = (dims[0] if dims else 1) if level + 1 == len(offsets) else len(offsets[level + 1]) - 1
+        if len(one) == 0 or one[0] != 0 or int(one[-1]) != below or bool((one[1:] < one[:-1]).any()):
+            reader.refuse(f"the offsets of lod level {level} must rise from 0 to {below}", at)
+
+
+def _inside(folder: str, name: str) -> str:
+    """The path of a parameter's own file. Refuses a name that leads out of the folder."""
+    try:
+        path = os.path.realpath(os.path.join(folder, name))
+        inside = os.path.commonpath([path, os.path.realpath(folder)]) == os.path.realpath(folder)
+    except (ValueError, OSError) as error:
+        raise FormatError(f"the parameter {name[:100]!r} is no file's name: {error}") from None
+    if not inside or path == os.path.realpath(folder):
+        raise FormatError(f"the parameter {name[:100]!r} leads out of the folder {folder}")
+    return path

@@ -1,0 +1,9 @@
+"""Passes: from a program to a program, each named, each verified after.
+
+A pass never changes the program that it is given: it returns another one, and whether that differs.
+"""
+
+from foreshape.passes.framework import Pass, apply, named
+from foreshape.passes.prune import for_test, prune
+
+__all__ = ["Pass", "apply", "for_test", "named", "prune"]

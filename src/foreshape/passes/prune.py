@@ -1,0 +1,210 @@
+"""Dropping what is not needed: by what is fetched, and of training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from foreshape.errors import SchemaError
+from foreshape.ops.attributes import AttrType
+from foreshape.ops.operator import Attributes
+from foreshape.passes.framework import Pass, named
+from foreshape.program import Block, Op, Program, Role, Variable
+
+_TRAINING = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
+
+
+def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Iterable[Variable | str]) -> Program:
+    """A copy with only the ops and variables that the fetches need.
+
+    Args:
+        program: left as it is.
+        feeds: what is fed; the ops that would make it are dropped. Where it is None, whatever no op makes may be fed.
+        fetches: what is wanted. Updates of parameters that the fetches do not need are dropped too.
+
+    Raises:
+        SchemaError: a name that the program has not, or an input that the fetches need and that is not among the feeds.
+    """
+    fed = None if feeds is None else _names(program, feeds)
+    wanted = _names(program, fetches)
+    if not wanted:
+        raise SchemaError("prune needs at least one variable to fetch")
+
+    def change(copy: Program) -> bool:
+        block = copy.global_block
+        before = len(block.ops)
+        block.ops, inputs = _needed(block, wanted, fed or [])
+        if fed is not None:
+            _check_inputs(block, inputs, wanted)
+        for op in block.ops:
+            op.is_target = False
+        blocks = _drop_blocks(copy)
+        return _drop_variables(copy, {*wanted, *(fed or ())}) or len(block.ops) != before or blocks
+
+    return Pass("prune", change)(program)[0]
+
+
+def for_test(program: Program) -> Program:
+    """A copy for inference: without backward, update and learning-rate ops, and with ``is_test`` set in the others."""
+    return FOR_TEST(program)[0]
+
+
+@named("for_test")
+def FOR_TEST(program: Program) -> bool:
+    changed = False
+    read: set[str] = set()
+    written: set[str] = set()
+    for block in program.blocks:
+        kept: list[Op] = []
+        for op in block.ops:
+            if op.role & _TRAINING:
+                read.update(op.input_names())
+                written.update(op.output_names())
+            else:
+                kept.append(op)
+                changed |= _set_test(op)
+        changed |= len(kept) != len(block.ops)
+        block.ops = kept
+    _drop_blocks(program)
+    _drop_unread_results(program, read)
+    _drop_variables(program, {v.name for v in program.all_variables()} - read - written)
+    return changed
+
+
+def _names(program: Program, given: Iterable[Variable | str]) -> list[str]:
+    out: list[str] = []
+    for one in (given,) if isinstance(given, (Variable, str)) else given:
+        name = one.name if isinstance(one, Variable) else one
+        if program.global_block.find(name) is None:
+            raise SchemaError(f"there is no variable {name!r} in the program's global block")
+        if isinstance(one, Variable) and one.block.program is not program:
+            raise SchemaError(f"{name} is a variable of another program")
+        out.append(name)
+    return out
+
+
+def _needed(block: Block, wanted: Sequence[str], fed: Sequence[str]) -> tuple[list[Op], set[str]]:
+    """The ops that the wanted names depend on, in order, and the names that are read before any op writes them."""
+    available = set(fed)
+    needed = set(wanted) - available
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        inner = op.sub_block_indices()
+        reads, writes = set(op.input_names()), set(op.output_names())
+        for index in inner:
+            inner_reads, inner_writes = _outer_names(block.program.blocks[index])
+            reads |= inner_reads
+            writes |= inner_writes
+        if not writes & needed:
+            continue
+        kept.append(op)
+        if not inner:  # a block may run not at all, so that what was there before is still needed
+            needed -= writes
+        needed |= reads - available
+    kept.reverse()
+    return kept, needed
+
+
+def _outer_names(block: Block) -> tuple[set[str], set[str]]:
+    """What a block, and the blocks within it, read and write of the blocks around it."""
+    reads: set[str] = set()
+    writes: set[str] = set()
+    pending = [block]
+    seen: set[int] = set()
+    while pending:
+        one = pending.pop()
+        if one.idx in seen:
+            continue
+        seen.add(one.idx)
+        for op in one.ops:
+            reads.update(n for n in op.input_names() if n not in one.vars)
+            writes.update(n for n in op.output_names() if n not in one.vars)
+            pending += [block.program.blocks[i] for i in op.sub_block_indices()]
+    own = {n for i in seen for n in block.program.blocks[i].vars}
+    return reads - own, writes - own
+
+
+def _check_inputs(block: Block, inputs: set[str], wanted: Sequence[str]) -> None:
+    for name in sorted(inputs):
+        variable = block.find(name)
+        if variable is None:
+            raise SchemaError(f"{name!r} is needed and is not described in the program")
+        if not variable.persistable and variable.value is None:
+            site = variable.call_site
+            raise SchemaError(f"{', '.join(wanted[:3])} needs {name} ({variable.spec.text()}), which is not among the feeds"
+                              + (f"; it is described at {site.short()}" if site is not None else ""))  # fmt: skip
+
+
+def _set_test(op: Op) -> bool:
+    """Switch an op that behaves differently in training."""
+    if op.attributes.values.get("is_test") is not False:
+        return False
+    entries = tuple((n, t, True if n == "is_test" and t is AttrType.BOOLEAN else v) for n, t, v in op.attributes.entries)
+    op.attributes = Attributes.of(op.type, entries)
+    return True
+
+
+def _drop_unread_results(program: Program, read: set[str]) -> None:
+    """Drop the optional results that were there for the backward ops only, as ReserveSpace of batch_norm."""
+    unread = read - {n for op in program.all_ops() for n in op.input_names()}
+    for op in program.all_ops():
+        for result in op.operator.schema.results if op.operator is not None else ():
+            names = op.outputs.get(result.name, ())
+            if result.optional and names and all(n in unread and not _persists(op.block, n) for n in names):
+                op.drop_output(result.name)
+
+
+def _persists(block: Block, name: str) -> bool:
+    variable = block.find(name)
+    return variable is not None and variable.persistable
+
+
+def _drop_variables(program: Program, keep: set[str]) -> bool:
+    """Drop the variables that no op names, but for ``keep``; and links to makers that are gone."""
+    ops = {id(op) for op in program.all_ops()}
+    used = {n for op in program.all_ops() for n in (*op.input_names(), *op.output_names())} | keep
+    changed = False
+    for block in program.blocks:
+        for name in [n for n in block.vars if n not in used]:
+            del block.vars[name]
+            changed = True
+        for variable in block.vars.values():
+            if variable.op is not None and id(variable.op) not in ops:
+                variable.op = None
+    return changed
+
+
+def _drop_blocks(program: Program) -> bool:
+    """Drop the blocks that no op runs any more, and number the others anew."""
+    live = {0}
+    pending = [0]
+    while pending:
+        for op in program.blocks[pending.pop()].ops:
+            for index in op.sub_block_indices():
+                if index not in live:
+                    live.add(index)
+                    pending.append(index)
+    for index in sorted(live):  # a block that is run lies in its parents
+        parent = program.blocks[index].parent_idx
+        while parent > 0 and parent not in live:
+            live.add(parent)
+            parent = program.blocks[parent].parent_idx
+    if len(live) == len(program.blocks):
+        return False
+    moved = {old: new for new, old in enumerate(sorted(live))}
+    program.blocks = [b for b in program.blocks if b.idx in live]
+    for block in program.blocks:
+        block.idx = moved[block.idx]
+        block.parent_idx = moved.get(block.parent_idx, block.parent_idx)
+        block.forward_idx = moved.get(block.forward_idx, -1)
+        for op in block.ops:
+            if op.sub_block_indices():
+                op.attributes = Attributes.of(op.type, tuple((n, t, _moved(t, v, moved)) for n, t, v in op.attributes.entries))
+    return True
+
+
+def _moved(type: AttrType, value: object, moved: dict[int, int]) -> object:
+    if type is AttrType.BLOCK and isinstance(value, int):
+        return moved[value]
+    if type is AttrType.BLOCKS and isinstance(value, tuple):
+        return tuple(moved[i] for i in value)  # pyright: ignore[reportUnknownVariableType]
+    return value
