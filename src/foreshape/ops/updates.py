@@ -1,12 +1,32 @@
-"""Parameter updates. Each changes its parameter and state in place; sparse gradients touch only their rows."""
+"""Parameter updates: the base of them all, plain gradient descent and momentum.
+
+Each update changes its parameter and state in place. Sparse gradients make nothing of the table's size.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.ops import DENSE_OR_ROWS, FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, f32, operand, reject, require, require_equal, result, sample
+from foreshape.errors import SchemaError
+from foreshape.ops import (
+    DENSE_OR_ROWS,
+    FLOATING,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    f64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
 from foreshape.ops.rows import Rows
-from foreshape.spec import Spec
+from foreshape.spec import Kind, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,8 +40,36 @@ def check_same_shape(param: Spec, other: Spec, slot: str) -> None:
         require_equal(x, y, f"{slot} must have the dims of Param", Param=at, **{slot: at})
 
 
+def check_one_number(spec: Spec | None, slot: str) -> None:
+    """What is in ``slot`` must hold one number, whatever its rank."""
+    if spec is not None:
+        require_equal(spec.elements, 1, f"{slot} must hold one number", **{slot: None})
+
+
+def number(tensor: Tensor) -> Any:
+    """A tensor of one number as a float; on a device as a tensor without dims, since reading it would wait for the device."""
+    return tensor.item() if tensor.is_cpu else tensor.reshape(())
+
+
+def subtract(param: Tensor, value: Tensor, rate: Any, factor: float = 1.0) -> None:
+    """param -= rate * factor * value, in one pass; ``rate`` is what `number` gave."""
+    if isinstance(rate, float):
+        param.add_(value, alpha=-rate * factor)
+    else:
+        param.addcmul_(value, rate, value=-factor)
+
+
+def subtract_rows(param: Tensor, rows: Rows, rate: Any) -> None:
+    """param[rows] -= rate * values; a row that comes twice counts twice."""
+    values = rows.values if rows.values.dtype == param.dtype else rows.values.to(param.dtype)
+    if isinstance(rate, float):
+        param.index_add_(0, rows.rows, values, alpha=-rate)
+    else:
+        param.index_add_(0, rows.rows, values * rate, alpha=-1)
+
+
 class Update(Operator):
-    """The base of the update operators."""
+    """The base of the update operators. A 16-bit parameter may have a full-precision copy, MasterParam, that is updated for it."""
 
     abstract = True
     Param = operand(FLOATING, doc="the parameter")
@@ -30,29 +78,136 @@ class Update(Operator):
     ParamOut = result(updates="Param", doc="the parameter, changed")
     gradient = ZERO_GRADIENT
 
-    def infer_var_type(self, *specs: Any) -> Any:
+    def infer_var_type(self, *specs: Any) -> Kind:
         return specs[0].kind
+
+    def _check(self, param: Spec, grad: Spec, rate: Spec, master: Spec | None, **state: Spec | None) -> None:
+        check_same_shape(param, grad, "Grad")
+        check_one_number(rate, "LearningRate")
+        for slot, spec in {"MasterParam": master, **state}.items():
+            if spec is not None:
+                check_same_shape(param, spec, slot)
 
 
 class Sgd(Update):
     """ParamOut = Param - LearningRate * Grad."""
 
     type = "sgd"
-    MasterParam = operand(FLOATING, optional=True)
-    MasterParamOut = result(updates="MasterParam", optional=True)
+    MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
+    MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
     multi_precision = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, Param: Spec, Grad: Spec, LearningRate: Spec, MasterParam: Spec | None) -> Any:
-        check_same_shape(Param, Grad, "Grad")
+        self._check(Param, Grad, LearningRate, MasterParam)
         return Param, MasterParam
 
     def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MasterParam: Tensor | None) -> Any:
-        lr = LearningRate.item()
+        rate = number(LearningRate)
+        target = Param if MasterParam is None else MasterParam
         if isinstance(Grad, Rows):
-            Param.index_add_(0, Grad.rows, Grad.values.to(Param.dtype), alpha=-lr)
+            subtract_rows(target, Grad, rate)
+            if MasterParam is not None:
+                Param.index_copy_(0, Grad.rows, MasterParam.index_select(0, Grad.rows).to(Param.dtype))
         else:
-            Param.add_(Grad, alpha=-lr)
+            subtract(target, Grad, rate)
+            if MasterParam is not None:
+                Param.copy_(MasterParam)
         return Param, MasterParam
 
-    samples = [sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2))]
-    rejects = [reject(Param=f32(3, 2), Grad=f32(3, 4), LearningRate=f32(1), says="the dims of Param")]
+    samples = [
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2)),
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(low=0.1, high=0.2), MasterParam=f64(3, 2), multi_precision=True),
+        sample(Param=f32(), Grad=f32(), LearningRate=f32(1)),
+    ]
+    rejects = [
+        reject(Param=f32(3, 2), Grad=f32(3, 4), LearningRate=f32(1), says="the dims of Param"),
+        reject(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(2), says="LearningRate must hold one number"),
+    ]
+
+
+class Momentum(Update):
+    """VelocityOut = mu * Velocity + g, and ParamOut = Param - LearningRate * VelocityOut, where g is Grad.
+
+    With ``use_nesterov`` ParamOut = Param - LearningRate * (g + mu * VelocityOut). g is rescaled by ``rescale_grad``, and
+    ``regularization_method`` "l2_decay" adds ``regularization_coeff * Param``. With sparse rows g is zero elsewhere, so that all
+    velocities decay and all of the parameter moves, as in dense training: in place, but in time that grows with the table.
+    """
+
+    type = "momentum"
+    Velocity = operand(FLOATING, doc="as Param")
+    MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
+    VelocityOut = result(updates="Velocity", doc="as Param")
+    MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
+    mu = attribute(AttrType.FLOAT, doc="the part of the velocity that stays")
+    use_nesterov = attribute(AttrType.BOOLEAN, False)
+    regularization_method = attribute(AttrType.STRING, "", choices=["", "l2_decay"])
+    regularization_coeff = attribute(AttrType.FLOAT, 0.0)
+    multi_precision = attribute(AttrType.BOOLEAN, False)
+    rescale_grad = attribute(AttrType.FLOAT, 1.0)
+
+    def infer_shape(self, Param: Spec, Grad: Spec, LearningRate: Spec, Velocity: Spec, MasterParam: Spec | None) -> Any:
+        self._check(Param, Grad, LearningRate, MasterParam, Velocity=Velocity)
+        return Param, Velocity, MasterParam
+
+    def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Velocity: Tensor, MasterParam: Tensor | None) -> Any:
+        rate = number(LearningRate)
+        target = Param if MasterParam is None else MasterParam
+        decay = self.regularization_coeff if self.regularization_method else 0.0
+        if isinstance(Grad, Rows):
+            self._rows(target, Grad, rate, Velocity, decay)
+        else:
+            grad = Grad if self.rescale_grad == 1.0 else Grad * self.rescale_grad
+            self._dense(target, grad, rate, Velocity, decay)
+        if MasterParam is not None:
+            Param.copy_(MasterParam)
+        return Param, Velocity, MasterParam
+
+    def _dense(self, param: Tensor, grad: Tensor, rate: Any, velocity: Tensor, decay: float) -> None:
+        mu = self.mu
+        if mu and isinstance(rate, float) and one_layout(param, grad, velocity):
+            torch._fused_sgd_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+                [param], [grad], [velocity], weight_decay=decay, momentum=mu, lr=rate, dampening=0.0, nesterov=self.use_nesterov, maximize=False,
+                is_first_step=False,
+            )  # fmt: skip
+            return
+        if decay:
+            grad = torch.add(grad, param, alpha=decay)
+        velocity.mul_(mu).add_(grad)
+        if self.use_nesterov:
+            subtract(param, grad, rate)
+            subtract(param, velocity, rate, mu)
+        else:
+            subtract(param, velocity, rate)
+
+    def _rows(self, param: Tensor, grad: Rows, rate: Any, velocity: Tensor, decay: float) -> None:
+        values = grad.values.to(velocity.dtype)
+        if self.rescale_grad != 1.0:
+            values = values * self.rescale_grad
+        velocity.mul_(self.mu).index_add_(0, grad.rows, values)
+        if decay:
+            velocity.add_(param, alpha=decay)
+        if not self.use_nesterov:
+            subtract(param, velocity, rate)
+            return
+        if decay:
+            param.mul_(1.0 - rate * decay)
+        subtract(param, velocity, rate, self.mu)
+        subtract_rows(param, Rows(grad.rows, values, grad.height), rate)
+
+    samples = [
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2), Velocity=f32(3, 2), mu=0.9),
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(), Velocity=f32(3, 2), mu=0.9, use_nesterov=True, rescale_grad=0.5),
+        sample(Param=f32(5), Grad=f32(5), LearningRate=f32(), Velocity=f32(5), mu=0.0, regularization_method="l2_decay", regularization_coeff=0.1),
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(), Velocity=f64(3, 2), MasterParam=f64(3, 2), mu=0.5, multi_precision=True),
+    ]
+    rejects = [
+        reject(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1), Velocity=f32(2, 3), mu=0.9, says="Velocity must have the dims of Param"),
+        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Velocity=f32(3), mu=0.9, regularization_method="l1", says="one of", error=SchemaError),
+        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Velocity=f32(3), says="needs the attribute mu", error=SchemaError),
+    ]
+
+
+def one_layout(param: Tensor, *others: Tensor) -> bool:
+    """Whether all are packed and of one element type on the CPU, as torch's fused updates demand without checking."""
+    of = param.dtype
+    return param.is_cpu and param.is_contiguous() and all(t.dtype == of and t.is_contiguous() for t in others)
