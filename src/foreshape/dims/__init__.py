@@ -1,0 +1,58 @@
+"""Arithmetic over dimensions: a dim is an ``int`` or a `Dim`, a symbolic expression over named symbols.
+
+A `Dim` is a polynomial with integer coefficients over atoms; an atom is a symbol, or a floor division, modulo, minimum or
+maximum that does not reduce to a polynomial. Expressions are kept in one normal form and interned, so that equal
+expressions are the same object and are compared by identity. Symbols stand for sizes: integers of at least zero.
+
+Questions (`equal`, `less_equal`) have three answers: True, False and None, which says that it depends on the symbols.
+"""
+
+from __future__ import annotations
+
+from foreshape.dims.expression import (
+    INT64_MAX,
+    INT64_MIN,
+    MAX_DEPTH,
+    MAX_LENGTH,
+    MAX_TERMS,
+    Dim,
+    Size,
+    bounds,
+    ceildiv,
+    floordiv,
+    is_symbol,
+    mod,
+    product,
+    symbol,
+    symbol_after,
+)
+from foreshape.dims.questions import equal, evaluate, explain_symbols, less_equal, maximum, minimum, substitute, symbols_of
+from foreshape.dims.reader import MAX_TEXT, parse
+
+__all__ = [
+    "INT64_MAX",
+    "INT64_MIN",
+    "MAX_DEPTH",
+    "MAX_LENGTH",
+    "MAX_TERMS",
+    "MAX_TEXT",
+    "Dim",
+    "Size",
+    "bounds",
+    "ceildiv",
+    "equal",
+    "evaluate",
+    "explain_symbols",
+    "floordiv",
+    "is_symbol",
+    "less_equal",
+    "maximum",
+    "minimum",
+    "mod",
+    "parse",
+    "product",
+    "substitute",
+    "symbol",
+    "symbol_after",
+    "symbols_of",
+]
