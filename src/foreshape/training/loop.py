@@ -1,0 +1,200 @@
+"""`train`: the training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from foreshape.engine import Executor, Scope, default_scope
+from foreshape.errors import ExecutionError, SchemaError
+from foreshape.optimizer import Optimizer
+from foreshape.program import Program, Variable, default_startup_program
+from foreshape.training.checkpoint import Checkpoint, Position, State, as_checkpoint
+from foreshape.training.data import Batch, Data, as_data, batch_examples
+from foreshape.training.history import History
+from foreshape.training.program import for_test, initialise_missing, minimise_once, scalar_loss
+from foreshape.training.progress import Quiet, shown
+from foreshape.training.random_state import random_state, set_global_state
+
+Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
+Callback = Callable[[int, dict[str, float]], Any]
+
+_OWN_FIGURES = ("loss", "examples", "seconds")
+
+
+def train(
+    cost: Variable, data: Source, *, optimizer: Optimizer | None = None, epochs: int = 1, batch_size: int = 32,
+    metrics: Mapping[str, Variable] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
+    shuffle: bool = True, callbacks: Sequence[Callback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
+    executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None,
+) -> History:  # fmt: skip
+    """Train the parameters that a cost depends on.
+
+    Appends the gradients and updates unless the program has them, makes the values that the scope lacks by the startup program
+    (what the scope holds is kept), and runs the epochs. Equal arguments give equal parameters, bit for bit, on one machine.
+
+    Args:
+        cost: one number, or anything whose mean is to be minimised (``[batch, 1]``).
+        data: input -> array ``[examples, ...]`` (or `LoDTensor`), cut into batches; or an iterable of batches (dicts, input ->
+            array), iterated once per epoch; or a function that returns such an iterable for each epoch, and may take the epoch's
+            number (from 1). A resumed run asks for its epoch again, so that the batches must be the same ones: drawn from the
+            number, or from the global generators of numpy, torch and Python, which are put back.
+        optimizer: ``SGD(0.01)`` where it is left out.
+        batch_size: of arrays; the last batch of an epoch may be smaller.
+        metrics: name -> variable; averaged over the examples of each epoch.
+        validation: data as above, measured after each epoch on a copy of the program for inference.
+        checkpoint: a folder, or a `Checkpoint`: what a killed run needs to go on, when it is started again, as if never killed.
+        seed: of the order of the examples, and of the executor that is made where none is given.
+        shuffle: whether arrays are shuffled for each epoch.
+        callbacks: called after each epoch with its number (from 1) and its row of the history; True ends the run.
+        progress: a bar (True), nothing (False); where it is left out a bar on a terminal and a line per epoch elsewhere.
+        check: run op by op and stop at the op that makes the first value that is not finite.
+        executor, scope, startup: what runs, where the values are, and what makes them; the default ones where left out.
+
+    Returns:
+        The loss of every step and the figures of every epoch, those before a resumption included.
+
+    Raises:
+        FeedError: data that the program does not take. ExecutionError: a loss that is not finite, with its step; a checkpoint
+        of another run. FormatError: a checkpoint that cannot be written. SchemaError: a metric of another program.
+    """
+    program = cost.block.program
+    for name, metric in (metrics or {}).items():
+        if metric.block.program is not program:
+            raise SchemaError(f"the metric {name!r} is {metric.name}, a variable of another program than the cost {cost.name}")
+        if name in _OWN_FIGURES:
+            raise SchemaError(f"a metric cannot be called {name!r}: the history has a figure of that name")
+    if epochs < 0:
+        raise ExecutionError(f"epochs must be at least 0; seen {epochs}")
+    startup = startup if startup is not None else default_startup_program()
+    loss = scalar_loss(cost, startup)
+    minimise_once(loss, optimizer, startup)
+    run = _Run(
+        loss, metrics or {}, as_data(data, batch_size, shuffle, seed), as_checkpoint(checkpoint),
+        executor if executor is not None else Executor(seed=seed), scope if scope is not None else default_scope(),
+        shown(progress, console),
+    )  # fmt: skip
+    if validation is not None:
+        run.evaluation = (for_test(program), as_data(validation, batch_size, False, seed))
+    return run.run(epochs, startup, callbacks, check)
+
+
+class _Run:
+    """One call of `train`."""
+
+    def __init__(
+        self, loss: Variable, metrics: Mapping[str, Variable], data: Data, checkpoint: Checkpoint | None, executor: Executor, scope: Scope, show: Quiet
+    ) -> None:
+        self.loss, self.metrics, self.data, self.checkpoint = loss, dict(metrics), data, checkpoint
+        self.executor, self.scope, self.show = executor, scope, show
+        self.program = loss.block.program
+        self.fetch = [loss.name, *(m.name for m in metrics.values())]
+        self.evaluation: tuple[Program, Data] | None = None
+
+    def run(self, epochs: int, startup: Program, callbacks: Sequence[Callback], check: bool) -> History:
+        """Begin, or go on from a checkpoint, and run to the last epoch."""
+        executor = self.executor
+        checked, executor.check = executor.check, executor.check or check
+        try:
+            with self.show:
+                state = self._begin(startup)
+                stopped = False
+                while state.position.epoch <= epochs and not stopped:
+                    row = self._epoch(state, epochs)
+                    for callback in callbacks:
+                        stopped |= callback(len(state.history.epochs), row) is True
+                    if self.checkpoint is not None and (self.checkpoint.every is None or stopped or state.position.epoch > epochs):
+                        self._save(state)
+                return state.history
+        finally:
+            executor.check = checked
+
+    def _begin(self, startup: Program) -> State:
+        self.executor.step(self.program, self.fetch)  # compiled, and seeded where the program has a seed, before a state is restored
+        if self.checkpoint is not None:
+            found = self.checkpoint.restore(self.program, self.executor, self.scope, self.data.facts(), self.show.warn)
+            if found is not None:
+                set_global_state(found.epoch_random)  # the data of this epoch draw from here
+                self.show.say(f"resumed after step {found.history.steps} (epoch {found.position.epoch}, batch {found.position.batch})")
+                return found
+        initialise_missing(self.executor, self.program, startup, self.scope)
+        now = random_state(self.executor)
+        return State(Position(), History(), {}, now, now)
+
+    def _epoch(self, state: State, epochs: int) -> dict[str, float]:
+        """The rest of an epoch; leaves the position at the beginning of the next one."""
+        position, sums, losses = state.position, state.sums, state.history.losses
+        resumed = position.batch > 0
+        if not resumed:
+            state.epoch_random = random_state(self.executor)
+            sums.clear()
+        names = list(self.metrics)
+        self.show.begin(position.epoch, epochs, self.data.batches, position.batch)
+        started = time.perf_counter() - sums.get("seconds", 0.0)
+        every = self.checkpoint.every if self.checkpoint is not None else None
+        batches = self.data.epoch(position.epoch, position.batch)
+        if resumed:
+            set_global_state(state.random)
+        for batch in batches:
+            fetched = self.executor.run(self.program, batch, self.fetch, self.scope)
+            loss = float(fetched[0].reshape(()))
+            if not math.isfinite(loss):
+                hint = "" if self.executor.check else "; check=True finds the op that made it"
+                raise ExecutionError(
+                    f"the loss {self.loss.name} is {loss} at step {len(losses) + 1} (epoch {position.epoch}, batch {position.batch + 1}){hint}"
+                )
+            count = batch_examples(batch)
+            losses.append(loss)
+            position.batch += 1
+            _add(sums, "loss", loss, count)
+            for name, value in zip(names, fetched[1:], strict=True):
+                _add(sums, name, _mean(value), count)
+            sums["examples"] = sums.get("examples", 0.0) + count
+            self.show.step(position.batch, loss, count)
+            if every is not None and len(losses) % every == 0:
+                sums["seconds"] = time.perf_counter() - started
+                self._save(state)
+        row = {name: sums[name] / max(sums["examples"], 1.0) for name in ("loss", *names)}
+        row |= self._evaluate()
+        row["seconds"] = time.perf_counter() - started
+        state.history.epochs.append(row)
+        self.show.end(position.epoch, epochs, row)
+        position.epoch, position.batch = position.epoch + 1, 0
+        sums.clear()
+        return row
+
+    def _evaluate(self) -> dict[str, float]:
+        """The figures of the validation data; the random generators are left as they were."""
+        if self.evaluation is None:
+            return {}
+        program, data = self.evaluation
+        before = random_state(self.executor)
+        sums: dict[str, float] = {}
+        total = 0
+        for batch in data.epoch(1):
+            count = batch_examples(batch)
+            total += count
+            for name, value in zip(("loss", *self.metrics), self.executor.run(program, batch, self.fetch, self.scope), strict=True):
+                _add(sums, f"validation {name}", _mean(value), count)
+        self.executor.set_random_state(before.executor)
+        set_global_state(before)
+        return {name: value / max(total, 1) for name, value in sums.items()}
+
+    def _save(self, state: State) -> None:
+        assert self.checkpoint is not None
+        state.random = random_state(self.executor)
+        if not state.position.batch:
+            state.epoch_random = state.random
+        self.checkpoint.save(self.program, self.scope, state, self.data.facts())
+
+
+def _mean(value: Any) -> float:
+    """The mean of a fetched value, whatever its shape."""
+    data = getattr(value, "data", value) if hasattr(value, "sequence_lengths") else value
+    return float(data.mean()) if data.size else 0.0
+
+
+def _add(sums: dict[str, float], name: str, value: float, count: int) -> None:
+    sums[name] = sums.get(name, 0.0) + value * count

@@ -1,0 +1,122 @@
+"""What training asks of a program: the loss as one number, the updates, what to initialise, and a copy for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foreshape.engine import Executor, Scope
+from foreshape.errors import ExecutionError, SchemaError
+from foreshape.layer import mean
+from foreshape.ops.torch_types import dtype_of_torch
+from foreshape.optimizer import SGD, Optimizer
+from foreshape.program import Op, Program, Role, Variable, program_guard
+
+
+def infer_shape(y: Variable) -> Variable:
+    """Infer again what a variable depends on, op by op, as `Program.infer` does for all.
+
+    Returns:
+        The variable itself.
+
+    Raises:
+        DescriptionError: the first op that its operator refuses, with the user's lines.
+    """
+    y.block.program.refresh()
+    for op in depended_on(y):
+        op.block.infer_op(op)
+    return y
+
+
+def depended_on(y: Variable) -> list[Op]:
+    """The ops that a variable depends on, in the order of the program; those of the blocks that they run come before them."""
+    program = y.block.program
+    needed = {y.name}
+    out: list[Op] = []
+
+    def walk(ops: Sequence[Op], all_of: bool) -> None:
+        for op in reversed(ops):
+            if op.operator is None or not (all_of or any(n in needed for n in op.output_names())):
+                continue
+            out.append(op)
+            needed.update(op.input_names())
+            for at in op.sub_block_indices():
+                walk(program.blocks[at].ops, True)
+
+    block = y.block
+    walk(block.ops, False)
+    while (parent := block.parent) is not None and parent is not block:
+        block = parent
+        walk(block.ops, False)
+    return out[::-1]
+
+
+def scalar_loss(cost: Variable, startup: Program) -> Variable:
+    """The cost itself where it is one number, otherwise its mean (appended once)."""
+    if cost.spec.dims is not None and all(d == 1 for d in cost.spec.dims):
+        return cost
+    block = cost.block
+    for op in block.ops:
+        if op.type == "mean" and op.input("X") == cost.name:
+            found = block.find(op.output("Out") or "")
+            if found is not None:
+                return found
+    with program_guard(block.program, startup):
+        return mean(cost)
+
+
+def minimise_once(loss: Variable, optimizer: Optimizer | None, startup: Program) -> None:
+    """Append gradients and updates, unless the program has updates already.
+
+    Raises:
+        SchemaError: it has updates, and another optimizer is given with which they cannot be replaced.
+    """
+    if any(op.role & Role.OPTIMIZE for op in loss.block.program.all_ops()):
+        if optimizer is not None and not optimizer_made(optimizer, loss.block.program):
+            raise SchemaError("the program has its updates already, from another optimizer; leave optimizer= out, or train a program without them")
+        return
+    (optimizer if optimizer is not None else SGD(0.01)).minimize(loss, startup)
+
+
+def optimizer_made(optimizer: Optimizer, program: Program) -> bool:
+    """Whether an optimizer has appended its updates to this program."""
+    return any(v.block.program is program for v in optimizer._rates.values())  # pyright: ignore[reportPrivateUsage]
+
+
+def initialise_missing(executor: Executor, program: Program, startup: Program, scope: Scope) -> None:
+    """Run the startup program, and take from it the values that the scope lacks; what it holds is kept.
+
+    Raises:
+        ExecutionError: the scope holds a value of another shape or element type than the program describes.
+    """
+    state = persistables(program)
+    for variable in state:
+        if variable.name in scope:
+            held = scope.tensor(variable.name)
+            sizes = zip(variable.packed_dims, held.shape, strict=False)
+            if held.dim() != variable.spec.rank or dtype_of_torch(held.dtype) is not variable.dtype or any(d not in (-1, s) for d, s in sizes):
+                seen = f"{dtype_of_torch(held.dtype).short}{list(held.shape)}"
+                raise ExecutionError(f"{variable.name} must be {variable.spec.text()}; the scope holds {seen}: give each network a Scope of its own")
+    missing = [v.name for v in state if v.name not in scope]
+    if missing:
+        first = Scope()
+        executor.run(startup, scope=first)
+        for name in missing:
+            if name in first:
+                scope.store(name, first.tensor(name))
+
+
+def persistables(program: Program) -> list[Variable]:
+    """The tensors that outlive a step: parameters, state, statistics; without what feed and fetch use."""
+    return [v for v in program.global_block.vars.values() if v.persistable and v.spec.dims is not None]
+
+
+def for_test(program: Program) -> Program:
+    """A copy without gradients and updates, in which dropout and batch norm do what they do in inference."""
+    out = program.clone()
+    for block in out.blocks:
+        for op in list(block.ops):
+            if op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE):
+                block.remove_op(op)
+            elif op.operator is not None and "is_test" in op.operator.schema.attributes:
+                op.set_attribute("is_test", True)
+    return out

@@ -1,0 +1,107 @@
+"""How a run shows itself: a progress bar on a terminal, a line per epoch elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from foreshape.training.history import number
+
+_REFRESH_SECONDS = 0.1
+
+
+class Quiet:
+    """Shows nothing; the base of what shows something."""
+
+    def __enter__(self) -> Quiet:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        return None
+
+    def begin(self, epoch: int, epochs: int, batches: int | None, done: int) -> None:
+        """An epoch begins, or goes on after ``done`` batches."""
+
+    def step(self, done: int, loss: float, examples: int) -> None:
+        """A batch is done."""
+
+    def end(self, epoch: int, epochs: int, row: dict[str, float]) -> None:
+        """An epoch is done."""
+
+    def say(self, text: str) -> None:
+        """Something that a user may want to know."""
+
+    def warn(self, text: str) -> None:
+        """Something that a user must know."""
+        print(text, file=sys.stderr)
+
+
+class Lines(Quiet):
+    """A line per epoch."""
+
+    def __init__(self, console: Any) -> None:
+        self.console = console
+
+    def end(self, epoch: int, epochs: int, row: dict[str, float]) -> None:
+        self.say(f"epoch {epoch}/{epochs}  {figures(row)}")
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        self.say(text)
+
+
+class Bar(Lines):
+    """A bar per epoch, with the loss and the speed; a finished epoch leaves its line."""
+
+    def __init__(self, console: Any) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        super().__init__(console)
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn(),
+            console=console, transient=True, auto_refresh=False,
+        )  # fmt: skip
+        self.task: Any = None
+        self.shown = self.started = 0.0
+        self.examples = 0
+
+    def __enter__(self) -> Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def begin(self, epoch: int, epochs: int, batches: int | None, done: int) -> None:
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self.task = self.bar.add_task(f"epoch {epoch}/{epochs}", total=batches, completed=done, figures="")
+        self.started, self.examples = time.perf_counter(), 0
+
+    def step(self, done: int, loss: float, examples: int) -> None:
+        self.examples += examples
+        now = time.perf_counter()
+        if now - self.shown < _REFRESH_SECONDS:
+            return
+        self.shown = now
+        speed = self.examples / max(now - self.started, 1e-9)
+        self.bar.update(self.task, completed=done, figures=f"loss {number(loss)}  {speed:,.0f} examples/s", refresh=True)
+
+
+def figures(row: dict[str, float]) -> str:
+    """A row of the history in words."""
+    return "  ".join(f"{name} {number(value)}" for name, value in row.items() if name != "seconds") + f"  {row['seconds']:.1f} s"
+
+
+def shown(progress: bool | None, console: Any) -> Quiet:
+    """How to show a run: asked for, or by whether the console is a terminal."""
+    if progress is False:
+        return Quiet()
+    from rich.console import Console
+
+    console = console if console is not None else Console()
+    return Bar(console) if progress or console.is_terminal else Lines(console)
