@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from foreshape.dims import Size, bounds, substitute
+from foreshape.dims import Size, bounds, substitute, symbol, symbols_of
 from foreshape.errors import ForeshapeError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.ops.fields import Operand
 from foreshape.ops.operator import Operator
-from foreshape.ops.require import Condition, RuleError, collector
+from foreshape.ops.require import PLACEHOLDER, Condition, RuleError, collector
 from foreshape.spec import TENSOR_KINDS, Kind, Lod, Spec
 
 Slot: TypeAlias = "Spec | tuple[Spec, ...] | None"
@@ -18,10 +18,14 @@ _CACHE_LIMIT = 2048
 
 
 class Answer(NamedTuple):
-    """What the rules say: a spec, a tuple of specs or None for each result slot, and the conditions they left open."""
+    """What the rules say: a spec, a tuple of specs or None for each result slot, and the conditions they left open.
+
+    ``unknown``: the placeholders in the results for sizes that only the run tells (see `named_after`).
+    """
 
     results: tuple[Slot, ...]
     conditions: tuple[Condition, ...]
+    unknown: tuple[str, ...] = ()
 
 
 def answer(operator: Operator, key: Key) -> Answer:
@@ -61,7 +65,26 @@ def _ask(operator: Operator, key: Key) -> Answer:
         raise RuleError(str(error), {}, error.__class__ if error.__class__ in (TypeMismatchError, SchemaError) else ShapeError) from None
     finally:
         collector.conditions = before
-    return Answer(results, tuple(dict.fromkeys(conditions)))
+    return Answer(results, tuple(dict.fromkeys(conditions)), _placeholders(results))
+
+
+def _placeholders(results: tuple[Slot, ...]) -> tuple[str, ...]:
+    names: set[str] = set()
+    for result in results:
+        for spec in result if isinstance(result, tuple) else (result,):
+            if spec is not None:
+                for sizes in (spec.dims, spec.value, spec.lod.counts if spec.lod is not None else None):
+                    for size in sizes or ():
+                        if not isinstance(size, int):
+                            names.update(n for n in symbols_of(size) if n.startswith(PLACEHOLDER))
+    return tuple(sorted(names))
+
+
+def named_after(found: Answer, name: str) -> Answer:
+    """``found`` with its placeholders made symbols of one op, whose first result is called ``name``."""
+    own = {n: symbol(f"{name}.{n.removeprefix(PLACEHOLDER)}"[:512]) for n in found.unknown}
+    conditions = [Condition(substitute(c.left, own), c.relation, substitute(c.right, own), c.requirement) for c in found.conditions]
+    return Answer(replace_symbols(found.results, own), tuple(conditions))
 
 
 def check_operand(operand: Operand, given: Slot) -> None:

@@ -26,7 +26,7 @@ from foreshape.ops.fields import (
     sample,
 )
 from foreshape.ops.operator import Attributes, Operator, all_operators, find, get
-from foreshape.ops.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank
+from foreshape.ops.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, unknown_size
 from foreshape.ops.torch_proxy import F, aten, torch
 from foreshape.spec import ANY, FLOATING, INDEX, INTEGER, NUMERIC, Spec
 
@@ -70,4 +70,5 @@ __all__ = [
     "result",
     "sample",
     "torch",
+    "unknown_size",
 ]

@@ -35,6 +35,24 @@ class AttrType(IntEnum):
     SCALARS = 17
 
 
+class Raw:
+    """An attribute's value whose message holds more than this project knows: the message, kept as it is."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Raw) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.data)} bytes>"
+
+
 _INT32 = (-(2**31), 2**31 - 1)
 _INT64 = (INT64_MIN, INT64_MAX)
 _FLOAT32 = struct.Struct("<f")
@@ -47,6 +65,7 @@ _ELEMENT = {
     AttrType.BOOLEANS: AttrType.BOOLEAN,
     AttrType.BLOCKS: AttrType.BLOCK,
     AttrType.VARS: AttrType.VAR,
+    AttrType.SCALARS: AttrType.SCALAR,
 }
 _WORDS = {
     AttrType.INT: "a 32-bit integer",
@@ -57,6 +76,7 @@ _WORDS = {
     AttrType.BOOLEAN: "True or False",
     AttrType.BLOCK: "the index of a block",
     AttrType.VAR: "the name of a variable",
+    AttrType.SCALAR: "a number or True or False",
 }
 
 
@@ -72,6 +92,8 @@ def coerce(name: str, type: AttrType, value: Any) -> Any:
     Raises:
         SchemaError: the value is of another type, or does not fit.
     """
+    if isinstance(value, Raw):
+        return value
     element = _ELEMENT.get(type)
     if element is not None:
         if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
@@ -108,6 +130,12 @@ def _one(name: str, type: AttrType, value: Any) -> Any:
     if type in (AttrType.STRING, AttrType.VAR):
         if not isinstance(value, (str, bytes)):
             raise _refused(name, type, value)
+        return value
+    if type is AttrType.SCALAR:
+        if not isinstance(value, (bool, int, float, complex)):
+            raise _refused(name, type, value)
+        if isinstance(value, int) and not _INT64[0] <= value <= _INT64[1]:
+            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {value}, which does not fit")
         return value
     return value
 

@@ -166,6 +166,7 @@ class Gradient:
     infer: Callable[..., Any] | None = None
     kinds: Callable[..., Any] | None = None
     may_share: Mapping[str, str] = field(default_factory=dict[str, str])
+    view_of: Mapping[str, str] = field(default_factory=dict[str, str])
     kernel: Callable[..., Any] = lambda: None
 
     def with_kernel(self, kernel: Callable[..., Any]) -> Gradient:
@@ -179,6 +180,7 @@ def gradient(
     infer: Callable[..., Any] | None = None,
     kinds: Callable[..., Any] | None = None,
     may_share: Mapping[str, str] | None = None,
+    view_of: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare the operator ``<type>_grad``; the decorated method is its kernel.
 
@@ -191,9 +193,10 @@ def gradient(
         infer: the shape rule ``(self, *specs) -> specs``; the default is that each gradient is shaped like its operand.
         kinds: the kind rule ``(self, *specs) -> kinds``; the default is LOD_TENSOR.
         may_share: for a gradient: the slot among ``takes`` whose memory it may take over.
+        view_of: for a gradient: the slot among ``takes`` that it is a view of.
     """
     given = (gives,) if isinstance(gives, str) else tuple(gives)
-    declared = Gradient(takes, given, dict(like or {}), infer, kinds, dict(may_share or {}))
+    declared = Gradient(takes, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}))
     return declared.with_kernel
 
 

@@ -94,10 +94,10 @@ class Operator:
     cache: dict[Any, Any]
     """What the infer room found for this operator: key of input specs -> answer."""
 
-    def infer_shape(self, *specs: Any) -> Any:
+    def infer_shape(self, *specs: Any, **named: Any) -> Any:  # the widest signature there is, so that any slots may take its place
         raise SchemaError(f"{self.type} has no shape rule")
 
-    def infer_var_type(self, *specs: Any) -> Kind | tuple[Kind, ...]:
+    def infer_var_type(self, *specs: Any, **named: Any) -> Kind | tuple[Kind, ...]:
         return LOD_TENSOR
 
     kernel: ClassVar[Callable[..., Any]]
@@ -378,7 +378,7 @@ def _gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type
             raise SchemaError(f"{where}: its gradient gives {name}, which is not the gradient of an operand")
         if declared.infer is None and base not in declared.takes and name not in declared.like:
             raise SchemaError(f"{where}: its gradient gives {name}; take {base}, or say with like= what it is shaped like")
-        gives.append(Result("", operands[base].many, True, declared.may_share.get(name), None, None, name))
+        gives.append(Result("", operands[base].many, True, declared.may_share.get(name), declared.view_of.get(name), None, name))
     kernel = declared.kernel
     count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(kernel).parameters.values()) - 1
     if count != len(takes):
@@ -421,7 +421,7 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
         for at in sources:
             spec = specs[at]
             out.append(None if spec is None else spec.like() if isinstance(spec, Spec) else tuple(s.like() for s in spec))
-        return tuple(out)
+        return out[0] if len(out) == 1 else tuple(out)
 
     return infer_shape
 

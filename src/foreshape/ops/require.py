@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from foreshape.dims import Size, bounds, equal, evaluate, is_symbol, less_equal
+from foreshape.dims import Size, bounds, equal, evaluate, is_symbol, less_equal, symbol
 from foreshape.errors import DescriptionError, ShapeError
+
+PLACEHOLDER = "?"
+"""How the names of the symbols begin that `unknown_size` makes."""
 
 
 class RuleError(Exception):
@@ -108,6 +111,15 @@ def axis_of(axis: int, rank: int, what: str = "axis", **sides: int | None) -> in
     if not -rank <= axis < rank:
         raise RuleError(f"{what} must be in [{-rank}, {rank}), not {axis}", sides)
     return axis + rank if axis < 0 else axis
+
+
+def unknown_size(name: str) -> Size:
+    """A size that only the run tells, called ``name`` within the operator.
+
+    A rule is pure and its answer shared by many ops, so the symbol is a placeholder: where the answer is given to an op, it
+    becomes a symbol of that op's own, and two ops never share one.
+    """
+    return symbol(PLACEHOLDER + name)
 
 
 def require_rank(rank: int, spec: Any, slot: str) -> None:

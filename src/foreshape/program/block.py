@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import equal
 from foreshape.errors import DescriptionError, SchemaError, ShapeError
 from foreshape.infer.messages import describe_failure
-from foreshape.infer.rules import Answer, Key, Slot, answer, replace_symbols
+from foreshape.infer.rules import Answer, Key, Slot, answer, named_after, replace_symbols
 from foreshape.ops.operator import Operator, get
 from foreshape.ops.require import RuleError
 from foreshape.program.call_site import Site, here
@@ -198,12 +198,18 @@ class Block:
             key = replace_symbols(key, known)
         try:
             found = answer(operator, key)
+            if found.unknown:
+                if make and prefix is None:
+                    prefix = self.program.unique_name(op.type)
+                found = named_after(found, self._first_name(op, operator, found, prefix))
             if found.conditions:
                 site = op.call_site
                 for condition in found.conditions:
                     self.program.guards.add(condition, op.type, site)
                 if self.program.guards.known is not known:
                     found = answer(operator, replace_symbols(key, self.program.guards.known))
+                    if found.unknown:
+                        found = named_after(found, self._first_name(op, operator, found, prefix))
         except RuleError as error:
             raise describe_failure(error, op.type, self._views(op), op.call_site) from None
         except ShapeError as error:
@@ -249,6 +255,19 @@ class Block:
         if found is None:
             raise _placed(SchemaError(f"the input {name!r} is not described in block {self.idx} or its parents"), op.type, op.site)
         return found
+
+    def _first_name(self, op: Op, operator: Operator, found: Answer, prefix: str | None) -> str:
+        """The name of the op's first result, after which the sizes are named that only its run tells; made where there is none."""
+        outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
+        for result in operator.schema.results:
+            for name in outputs.get(result.name) or ():
+                if name and name != EMPTY:
+                    return name
+        for result, given in zip(operator.schema.results, found.results, strict=True):
+            if given and not result.optional and prefix is not None:
+                outputs[result.name] = [self.program.unique_name(prefix + ".tmp") for _ in (given if isinstance(given, tuple) else (given,))]
+                return outputs[result.name][0]
+        return op.type
 
     def _set_results(self, op: Op, operator: Operator, found: Answer, make: bool, prefix: str | None) -> None:
         outputs = op._outputs  # pyright: ignore[reportPrivateUsage]

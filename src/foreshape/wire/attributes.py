@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from foreshape.errors import FormatError
-from foreshape.ops.attributes import AttrType
+from foreshape.ops.attributes import AttrType, Raw
 from foreshape.ops.operator import Attributes
 from foreshape.program.call_site import Site
 from foreshape.wire import framework_pb2 as pb
@@ -88,7 +88,12 @@ def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any
     if len(UnknownFieldSet(attr)):
         return Raw(attr.SerializePartialToString())
     if type in (AttrType.SCALAR, AttrType.SCALARS):
-        return Raw(attr.SerializePartialToString())
+        data = attr.SerializePartialToString()
+        numbers = tuple(_scalar_value(s) for s in (attr.scalars if type is AttrType.SCALARS else (attr.scalar,)))
+        value: Any = numbers if type is AttrType.SCALARS else numbers[0]
+        if None not in numbers and _message(attr.name, type, value).SerializeToString(deterministic=True) == data:
+            return value
+        return Raw(data)
     if type in _LISTS:
         return tuple(getattr(attr, field))
     if not attr.HasField(field):
@@ -96,36 +101,44 @@ def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any
     return getattr(attr, field)
 
 
-class Raw:
-    """An attribute whose message holds more than this reader knows: kept as it is."""
+def _scalar_value(scalar: pb.Scalar) -> bool | int | float | complex | None:
+    """The number in a Scalar message, whose Python type is the message's own; None where there is none."""
+    if scalar.type == pb.Scalar.BOOLEAN:
+        return scalar.b
+    if scalar.type == pb.Scalar.LONG:
+        return scalar.i
+    if scalar.type == pb.Scalar.FLOAT64:
+        return scalar.r
+    return complex(scalar.c.r, scalar.c.i) if scalar.type == pb.Scalar.COMPLEX128 else None
 
-    __slots__ = ("data",)
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+def _scalar(value: bool | int | float | complex) -> pb.Scalar:
+    if isinstance(value, bool):
+        return pb.Scalar(type=pb.Scalar.BOOLEAN, b=value)
+    if isinstance(value, int):
+        return pb.Scalar(type=pb.Scalar.LONG, i=value)
+    if isinstance(value, float):
+        return pb.Scalar(type=pb.Scalar.FLOAT64, r=value)
+    return pb.Scalar(type=pb.Scalar.COMPLEX128, c=pb.Complex(r=value.real, i=value.imag))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Raw) and self.data == other.data
 
-    def __hash__(self) -> int:
-        return hash(self.data)
-
-    def __repr__(self) -> str:
-        return f"<{len(self.data)} bytes>"
+def _message(name: str, type: AttrType, value: Any) -> pb.OpDesc.Attr:
+    message = pb.OpDesc.Attr(name=name, type=int(type))  # pyright: ignore[reportArgumentType]
+    field = _FIELD[type]
+    if type is AttrType.SCALARS:
+        message.scalars.extend([_scalar(v) for v in value])
+    elif type is AttrType.SCALAR:
+        message.scalar.CopyFrom(_scalar(value))
+    elif type in _LISTS:
+        getattr(message, field).extend(value)
+    else:
+        setattr(message, field, value)
+    return message
 
 
 def encode_attribute(name: str, type: AttrType, value: Any) -> bytes:
     """One attribute as a field of OpDesc."""
-    if isinstance(value, Raw):
-        body = value.data
-    else:
-        message = pb.OpDesc.Attr(name=name, type=int(type))  # pyright: ignore[reportArgumentType]
-        field = _FIELD[type]
-        if type in _LISTS:
-            getattr(message, field).extend(value)
-        else:
-            setattr(message, field, value)
-        body = message.SerializeToString(deterministic=True)
+    body = value.data if isinstance(value, Raw) else _message(name, type, value).SerializeToString(deterministic=True)
     from foreshape.wire.scan import delimited
 
     return delimited(b"\x22", body)
