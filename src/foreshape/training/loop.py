@@ -10,11 +10,12 @@ from typing import Any
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.optimizer import Optimizer
+from foreshape.passes import for_test
 from foreshape.program import Program, Variable, default_startup_program
 from foreshape.training.checkpoint import Checkpoint, Position, State, as_checkpoint
 from foreshape.training.data import Batch, Data, as_data, batch_examples
 from foreshape.training.history import History
-from foreshape.training.program import for_test, initialise_missing, minimise_once, scalar_loss
+from foreshape.training.program import initialise_missing, minimise_once, scalar_loss
 from foreshape.training.progress import Quiet, shown
 from foreshape.training.random_state import random_state, set_global_state
 
@@ -43,7 +44,8 @@ def train(
             number, or from the global generators of numpy, torch and Python, which are put back.
         optimizer: ``SGD(0.01)`` where it is left out.
         batch_size: of arrays; the last batch of an epoch may be smaller.
-        metrics: name -> variable; averaged over the examples of each epoch.
+        metrics: name -> variable; averaged over the examples of each epoch, and over the validation data those that the copy for
+            inference has.
         validation: data as above, measured after each epoch on a copy of the program for inference.
         checkpoint: a folder, or a `Checkpoint`: what a killed run needs to go on, when it is started again, as if never killed.
         seed: of the order of the examples, and of the executor that is made where none is given.
@@ -171,12 +173,13 @@ class _Run:
             return {}
         program, data = self.evaluation
         before = random_state(self.executor)
+        names = {"loss": self.loss.name} | {n: m.name for n, m in self.metrics.items() if m.name in program.global_block.vars}
         sums: dict[str, float] = {}
         total = 0
         for batch in data.epoch(1):
             count = batch_examples(batch)
             total += count
-            for name, value in zip(("loss", *self.metrics), self.executor.run(program, batch, self.fetch, self.scope), strict=True):
+            for name, value in zip(names, self.executor.run(program, batch, list(names.values()), self.scope), strict=True):
                 _add(sums, f"validation {name}", _mean(value), count)
         self.executor.set_random_state(before.executor)
         set_global_state(before)

@@ -1,4 +1,4 @@
-"""What training asks of a program: the loss as one number, the updates, what to initialise, and a copy for evaluation."""
+"""What training asks of a program: the loss as one number, the updates, what to initialise."""
 
 from __future__ import annotations
 
@@ -108,15 +108,3 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
 def persistables(program: Program) -> list[Variable]:
     """The tensors that outlive a step: parameters, state, statistics; without what feed and fetch use."""
     return [v for v in program.global_block.vars.values() if v.persistable and v.spec.dims is not None]
-
-
-def for_test(program: Program) -> Program:
-    """A copy without gradients and updates, in which dropout and batch norm do what they do in inference."""
-    out = program.clone()
-    for block in out.blocks:
-        for op in list(block.ops):
-            if op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE):
-                block.remove_op(op)
-            elif op.operator is not None and "is_test" in op.operator.schema.attributes:
-                op.set_attribute("is_test", True)
-    return out

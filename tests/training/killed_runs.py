@@ -1,0 +1,210 @@
+"""Runs that are killed and started again. Run as a script, since each run is a forked process of its own that dies by SIGKILL.
+
+    python killed_runs.py boundaries|moments FOLDER
+
+prints a JSON list with what became of each: where it was killed, and whether the restarted run ended with the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.training import Checkpoint, History
+
+EPOCHS, EXAMPLES, BATCH = 3, 37, 8
+STEPS = EPOCHS * -(-EXAMPLES // BATCH)
+
+
+def network() -> tuple[fs.Program, fs.Program, Any]:
+    """A net that draws random numbers in each step, and with optimizer state. Returns main, startup, cost."""
+    main, startup = fs.Program(), fs.Program()
+    with fs.program_guard(main, startup):
+        x, y = layer.data("x", 12), layer.data("y", 1, "int64")
+        noise = main.global_block.apply("uniform_random", {}, {"shape": [64], "min": 0.0, "max": 2.0})
+        noise.stop_gradient = True
+        h = layer.fc(x, 64, "relu") * noise
+        cost = layer.softmax_with_cross_entropy(layer.fc(h, 5), y)
+    return main, startup, cost
+
+
+def arrays() -> dict[str, Any]:
+    rng = np.random.RandomState(3)
+    return {"x": rng.randn(EXAMPLES, 12).astype("float32"), "y": rng.randint(0, 5, (EXAMPLES, 1))}
+
+
+def drawn() -> Iterator[dict[str, Any]]:
+    """Batches that draw from numpy's and Python's global generators, as a user's augmentation would."""
+    whole = arrays()
+    order = np.random.permutation(EXAMPLES)
+    for start in range(0, EXAMPLES, BATCH):
+        rows = order[start : start + BATCH]
+        yield {"x": whole["x"][rows] + np.float32(random.gauss(0.0, 0.1)) + np.random.randn(len(rows), 12).astype("float32") * 0.1, "y": whole["y"][rows]}
+
+
+def run(folder: Path | None, every: int | None = 1, data: Any = None, **more: Any) -> tuple[str, History]:
+    """Train from the beginning, or from the folder's checkpoint. Returns a digest of all values, and the history."""
+    np.random.seed(11)
+    random.seed(12)
+    _, startup, cost = network()
+    scope = fs.Scope()
+    history = fs.train(
+        cost, data if data is not None else arrays(), optimizer=fs.optimizer.Momentum(0.05, 0.9), epochs=EPOCHS, batch_size=BATCH, scope=scope,
+        startup=startup, progress=False, checkpoint=Checkpoint(folder, every=every) if folder is not None else None, **more,
+    )  # fmt: skip
+    digest = hashlib.sha256(np.array(history.losses).tobytes())
+    for name in scope.names():
+        digest.update(name.encode() + scope.get(name).tobytes())
+    return digest.hexdigest(), history
+
+
+class Boundaries:
+    """Calls ``stop`` at the nth place where a checkpoint touches the disk: before or in the middle of a write, before a flush, a
+    rename, a removal, and after each."""
+
+    NAMES = ("fsync", "replace", "unlink", "chmod")
+
+    def __init__(self, at: int, stop: Callable[[str], None]) -> None:
+        self.at, self.stop, self.count = at, stop, 0
+        self.before: dict[str, Any] = {}
+
+    def reach(self, what: str) -> None:
+        self.count += 1
+        if self.count == self.at:
+            self.stop(what)
+
+    def __enter__(self) -> Boundaries:
+        self.before = {n: getattr(os, n) for n in (*self.NAMES, "fdopen")} | {"mkstemp": tempfile.mkstemp}
+        for name in self.NAMES:
+            setattr(os, name, self._around(name))
+        os.fdopen = self._fdopen  # type: ignore[assignment]
+        tempfile.mkstemp = self._mkstemp  # type: ignore[assignment]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        tempfile.mkstemp = self.before.pop("mkstemp")
+        for name, function in self.before.items():
+            setattr(os, name, function)
+
+    def _around(self, name: str) -> Any:
+        def call(*args: Any, **named: Any) -> Any:
+            self.reach(f"before {name}")
+            out = self.before[name](*args, **named)
+            self.reach(f"after {name}")
+            return out
+
+        return call
+
+    def _mkstemp(self, *args: Any, **named: Any) -> Any:
+        self.reach("before mkstemp")
+        return self.before["mkstemp"](*args, **named)
+
+    def _fdopen(self, handle: int, mode: str = "r", *args: Any, **named: Any) -> Any:
+        file = self.before["fdopen"](handle, mode, *args, **named)
+        return _File(file, self) if "w" in mode else file
+
+
+class _File:
+    """A file whose writes can stop in the middle."""
+
+    def __init__(self, file: Any, boundaries: Boundaries) -> None:
+        self.file, self.boundaries = file, boundaries
+
+    def __enter__(self) -> _File:
+        self.file.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self.file.__exit__(*error)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def write(self, data: Any) -> int:
+        half = len(data) // 2
+        self.file.write(data[:half])
+        self.file.flush()
+        self.boundaries.reach("in the middle of a write")
+        self.file.write(data[half:])
+        return len(data)
+
+
+def kill(what: str) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forked(job: Callable[[], str], out: Path, after: float | None = None) -> str | None:
+    """What a job gives in a process of its own, killed ``after`` seconds; None where it was killed."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            out.write_text(job())
+            code = 0
+        finally:
+            os._exit(code)
+    if after is not None:
+        time.sleep(after)
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return None
+    if os.waitstatus_to_exitcode(status):
+        raise SystemExit("a run failed; see above")
+    return out.read_text()
+
+
+def boundaries(folder: Path) -> list[dict[str, Any]]:
+    """Kill at each of the first boundaries, and at some later ones; restart each time."""
+    out = folder / "out"
+    want = forked(lambda: run(None)[0], out)
+    results: list[dict[str, Any]] = []
+    for at in [*range(1, 37), 60, 75, 90]:
+        place = folder / f"at-{at}"
+
+        def killed(at: int = at, place: Path = place) -> str:
+            with Boundaries(at, kill):
+                return run(place)[0]
+
+        first = forked(killed, out)
+        again = forked(lambda place=place: run(place)[0], out)
+        results.append({"at": at, "killed": first is None, "same": again == want, "left": sorted(p.name for p in place.iterdir())})
+    return results
+
+
+def moments(folder: Path) -> list[dict[str, Any]]:
+    """Kill at random moments, again and again, until the run has ended; with data that draw from global generators."""
+    out, rng = folder / "out", random.Random(5)
+    start = time.perf_counter()
+    want = forked(lambda: run(None, data=drawn)[0], out)
+    results: list[dict[str, Any]] = []
+    whole = time.perf_counter() - start
+    for chain in range(4):
+        place, kills, got = folder / f"chain-{chain}", 0, None
+        while got is None:
+            # up to a limit: a machine that is slow now would never let the run end
+            wait = rng.uniform(0.3, 1.3) * whole if kills < 12 else None
+            got = forked(lambda place=place, every=1 + chain: run(place, every, drawn)[0], out, after=wait)
+            kills += got is None
+        results.append({"kills": kills, "same": got == want})
+    return results
+
+
+if __name__ == "__main__":
+    import torch  # in the parent, so that the runs need not import it again
+
+    torch.set_num_threads(1)
+    print(json.dumps({"boundaries": boundaries, "moments": moments}[sys.argv[1]](Path(sys.argv[2]))))
