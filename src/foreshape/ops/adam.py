@@ -77,16 +77,16 @@ class Adam(Update):
         beta2 = self.beta2 if Beta2Tensor is None else Beta2Tensor.item()
         epsilon = self.epsilon if EpsilonTensor is None else EpsilonTensor.item()
         target = Param if MasterParam is None else MasterParam
-        lazy = self.lazy_mode and isinstance(Grad, Rows)
-        if lazy:
-            if not len(Grad.rows):
+        touched = Grad if self.lazy_mode and isinstance(Grad, Rows) else None
+        if touched is not None:
+            if not len(touched.rows):
                 return out
             self._advance(Beta1Pow, Beta2Pow, beta1, beta2)
         rate, decay = self._rates(number(LearningRate))
         rate, epsilon = corrected(rate, epsilon, number(Beta1Pow), number(Beta2Pow))
         settings = beta1, beta2, rate, epsilon, decay
-        if lazy:
-            rows = Grad.merged()
+        if touched is not None:
+            rows = touched.merged()
             ids = rows.rows
             parts = [t.index_select(0, ids) for t in (target, Moment1, Moment2)]
             adam_step(parts[0], rows.values, parts[1], parts[2], *settings)
@@ -165,8 +165,8 @@ def corrected(rate: Any, epsilon: float, power1: Any, power2: Any) -> tuple[Any,
         ExecutionError: powers that are not below one.
     """
     if not isinstance(power2, float) or not isinstance(power1, float):  # on a device: tensors, and no waiting for their values
-        root: Any = torch.sqrt(1.0 - power2)
-        return rate * root / (1.0 - power1), epsilon * root
+        on_device: Any = (1.0 - power2) ** 0.5
+        return rate * on_device / (1.0 - power1), epsilon * on_device
     if not (power1 < 1.0 and power2 <= 1.0):
         raise ExecutionError(f"Beta1Pow and Beta2Pow must be below 1; seen {power1} and {power2}")
     root = math.sqrt(1.0 - power2)
@@ -211,7 +211,8 @@ def _exact_rows(param: Tensor, grad: Rows, moment1: Tensor, moment2: Tensor, set
     size = max(1, min(height, _BLOCK_ELEMENTS // max(1, param.shape[1:].numel())))
     block = torch.zeros((size, *param.shape[1:]), dtype=moment1.dtype, device=param.device)
     starts = range(0, height, size)
-    ends: list[int] = torch.searchsorted(ids, torch.tensor([min(s + size, height) for s in starts], device=ids.device)).tolist()  # pyright: ignore[reportUnknownMemberType]
+    edges = torch.tensor([min(s + size, height) for s in starts], device=ids.device)
+    ends: list[int] = torch.searchsorted(ids, edges).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     values = grad.values.to(moment1.dtype)
     first = 0
     for start, last in zip(starts, ends, strict=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.dims import symbol
 from foreshape.ops import DENSE_OR_ROWS, NUMERIC, ZERO_GRADIENT, Operator, f32, operand, result, sample
+from foreshape.ops.require import unknown_size
 from foreshape.ops.rows import Rows
 from foreshape.spec import SELECTED_ROWS, Kind, Spec
 
@@ -43,7 +43,7 @@ class GetTensorFromSelectedRows(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         dims = X.known_dims
-        return X.dense((symbol("X.rows"), *dims[1:]) if X.kind is SELECTED_ROWS else dims)
+        return X.dense((unknown_size("rows"), *dims[1:]) if X.kind is SELECTED_ROWS else dims)
 
     def kernel(self, X: Tensor | Rows) -> Tensor:
         return X.values if isinstance(X, Rows) else X

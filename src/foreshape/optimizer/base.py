@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from foreshape.backward import append_backward
 from foreshape.dims import Size
@@ -12,6 +12,9 @@ from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
 from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard
 from foreshape.spec import FP32, DType, tensor
+
+UpdateOp: TypeAlias = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
+"""The update op of one parameter: type, inputs, outputs, attributes."""
 
 
 class Optimizer:
@@ -63,7 +66,7 @@ class Optimizer:
 
     # --- what a subclass defines
 
-    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         """The update op of one parameter: type, inputs, outputs, attributes."""
         raise TypeError(f"{type(self).__name__} does not say how it updates")
 

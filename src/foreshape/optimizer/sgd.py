@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from foreshape.optimizer.base import Optimizer
+from foreshape.optimizer.base import Optimizer, UpdateOp
 from foreshape.program import Variable
 
 
 class SGD(Optimizer):
     """parameter -= learning_rate * gradient."""
 
-    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         return "sgd", {"Param": parameter, "Grad": gradient, "LearningRate": rate}, {"ParamOut": parameter}, {}

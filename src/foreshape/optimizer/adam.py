@@ -1,0 +1,64 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foreshape.layer.parameter import settings
+from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.program import Variable
+
+
+class Adam(Optimizer):
+    """Steps by the mean of the gradients over the root of the mean of their squares (Kingma and Ba, 2015).
+
+    Args:
+        learning_rate: a number, a variable, or a schedule.
+        beta1, beta2: the parts of the two means that stay in a step.
+        epsilon: what is added to the root.
+        lazy_mode: of sparse gradients, update only the rows that are there, their means included.
+        weight_decay, clip: as of `Optimizer`.
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_mode: bool = False, *,
+        weight_decay: float | None = None, clip: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+        self.lazy_mode = lazy_mode
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        moment1 = self.accumulator(parameter, "moment1")
+        moment2 = self.accumulator(parameter, "moment2")
+        power1 = self.accumulator(parameter, "beta1_pow_acc", self.beta1, (1,))
+        power2 = self.accumulator(parameter, "beta2_pow_acc", self.beta2, (1,))
+        inputs = {"Param": parameter, "Grad": gradient, "LearningRate": rate, "Moment1": moment1, "Moment2": moment2, "Beta1Pow": power1, "Beta2Pow": power2}
+        outputs = {"ParamOut": parameter, "Moment1Out": moment1, "Moment2Out": moment2, "Beta1PowOut": power1, "Beta2PowOut": power2}
+        return "adam", inputs, outputs, {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon, "lazy_mode": self.lazy_mode}
+
+
+class AdamW(Adam):
+    """Adam, after each parameter was made smaller by learning_rate * weight_decay of itself (Loshchilov and Hutter, 2019).
+
+    Args:
+        weight_decay: the decay of each parameter.
+        apply_decay_param_fun: from a parameter's name to whether it decays; all do where it is left out.
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.01,
+        lazy_mode: bool = False, *, apply_decay_param_fun: Callable[[str], bool] | None = None, clip: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, beta1, beta2, epsilon, lazy_mode, clip=clip)
+        self.coefficient = weight_decay
+        self.apply_decay_param_fun = apply_decay_param_fun
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        _, inputs, outputs, attrs = super().update(parameter, gradient, rate)
+        given = settings(parameter.block.program).get(parameter.name)
+        decays = given is None or given.need_decay
+        if self.apply_decay_param_fun is not None:
+            decays = decays and self.apply_decay_param_fun(parameter.name)
+        return "adamw", inputs, outputs, attrs | {"coeff": self.coefficient, "with_decay": decays}

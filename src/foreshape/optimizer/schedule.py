@@ -1,0 +1,193 @@
+"""Learning rates that change with the step: each schedule appends ops that compute the rate from a counter of steps.
+
+The counter ``@LR_DECAY_COUNTER@`` is persistable, so that a resumed run goes on where it was; all schedules of a program share it, and
+it is 0 in the first step. A schedule is given to an optimizer as its learning rate. Formulas are PaddlePaddle's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.errors import SchemaError
+from foreshape.layer.initializer import Constant
+from foreshape.layer.parameter import initialise
+from foreshape.program import Program, Role, Variable, program_guard
+from foreshape.program.program import current_block
+from foreshape.spec import FP32, INT64, tensor
+
+COUNTER = "@LR_DECAY_COUNTER@"
+
+
+class Schedule:
+    """The base: `append` appends a schedule's ops to a program and returns the rate, fp32 ``[1]``."""
+
+    def append(self, program: Program) -> Variable:
+        before = program.role
+        program.role = Role.LEARNING_RATE
+        try:
+            with program_guard(program):
+                return self.rate(_step(program))
+        finally:
+            program.role = before
+
+    def rate(self, step: Variable) -> Variable:
+        """The rate at ``step``, an fp32 variable ``[1]`` that counts from 0."""
+        raise TypeError(f"{type(self).__name__} does not say what its rate is")
+
+
+class _Decay(Schedule):
+    """The base of those that decay by ``decay_rate`` every ``decay_steps``; with ``staircase`` in jumps."""
+
+    def __init__(self, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> None:
+        self.learning_rate, self.decay_rate = float(learning_rate), float(decay_rate)
+        self.decay_steps = _positive(type(self).__name__, "decay_steps", decay_steps)
+        self.staircase = staircase
+
+    def _periods(self, step: Variable) -> Variable:
+        periods = step / self.decay_steps
+        return _whole(periods) if self.staircase else periods
+
+
+class ExponentialDecay(_Decay):
+    """learning_rate * decay_rate ^ (step / decay_steps)."""
+
+    def rate(self, step: Variable) -> Variable:
+        return _apply("elementwise_pow", X=_number(self.decay_rate), Y=self._periods(step)) * self.learning_rate
+
+
+class NaturalExpDecay(_Decay):
+    """learning_rate * exp(-decay_rate * step / decay_steps)."""
+
+    def rate(self, step: Variable) -> Variable:
+        return _apply("exp", X=self._periods(step) * -self.decay_rate) * self.learning_rate
+
+
+class InverseTimeDecay(_Decay):
+    """learning_rate / (1 + decay_rate * step / decay_steps)."""
+
+    def rate(self, step: Variable) -> Variable:
+        return self.learning_rate / (self._periods(step) * self.decay_rate + 1.0)
+
+
+class PolynomialDecay(Schedule):
+    """(learning_rate - end_learning_rate) * (1 - step / decay_steps) ^ power + end_learning_rate.
+
+    After ``decay_steps`` the rate stays at the end; with ``cycle`` it begins again, with twice, three times, ... as many steps.
+    """
+
+    def __init__(self, learning_rate: float, decay_steps: float, end_learning_rate: float = 0.0001, power: float = 1.0, cycle: bool = False) -> None:
+        self.learning_rate, self.end, self.power, self.cycle = float(learning_rate), float(end_learning_rate), float(power), cycle
+        self.decay_steps = _positive("PolynomialDecay", "decay_steps", decay_steps)
+
+    def rate(self, step: Variable) -> Variable:
+        if self.cycle:
+            # the number of cycles begun, rounded up, at least one; -floor(-x) is the rounding up
+            periods = step / self.decay_steps
+            begun = _whole(periods)
+            begun = begun + _apply("cast", {"in_dtype": 0, "out_dtype": FP32.code}, X=_apply("greater_than", X=periods, Y=begun))
+            part = periods / _apply("elementwise_max", X=begun, Y=_number(1.0))
+        else:
+            part = _apply("elementwise_min", X=step, Y=_number(self.decay_steps)) / self.decay_steps
+        return (1.0 - part) ** self.power * (self.learning_rate - self.end) + self.end
+
+
+class PiecewiseDecay(Schedule):
+    """``values[i]`` until step ``boundaries[i]``, ``values[-1]`` after the last boundary.
+
+    Raises:
+        SchemaError: boundaries that do not rise, or not one value more than boundaries.
+    """
+
+    def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
+        self.boundaries, self.values = [int(b) for b in boundaries], [float(v) for v in values]
+        if len(self.values) != len(self.boundaries) + 1:
+            raise SchemaError(f"PiecewiseDecay needs one value more than boundaries; seen {len(self.values)} and {len(self.boundaries)}")
+        if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
+            raise SchemaError(f"the boundaries of PiecewiseDecay must rise; seen {self.boundaries}")
+
+    def rate(self, step: Variable) -> Variable:
+        out = _number(self.values[-1])
+        for boundary, value in zip(reversed(self.boundaries), reversed(self.values[:-1]), strict=True):
+            out = _where(step < _number(boundary), _number(value), out)
+        return out
+
+
+class CosineDecay(Schedule):
+    """learning_rate / 2 * (cos(epoch * pi / epochs) + 1), where epoch = floor(step / step_each_epoch) (Loshchilov and Hutter, 2017)."""
+
+    def __init__(self, learning_rate: float, step_each_epoch: float, epochs: float) -> None:
+        self.learning_rate = float(learning_rate)
+        self.step_each_epoch = _positive("CosineDecay", "step_each_epoch", step_each_epoch)
+        self.epochs = _positive("CosineDecay", "epochs", epochs)
+
+    def rate(self, step: Variable) -> Variable:
+        epoch = _whole(step / self.step_each_epoch)
+        return (_apply("cos", X=epoch * (math.pi / self.epochs)) + 1.0) * (0.5 * self.learning_rate)
+
+
+class NoamDecay(Schedule):
+    """learning_rate * d_model^-0.5 * min(n^-0.5, n * warmup_steps^-1.5), where n counts steps from 1 (Vaswani et al., 2017)."""
+
+    def __init__(self, d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> None:
+        self.learning_rate = float(learning_rate)
+        self.d_model = _positive("NoamDecay", "d_model", d_model)
+        self.warmup_steps = _positive("NoamDecay", "warmup_steps", warmup_steps)
+
+    def rate(self, step: Variable) -> Variable:
+        n = step + 1.0
+        smaller = _apply("elementwise_min", X=n**-0.5, Y=n * self.warmup_steps**-1.5)
+        return smaller * (self.learning_rate * self.d_model**-0.5)
+
+
+class LinearWarmup(Schedule):
+    """From ``start_lr`` in a line to ``end_lr`` during ``warmup_steps``, then ``learning_rate``, a number or a schedule."""
+
+    def __init__(self, learning_rate: float | Schedule, warmup_steps: float, start_lr: float, end_lr: float) -> None:
+        self.learning_rate = learning_rate if isinstance(learning_rate, Schedule) else float(learning_rate)
+        self.warmup_steps = _positive("LinearWarmup", "warmup_steps", warmup_steps)
+        self.start, self.end = float(start_lr), float(end_lr)
+
+    def rate(self, step: Variable) -> Variable:
+        given = self.learning_rate
+        after = given.rate(step) if isinstance(given, Schedule) else _number(given)
+        warm = step * ((self.end - self.start) / self.warmup_steps) + self.start
+        return _where(step < _number(self.warmup_steps), warm, after)
+
+
+def _positive(what: str, name: str, value: float) -> float:
+    if not value > 0:
+        raise SchemaError(f"{what} needs {name} above 0; seen {value}")
+    return float(value)
+
+
+def _step(program: Program) -> Variable:
+    """The counter as fp32 ``[1]``: 0 in the first step. Its increment is the program's first op."""
+    block = program.global_block
+    counter = block.vars.get(COUNTER)
+    if counter is None:
+        counter = block.create_variable(COUNTER, tensor(INT64, 1), persistable=True, stop_gradient=True)
+        initialise(counter, Constant(-1))
+        block.append_op("increment", {"X": counter}, {"Out": counter}, {"step": 1.0}, index=0)
+    step = _apply("cast", {"in_dtype": INT64.code, "out_dtype": FP32.code}, X=counter)
+    step.stop_gradient = True
+    return step
+
+
+def _apply(type: str, attrs: dict[str, Any] | None = None, /, **inputs: Variable) -> Variable:
+    out: Variable = current_block().apply(type, inputs, attrs)
+    return out
+
+
+def _number(value: float) -> Variable:
+    return _apply("fill_constant", {"shape": [1], "dtype": FP32.code, "value": float(value), "str_value": repr(float(value))})
+
+
+def _whole(x: Variable) -> Variable:
+    """``x``, which is not negative, rounded down."""
+    return _apply("floor", X=x)
+
+
+def _where(condition: Variable, x: Variable, y: Variable) -> Variable:
+    return _apply("where", Condition=condition, X=x, Y=y)
