@@ -129,6 +129,19 @@ def kind(of: object) -> Kind:
     return found
 
 
+_OTHER_KINDS: dict[tuple[str, int], Kind] = {}
+
+
+def other_kind(name: str, code: int) -> Kind:
+    """A kind that the file format has and this project has no use for: kept under its own name and number."""
+    found = _OTHER_KINDS.get((name, code))
+    if found is None:
+        if len(_OTHER_KINDS) >= 1024:
+            _OTHER_KINDS.clear()
+        found = _OTHER_KINDS[name, code] = Kind(name, code)
+    return found
+
+
 class Unknown:
     """`UNK`: a dim without a name. It compares equal to -1 and to every symbolic dim, so that shapes can be asserted."""
 

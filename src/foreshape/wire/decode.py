@@ -6,6 +6,7 @@ from foreshape.errors import FormatError
 from foreshape.program.block import Block
 from foreshape.program.op import Op
 from foreshape.program.program import Program
+from foreshape.program.structure import check_structure, link_makers
 from foreshape.program.variable import Variable
 from foreshape.wire.attributes import Tail, decode_tail
 from foreshape.wire.limits import DEFAULT_LIMITS, Budget, Limits
@@ -57,8 +58,11 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
     program.blocks = [Block(program, at, 0) for at in range(len(spans))]
     for block, (start, stop) in zip(program.blocks, spans, strict=True):
         _block(data, start, stop, block, budget)
-    _check_structure(program, budget.limits)
-    _link(program)
+    check_structure(program, budget.limits.depth)
+    link_makers(program)
+    for block in program.blocks:
+        for at, variable in enumerate(block.vars.values()):
+            _check_dims(variable, f"blocks[{block.idx}].vars[{at}]")
     program.mark_loaded()
     return program
 
@@ -216,49 +220,8 @@ def _slot(data: bytes, at: int, end: int, into: dict[str, list[str]], block: Blo
     into[slot] = names
 
 
-def _check_structure(program: Program, limits: Limits) -> None:
-    blocks = program.blocks
-    depth = [0] * len(blocks)
-    if blocks[0].parent_idx >= 0:
-        raise FormatError(f"blocks[0]: the global block has no parent; seen parent {blocks[0].parent_idx}")
-    for block in blocks[1:]:
-        if not 0 <= block.parent_idx < block.idx:
-            raise FormatError(f"blocks[{block.idx}]: its parent must be an earlier block, not {block.parent_idx}")
-        depth[block.idx] = depth[block.parent_idx] + 1
-        if depth[block.idx] > limits.depth:
-            raise FormatError(f"blocks[{block.idx}]: blocks are nested more than {limits.depth} deep (Limits.depth)")
-    owner: dict[int, Op] = {}
-    for block in blocks:
-        for at, op in enumerate(block.ops):
-            for index in op.sub_block_indices():
-                place = f"blocks[{block.idx}].ops[{at}] ({op.type})"
-                if not block.idx < index < len(blocks):
-                    raise FormatError(f"{place}: its sub-block must be a later block of the program, not {index}")
-                if index in owner and owner[index] is not op:
-                    raise FormatError(f"{place}: the block {index} belongs to another {owner[index].type} already")
-                owner[index] = op
-
-
-def _link(program: Program) -> None:
-    """Say of each variable which op makes it: the first that writes it and does not read it."""
-    for block in program.blocks:
-        local = block.vars
-        for op in block.ops:
-            for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
-                for name in names:
-                    variable = local.get(name)
-                    if variable is None:
-                        variable = block.find(name)
-                    if variable is not None and variable.op is None and not any(name in x for x in op._inputs.values()):  # pyright: ignore[reportPrivateUsage]
-                        variable.op = op
-        for at, variable in enumerate(local.values()):
-            _check_dims(variable, f"blocks[{block.idx}].vars[{at}]")
-
-
 def _check_dims(variable: Variable, where: str) -> None:
     """Refuse a dim below -1, but in what an op makes: there PaddlePaddle writes products with -1, such as -6, for unknown."""
     declared = variable._declared  # pyright: ignore[reportPrivateUsage]
     if declared is not None and declared.negative is not None and (variable.op is None or variable.persistable):
         raise FormatError(f"{where} ({variable.name[:60]!r}): a dim must be at least 0, or -1 for unknown, not {declared.negative}")
-
-

@@ -89,12 +89,13 @@ def _op(op: Op) -> bytes:
             body = delimited(b"\x0a", _name(slot)) + b"".join([delimited(b"\x12", _name(n)) for n in names])
             parts.append(delimited(tag, body))
     parts.append(delimited(b"\x1a", _name(op.type)))
-    before, between, after, has_role = _attributes(op.attributes)
-    if has_role:
-        parts += [before, encode_attribute("op_role", AttrType.INT, op.role), between]
-        parts += [encode_attribute("op_role_var", AttrType.STRINGS, op.role_variables), after]
-    else:
-        parts.append(before)
+    for piece in _attributes(op.attributes):
+        if isinstance(piece, bytes):
+            parts.append(piece)
+        elif piece == "op_role":
+            parts.append(encode_attribute("op_role", AttrType.INT, op.role))
+        else:
+            parts.append(encode_attribute("op_role_var", AttrType.STRINGS, op.role_variables))
     if op.is_target:
         parts.append(b"\x28\x01")
     site = _saved_site(op.site)
@@ -104,16 +105,20 @@ def _op(op: Op) -> bytes:
     return b"".join(parts)
 
 
-def _attributes(attributes: Attributes) -> tuple[bytes, bytes, bytes, bool]:
-    """The serialised attributes before, between and after ``op_role`` and ``op_role_var``; kept with the set."""
-    kept = attributes.wire
+def _attributes(attributes: Attributes) -> list[bytes | str]:
+    """The serialised attributes, in pieces around the names of those that each op has of its own; kept with the set."""
+    kept: list[bytes | str] | None = attributes.wire
     if kept is None:
-        parts: list[list[bytes]] = [[], [], []]
-        at = 0
+        kept = []
         for name, type, value in attributes.entries:
             if value is None and name in ("op_role", "op_role_var"):
-                at += 1
+                kept.append(name)
+                continue
+            body = encode_attribute(name, type, value)
+            last = kept[-1] if kept else ""
+            if isinstance(last, bytes):
+                kept[-1] = last + body
             else:
-                parts[at].append(encode_attribute(name, type, value))
-        kept = attributes.wire = (b"".join(parts[0]), b"".join(parts[1]), b"".join(parts[2]), at == 2)
+                kept.append(body)
+        attributes.wire = kept
     return kept

@@ -11,12 +11,10 @@ from foreshape.dims import Size, parse
 from foreshape.errors import ForeshapeError, FormatError
 from foreshape.program.call_site import Site
 from foreshape.program.declared import Declared
-from foreshape.spec import DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind
+from foreshape.spec import DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind, other_kind
 from foreshape.wire import framework_pb2 as pb
 
 _KIND_OF_CODE = {k.code: k for k in KINDS if k.code is not None}
-_RAW_KINDS: dict[int, Kind] = {}
-"""Kinds of the format that this project has no use for: kept under their own name."""
 
 
 class VariableForm:
@@ -43,10 +41,8 @@ class VariableForm:
 
 
 def kind_of_code(code: int) -> Kind:
-    found = _KIND_OF_CODE.get(code) or _RAW_KINDS.get(code)
-    if found is None:
-        found = _RAW_KINDS[code] = Kind(pb.VarType.Type.Name(code), code)  # pyright: ignore[reportArgumentType]
-    return found
+    """The kind of this number; one that this project has no use for is kept under its own name."""
+    return _KIND_OF_CODE.get(code) or other_kind(pb.VarType.Type.Name(code), code)  # pyright: ignore[reportArgumentType]
 
 
 def decode_form(data: bytes, where: str, offset: int) -> VariableForm:

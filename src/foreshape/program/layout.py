@@ -1,0 +1,96 @@
+"""Attribute layouts: which attributes an op carries in which order, apart from their values.
+
+Ops that are described here carry their schema's attributes and the roles, sorted by name. Files carry more, and in their own
+order: the text form writes such an order once per operator, and each op only what differs from the usual values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from foreshape.ops.attributes import AttrType, exact
+from foreshape.ops.operator import Attributes, Operator, find
+
+ROLES: Final[Mapping[str, AttrType]] = {"op_role": AttrType.INT, "op_role_var": AttrType.STRINGS}
+"""The attributes that each op has of its own, not shared with others of equal values."""
+
+
+class Item(NamedTuple):
+    """One place in a layout. Without a type it is of the operator's schema, or a role; with one it has a usual value."""
+
+    name: str
+    type: AttrType | None
+    usual: Any
+
+
+Layout: TypeAlias = tuple[Item, ...]
+Shape: TypeAlias = tuple[tuple[str, AttrType], ...]
+
+
+def own_layout(cls: type[Operator]) -> Layout:
+    """The layout of an op that is described here."""
+    return tuple(Item(name, None, None) for name in sorted({*cls.schema.attributes, *ROLES}))
+
+
+def default_of(cls: type[Operator] | None, item: Item) -> Any:
+    """What an attribute is where the text does not say; the schema's `REQUIRED` where it must say."""
+    if item.type is not None or cls is None or item.name not in cls.schema.attributes:
+        return item.usual
+    return cls.schema.attributes[item.name].default
+
+
+def type_of(cls: type[Operator] | None, item: Item) -> AttrType:
+    """The stored type of an attribute in a layout."""
+    if item.type is not None:
+        return item.type
+    if cls is not None and item.name in cls.schema.attributes:
+        return cls.schema.attributes[item.name].type
+    return ROLES[item.name]
+
+
+def layout_of(attributes: Attributes, cls: type[Operator] | None) -> Layout:
+    """The layout that these attributes are in, their own values being the usual ones."""
+    items: list[Item] = []
+    for name, type, value in attributes.entries:
+        role = value is None and ROLES.get(name) is type
+        schema = cls is not None and name in cls.schema.attributes and cls.schema.attributes[name].type is type
+        items.append(Item(name, None, None) if role or schema else Item(name, type, value))
+    return tuple(items)
+
+
+class Layouts:
+    """The layouts of a program's ops, by operator type, in the order in which they appear."""
+
+    __slots__ = ("_found", "by_type")
+
+    def __init__(self, sets: Iterable[Attributes]) -> None:
+        self.by_type: dict[str, dict[Shape, tuple[int, Layout]]] = {}
+        self._found: dict[int, tuple[int, Layout]] = {}
+        for attributes in sets:
+            if id(attributes) in self._found:
+                continue
+            cls = find(attributes.type)
+            if cls is None:
+                continue
+            shape = tuple((n, t) for n, t, _ in attributes.entries)
+            layouts = self.by_type.setdefault(attributes.type, {})
+            found = layouts.get(shape)
+            if found is None:
+                found = layouts[shape] = (len(layouts) + 1, layout_of(attributes, cls))
+            self._found[id(attributes)] = found
+
+    def of(self, attributes: Attributes) -> tuple[int, Layout]:
+        """The number of the layout among those of its operator, from 1, and the layout."""
+        return self._found[id(attributes)]
+
+    def written(self, type: str) -> list[Layout]:
+        """The layouts of an operator that the text must write: none where all its ops are as described here."""
+        layouts = [layout for _, layout in self.by_type[type].values()]
+        cls = find(type)
+        return [] if cls is not None and layouts == [own_layout(cls)] else layouts
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two attribute values are the same, NaN and signs of zero included."""
+    return exact(a) == exact(b)

@@ -1,0 +1,56 @@
+"""What must hold of the blocks of a program that somebody else wrote, and which op makes which variable."""
+
+from __future__ import annotations
+
+from foreshape.errors import FormatError
+from foreshape.program.op import Op
+from foreshape.program.program import Program
+
+MAX_DEPTH = 64
+"""How deeply sub-blocks may be nested unless a reader is told otherwise."""
+
+
+def check_structure(program: Program, depth_limit: int = MAX_DEPTH) -> None:
+    """Refuse blocks that do not form a tree, and sub-blocks that are not there or that two ops own.
+
+    Raises:
+        FormatError: with the place.
+    """
+    blocks = program.blocks
+    depth = [0] * len(blocks)
+    if blocks[0].parent_idx >= 0:
+        raise FormatError(f"blocks[0]: the global block has no parent; seen parent {blocks[0].parent_idx}")
+    for block in blocks[1:]:
+        if not 0 <= block.parent_idx < block.idx:
+            raise FormatError(f"blocks[{block.idx}]: its parent must be an earlier block, not {block.parent_idx}")
+        depth[block.idx] = depth[block.parent_idx] + 1
+        if depth[block.idx] > depth_limit:
+            raise FormatError(f"blocks[{block.idx}]: blocks are nested more than {depth_limit} deep (Limits.depth)")
+    owner: dict[int, Op] = {}
+    for block in blocks:
+        for at, op in enumerate(block.ops):
+            for index in op.sub_block_indices():
+                place = f"blocks[{block.idx}].ops[{at}] ({op.type})"
+                if not block.idx < index < len(blocks):
+                    raise FormatError(f"{place}: its sub-block must be a later block of the program, not {index}")
+                if index in owner and owner[index] is not op:
+                    raise FormatError(f"{place}: the block {index} belongs to another {owner[index].type} already")
+                owner[index] = op
+
+
+def link_makers(program: Program) -> None:
+    """Say of each variable which op makes it: the first that writes it and does not read it."""
+    for block in program.blocks:
+        local = block.vars
+        for op in block.ops:
+            read: set[str] | None = None
+            for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
+                for name in names:
+                    variable = local.get(name)
+                    if variable is None:
+                        variable = block.find(name)
+                    if variable is not None and variable.op is None:
+                        if read is None:
+                            read = {n for given in op._inputs.values() for n in given}  # pyright: ignore[reportPrivateUsage]
+                        if name not in read:
+                            variable.op = op
