@@ -1,0 +1,84 @@
+"""The reference corpus: programs that PaddlePaddle 2.6.2 built, and what they computed (see README.md beside this file)."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import foreshape as fs
+
+FOLDER = Path(__file__).parent
+REPLAYED = ("lenet", "vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "mlp_momentum", "lenet_bn_adam", "transformer_encoder",
+            "transformer_adamw", "housing_clip_decay", "metrics", "tensor_surgery", "convolution_family")  # fmt: skip
+"""The cases that are computed; of the others only the programs are here."""
+LARGE = ("vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1")
+"""Those that take more than a moment."""
+CASES = tuple(sorted(p.name for p in FOLDER.iterdir() if (p / "case.json").exists()))
+PROGRAMS = tuple(sorted(f"{p.parent.name}/{p.name}" for p in FOLDER.glob("*/*.pdmodel")))
+SAVED = tuple(sorted(p.parent.name for p in FOLDER.glob("*/inference.pdiparams")))
+RELATIVE = 1e-4
+FLOOR = 1e-5
+"""Of the largest magnitude in an array: below that, rounding in another order is all that there is to see."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case: how it is fed, what is fetched of it, and what PaddlePaddle gave."""
+
+    name: str
+    about: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    def path(self, file: str) -> Path:
+        return FOLDER / self.name / file
+
+    @property
+    def feed(self) -> dict[str, np.ndarray]:
+        return {n: self.arrays[f"feed/{n}"] for n in self.about["feeds"]}
+
+    def start(self, executor: fs.Executor) -> fs.Scope:
+        """The state before the first step: the startup program's, with the parameters set by formula."""
+        scope = fs.Scope()
+        executor.run(fs.load_program(self.path("startup.pdmodel")), scope=scope)
+        for name, given in self.about["parameters"].items():
+            scope.set(name, parameter_value(name, given["dims"], str(scope.get(name).dtype)))
+        return scope
+
+
+@cache
+def case(name: str) -> Case:
+    about = json.loads((FOLDER / name / "case.json").read_text())
+    with np.load(FOLDER / name / "io.npz", allow_pickle=False) as file:
+        return Case(name, about, {k: file[k] for k in file.files})
+
+
+def parameter_value(name: str, dims: list[int], dtype: str) -> np.ndarray:
+    """Normal numbers seeded by the parameter's name, scaled by its fan; as the corpus's own maker has it."""
+    value = np.random.RandomState(zlib.crc32(name.encode()) % 2**31).standard_normal(dims)
+    if np.dtype(dtype).kind == "f":
+        if len(dims) > 1:
+            fan = max(1, int(np.prod(dims[1:])))
+            value *= 1.0 / np.sqrt(max(fan, dims[0]) if len(dims) == 2 else fan)
+        else:
+            value *= 0.1
+    return value.astype(dtype)
+
+
+def assert_agrees(seen: Any, expected: np.ndarray, what: str) -> None:
+    """Equal shape; integers equal; floating-point numbers within `RELATIVE`, or `FLOOR` of the largest magnitude."""
+    seen = np.asarray(seen)
+    assert seen.shape == expected.shape, f"{what}: shape {seen.shape}, and PaddlePaddle's is {expected.shape}"
+    if expected.dtype.kind != "f":
+        assert seen.dtype == expected.dtype and np.array_equal(seen, expected), f"{what}: {seen.ravel()[:8]}, and PaddlePaddle's is {expected.ravel()[:8]}"
+        return
+    wide = expected.astype(np.float64)
+    bound = RELATIVE * np.abs(wide) + FLOOR * (np.abs(wide).max() if wide.size else 0.0)
+    excess = np.abs(seen.astype(np.float64) - wide) - bound
+    worst = int(np.argmax(excess)) if excess.size else 0
+    assert excess.size == 0 or excess.max() <= 0, f"{what}: {seen.ravel()[worst]!r} at {worst}, and PaddlePaddle's is {expected.ravel()[worst]!r}"
