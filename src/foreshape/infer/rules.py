@@ -36,14 +36,15 @@ def answer(operator: Operator, key: Key) -> Answer:
     """
     found = operator.cache.get(key)
     if found is None:
-        found = _ask(operator, key)
+        found = ask(operator, key)
         if len(operator.cache) >= _CACHE_LIMIT:
             operator.cache.clear()
         operator.cache[key] = found
     return found
 
 
-def _ask(operator: Operator, key: Key) -> Answer:
+def ask(operator: Operator, key: Key) -> Answer:
+    """As `answer`, without keeping it."""
     schema = operator.schema
     for operand, given in zip(schema.operands, key, strict=True):
         check_operand(operand, given)

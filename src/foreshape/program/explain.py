@@ -1,0 +1,256 @@
+"""Where the dims of a variable come from: op by op, down to the inputs, parameters and attributes that made them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from foreshape.dims import Dim, Size, equal, explain_symbols, substitute, symbol, symbols_of
+from foreshape.errors import ForeshapeError
+from foreshape.infer.rules import Answer, Key, ask, replace_symbols
+from foreshape.ops.operator import Operator
+from foreshape.ops.require import RuleError
+from foreshape.program.literal import escape
+from foreshape.program.op import Op
+from foreshape.program.variable import Variable
+from foreshape.spec import Lod, Spec
+
+MAX_LINES = 200
+"""The most steps that are told of one dim."""
+_ATTRIBUTE_TEXT = 60
+_MAX_SINGLE = 64
+"""The most sizes of an op's inputs that are asked about one by one."""
+
+
+class Place(NamedTuple):
+    """One size of a variable: ``part`` is "dim" (of the packed dims), "count" (of the lod levels) or "value" (of a small integer tensor)."""
+
+    variable: Variable
+    part: str
+    at: int
+
+    def text(self) -> str:
+        mark = {"dim": "", "count": ".count", "value": ".value"}[self.part]
+        return f"{self.variable.name}{mark}[{self.at}]"
+
+
+class _Step(NamedTuple):
+    """How an op makes a size: as a formula over sizes of its inputs, or (no places) out of its attributes alone."""
+
+    formula: str
+    places: list[Place]
+    certain: bool
+
+
+def explain(variable: Variable) -> str:
+    """Where each dim of ``variable`` comes from, as text with one step per line.
+
+    Each step reads ``y[0] = x[0]`` or ``y[2] = (x[2] - 1) // 2 + 1``: a dim of a result, and the formula over dims of the op's
+    inputs that its shape rule gives; then the op and the user's line. The last steps are inputs, parameters and attributes.
+    """
+    spec = variable.spec
+    lines = [f"{variable.name}: {spec.text()}" + _note(variable)]
+    if spec.dims is None:
+        lines.append("    nothing is known of its dims")
+    named: set[str] = set()
+    for axis, dim in enumerate(spec.dims or ()):
+        lines += _explained(Place(variable, "dim", axis), dim, f"dim {axis} is {dim}", named)
+    for level, count in enumerate(spec.lod.counts if spec.lod is not None else ()):
+        words = f"level {level} of its rows, grouped as those of {spec.lod.source}, has {count} sequences" if spec.lod is not None else ""
+        lines += _explained(Place(variable, "count", level), count, words, named)
+    lines += _unified(variable, named)
+    for size in (*(spec.dims or ()), *(spec.lod.counts if spec.lod is not None else ())):
+        lines += [f"    {x}" for x in explain_symbols(size)]
+    return escape("\n".join(lines))
+
+
+def _note(variable: Variable) -> str:
+    if variable.known:
+        return ""
+    op = variable.op
+    return "    (not certain: it depends on an operator that is not known" + (f", by way of {op.type})" if op is not None else ")")
+
+
+def _explained(place: Place, size: Size, heading: str, named: set[str]) -> list[str]:
+    rows = list(_steps(place, size, named))
+    widths = [max((len(r[i]) for r in rows), default=0) for i in range(2)]
+    return [heading, *("    " + f"{a.ljust(widths[0])}    {b.ljust(widths[1])}    {c}".rstrip() for a, b, c in rows)]
+
+
+def _steps(start: Place, size: Size, named: set[str]) -> Iterator[tuple[str, str, str]]:
+    """The steps from a size to where it begins: (what, by what, the user's line)."""
+    queue = deque([start])
+    seen = {(start.variable.name, start.part, start.at)}
+    count = 0
+    while queue:
+        place = queue.popleft()
+        count += 1
+        if count > MAX_LINES:
+            yield f"... and {len(queue) + 1} more", "", ""
+            return
+        variable = place.variable
+        own = _size_at(variable.spec, place)
+        if own is not None:
+            named |= symbols_of(own)
+        step = _step(place)
+        site = variable.call_site
+        where = site.short() if site is not None else ""
+        if step is None:
+            yield f"{place.text()} = {own}", variable.role_words, where
+            continue
+        op = variable.op
+        assert op is not None
+        yield f"{place.text()} = {step.formula}", _by(op, step), where
+        for source in step.places:
+            key = (source.variable.name, source.part, source.at)
+            if key not in seen:
+                seen.add(key)
+                queue.append(source)
+
+
+def _by(op: Op, step: _Step) -> str:
+    if step.places:
+        return op.type if step.certain else f"{op.type}, which has an input of this size"
+    operator = op.operator
+    words: list[str] = []
+    for name in operator.schema.attributes if operator is not None else ():
+        value = getattr(operator, name)
+        if isinstance(value, (int, tuple)) and not isinstance(value, bool):
+            text = repr(list(value) if isinstance(value, tuple) else value)  # pyright: ignore[reportUnknownArgumentType]
+            words.append(f"{name}={text if len(text) <= _ATTRIBUTE_TEXT else text[:_ATTRIBUTE_TEXT] + '...'}")
+    return f"{op.type}, by its rule" + (f" and {', '.join(words[:6])}" if words else "")
+
+
+def _size_at(spec: Spec, place: Place) -> Size | None:
+    sizes = spec.dims if place.part == "dim" else spec.value if place.part == "value" else spec.lod.counts if spec.lod is not None else None
+    return sizes[place.at] if sizes is not None and place.at < len(sizes) else None
+
+
+# --- what a rule makes a size of
+
+
+def _step(place: Place) -> _Step | None:
+    """How the op that makes a variable makes one of its sizes; None where no rule does: inputs, parameters, unknown operators."""
+    variable, op = place.variable, place.variable.op
+    operator = op.operator if op is not None else None
+    if op is None or operator is None or operator.described_results or not variable.known:
+        return None
+    slot = next(((s, names.index(variable.name)) for s, names in op.outputs.items() if variable.name in names), None)
+    own = _size_at(variable.spec, place)
+    if slot is None or own is None or variable.persistable:
+        return None
+    probes = _Probes(op, operator)
+    at = [r.name for r in operator.schema.results].index(slot[0])
+
+    def found(key: Key) -> Size | None:
+        answer = probes.ask(key)
+        result = answer.results[at] if answer is not None else None
+        spec = result[slot[1]] if isinstance(result, tuple) else result
+        return _size_at(spec, place) if spec is not None else None
+
+    everything = found(probes.key(probes.telling))
+    if everything is not None and probes.is_right(everything, own):
+        used = symbols_of(everything) & probes.places.keys()
+        return _Step(probes.text(everything, used), [probes.places[n] for n in sorted(used, key=list(probes.places).index)], True)
+    for name in islice(probes.places, _MAX_SINGLE):
+        single = found(probes.key({name}))
+        if single is not None and name in symbols_of(single) and probes.is_right(single, own):
+            return _Step(probes.text(single, {name}), [probes.places[name]], True)
+    same = next((p for n, p in probes.places.items() if probes.sizes[n] is own and isinstance(own, Dim)), None)
+    if same is not None:
+        return _Step(same.text(), [same], False)
+    return _Step(str(own), [], True)
+
+
+def _symbol_name(place: Place) -> str:
+    text = place.text()
+    return text if len(text) <= 300 else f"{text[:250]}...{zlib.crc32(text.encode('utf-8', 'replace'))}"
+
+
+class _Probes:
+    """A symbol of its own for each size of an op's inputs, so that the op's rule can be asked what it makes of which."""
+
+    def __init__(self, op: Op, operator: Operator) -> None:
+        self.op, self.operator = op, operator
+        self.places: dict[str, Place] = {}
+        self.sizes: dict[str, Size] = {}
+        self.telling: set[str] = set()
+        """Those that may be asked about together: a 1 broadcasts, and the rule does another thing with a symbol in its place."""
+        known = op.block.program.guards.known
+        self.inputs: list[tuple[bool, list[Variable]]] = []
+        self.specs: dict[str, Spec] = {}
+        for operand in operator.schema.operands:
+            variables = [v for n in op.inputs.get(operand.name, ()) if (v := op.block.find(n)) is not None]
+            self.inputs.append((operand.many, variables))
+            for variable in variables:
+                if variable.name in self.specs:
+                    continue
+                spec = replace_symbols((variable.spec,), known)[0] if known else variable.spec
+                assert isinstance(spec, Spec)
+                self.specs[variable.name] = spec
+                for part, sizes in (("dim", spec.dims), ("count", spec.lod.counts if spec.lod is not None else None), ("value", spec.value)):
+                    for at, size in enumerate(sizes or ()):
+                        place = Place(variable, part, at)
+                        name = _symbol_name(place)
+                        self.places[name], self.sizes[name] = place, size
+                        if part == "value" or not isinstance(size, int) or size > 1:
+                            self.telling.add(name)
+
+    def key(self, probed: set[str]) -> Key:
+        """The inputs' specs, with the named sizes replaced by symbols of their own."""
+        return tuple(
+            tuple(self._probed(v, probed) for v in variables) if many else self._probed(variables[0], probed) if variables else None
+            for many, variables in self.inputs
+        )
+
+    def _probed(self, variable: Variable, probed: set[str]) -> Spec:
+        spec = self.specs[variable.name]
+
+        def each(part: str, sizes: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
+            if sizes is None:
+                return None
+            names = [_symbol_name(Place(variable, part, at)) for at in range(len(sizes))]
+            return tuple(symbol(n) if n in probed else s for n, s in zip(names, sizes, strict=True))
+
+        lod = spec.lod
+        if lod is not None:
+            lod = Lod(lod.source, each("count", lod.counts) or ())
+        return Spec(spec.kind, spec.dtype, each("dim", spec.dims), lod, each("value", spec.value))
+
+    def ask(self, key: Key) -> Answer | None:
+        try:
+            return ask(self.operator, key)
+        except (RuleError, ForeshapeError):
+            return None  # the rule needs numbers where it was shown symbols
+
+    def is_right(self, formula: Size, own: Size) -> bool:
+        """Whether a formula gives what the size is, when its symbols are what they stand for."""
+        try:
+            value = substitute(formula, self.sizes)
+        except ForeshapeError:
+            return False
+        return value is own or equal(value, own) is True
+
+    def text(self, formula: Size, used: set[str]) -> str:
+        """The formula, its symbols written as places."""
+        out = str(formula)
+        for name in sorted(used, key=len, reverse=True):
+            out = out.replace(json.dumps(name), name)
+        return out
+
+
+def _unified(variable: Variable, named: set[str]) -> list[str]:
+    """For each symbol on the way that an open condition made equal to something else: what, and which condition."""
+    guards = variable.block.program.guards
+    out: list[str] = []
+    known: Mapping[str, Size] = guards.known
+    for name in sorted(named & known.keys()):
+        because = next(
+            (g for g in guards if g.condition.relation == "==" and name in symbols_of(g.condition.left) | symbols_of(g.condition.right)), None
+        )
+        out.append(f"{symbol(name)} is taken to be {known[name]}" + (f", because of {because}" if because is not None else ""))
+    return out
