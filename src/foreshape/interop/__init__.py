@@ -2,5 +2,6 @@
 
 from foreshape.interop.inference import load_inference_model, save_inference_model
 from foreshape.interop.parameters import read_parameters, write_parameters
+from foreshape.interop.tensors import load_safetensors, save_safetensors
 
-__all__ = ["load_inference_model", "read_parameters", "save_inference_model", "write_parameters"]
+__all__ = ["load_inference_model", "load_safetensors", "read_parameters", "save_inference_model", "save_safetensors", "write_parameters"]
