@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakMethod
 
 from foreshape.engine.lower import Argument, Instruction, Lowered, Value
 from foreshape.engine.scope import Scope
@@ -42,7 +43,16 @@ class Emitted:
             shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
             raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
         namespace = dict(self.constants)
-        namespace["store"] = scope.store
+        weak = WeakMethod(scope.store)  # the step does not keep its scope alive
+
+        def store(name: str, value: Any, owned: bool = True) -> Any:
+            method = weak()
+            assert method is not None
+            return method(name, value, owned)
+
+        namespace["store"] = store
+        tensors = {id(p): t for p, t in zip(self.lowered.persistables, values, strict=True)}
+        values += [make(tensors[id(p)]) for _, p, make in self.lowered.derived]
         return FunctionType(self.code, namespace, "step", tuple(values))
 
 
@@ -64,22 +74,16 @@ def emit(lowered: Lowered) -> Emitted:
     """Write the step: one line per kernel, values dropped after their last use."""
     constants: dict[str, Any] = {}
     lines: dict[int, Op] = {}
-    parameters = [repr(f) for f in lowered.feeds] + [repr(p) for p in lowered.persistables]
-    out = [f"def step({', '.join(parameters)}):"]
+    parameters = [repr(f) for f in lowered.feeds] + [repr(p) for p in lowered.persistables] + [name for name, _, _ in lowered.derived]
+    out = [f"def step({', '.join(parameters)}):", *(f"    {line}" for line in lowered.prologue)]
     last = _last_uses(lowered)
     kept = {id(v) for v in lowered.fetches} | {id(p) for p in lowered.persistables}
     for at, i in enumerate(lowered.instructions):
         for copy, source in i.copies:
             out.append(f"    {copy} = {source}.clone()")
             lines[len(out)] = i.op
-        kernel = f"k{at}"
-        constants[kernel] = i.kernel
-        arguments = ", ".join(_text(a) for a in i.arguments)
-        if i.takes_wants:
-            constants[f"w{at}"] = wants_of(i, last, kept)
-            arguments += f"{', ' if arguments else ''}wants=w{at}"
         targets = _targets(i, last, kept)
-        out.append(f"    {targets}{kernel}({arguments})")
+        out.append(f"    {targets}{_call(i, at, constants, last, kept)}")
         lines[len(out)] = i.op
         for result in i.results:
             if isinstance(result, list) and any(v is not None and (id(v) in last or id(v) in kept) for v in result):
@@ -96,6 +100,19 @@ def emit(lowered: Lowered) -> Emitted:
     fetched = ", ".join(repr(f) for f in lowered.fetches)
     out.append(f"    return ({fetched}{',' if len(lowered.fetches) == 1 else ''})")
     return Emitted(lowered, "\n".join(out) + "\n", constants, lines)
+
+
+def _call(i: Instruction, at: int, constants: dict[str, Any], last: dict[int, int], kept: set[int]) -> str:
+    if i.expression is not None:
+        named = {name: f"{name}{at}" for name in i.constants}
+        constants.update({named[name]: value for name, value in i.constants.items()})
+        return i.expression.format(*(_text(a) for a in i.arguments), **named)
+    constants[f"k{at}"] = i.kernel
+    arguments = ", ".join(_text(a) for a in i.arguments)
+    if i.takes_wants:
+        constants[f"w{at}"] = wants_of(i, last, kept)
+        arguments += f"{', ' if arguments else ''}wants=w{at}"
+    return f"k{at}({arguments})"
 
 
 def wants_of(i: Instruction, last: dict[int, int], kept: set[int]) -> tuple[bool, ...]:

@@ -2,47 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import run_checked
 from foreshape.engine.emit import STEP_FILE, Emitted, emit
 from foreshape.engine.feed import Feeder
+from foreshape.engine.fusion import fuse
 from foreshape.engine.lower import Value, lower
+from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
+from foreshape.engine.threads import threads_for
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import ExecutionError, ForeshapeError, SchemaError
 from foreshape.ops.random import current
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.spec import LOD_TENSOR
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SEEN_LIMIT = 4096
+
+
+class Seen(NamedTuple):
+    """What is known of feeds of shapes that came before: the symbols' values, and the threads that the work repays."""
+
+    values: dict[str, int]
+    threads: int
 
 
 class Step:
     """A compiled step of one program version, for one list of fetches."""
 
-    __slots__ = ("bound", "emitted", "feeder", "fetch_is_shared", "program", "seen", "version")
+    __slots__ = ("_last", "bound", "emitted", "feeder", "fetchers", "plain", "program", "seen", "version")
 
-    def __init__(self, program: Program, fetches: tuple[str, ...], device: Any) -> None:
+    def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True) -> None:
         self.program = program
         guards = program.guards
         lowered = lower(program.global_block, fetches)
-        self.emitted: Emitted = emit(lowered)
+        self.plain = replace(lowered, instructions=list(lowered.instructions))
+        self.emitted: Emitted = emit(fuse(lowered) if fused else lowered)
         self.feeder = Feeder(program, lowered.feeds, guards, device)
         self.version = program.version
-        self.seen: dict[Any, dict[str, int]] = {}
+        self.seen: dict[Any, Seen] = {}
         self.bound: WeakKeyDictionary[Scope, tuple[int, Any]] = WeakKeyDictionary()
-        self.fetch_is_shared = [_is_shared(v) for v in lowered.fetches]
+        self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
+        self.fetchers = [_fetcher(v) for v in lowered.fetches]
+
+    def admit(self, signature: Any, tensors: Sequence[Tensor], ragged: Mapping[str, LoDTensor]) -> Seen:
+        """Check shapes that come for the first time, and choose the threads for them."""
+        values = self.feeder.admit(tensors, ragged)
+        if len(self.seen) >= _SEEN_LIMIT:
+            self.seen.clear()
+        found = self.seen[signature] = Seen(values, threads_for(self.plain, values, torch.get_num_threads()))
+        return found
 
     def function(self, scope: Scope) -> Any:
         """The step over a scope, bound again where the scope's tensors have changed."""
+        last = self._last
+        if last[0]() is scope and last[1] == scope.version:
+            return last[2]
         found = self.bound.get(scope)
         if found is None or found[0] != scope.version:
-            function = self.emitted.bind(scope)
-            self.bound[scope] = found = (scope.version, function)
+            self.bound[scope] = found = (scope.version, self.emitted.bind(scope))
+        self._last = (ref(scope), *found)
         return found[1]
 
 
@@ -62,11 +90,15 @@ class Executor:
         check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite.
         seed: starts the generator that random operators draw from; from the system's entropy where it is left out. A program's
             own ``random_seed`` starts it anew when that program first comes to this executor.
+        keep_memory: let this process keep the memory that it frees, for the next step (Linux with glibc); it is never given back to
+            the system before the process ends. ``FORESHAPE_KEEP_PAGES=0`` turns it off everywhere.
     """
 
-    def __init__(self, device: str = "cpu", *, check: bool = False, seed: int | None = None) -> None:
+    def __init__(self, device: str = "cpu", *, check: bool = False, seed: int | None = None, keep_memory: bool = True) -> None:
         self.device = device
         self.check = check
+        if keep_memory:
+            keep_pages()
         self._target = None if device == "cpu" else torch.device(device)
         self._generator = torch.Generator(device)
         if seed is None:
@@ -99,24 +131,28 @@ class Executor:
         step = self.step(program, fetch)
         tensors, ragged = step.feeder.tensors(feed or {})
         signature = tuple([t.shape for t in tensors])
-        if signature not in step.seen or ragged:
-            values = step.feeder.admit(tensors, ragged)
-            if len(step.seen) >= _SEEN_LIMIT:
-                step.seen.clear()
-            step.seen[signature] = values
+        seen = step.seen.get(signature)
+        if seen is None or ragged:
+            seen = step.admit(signature, tensors, ragged)
         function = step.function(scope)
         current.generator = self._generator
+        threads = torch.get_num_threads()
+        if seen.threads != threads:
+            torch.set_num_threads(min(seen.threads, threads))
         try:
             with torch._C._InferenceMode(True):
                 if self.check:
-                    fetched = run_checked(step.emitted, tensors, scope, step.seen[signature])
+                    fetched = run_checked(step.emitted, tensors, scope, seen.values)
                 else:
                     fetched = function(*tensors)
         except ForeshapeError:
             raise
         except Exception as error:
             raise _failure(error, step) from error
-        return [self._fetched(v, f, shared, ragged) for v, f, shared in zip(fetched, step.emitted.lowered.fetches, step.fetch_is_shared, strict=True)]
+        finally:
+            if seen.threads != threads:
+                torch.set_num_threads(threads)
+        return [f(value, ragged) for f, value in zip(step.fetchers, fetched, strict=True)]
 
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
         """The compiled step for these fetches; made at the first question."""
@@ -129,7 +165,7 @@ class Executor:
         found = steps.get(names)
         if found is None or found.version != program.version:
             program.refresh()
-            found = steps[names] = Step(program, names, self._target)
+            found = steps[names] = Step(program, names, self._target, fused=not self.check and self._target is None)
         return found
 
     def random_state(self) -> Any:
@@ -143,16 +179,25 @@ class Executor:
         except (RuntimeError, TypeError) as error:
             raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
 
-    def _fetched(self, value: Any, of: Value, shared: bool, ragged: Mapping[str, LoDTensor]) -> Any:
+
+def _fetcher(of: Value) -> Callable[[Any, Mapping[str, LoDTensor]], Any]:
+    """How one fetched value is handed out: copied where it shares memory with what lives on."""
+    shared = _is_shared(of)
+    lod = of.variable.spec.lod if of.variable is not None else None
+
+    def plain(value: Any, ragged: Mapping[str, LoDTensor]) -> Any:
+        return to_numpy(value)
+
+    def other(value: Any, ragged: Mapping[str, LoDTensor]) -> Any:
         if isinstance(value, Rows):
-            return SelectedRows(to_numpy(value.rows), to_numpy(value.values), value.height)
+            return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
         array = to_numpy(value)
         if shared:
             array = array.copy()
-        lod = of.variable.spec.lod if of.variable is not None else None
-        if lod is not None and lod.source in ragged:
-            return LoDTensor(array, ragged[lod.source].sequence_lengths)
-        return array
+        return LoDTensor(array, ragged[lod.source].sequence_lengths) if lod is not None and lod.source in ragged else array
+
+    is_plain = not shared and lod is None and of.variable is not None and of.variable.kind is LOD_TENSOR
+    return plain if is_plain else other
 
 
 def _names(program: Program, fetch: Any) -> tuple[str, ...]:

@@ -45,6 +45,11 @@ class Instruction:
     stores: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     in_place: frozenset[int] = frozenset()
     """The result slots that the kernel writes into their operands."""
+    expression: str | None = None
+    """Python text that is emitted instead of a call of ``kernel``: ``{0}``, ``{1}`` are the arguments, ``{name}`` a constant."""
+    constants: dict[str, Any] = field(default_factory=dict[str, Any])
+    tag: str = ""
+    """What a rewrite made it, for the rewrites that come after: ``product``, ``weight gradient``."""
 
     def reads(self) -> list[Value]:
         return _values(self.arguments)
@@ -71,6 +76,10 @@ class Lowered:
     feeds: list[Value]
     persistables: list[Value]
     fetches: list[Value]
+    derived: list[tuple[str, Value, Callable[[Any], Any]]] = field(default_factory=list[tuple[str, Value, Callable[[Any], Any]]])
+    """Names for what is made of a persistable once, when the step is bound: a transposed view of a weight."""
+    prologue: list[str] = field(default_factory=list[str])
+    """Statements that stand before all others."""
 
 
 def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:

@@ -89,5 +89,6 @@ def to_tensor(array: Any) -> Tensor:
 
 def to_numpy(value: Tensor) -> Any:
     """An array with a tensor's numbers (bf16 as fp32, which numpy has)."""
-    value = value.detach().cpu()
+    if value.device.type != "cpu":
+        value = value.cpu()
     return (value.float() if value.dtype is torch.bfloat16 else value).numpy()

@@ -1,0 +1,102 @@
+"""What describing costs: microseconds per op, growth with the number of ops, and the time from bytes to all shapes known.
+
+onnx's shape inference, in C++, is measured beside it where onnx is installed, on the same chain of fully connected layers.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+import foreshape as fs
+from foreshape import layer
+
+
+def chain(layers: int, train: bool = True, label: bool = True) -> fs.Program:
+    """Fully connected layers of width 64 with a symbolic batch."""
+    main, startup = fs.Program(), fs.Program()
+    with fs.program_guard(main, startup):
+        x = layer.data("x", shape=["batch", 64])
+        for _ in range(layers):
+            x = layer.fc(x, 64, activation="relu")
+        if train:
+            fs.optimizer.SGD(0.1).minimize(layer.mean(layer.softmax_with_cross_entropy(x, layer.data("y", shape=["batch", 1], dtype="int64"))))
+    return main
+
+
+def timed(action: Callable[[], object], repeats: int) -> float:
+    """The median of several runs, in seconds, each after a collection of garbage."""
+    times: list[float] = []
+    for _ in range(repeats):
+        gc.collect()
+        at = time.perf_counter()
+        kept = action()
+        times.append(time.perf_counter() - at)
+        del kept
+    return statistics.median(times)
+
+
+def onnx_chain(layers: int) -> bytes:
+    from onnx import TensorProto, helper
+
+    nodes, inputs, at = [], [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 64])], "x"
+    for k in range(layers):
+        inputs.append(helper.make_tensor_value_info(f"w{k}", TensorProto.FLOAT, [64, 64]))
+        inputs.append(helper.make_tensor_value_info(f"b{k}", TensorProto.FLOAT, [64]))
+        nodes += [
+            helper.make_node("MatMul", [at, f"w{k}"], [f"m{k}"]),
+            helper.make_node("Add", [f"m{k}", f"b{k}"], [f"a{k}"]),
+            helper.make_node("Relu", [f"a{k}"], [f"r{k}"]),
+        ]
+        at = f"r{k}"
+    graph = helper.make_graph(nodes, "chain", inputs, [helper.make_tensor_value_info(at, TensorProto.FLOAT, None)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def from_bytes(data: bytes) -> fs.Program:
+    program = fs.Program.from_bytes(data)
+    program.forget()
+    program.infer()
+    return program
+
+
+def main() -> None:
+    console = Console()
+    table = Table("what", "ops", "ms", "microseconds per op", title="describing and inferring (fc, relu; symbolic batch)")
+    chain(2)
+    for layers in (200, 125, 1250, 12500):
+        ops = sum(len(b.ops) for b in chain(layers).blocks)
+        seconds = timed(lambda layers=layers: chain(layers), 7 if layers < 2000 else 3)
+        table.add_row("describe, infer, differentiate, update", str(ops), f"{seconds * 1e3:.2f}", f"{seconds / ops * 1e6:.2f}")
+    data = chain(200, train=False).to_bytes()
+    from_bytes(data)
+    ours = timed(lambda: from_bytes(data), 15)
+    table.add_row("from bytes to all shapes known", "600", f"{ours * 1e3:.2f}", f"{ours / 600 * 1e6:.2f}")
+    try:
+        from onnx import shape_inference
+    except ImportError:
+        console.print(table)
+        console.print("onnx is not installed: pip install onnx puts its shape inference beside")
+    else:
+        model = onnx_chain(200)
+        theirs = timed(lambda: shape_inference.infer_shapes(model), 15)
+        table.add_row("the same in onnx.shape_inference (C++)", "600", f"{theirs * 1e3:.2f}", f"{theirs / 600 * 1e6:.2f}")
+        console.print(table)
+        console.print(f"from bytes to all shapes known: {ours / theirs:.2f} times onnx's time")
+    at = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    bare = time.perf_counter() - at
+    at = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import foreshape"], check=True)
+    console.print(f"import foreshape: {(time.perf_counter() - at - bare) * 1e3:.0f} ms more than Python alone")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""``make bench``: Foreshape beside what a user would pick instead, in one run, interleaved. Ratios count, not seconds.
+
+    python benchmarks/run.py [--workloads "W1 W2"] [--repeats 5] [--seconds 1] [--variants "eager fused"]
+
+Each framework runs in a process of its own; the processes take turns, so that a machine that slows down slows all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import workloads
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+
+
+class Peer:
+    """A worker process."""
+
+    def __init__(self, workload: str, module: str, variant: str) -> None:
+        self.label = f"{module.removeprefix('with_')} {variant}".strip()
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "worker.py"), workload, module, variant], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE
+        )
+        self.ready = self.read()
+        self.times: list[float] = []
+        self.last: dict[str, float] = {}
+
+    def read(self) -> dict:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.label} stopped")
+        return json.loads(line)
+
+    def measure(self, seconds: float) -> None:
+        assert self.process.stdin is not None
+        print(f"time {seconds}", file=self.process.stdin, flush=True)
+        self.last = self.read()
+        self.times.append(self.last["ms"])
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", default="W1 W2 W3 W6 W8")
+    parser.add_argument("--variants", default="eager fused", help="of torch: eager, fused, compile")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--describe", action=argparse.BooleanOptionalAction, default=True, help="also measure describing and inferring")
+    chosen = parser.parse_args()
+    console = Console()
+    table = Table("workload", "framework", "ms per step", "spread", "torch eager / this", "faults per step", "peak MiB", "loss gap", title="training steps")
+    for name in chosen.workloads.split():
+        peers = [Peer(name, "with_foreshape", ""), *(Peer(name, "with_torch", v) for v in chosen.variants.split())]
+        for _ in range(chosen.repeats):
+            for peer in peers:
+                peer.measure(chosen.seconds)
+        eager = next((p for p in peers if p.label == "torch eager"), peers[-1])
+        for peer in peers:
+            ratios = [e / t for e, t in zip(eager.times, peer.times, strict=True)]
+            gap = max(abs(peer.ready["losses"][k] - loss) for k, loss in workloads.REFERENCE[name].items())
+            table.add_row(
+                name, peer.label, f"{statistics.median(peer.times):.3f}", f"{min(peer.times):.3f} .. {max(peer.times):.3f}",
+                f"{statistics.median(ratios):.2f}", f"{peer.last['faults']:.1f}", f"{peer.last['peak_mib']:.0f}", f"{gap:.1e}",
+            )  # fmt: skip
+            peer.close()
+        table.add_section()
+    console.print(table)
+    if chosen.describe:
+        subprocess.run([sys.executable, str(HERE / "describe.py")], check=True, cwd=HERE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The workloads, as numbers: parameters and batches that every framework is given alike. numpy only.
+
+A step takes host arrays and returns its loss as a Python float: feed, forward, backward, update, fetch. Step ``i`` uses
+batch ``i mod len(data)``. `REFERENCE` has the losses that each must reproduce.
+
+- W1: linear 64-64-64-10, relu between; batch 32; SGD 0.1. All overhead.
+- W2: linear 784-1024-1024-10; batch 128; SGD 0.05.
+- W3: four 3x3 convolutions of 64 to 128 channels on 32x32 images; batch 32; momentum 0.9, 0.01.
+- W6: four encoder layers, width 512, 8 heads, feed-forward 2048; 8 sequences of 128; Adam 1e-4.
+- W8: W2 with 64 batch sizes in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Workload:
+    """Parameters by name, batches, and the optimizer with its settings."""
+
+    name: str
+    kind: str
+    parameters: dict[str, np.ndarray]
+    data: list[tuple[np.ndarray, ...]]
+    optimizer: str
+    rate: float
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+REFERENCE = {  # step -> loss
+    "W1": {0: 2.963305, 1: 2.665741, 5: 2.204206, 9: 1.914898},
+    "W2": {0: 3.080581, 1: 3.368529, 5: 3.630985, 9: 1.797709},
+    "W3": {0: 2.829674, 1: 2.543146, 5: 2.234649, 9: 2.209199},
+    "W6": {0: 2.575119, 1: 4.663497, 5: 2.518466, 9: 2.323068},
+    "W8": {0: 3.307802, 1: 4.121059, 5: 4.643183, 9: 3.159928},
+}
+
+CONVOLUTIONS = [(3, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
+"""(channels in, channels out, stride)"""
+
+
+def _he(rng: np.random.RandomState, *shape: int, fan: int) -> np.ndarray:
+    return (rng.standard_normal(shape) * np.sqrt(2.0 / fan)).astype(np.float32)
+
+
+def _lecun(rng: np.random.RandomState, rows: int, columns: int) -> np.ndarray:
+    return (rng.standard_normal((rows, columns)) / np.sqrt(rows)).astype(np.float32)
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def _labelled(rng: np.random.RandomState, shape: tuple[int, ...], classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    x = rng.standard_normal(shape).astype(np.float32)
+    return x, rng.randint(0, classes, shape[0]).astype(np.int64)
+
+
+def _linear_stack(name: str, seed: int, sizes: list[int], batches: list[int], rate: float) -> Workload:
+    rng = np.random.RandomState(seed)
+    parameters: dict[str, np.ndarray] = {}
+    for k, (rows, columns) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        parameters[f"w{k}"], parameters[f"b{k}"] = _he(rng, rows, columns, fan=rows), _zeros(columns)
+    rng = np.random.RandomState(seed + 1)
+    data = [_labelled(rng, (n, sizes[0])) for n in batches]
+    return Workload(name, "stack", parameters, data, "sgd", rate, {"layers": len(sizes) - 1})
+
+
+def _images() -> Workload:
+    rng = np.random.RandomState(3000)
+    parameters: dict[str, np.ndarray] = {}
+    for k, (i, o, _) in enumerate(CONVOLUTIONS):
+        parameters[f"c{k}w"], parameters[f"c{k}b"] = _he(rng, o, i, 3, 3, fan=9 * i), _zeros(o)
+    parameters["fw"], parameters["fb"] = _lecun(rng, 128, 10), _zeros(10)
+    rng = np.random.RandomState(3001)
+    return Workload("W3", "images", parameters, [_labelled(rng, (32, 3, 32, 32)) for _ in range(4)], "momentum", 0.01, {"momentum": 0.9})
+
+
+def _encoder() -> Workload:
+    rng = np.random.RandomState(6000)
+    width, inner, layers = 512, 2048, 4
+    p: dict[str, np.ndarray] = {}
+    for k in range(layers):
+        for n in "qkvo":
+            p[f"{k}w{n}"], p[f"{k}b{n}"] = _lecun(rng, width, width), _zeros(width)
+        p[f"{k}w1"], p[f"{k}b1"] = _lecun(rng, width, inner), _zeros(inner)
+        p[f"{k}w2"], p[f"{k}b2"] = _lecun(rng, inner, width), _zeros(width)
+        for n in "12":
+            p[f"{k}g{n}"], p[f"{k}h{n}"] = np.ones(width, np.float32), _zeros(width)
+    p["fw"], p["fb"] = _lecun(rng, width, 10), _zeros(10)
+    rng = np.random.RandomState(6001)
+    data = [_labelled(rng, (8, 128, width)) for _ in range(4)]
+    return Workload("W6", "encoder", p, data, "adam", 1e-4, {"layers": layers, "width": width, "heads": 8, "inner": inner})
+
+
+def load(name: str) -> Workload:
+    """The workload of this name."""
+    if name == "W1":
+        return _linear_stack("W1", 1000, [64, 64, 64, 10], [32] * 4, 0.1)
+    if name == "W2":
+        return _linear_stack("W2", 2000, [784, 1024, 1024, 10], [128] * 4, 0.05)
+    if name == "W8":
+        sizes = 32 + np.random.RandomState(8002).permutation(192)[:64]
+        return _linear_stack("W8", 8000, [784, 1024, 1024, 10], [int(s) for s in sizes], 0.05)
+    return {"W3": _images, "W6": _encoder}[name]()

@@ -1,0 +1,21 @@
+"""Rewrites of a step's instructions that save kernels and memory and change no result beyond rounding.
+
+Each module is one rewrite: ``apply(graph) -> bool``, whether anything changed. The program is never touched.
+"""
+
+from __future__ import annotations
+
+from foreshape.engine.fusion import alias, bias, classification, constant, convolution, linear, rectifier, update
+from foreshape.engine.fusion.graph import Graph
+from foreshape.engine.lower import Lowered
+
+REWRITES = (constant, alias, bias, classification, linear, convolution, rectifier, update)
+
+
+def fuse(lowered: Lowered) -> Lowered:
+    """The same step with every rewrite applied, in their order."""
+    graph = Graph(lowered)
+    for rewrite in REWRITES:
+        rewrite.apply(graph)
+        graph.refresh()
+    return lowered

@@ -1,0 +1,109 @@
+"""Softmax, cross entropy and their mean, with the gradient that starts at one: four kernels instead of a dozen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
+from foreshape.engine.lower import Instruction, Value
+from foreshape.ops.torch_proxy import aten, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MEAN = 1
+
+
+def apply(graph: Graph) -> bool:
+    """Rewrite ``mean(softmax_with_cross_entropy(x, label))`` of class numbers over the last axis of a matrix."""
+    changed = False
+    for i in graph.instructions("softmax_with_cross_entropy"):
+        changed |= _rewrite(graph, i)
+    return changed
+
+
+def _rewrite(graph: Graph, i: Instruction) -> bool:
+    logits, label = i.arguments
+    softmax, loss = i.results
+    dims = dims_of(logits)
+    if dims is None or len(dims) != 2 or attr(i, "soft_label") or not attr(i, "use_softmax") or attr(i, "axis") not in (-1, 1):
+        return False
+    readers = graph.readers(loss)
+    if graph.is_fixed(loss) or not 1 <= len(readers) <= 2:
+        return False
+    mean = next((r for r in readers if r.op.type == "mean" or (r.op.type == "reduce_mean" and attr(r, "reduce_all"))), None)
+    if mean is None or not isinstance(mean.results[0], Value):
+        return False
+    back = [r for r in readers if r is not mean]
+    found = _backward(graph, back[0], softmax) if back else None
+    if (back and found is None) or (not back and not graph.unused(softmax)):
+        return False
+    loss_of = _ClassLoss(attr(i, "ignore_index"))
+    fresh = _fresh(graph)
+    logs, weight = Value("log_softmax", fresh), Value("total_weight", fresh + 1)
+    forward = graph.lowered.instructions
+    at = graph.position(i)
+    forward[at] = fused(i, "{log_softmax}({0}, 1)", [logits], [logs], log_softmax=torch.log_softmax)
+    at = graph.position(mean)
+    forward[at] = fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], loss=loss_of.forward)
+    if found is not None:
+        start, mean_grad, grad = found
+        at = graph.position(grad)
+        forward[at] = fused(grad, "{gradient}({0}, {1}, {2}, {3})", [logs, label, start, weight], [grad.results[0]], gradient=loss_of.backward)
+        graph.remove([mean_grad])
+    graph.refresh()
+    return True
+
+
+def _backward(graph: Graph, mean_grad: Instruction, softmax: object) -> tuple[Value, Instruction, Instruction] | None:
+    """The gradient ops behind the loss, where they are the usual two: (gradient of the mean, its op, the softmax's op)."""
+    if mean_grad.op.type not in ("mean_grad", "reduce_mean_grad"):
+        return None
+    start = mean_grad.arguments[1]
+    d_loss = mean_grad.results[0]
+    grad = graph.only_reader(d_loss)
+    if not isinstance(start, Value) or grad is None or grad.op.type != "softmax_with_cross_entropy_grad" or grad.arguments[1] is not softmax:
+        return None
+    return (start, mean_grad, grad) if graph.only_reader(softmax) is grad else None
+
+
+def _fresh(graph: Graph) -> int:
+    used = [v.index for i in graph.lowered.instructions for v in (*i.reads(), *i.writes())]
+    return max(used, default=0) + 1
+
+
+class _ClassLoss:
+    """The mean negative log likelihood over all rows; rows with the ignored class count as zeros, as the two ops do.
+
+    torch's own mean leaves ignored rows out of the count; where there are any, its result is scaled.
+    """
+
+    __slots__ = ("ignored",)
+
+    def __init__(self, ignored: int) -> None:
+        self.ignored = ignored
+
+    def forward(self, logs: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        if label.dim() == 2:
+            label = label.view(-1)
+        if label.dtype is not torch.int64:
+            label = label.long()
+        loss, counted = aten.nll_loss_forward(logs, label, None, _MEAN, self.ignored)
+        rows = logs.shape[0]
+        if counted.item() != rows:
+            loss = loss.mul_(counted / rows) if counted.item() else torch.zeros_like(loss)
+        return loss, counted
+
+    def backward(self, logs: Tensor, label: Tensor, start: Tensor, counted: Tensor) -> Tensor:
+        if label.dim() == 2:
+            label = label.view(-1)
+        if label.dtype is not torch.int64:
+            label = label.long()
+        rows = logs.shape[0]
+        if counted.item() != rows:
+            start = start * counted / rows
+            if not counted.item():
+                return torch.zeros_like(logs)
+        d_logs = aten.nll_loss_backward(start, logs, label, None, _MEAN, self.ignored, counted)
+        return torch._log_softmax_backward_data(d_logs, logs, 1, logs.dtype)  # pyright: ignore
+

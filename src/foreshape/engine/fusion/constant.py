@@ -1,0 +1,29 @@
+"""Constants of a fixed shape are made once, when the step is compiled."""
+
+from __future__ import annotations
+
+from foreshape.engine.fusion.graph import Graph, dims_of, fused
+from foreshape.engine.lower import Value
+from foreshape.ops.torch_proxy import torch
+
+MAX_ELEMENTS = 1024
+
+
+def apply(graph: Graph) -> bool:
+    """``fill_constant`` without operands, whose result nothing changes or keeps, becomes a tensor that every step shares."""
+    changed = False
+    for i in graph.instructions("fill_constant"):
+        out, dims = i.results[0], dims_of(i.results[0])
+        if dims is None or not isinstance(out, Value) or graph.is_fixed(out) or any(i.arguments):
+            continue
+        count = 1
+        for d in dims:
+            count *= d if isinstance(d, int) else MAX_ELEMENTS + 1
+        if count > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
+            continue
+        with torch.inference_mode():
+            value = i.kernel(None, [], None)
+        graph.lowered.instructions[graph.position(i)] = fused(i, "{value}", [], [out], value=value)
+        changed = True
+        graph.refresh()
+    return changed

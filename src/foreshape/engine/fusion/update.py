@@ -1,0 +1,105 @@
+"""Updates: a weight's gradient that only its SGD step reads goes into the weight at once; equal updates become one call."""
+
+from __future__ import annotations
+
+from foreshape.engine.fusion.graph import Graph, dims_of, fused, spec_of
+from foreshape.engine.fusion.linear import choice, elements_for_onednn
+from foreshape.engine.lower import Instruction, Value
+from foreshape.ops import products
+from foreshape.spec import LOD_TENSOR
+
+
+def apply(graph: Graph) -> bool:
+    """Fuse dense SGD steps with what makes their gradient, and group the others."""
+    changed = False
+    for i in graph.instructions("sgd"):
+        changed |= _sgd(graph, i)
+    return _group(graph) or changed
+
+
+def _rate(graph: Graph, value: Value) -> str:
+    """A name for the learning rate as a number, read once a step."""
+    name = f"{value}_number"
+    line = f"{name} = {value}.item()"
+    if line not in graph.lowered.prologue:
+        graph.lowered.prologue.append(line)
+    return name
+
+
+def _sgd(graph: Graph, i: Instruction) -> bool:
+    param, grad, rate, master = i.arguments
+    if master is not None or not isinstance(param, Value) or not isinstance(rate, Value) or i.copies or i.stores:
+        return False
+    if spec_of(grad) is None or not isinstance(grad, Value) or not graph.is_constant(rate) or not param.persistable:
+        return False
+    number = _rate(graph, rate)
+    maker = graph.maker(grad)
+    weight = maker is not None and maker.tag == "weight gradient" and graph.only_reader(grad) is i and _may_move(graph, maker, i, param)
+    if weight and maker is not None:
+        x, d = maker.arguments
+        made = fused(i, _product_text(maker, param, number), [x, d, param], [], add_product_=products.add_product_)
+        graph.lowered.instructions[graph.position(maker)] = made
+        graph.remove([i])
+    else:
+        graph.lowered.instructions[graph.position(i)] = fused(i, f"{{0}}.add_({{1}}, alpha=-{number})", [param, grad], [])
+    graph.refresh()
+    return True
+
+
+def _product_text(maker: Instruction, param: Value, number: str) -> str:
+    """``param -= rate x' d``: into the weight at once where the product is small, since oneDNN cannot add to memory."""
+    dims, rank = dims_of(param), len(dims_of(maker.arguments[0]) or ())
+    assert dims is not None
+    flat = "" if rank == 2 else ".flatten(0, -2)"
+    a, b = f"{{0}}{flat}.t()", f"{{1}}{flat}"
+    large, small = f"{{add_product_}}({{2}}, {a}, {b}, -{number})", f"{{2}}.addmm_({a}, {b}, alpha=-{number})"
+    least = elements_for_onednn(dims[0], dims[1], param)
+    return small if least is None else choice(large, small, "{0}", least)
+
+
+def _may_move(graph: Graph, maker: Instruction, update: Instruction, param: Value) -> bool:
+    """Whether nothing reads the parameter between the gradient and the update."""
+    instructions = graph.lowered.instructions
+    between = instructions[graph.position(maker) + 1 : graph.position(update)]
+    dims = dims_of(param)
+    return dims is not None and len(dims) == 2 and all(v is not param for i in between for v in i.reads())
+
+
+def _group(graph: Graph) -> bool:
+    """Updates with one operator become one call, where the operator has a kernel for many tensors (``group_kernel``)."""
+    changed = False
+    runs: dict[int, list[Instruction]] = {}
+    for i in graph.lowered.instructions:
+        operator = i.op.operator
+        if i.expression is None and operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
+            runs.setdefault(id(operator), []).append(i)
+    for run in runs.values():
+        if len(run) < 2 or not _is_independent(graph, run):
+            continue
+        columns = [[i.arguments[k] for i in run] for k in range(len(run[0].arguments))]
+        arguments = [None if all(v is None for v in c) else [v for v in c if isinstance(v, Value)] for c in columns]
+        if any(a is not None and len(a) != len(run) for a in arguments):
+            continue
+        last = run[-1]
+        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [])  # pyright: ignore
+        graph.lowered.instructions[graph.position(last)] = made
+        graph.remove(run[:-1])
+        graph.refresh()
+        changed = True
+    return changed
+
+
+def _is_dense(i: Instruction) -> bool:
+    return all(v.variable is not None and v.variable.spec.kind is LOD_TENSOR for v in i.reads())
+
+
+def _is_independent(graph: Graph, run: list[Instruction]) -> bool:
+    """Whether nothing between the first and the last of them reads or writes what they change."""
+    ids = {id(i) for i in run}
+    changed = {id(v) for i in run for v in i.writes()}
+    instructions = graph.lowered.instructions
+    span = instructions[graph.position(run[0]) : graph.position(run[-1])]
+    if any(id(v) in changed for i in span if id(i) not in ids for v in (*i.reads(), *i.writes())):
+        return False
+    total = sum(len([v for v in i.writes()]) for i in run)
+    return len(changed) == total
