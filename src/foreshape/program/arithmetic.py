@@ -109,9 +109,10 @@ class Arithmetic:
                 if item == slice(None):
                     continue
                 step = 1 if item.step is None else int(item.step)
+                empty = step < 0 and item.stop is not None and int(item.stop) == -1  # with a negative stride the op takes -1 as past the first
                 axes.append(axis)
-                starts.append((0 if step > 0 else 2**31 - 1) if item.start is None else int(item.start))
-                ends.append((2**31 - 1 if step > 0 else -(2**31)) if item.stop is None else int(item.stop))
+                starts.append(0 if empty else (0 if step > 0 else 2**31 - 1) if item.start is None else int(item.start))
+                ends.append(0 if empty else (2**31 - 1 if step > 0 else -1) if item.stop is None else int(item.stop))
                 steps.append(step)
             elif isinstance(item, int) and not isinstance(item, bool):
                 axes.append(axis)
