@@ -364,7 +364,8 @@ def _gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type
     for name in declared.takes:
         base = name.removesuffix("@GRAD")
         if name in operands:
-            takes.append(operands[name])
+            taken = operands[name]
+            takes.append(taken if taken.same_type_as in declared.takes else replace(taken, same_type_as=None))
         elif name in results or (name != base and base in results):
             many = results[base].many
             types, kinds = (FLOATING, DENSE) if name != base else (ANY, FLOAT_RESULT_KINDS)
