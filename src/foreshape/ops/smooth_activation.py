@@ -1,0 +1,228 @@
+"""Smooth activations: sigmoid, tanh, gelu and their kin; softmax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.errors import SchemaError
+from foreshape.ops import AttrType, F, aten, attribute, axis_of, f32, gradient, reject, require, sample, torch
+from foreshape.ops.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Sigmoid(Unary):
+    """Out = 1 / (1 + exp(-X))."""
+
+    type = "sigmoid"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.sigmoid(X)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
+        return aten.sigmoid_backward(d_out, Out)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class LogSigmoid(Unary):
+    """Out = log(1 / (1 + exp(-X)))."""
+
+    type = "logsigmoid"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return F.logsigmoid(X)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.sigmoid(X.neg()).mul_(d_out)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Tanh(Unary):
+    """Out = tanh(X)."""
+
+    type = "tanh"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.tanh(X)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
+        return aten.tanh_backward(d_out, Out)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class TanhShrink(Unary):
+    """Out = X - tanh(X)."""
+
+    type = "tanh_shrink"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.sub(X, torch.tanh(X))
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.tanh(X).square_().mul_(d_out)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Softsign(Unary):
+    """Out = X / (1 + |X|)."""
+
+    type = "softsign"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return F.softsign(X)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return d_out / torch.abs(X).add_(1.0).square_()
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Gelu(Unary):
+    """Out = X * Phi(X), with Phi the normal distribution function, or its tanh approximation (Hendrycks and Gimpel, 2016)."""
+
+    type = "gelu"
+    approximate = attribute(AttrType.BOOLEAN, False, doc="use 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))")
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return F.gelu(X, approximate="tanh" if self.approximate else "none")
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return aten.gelu_backward(d_out, X, approximate="tanh" if self.approximate else "none")
+
+    samples = [*USUAL, sample(X=f32(3, 5), approximate=True)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2), approximate="yes", says="must be True or False", error=SchemaError)]
+
+
+class Silu(Unary):
+    """Out = X * sigmoid(X)."""
+
+    type = "silu"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return F.silu(X)
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+        return aten.silu_backward(d_out, X)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Swish(Unary):
+    """Out = X * sigmoid(beta * X)."""
+
+    type = "swish"
+    beta = attribute(AttrType.FLOAT, 1.0)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return F.silu(X) if self.beta == 1.0 else torch.sigmoid(X * self.beta).mul_(X)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return aten.silu_backward(d_out, X if self.beta == 1.0 else X * self.beta)
+
+    samples = [*USUAL, sample(X=f32(3, 5), beta=0.7), sample(X=f32(3, 5), beta=0.0)]
+    rejects = NOT_INTEGERS
+
+
+class Softplus(Unary):
+    """Out = log(1 + exp(beta * X)) / beta; X itself where beta * X > threshold."""
+
+    type = "softplus"
+    beta = attribute(AttrType.FLOAT, 1.0)
+    threshold = attribute(AttrType.FLOAT, 20.0)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(self.beta != 0.0, "beta must not be 0")
+        return X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return F.softplus(X, self.beta, self.threshold)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return aten.softplus_backward(d_out, X, self.beta, self.threshold)
+
+    samples = [*USUAL, sample(X=f32(3, 5), beta=2.0, threshold=1.5), sample(X=f32(3, 5), beta=-1.5)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2), beta=0.0, says="beta must not be 0")]
+
+
+class Mish(Unary):
+    """Out = X * tanh(softplus(X)), where softplus is X itself above ``threshold`` (Misra, 2019)."""
+
+    type = "mish"
+    threshold = attribute(AttrType.FLOAT, 20.0)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return F.mish(X) if self.threshold >= 20.0 else F.softplus(X, 1.0, self.threshold).tanh_().mul_(X)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        if self.threshold >= 20.0:
+            return aten.mish_backward(d_out, X)
+        t = F.softplus(X, 1.0, self.threshold).tanh_()
+        slope = torch.where(self.threshold < X, 1.0, torch.sigmoid(X))
+        return (1.0 - t * t).mul_(slope).mul_(X).add_(t).mul_(d_out)
+
+    samples = [*USUAL, sample(X=f32(3, 5), threshold=0.9)]
+    rejects = NOT_INTEGERS
+
+
+class Softmax(Unary):
+    """Out = exp(X) / sum(exp(X)) along ``axis``."""
+
+    type = "softmax"
+    axis = attribute(AttrType.INT, -1, doc="the axis that sums to one")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        axis_of(self.axis, max(X.rank, 1), X=None)
+        return X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.softmax(X, self.axis)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
+        return aten._softmax_backward_data(d_out, Out, self.axis, Out.dtype)
+
+    samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
+
+
+class LogSoftmax(Unary):
+    """Out = X - log(sum(exp(X))) along ``axis``."""
+
+    type = "log_softmax"
+    axis = attribute(AttrType.INT, -1, doc="the axis whose exponentials sum to one")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        axis_of(self.axis, max(X.rank, 1), X=None)
+        return X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.log_softmax(X, self.axis)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
+        return aten._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype)
+
+    samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
