@@ -215,11 +215,7 @@ def _declared_step(op: Op, cls: type[Operator], declared: Gradient, needed: set[
                 takes[slot] = [n + GRAD for n in names]
     for names in gives.values():
         grads.update(n for n in names if n is not EMPTY)
-    return [*extra, _Step(op, _gradient_attributes(op.attributes), takes, gives)]
-
-
-def _gradient_attributes(forward: Attributes) -> Attributes:
-    return Attributes.of(forward.type + "_grad", forward.entries)
+    return [*extra, _Step(op, op.attributes.gradient, takes, gives)]
 
 
 def _append_loss_gradient(loss: Variable, given: Variable | None) -> str:

@@ -186,7 +186,7 @@ class Attributes:
     since each op has its own.
     """
 
-    __slots__ = ("__weakref__", "entries", "error", "operator", "type", "values", "wire")
+    __slots__ = ("__weakref__", "_gradient", "entries", "error", "operator", "type", "values", "wire")
 
     type: str
     entries: tuple[tuple[str, AttrType, Any], ...]
@@ -196,6 +196,7 @@ class Attributes:
     error: SchemaError | None
     wire: Any
     """A place for the wire room to keep the serialised form."""
+    _gradient: Attributes | None
 
     @staticmethod
     def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...]) -> Attributes:
@@ -208,6 +209,7 @@ class Attributes:
             found.operator = None
             found.error = None
             found.wire = None
+            found._gradient = None
             cls = find(type)
             if cls is not None:
                 try:
@@ -215,6 +217,15 @@ class Attributes:
                 except SchemaError as error:
                     found.error = error
             found = _attributes.setdefault(key, found)
+        return found
+
+
+    @property
+    def gradient(self) -> Attributes:
+        """The same attributes for the operator ``<type>_grad``."""
+        found = self._gradient
+        if found is None:
+            found = self._gradient = Attributes.of(self.type + "_grad", self.entries)
         return found
 
 
