@@ -76,7 +76,7 @@ class BatchNorm(Operator):
     Y = result(doc="as X")
     MeanOut = result(updates="Mean")
     VarianceOut = result(updates="Variance")
-    SavedMean = result(doc="[channels], the mean that was used; nothing (no dims) with is_test")
+    SavedMean = result(doc="[channels], the mean that was used; nothing (no dims) with is_test and use_global_stats")
     SavedVariance = result(doc="[channels], 1 / sqrt(variance + epsilon), as PaddlePaddle saves it")
     ReserveSpace = result(optional=True, doc="empty: a workspace of other makers' kernels")
     momentum = attribute(AttrType.FLOAT, 0.9)
@@ -92,11 +92,15 @@ class BatchNorm(Operator):
         if MomentumTensor is not None:
             require_equal(product(MomentumTensor.known_dims), 1, "MomentumTensor must be one number", MomentumTensor=None)
         of = statistics_type(X)
-        saved = tensor(of) if self._tests() else tensor(of, channels)
+        # a file whose op was switched to is_test after it was described keeps [channels]; one described for tests says no dims
+        saved = tensor(of) if self._saves_nothing() else tensor(of, channels)
         return X.like(), Mean, Variance, saved, saved, tensor(of, 0)
 
     def _tests(self) -> bool:
         return self.is_test and not self.trainable_statistics
+
+    def _saves_nothing(self) -> bool:
+        return self._tests() and self.use_global_stats
 
     def kernel(
         self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, *, wants: tuple[bool, ...]
@@ -106,7 +110,7 @@ class BatchNorm(Operator):
         reserve = Mean.new_empty(0) if wants[5] else None
         if self.use_global_stats or self._tests():
             y, _, _ = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, False, 0.0, self.epsilon)
-            if self._tests():
+            if self._saves_nothing():
                 saved = saved_inverse = Mean.new_zeros(()) if wants[3] or wants[4] else None
             else:
                 saved, saved_inverse = Mean.clone() if wants[3] else None, (Variance + self.epsilon).rsqrt_() if wants[4] else None
