@@ -1,0 +1,5 @@
+"""``python -m foreshape.cli``: the same as the ``foreshape`` command."""
+
+from foreshape.cli.app import main
+
+main()

@@ -1,0 +1,174 @@
+"""The commands: show, check, run, train, demo. Each does its imports itself, so that the command starts at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foreshape.cli.output import error_text, plain_errors, print_json, print_plain, printing, stop
+
+app = typer.Typer(
+    name="foreshape",
+    help="Describe a network, know everything about it, then run and train it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program (.pdmodel).")]
+Shapes = Annotated[list[str] | None, typer.Option("--shape", metavar="NAME=SIZES", help="Another shape of an input, as x=8,3,224,224. May be repeated.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
+
+
+def main() -> None:
+    """The entry point of the ``foreshape`` command."""
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from foreshape import __version__
+
+        typer.echo(f"foreshape {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:  # pyright: ignore[reportUnusedFunction]
+    """Describe a network, know everything about it, then run and train it."""
+
+
+@app.command()
+def show(
+    file: File,
+    shape: Shapes = None,
+    json: Json = False,
+    output: Annotated[Path | None, typer.Option("--output", help="Also save the program, with the shapes that were given.")] = None,
+) -> None:
+    """Show a program as a table: ops, result shapes, types, bytes, parameters and totals."""
+    from foreshape.cli.options import shapes_of
+    from foreshape.cli.show import print_tables, program_facts
+    from foreshape.wire import load_program
+
+    shapes = shapes_of(shape)
+    with plain_errors():
+        program = load_program(os.fspath(file))
+        if shapes:
+            program = program.with_feed_shapes(shapes)
+        unknown, errors = program.diagnose()
+        if output is not None:
+            program.save(os.fspath(output))
+        if json:
+            print_json(program_facts(program, unknown, errors))
+        else:
+            print_tables(program, unknown, errors)
+
+
+@app.command()
+def check(file: File, shape: Shapes = None, json: Json = False) -> None:
+    """Check schema and inference: every error, every open guard, every operator that is not known. Exits with 1 on an error."""
+    from foreshape.cli.options import shapes_of
+    from foreshape.cli.show import count_words, guard_facts, operator_counts
+    from foreshape.errors import DescriptionError
+    from foreshape.wire import load_program
+
+    shapes = shapes_of(shape)
+    with plain_errors():
+        program = load_program(os.fspath(file))
+        unknown, errors = program.diagnose()
+        if shapes and not errors:
+            try:
+                program = program.with_feed_shapes(shapes)
+                unknown, errors = program.diagnose()
+            except DescriptionError as error:
+                errors = [error]
+        guards = program.guard_list()
+        names = operator_counts(unknown)
+        if json:
+            facts: dict[str, Any] = {
+                "ok": not errors,
+                "errors": [{"error": type(e).__name__, "message": str(e)} for e in errors],
+                "guards": guard_facts(program),
+                "unknown_operators": names,
+            }
+            print_json(facts)
+        else:
+            with printing():
+                for error in errors:
+                    print_plain(error_text(error))
+                for guard in guards:
+                    print_plain(f"open until values are fed: {guard}")
+                for name, count in names.items():
+                    print_plain(f"operator {name} is not known ({count_words(count, 'op')}); what depends on it is not certain")
+                print_plain(
+                    f"{count_words(len(errors), 'error')}, {count_words(len(guards), 'open guard')}, {count_words(len(names), 'unknown operator')}"
+                )
+    if errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def run(
+    file: File,
+    params: Annotated[Path | None, typer.Option("--params", help="The parameters: a .pdiparams file, or a folder of files.")] = None,
+    feed: Annotated[list[str] | None, typer.Option("--feed", metavar="NAME=FILE.npy", help="The value of an input. May be repeated.")] = None,
+    lengths: Annotated[list[str] | None, typer.Option("--lengths", metavar="NAME=LISTS", help="Sequence lengths of a ragged input, as x=[[3,1,2]].")] = None,
+    fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A result, where the file names none. May be repeated.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where each result is written to, as a .npy file.")] = Path("."),
+    device: Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda.")] = "cpu",
+) -> None:
+    """Run a saved network: feeds and results are .npy files."""
+    from foreshape.cli.arrays import read_feeds, write_results
+    from foreshape.cli.options import pairs_of
+
+    feeds = pairs_of(feed, "--feed", "x=in.npy")
+    with plain_errors():
+        from foreshape.engine import Executor, Scope
+        from foreshape.errors import SchemaError
+        from foreshape.interop import load_inference_model
+
+        values = read_feeds(feeds, pairs_of(lengths, "--lengths", "x=[[3,1,2]]"))
+        scope, executor = Scope(), Executor(device)
+        program, _, fetches = load_inference_model(os.fspath(file), executor, scope, None if params is None else os.fspath(params))
+        names = list(fetch or [v.name for v in fetches])
+        if not names:
+            raise SchemaError("the file names no result: say with --fetch what to compute")
+        results = executor.run(program, values, names, scope)
+        with printing():
+            for path, words in write_results(out, names, results):
+                print_plain(f"{path}: {words}")
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def train(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python script that describes a network and trains it.")],
+    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script finds in sys.argv.")] = None,
+) -> None:
+    """Run a script that describes and trains a network; a mistake is told in plain words."""
+    from foreshape.cli.script import run_script
+
+    code = run_script(script, list(args or ()))
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the files are written to.")] = Path("out")) -> None:
+    """Describe, train, save, open again and use a network that reads handwritten digits."""
+    import importlib
+
+    from foreshape.cli.output import console
+
+    with plain_errors():
+        try:
+            found = importlib.import_module("foreshape.training.demo")
+        except ModuleNotFoundError as error:
+            stop(f"the demo needs the package {error.name}: pip install 'foreshape[train]'")
+        os.makedirs(out, exist_ok=True)
+        found.run(out, console())
+
+

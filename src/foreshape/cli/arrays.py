@@ -1,0 +1,96 @@
+"""Feeds and results as .npy files."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from foreshape.engine import LoDTensor, SelectedRows
+from foreshape.errors import FeedError, FormatError
+from foreshape.wire import read_file, replacing
+
+_MAX_BYTES = 2**36
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.@-]")
+
+
+def read_feeds(files: Mapping[str, str], lengths: Mapping[str, str]) -> dict[str, Any]:
+    """Input -> value.
+
+    Raises:
+        FormatError: a file that cannot be read, or is no .npy file. FeedError: sequence lengths that are none.
+    """
+    surplus = sorted(lengths.keys() - files.keys())
+    if surplus:
+        raise FeedError(f"sequence lengths are given for {surplus[0]}, which is not fed")
+    out: dict[str, Any] = {}
+    for name, path in files.items():
+        array = read_array(path)
+        out[name] = LoDTensor(array, _levels(name, lengths[name])) if name in lengths else array
+    return out
+
+
+def read_array(path: str) -> Any:
+    """The array in a .npy file; a file that would be unpickled is refused."""
+    import numpy
+
+    data = read_file(path, _MAX_BYTES)
+    try:
+        array = numpy.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError, TypeError, SyntaxError, OverflowError) as error:
+        raise FormatError(f"{path}: not a .npy file: {error}") from None
+    if not isinstance(array, numpy.ndarray):
+        raise FormatError(f"{path}: a .npz archive; a feed is one .npy file")
+    return array  # pyright: ignore[reportUnknownVariableType]
+
+
+def _levels(name: str, text: str) -> list[list[int]]:
+    try:
+        levels = json.loads(text)
+    except (ValueError, RecursionError):
+        levels = None
+    if not isinstance(levels, list) or not all(isinstance(x, list) and all(type(n) is int for n in x) for x in levels):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        raise FeedError(f"the sequence lengths of {name} must be lists of integers, one for each level, as [[3, 1, 2]]; seen {text[:80]!r}")
+    return levels  # pyright: ignore[reportUnknownVariableType]
+
+
+def write_results(folder: Path, names: Sequence[str], results: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Write each result: a file per array, named after the variable, ragged ones with NAME.lengths.json, sparse ones with
+    NAME.rows.npy. Gives each path and what is in it."""
+    os.makedirs(folder, exist_ok=True)
+    taken: set[str] = set()
+    for name, value in zip(names, results, strict=True):
+        base = _file_name(name, taken)
+        if isinstance(value, LoDTensor):
+            with replacing(os.fspath(folder / f"{base}.lengths.json")) as file:
+                file.write(json.dumps(value.sequence_lengths).encode())
+            yield _write(folder / f"{base}.npy", value.data)
+        elif isinstance(value, SelectedRows):
+            yield _write(folder / f"{base}.rows.npy", value.rows)
+            yield _write(folder / f"{base}.npy", value.values)
+        else:
+            yield _write(folder / f"{base}.npy", value)
+
+
+def _file_name(name: str, taken: set[str]) -> str:
+    """A file name for a variable: a name from a file must not lead out of the folder."""
+    base = _UNSAFE.sub("_", name)[:200].lstrip(".") or "result"
+    out, count = base, 1
+    while out.lower() in taken:
+        count += 1
+        out = f"{base}-{count}"
+    taken.add(out.lower())
+    return out
+
+
+def _write(path: Path, value: Any) -> tuple[str, str]:
+    import numpy
+
+    array = numpy.asarray(value)
+    with replacing(os.fspath(path)) as file:
+        numpy.save(file, array, allow_pickle=False)
+    return str(path), f"{array.dtype.name}{list(array.shape)}"

@@ -1,0 +1,237 @@
+"""A program as tables, and as facts for JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.cli.output import console, print_plain, printing
+from foreshape.dims import Size
+from foreshape.errors import DescriptionError, ForeshapeError
+from foreshape.program import Block, Op, Program, Variable
+from foreshape.program.literal import escape
+from foreshape.spec import TENSOR_KINDS
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def size_of(variable: Variable) -> Size | None:
+    """The bytes of a variable's data: a number, a formula, or None where it is not known."""
+    spec = variable.spec
+    if spec.kind not in TENSOR_KINDS or spec.dims is None or spec.dtype is None:
+        return None
+    try:
+        return spec.nbytes
+    except ForeshapeError:
+        return None  # past a 64-bit integer: no memory holds it
+
+
+def total(variables: Iterable[Variable]) -> Size:
+    """The bytes of all variables of known size together."""
+    out: Size = 0
+    for variable in variables:
+        size = size_of(variable)
+        if size is not None:
+            out = out + size
+    return out
+
+
+def bytes_text(size: Size | None) -> str:
+    """``31,400``, or a formula such as ``3136*batch``; ``?`` where it is not known."""
+    return "?" if size is None else f"{size:,}" if isinstance(size, int) else str(size)
+
+
+def human_bytes(size: Size) -> str:
+    """``30.7 KiB (31,400 bytes)``; a formula as it is."""
+    if not isinstance(size, int):
+        return f"{size} bytes"
+    if size < 1024:
+        return f"{size} bytes"
+    value, unit = size / 1024, 0
+    while value >= 1024 and unit + 1 < len(_UNITS):
+        value, unit = value / 1024, unit + 1
+    return f"{value:.1f} {_UNITS[unit]} ({size:,} bytes)"
+
+
+def count_words(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def operator_counts(ops: Sequence[Op]) -> dict[str, int]:
+    """Operator type -> how many ops have it."""
+    return dict(sorted(Counter(o.type for o in ops).items()))
+
+
+def _results(op: Op) -> Iterator[tuple[str, Variable | None]]:
+    for name in op.output_names():
+        yield name, op.block.find(name)
+
+
+def _inputs(block: Block) -> list[Variable]:
+    read = {n for op in block.ops for n in op.input_names()}
+    return [
+        v
+        for v in block.vars.values()
+        if not v.persistable and v.kind in TENSOR_KINDS and (v.op.type == "feed" if v.op is not None else v.need_check_feed or v.name in read)
+    ]
+
+
+class _Sums:
+    """What the end of the table says."""
+
+    def __init__(self, program: Program) -> None:
+        variables = list(program.all_variables())
+        self.ops = sum(len(b.ops) for b in program.blocks)
+        kept = [v for v in variables if v.persistable and v.kind in TENSOR_KINDS]
+        marked = any(v.is_parameter for v in kept)  # in a saved inference model nothing is marked, and all that is kept are parameters
+        self.parameters = [v for v in kept if v.is_parameter or not marked]
+        self.state = [v for v in kept if marked and not v.is_parameter]
+        self.inputs = [v for b in program.blocks[:1] for v in _inputs(b)]
+        among = {id(v) for v in (*self.parameters, *self.state, *self.inputs)}
+        self.results = [v for v in variables if v.op is not None and id(v) not in among and v.kind in TENSOR_KINDS]
+        self.unsized = sum(size_of(v) is None for v in self.results)
+        self.elements: Size = 0
+        for v in self.parameters:
+            if v.spec.dims is not None:
+                self.elements = self.elements + v.spec.elements
+
+
+# --- JSON
+
+
+def variable_facts(variable: Variable) -> dict[str, Any]:
+    """One variable for JSON: dims that are not numbers are texts."""
+    spec, size = variable.spec, size_of(variable)
+    return {
+        "name": variable.name,
+        "kind": spec.kind.name,
+        "dtype": None if spec.dtype is None else spec.dtype.name,
+        "shape": None if spec.dims is None else [d if isinstance(d, int) else str(d) for d in spec.dims],
+        "lod": None if spec.lod is None else [c if isinstance(c, int) else str(c) for c in spec.lod.counts],
+        "bytes": size if size is None or isinstance(size, int) else str(size),
+        "certain": variable.known,
+    }
+
+
+def guard_facts(program: Program) -> list[dict[str, str | None]]:
+    return [
+        {
+            "operator": g.op_type,
+            "requirement": g.condition.requirement,
+            "condition": str(g.condition),
+            "call_site": None if g.call_site is None else g.call_site.short(),
+        }
+        for g in program.guard_list()
+    ]
+
+
+def _plain_size(size: Size) -> int | str:
+    return size if isinstance(size, int) else str(size)
+
+
+def program_facts(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> dict[str, Any]:
+    """The whole program for JSON."""
+    sums = _Sums(program)
+    blocks: list[dict[str, Any]] = []
+    for block in program.blocks:
+        ops = [
+            {
+                "type": op.type,
+                "inputs": dict(op.inputs),
+                "outputs": dict(op.outputs),
+                "role": op.role,
+                "call_site": None if op.call_site is None else op.call_site.short(),
+                "results": [{"name": n} if v is None else variable_facts(v) for n, v in _results(op)],
+            }
+            for op in block.ops
+        ]
+        blocks.append({"index": block.idx, "parent": block.parent_idx, "inputs": [variable_facts(v) for v in _inputs(block)], "ops": ops})
+    return {
+        "blocks": blocks,
+        "parameters": [variable_facts(v) for v in sums.parameters],
+        "totals": {
+            "ops": sums.ops,
+            "parameters": len(sums.parameters),
+            "parameter_elements": _plain_size(sums.elements),
+            "parameter_bytes": _plain_size(total(sums.parameters)),
+            "state_bytes": _plain_size(total(sums.state)),
+            "input_bytes": _plain_size(total(sums.inputs)),
+            "result_bytes": _plain_size(total(sums.results)),
+            "results_of_unknown_size": sums.unsized,
+        },
+        "guards": guard_facts(program),
+        "unknown_operators": operator_counts(unknown),
+        "errors": [{"error": type(e).__name__, "message": str(e)} for e in errors],
+    }
+
+
+# --- tables
+
+
+def _table(title: str, *columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(escape(title), style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in ("bytes", "#") else "left", overflow="fold")
+    return table
+
+
+def _row(table: Table, *cells: str) -> None:
+    from rich.text import Text
+
+    table.add_row(*[Text(escape(c).replace("\n", " ")) for c in cells])
+
+
+def _cells(name: str, variable: Variable | None) -> tuple[str, str, str]:
+    if variable is None:
+        return name, "not described", "?"
+    return name, variable.spec.text() + ("" if variable.known else " ?"), bytes_text(size_of(variable))
+
+
+def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> None:
+    """Inputs, parameters, ops with their results, and totals."""
+    out = console()
+    sums = _Sums(program)
+    with printing():
+        for title, variables in (("inputs", sums.inputs), ("parameters", sums.parameters), ("other state", sums.state)):
+            if variables:
+                table = _table(title, "name", "type and shape", "bytes")
+                for variable in variables:
+                    _row(table, *_cells(variable.name, variable))
+                out.print(table)
+        for block in program.blocks:
+            table = _table("ops" if block.idx == 0 else f"ops of block {block.idx}, inside of block {block.parent_idx}", "#", "op", "result",
+                           "type and shape", "bytes", "line")  # fmt: skip
+            for at, op in enumerate(block.ops):
+                line = op.call_site.short() if op.call_site is not None else ""
+                rows = [_cells(n, v) for n, v in _results(op)] or [("", "", "")]
+                for position, cells in enumerate(rows):
+                    _row(table, *((str(at), op.type) if position == 0 else ("", "")), *cells, line if position == 0 else "")
+            out.print(table)
+        for line in _total_lines(program, sums):
+            print_plain(line)
+        for name, count in operator_counts(unknown).items():
+            print_plain(f"operator {name} is not known ({count_words(count, 'op')}); what depends on it is marked ?")
+        if errors:
+            print_plain(f"{count_words(len(errors), 'error')}: foreshape check tells which")
+
+
+def _total_lines(program: Program, sums: _Sums) -> Iterator[str]:
+    yield f"{count_words(sums.ops, 'op')} in {count_words(len(program.blocks), 'block')}"
+    elements = f"{sums.elements:,}" if isinstance(sums.elements, int) else str(sums.elements)
+    yield f"parameters: {len(sums.parameters):,} with {elements} numbers, {human_bytes(total(sums.parameters))}"
+    if sums.state:
+        yield f"other state: {human_bytes(total(sums.state))}"
+    yield f"inputs: {human_bytes(total(sums.inputs))}"
+    rest = f", and {count_words(sums.unsized, 'result')} of unknown size" if sums.unsized else ""
+    yield f"results, all together: {human_bytes(total(sums.results))}{rest}"
+    guards = len(program.guard_list())
+    if guards:
+        yield f"{count_words(guards, 'open guard')}, checked when values are fed: foreshape check lists them"

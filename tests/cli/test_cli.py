@@ -1,0 +1,247 @@
+"""The command, as a user types it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.cli import app
+
+SOURCE = Path(fs.__file__).parents[1]
+
+
+def call(*args: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(a) for a in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def described() -> fs.Program:
+    images = layer.data("images", shape=["batch", 12])
+    hidden = layer.fc(images, 5, "relu")
+    layer.fc(hidden, 3)
+    return fs.default_main_program()
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "net.pdmodel"
+    described().save(path)
+    return path
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> tuple[Path, np.ndarray]:
+    """A network with parameters, saved for use, and the weight that it multiplies by."""
+    x = layer.data("x", shape=["batch", 4])
+    out = layer.fc(x, 2, bias=False)
+    scope = fs.Scope()
+    weight = np.arange(8, dtype=np.float32).reshape(4, 2)
+    scope.set("fc_0.w_0", weight)
+    fs.save_inference_model(tmp_path / "ready", [x], [out], scope=scope)
+    return tmp_path / "ready.pdmodel", weight
+
+
+def test_version() -> None:
+    assert call("--version") == (0, f"foreshape {fs.__version__}\n", "")
+
+
+def test_show_tells_ops_shapes_types_bytes_and_totals(model: Path) -> None:
+    code, out, _ = call("show", model)
+    assert code == 0
+    for words in ("images", "f32[batch, 12]", "48*batch", "fc_0.w_0", "f32[12, 5]", "240", "mul", "relu", "f32[batch, 3]", "test_cli.py:",
+                  "5 ops in 1 block", "parameters: 4 with 83 numbers, 332 bytes", "inputs: 48*batch bytes", "results, all together: 84*batch bytes"):  # fmt: skip
+        assert words in out, words
+
+
+def test_show_as_json(model: Path) -> None:
+    code, out, _ = call("show", model, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert [o["type"] for o in facts["blocks"][0]["ops"]] == ["mul", "elementwise_add", "relu", "mul", "elementwise_add"]
+    assert facts["blocks"][0]["ops"][0]["results"][0] == {
+        "name": "fc_0.tmp_0", "kind": "LOD_TENSOR", "dtype": "fp32", "shape": ["batch", 5], "lod": None, "bytes": "20*batch", "certain": True,
+    }  # fmt: skip
+    assert facts["totals"]["parameter_elements"] == 83
+    assert facts["totals"]["result_bytes"] == "84*batch"
+    assert facts["errors"] == [] and facts["unknown_operators"] == {}
+
+
+def test_show_with_another_shape_saves_it(model: Path, tmp_path: Path) -> None:
+    code, out, _ = call("show", model, "--shape", "images=8,12", "--output", tmp_path / "eight.pdmodel")
+    assert code == 0
+    assert "f32[8, 3]" in out and "results, all together: 672 bytes" in out
+    assert fs.load_program(tmp_path / "eight.pdmodel").var("fc_1.tmp_1").dims == [8, 3]
+
+
+def test_a_shape_that_does_not_fit_is_an_error(model: Path) -> None:
+    code, out, err = call("show", model, "--shape", "images=8,13")
+    assert (code, out) == (1, "")
+    assert err.startswith("ShapeError: mul: ") and "Traceback" not in err
+    code, out, err = call("check", model, "--shape", "images=8,13")
+    assert code == 1 and out.startswith("ShapeError: mul: ") and "1 error, 0 open guards, 0 unknown operators" in out
+
+
+@pytest.mark.parametrize("shape", ["images", "images=", "=3", "images=8,x y", "images=8,,3"])
+def test_a_shape_that_is_none_is_a_mistake_in_the_command(model: Path, shape: str) -> None:
+    code, _, err = call("show", model, "--shape", shape)
+    assert code == 2 and "--shape" in err
+
+
+def test_check_of_a_right_program(model: Path) -> None:
+    assert call("check", model) == (0, "0 errors, 0 open guards, 0 unknown operators\n", "")
+
+
+def test_check_lists_open_guards_and_unknown_operators(tmp_path: Path) -> None:
+    a, b = layer.data("a", shape=["n", 3]), layer.data("b", shape=["m", 3])
+    _ = a + b
+    program = fs.default_main_program()
+    text = str(program).replace("order", "# order") + "\nOut=c?: f32[n, 3] = no_such_operator(X=a) {}\n"
+    fs.Program.parse(text).save(tmp_path / "open.pdmodel")
+    code, out, _ = call("check", tmp_path / "open.pdmodel")
+    assert code == 0
+    assert "open until values are fed: elementwise_add: " in out
+    assert "operator no_such_operator is not known (1 op)" in out
+    code, out, _ = call("check", tmp_path / "open.pdmodel", "--json")
+    facts = json.loads(out)
+    assert facts["ok"] is True and facts["unknown_operators"] == {"no_such_operator": 1}
+    assert {facts["guards"][0]["condition"]} <= {"n == m", "m == n"}
+
+
+def test_check_of_a_wrong_program_says_each_error_and_ends_with_1(model: Path, tmp_path: Path) -> None:
+    wrong = str(fs.load_program(model)).replace("f32[12, 5]", "f32[13, 5]").replace("f32[5, 3]", "f32[6, 3]")
+    fs.Program.parse(wrong).save(tmp_path / "wrong.pdmodel")
+    code, out, _ = call("check", tmp_path / "wrong.pdmodel")
+    assert code == 1
+    assert out.count("ShapeError: mul: ") >= 1 and "Traceback" not in out
+    code, out, _ = call("check", tmp_path / "wrong.pdmodel", "--json")
+    assert code == 1 and json.loads(out)["errors"][0]["error"] == "ShapeError"
+
+
+def test_what_is_no_program_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.pdmodel").write_bytes(b"\xff\xff")
+    for command in ("show", "check"):
+        code, out, err = call(command, tmp_path / "x.pdmodel")
+        assert (code, out) == (1, "") and err.startswith("FormatError: ")
+        assert call(command, tmp_path / "absent")[0] == 1
+
+
+def test_control_characters_and_markup_in_names_are_shown_escaped(tmp_path: Path) -> None:
+    name = "a\x1b[31m\x07\u202e[bold]x[/bold][link=http://x]:smile:"
+    x = layer.data(name, shape=[2, 3])
+    layer.mean(x)
+    fs.default_main_program().save(tmp_path / "evil.pdmodel")
+    for args in (("show",), ("check",), ("show", "--json"), ("check", "--shape", "y=3")):
+        code, out, err = call(args[0], tmp_path / "evil.pdmodel", *args[1:])
+        for text in (out, err):
+            assert not any(c in text for c in "\x1b\x07\u202e")
+        if args == ("show",):
+            assert code == 0 and "\\u001b[31m" in out and "[bold]x[/bold][link=http://x]:smile:" in out
+
+
+def test_run_computes_from_npy_to_npy(ready: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    model, weight = ready
+    x = np.random.RandomState(0).standard_normal((3, 4)).astype(np.float32)
+    np.save(tmp_path / "in.npy", x)
+    code, out, err = call("run", model, "--params", model.with_suffix(".pdiparams"), "--feed", f"x={tmp_path / 'in.npy'}", "--out", tmp_path / "results")
+    assert code == 0, err
+    files = list((tmp_path / "results").iterdir())
+    assert len(files) == 1 and "float32[3, 2]" in out
+    np.testing.assert_allclose(np.load(files[0]), x @ weight, rtol=1e-5)
+
+
+def test_run_tells_a_wrong_feed_in_words(ready: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    model, _ = ready
+    np.save(tmp_path / "in.npy", np.zeros((3, 5), np.float32))
+    code, _, err = call("run", model, "--feed", f"x={tmp_path / 'in.npy'}", "--out", tmp_path)
+    assert code == 1 and err.startswith("FeedError: ") and "Traceback" not in err
+    code, _, err = call("run", model, "--out", tmp_path)
+    assert code == 1 and err.startswith("FeedError: ")
+    assert call("run", model, "--feed", "x", "--out", tmp_path)[0] == 2
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (os.mkdir, ("unpickled",))
+
+
+def test_run_never_unpickles(ready: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = io.BytesIO()
+    np.save(file, np.array([_Evil()], dtype=object), allow_pickle=True)
+    (tmp_path / "evil.npy").write_bytes(file.getvalue())
+    code, _, err = call("run", ready[0], "--feed", "x=evil.npy", "--out", tmp_path)
+    assert code == 1 and err.startswith("FormatError: evil.npy: not a .npy file")
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_result_with_a_hostile_name_stays_in_its_folder(tmp_path: Path) -> None:
+    x = layer.data("x", shape=[2])
+    out = fs.default_main_program().global_block.append_op("relu", {"X": x}, {"Out": "../../etc/passwd"})
+    path = tmp_path / "net.pdmodel"
+    out.block.program.save(path)
+    np.save(tmp_path / "in.npy", np.array([-1, 2], np.float32))
+    code, _, err = call("run", path, "--feed", f"x={tmp_path / 'in.npy'}", "--fetch", "../../etc/passwd", "--out", tmp_path / "results")
+    assert code == 0, err
+    assert [f.name for f in (tmp_path / "results").iterdir()] == ["_.._etc_passwd.npy"]
+
+
+SCRIPT = """
+import sys
+import helper
+from foreshape import layer
+x = layer.data("x", shape=["batch", helper.FEATURES])
+if sys.argv[1] == "shape":
+    layer.mean(layer.data("x", shape=[3]))
+if sys.argv[1] == "bug":
+    helper.divide(1, 0)
+if sys.argv[1] == "leave":
+    sys.exit(7)
+print("trained", sys.argv[1:])
+"""
+
+
+def test_train_runs_a_script_and_tells_its_mistakes(tmp_path: Path) -> None:
+    (tmp_path / "helper.py").write_text("FEATURES = 4\ndef divide(a, b):\n    return a / b\n")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    before = list(sys.path)
+    with fs.program_guard(fs.Program(), fs.Program()):
+        code, out, err = call("train", script, "well", "--epochs", "3")
+    assert (code, out, err) == (0, "trained ['well', '--epochs', '3']\n", "")
+    with fs.program_guard(fs.Program(), fs.Program()):
+        code, _, err = call("train", script, "shape")
+    assert code == 1 and err.startswith("SchemaError: ") and "script.py:5" in err and "Traceback" not in err
+    with fs.program_guard(fs.Program(), fs.Program()):
+        code, _, err = call("train", script, "bug")
+    assert code == 1
+    assert err == "ZeroDivisionError: division by zero\n    script.py:9    helper.divide(1, 0)\n    helper.py:3    return a / b\n"
+    with fs.program_guard(fs.Program(), fs.Program()):
+        assert call("train", script, "leave")[0] == 7
+    assert call("train", tmp_path / "absent.py")[0] == 2
+    (tmp_path / "broken.py").write_text("x = (1\n")
+    code, _, err = call("train", tmp_path / "broken.py")
+    assert code == 1 and "broken.py:1: not Python" in err
+    assert sys.path == before
+    sys.modules.pop("helper", None)
+
+
+def test_the_command_as_a_process_needs_no_torch_to_show(model: Path) -> None:
+    probe = "import sys; sys.modules['torch'] = None; from foreshape.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    done = subprocess.run([sys.executable, "-c", probe, "show", str(model)], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "f32[batch, 3]" in done.stdout and done.stderr == ""
+    done = subprocess.run([sys.executable, "-m", "foreshape.cli", "check", str(model.parent / "absent")], capture_output=True, text=True, env=environment,
+                          timeout=120)  # fmt: skip
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("FormatError: ") and "Traceback" not in done.stderr
