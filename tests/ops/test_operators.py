@@ -124,9 +124,10 @@ def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], s
         assert len(dims) == len(variable.dims) and all(a in (-1, b) for a, b in zip(dims, variable.dims, strict=True))
     for a, b in zip(first, run(again, case.feed, fetch), strict=True):
         np.testing.assert_array_equal(a, b)
-    checked = Executor(check=True).run(case.program, case.feed, fetch, Scope())
-    for a, b in zip(first, checked, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    if all(np.isfinite(a).all() for a in case.feed.values()):  # checked mode stops at a NaN, fed ones too
+        checked = Executor(check=True).run(case.program, case.feed, fetch, Scope())
+        for a, b in zip(first, checked, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)

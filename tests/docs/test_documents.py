@@ -1,0 +1,51 @@
+"""The code in README.md and docs/ runs, and prints what the pages say that it prints.
+
+The ```python blocks of a page are one program, in order. A ```text block behind one is its output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
+
+
+def blocks(page: Path) -> list[tuple[str, str, int]]:
+    text = page.read_text(encoding="utf-8")
+    return [(m[1], m[2], text[: m.start()].count("\n") + 1) for m in BLOCK.finditer(text)]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and any(k == "python" for k, _, _ in blocks(p))], ids=lambda p: p.name)
+def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = page.read_text(encoding="utf-8")
+    # a page's lines are the lines of its code, so that errors and call sites name them
+    linecache.cache[page.name] = (len(source), None, source.splitlines(keepends=True), page.name)
+    namespace: dict[str, object] = {"__name__": "__page__"}
+    found = blocks(page)
+    for at, (kind, body, line) in enumerate(found):
+        if kind != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile("\n" * line + body, page.name, "exec"), namespace)
+        if at + 1 < len(found) and found[at + 1][0] == "text":
+            said = found[at + 1][1]
+            if update and printed.getvalue() != said:
+                page.write_text(page.read_text(encoding="utf-8").replace(said, printed.getvalue(), 1), encoding="utf-8")
+            else:
+                assert printed.getvalue() == said
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in PAGES[1:]:
+        assert f"docs/{page.name}" in readme, f"README.md does not link docs/{page.name}"

@@ -1,0 +1,63 @@
+"""What holds for the whole house: what is imported when, and that describing needs no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # an import of it fails, as where it is not installed
+import foreshape as fs
+from foreshape import layer
+
+main, startup = fs.Program(), fs.Program()
+with fs.program_guard(main, startup):
+    x = layer.data("x", shape=["batch", 1, 28, 28])
+    y = layer.data("y", shape=["batch", 1], dtype="int64")
+    h = layer.pool2d(layer.conv2d(x, 8, 5, activation="relu"), 2, stride=2)
+    loss = layer.mean(layer.cross_entropy(layer.fc(h, 10, activation="softmax"), y))
+    fs.optimizer.Adam(0.01).minimize(loss)
+again = fs.Program.parse(str(main))
+again = fs.load_program(main.to_bytes())
+again.forget()
+again.infer()
+assert str(again.var(loss.name).shape) == "[]"
+again.with_feed_shapes({"x": [8, 1, 28, 28], "y": [8, 1]})
+print(again.explain(h.name))
+try:
+    fs.Executor()
+except fs.ExecutionError as error:
+    assert "PyTorch" in str(error), error
+else:
+    raise AssertionError("an executor without torch")
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_describing_saving_and_printing_need_no_torch() -> None:
+    assert "batch" in run(WITHOUT_TORCH)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    heavy = "torch", "numpy", "google.protobuf", "rich", "typer", "matplotlib", "sklearn"
+    code = f"import sys, foreshape; print([m for m in {heavy!r} if m in sys.modules])"
+    assert run(code).strip() == "[]"
+
+
+def test_describing_imports_no_torch() -> None:
+    code = "import sys, foreshape as fs; from foreshape import layer; layer.fc(layer.data('x', input_size=3), 2); print('torch' in sys.modules)"
+    assert run(code).strip() == "False"
+
+
+def test_every_public_name_is_there() -> None:
+    code = "import foreshape as fs; [getattr(fs, n) for n in dir(fs)]; [getattr(fs, n) for n in fs.__all__]; print('all')"
+    assert run(code).strip() == "all"
