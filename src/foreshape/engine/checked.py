@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import evaluate, symbols_of
@@ -35,10 +35,10 @@ def run_checked(emitted: Emitted, tensors: Sequence[Tensor], scope: Scope, value
             held[id(copy)] = held[id(source)].clone()
         arguments = [_given(a, held) for a in i.arguments]
         wants = {"wants": (True,) * len(i.results)} if i.takes_wants else {}
-        given = i.kernel(*arguments, **wants)
-        results = given if isinstance(given, tuple) and len(i.results) != 1 else (given,)
+        given: Any = i.kernel(*arguments, **wants)
+        results: list[Any] = list(given) if isinstance(given, tuple) and len(i.results) != 1 else [given]  # pyright: ignore[reportUnknownArgumentType]
         for target, result in zip(i.results, results, strict=False):
-            pairs = zip(target, result, strict=True) if isinstance(target, list) else [(target, result)]
+            pairs: Iterable[tuple[Value | None, Any]] = zip(target, result, strict=True) if isinstance(target, list) else [(target, result)]
             for value, tensor in pairs:
                 if value is not None and tensor is not None:
                     _look(value, tensor, i, values, held)

@@ -70,7 +70,7 @@ class Step:
         found = self.bound.get(scope)
         if found is None or found[0] != scope.version:
             self.bound[scope] = found = (scope.version, self.emitted.bind(scope))
-        self._last = (ref(scope), *found)
+        self._last = (ref(scope), found[0], found[1])
         return found[1]
 
 
@@ -140,7 +140,7 @@ class Executor:
         if seen.threads != threads:
             torch.set_num_threads(min(seen.threads, threads))
         try:
-            with torch._C._InferenceMode(True):
+            with torch._C._InferenceMode(True):  # pyright: ignore[reportPrivateUsage]
                 if self.check:
                     fetched = run_checked(step.emitted, tensors, scope, seen.values)
                 else:

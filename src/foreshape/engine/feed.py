@@ -58,7 +58,7 @@ class Feeder:
             self.refuse_unknown(feed)
         return out, ragged
 
-    def refuse_unknown(self, feed: Mapping[str, Any]) -> None:
+    def refuse_unknown(self, feed: Mapping[Any, Any]) -> None:
         """Refuse a fed name that is no variable of the program, or one that is not fed."""
         for name in feed:
             if name in self.names:

@@ -84,7 +84,7 @@ def to_tensor(array: Any) -> Tensor:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(s < 0 for s in array.strides):
         array = array.copy()
-    return torch.from_numpy(array)
+    return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
 
 
 def to_numpy(value: Tensor) -> Any:

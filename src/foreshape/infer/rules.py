@@ -52,7 +52,8 @@ def ask(operator: Operator, key: Key) -> Answer:
         if operand.same_type_as is not None:
             _check_same_type(operator, operand, given, key)
     before = collector.conditions
-    collector.conditions = conditions = []
+    conditions: list[Condition] = []
+    collector.conditions = conditions
     try:
         kinds = operator.infer_var_type(*key) if type(operator).infer_var_type is not Operator.infer_var_type else None
         given = operator.infer_shape(*key)

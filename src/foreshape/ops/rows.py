@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foreshape.ops.torch_proxy import torch
 
@@ -20,7 +20,8 @@ class Rows:
 
     def merged(self) -> Rows:
         """The same with each id once, in rising order, its values summed."""
-        ids, where = torch.unique(self.rows, return_inverse=True)
+        unique: Any = torch.unique  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        ids, where = unique(self.rows, return_inverse=True)
         if len(ids) == len(self.rows) and bool((ids == self.rows).all()):
             return self
         values = torch.zeros((len(ids), *self.values.shape[1:]), dtype=self.values.dtype, device=self.values.device)

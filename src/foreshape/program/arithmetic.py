@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,6 +10,14 @@ from foreshape.errors import ShapeError, TypeMismatchError
 
 if TYPE_CHECKING:
     from foreshape.program.variable import Variable
+
+
+def _is_single(number: float | int) -> bool:
+    """Whether single precision holds ``number`` exactly."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", number))[0] == number
+    except (OverflowError, struct.error):
+        return False
 
 
 class Arithmetic:
@@ -20,6 +29,13 @@ class Arithmetic:
         from foreshape.program.program import current_block
 
         return current_block().apply(type, inputs, attrs)
+
+    def _takes(self, number: Any) -> bool:
+        """Whether ``number`` may be an attribute of `scale` or `pow`, which is of single precision, and of integers the whole part."""
+        of = cast("Variable", self).dtype
+        if not isinstance(number, (int, float)) or of is None or of.short in ("f16", "bf16", "f32"):
+            return isinstance(number, (int, float))
+        return (of.is_floating or isinstance(number, int)) and _is_single(number)
 
     def _scaled(self, scale: float, bias: float) -> Variable:
         return self._apply("scale", {"X": self}, {"scale": float(scale), "bias": float(bias), "bias_after_scale": True})
@@ -37,18 +53,18 @@ class Arithmetic:
         return self._apply(type, {"X": a, "Y": b}, {"axis": -1})
 
     def __add__(self, other: Any) -> Variable:
-        return self._scaled(1.0, other) if isinstance(other, (int, float)) else self._with("elementwise_add", other)
+        return self._scaled(1.0, other) if self._takes(other) else self._with("elementwise_add", other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Variable:
-        return self._scaled(1.0, -other) if isinstance(other, (int, float)) else self._with("elementwise_sub", other)
+        return self._scaled(1.0, -other) if self._takes(other) else self._with("elementwise_sub", other)
 
     def __rsub__(self, other: Any) -> Variable:
-        return self._scaled(-1.0, other) if isinstance(other, (int, float)) else self._with("elementwise_sub", other, swapped=True)
+        return self._scaled(-1.0, other) if self._takes(other) else self._with("elementwise_sub", other, swapped=True)
 
     def __mul__(self, other: Any) -> Variable:
-        return self._scaled(other, 0.0) if isinstance(other, (int, float)) else self._with("elementwise_mul", other)
+        return self._scaled(other, 0.0) if self._takes(other) else self._with("elementwise_mul", other)
 
     __rmul__ = __mul__
 
@@ -65,7 +81,7 @@ class Arithmetic:
         return self._with("elementwise_mod", other)
 
     def __pow__(self, other: Any) -> Variable:
-        if isinstance(other, (int, float)):
+        if self._takes(other):
             return self._apply("pow", {"X": self}, {"factor": float(other)})
         return self._with("elementwise_pow", other)
 
@@ -90,7 +106,7 @@ class Arithmetic:
     def __getitem__(self, index: Any) -> Variable:
         """A slice: integers, slices and an Ellipsis; a step other than 1 is the strided_slice operator."""
         me = cast("Variable", self)
-        items = list(index) if isinstance(index, tuple) else [index]
+        items: list[Any] = list(index) if isinstance(index, tuple) else [index]  # pyright: ignore[reportUnknownArgumentType]
         rank = me.spec.rank
         if items.count(Ellipsis) > 1:
             raise ShapeError("an index has at most one Ellipsis")
@@ -105,7 +121,7 @@ class Arithmetic:
         steps: list[int] = []
         dropped: list[int] = []
         for axis, item in enumerate(items):
-            if isinstance(item, slice):
+            if item.__class__ is slice:
                 if item == slice(None):
                     continue
                 step = 1 if item.step is None else int(item.step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from foreshape.errors import DescriptionError, SchemaError, ShapeError
@@ -140,13 +140,14 @@ class Program:
                     unknown.append(op)
                     _mark_unknown(op)
                     continue
-                if unknown and any(not v.known for v in op.input_variables()):
+                if (unknown or errors) and any(not v.known for v in op.input_variables()):
                     _mark_unknown(op)
                     continue
                 try:
                     block.infer_op(op)
                 except DescriptionError as error:
                     errors.append(error)
+                    self._stale = True  # who builds on it, or runs it, is told
                     if len(errors) >= stop_at:
                         return unknown, errors
                     _mark_unknown(op)
@@ -290,7 +291,7 @@ def current_block() -> Block:
 
 
 @contextlib.contextmanager
-def program_guard(main: Program, startup: Program | None = None) -> Iterator[None]:
+def program_guard(main: Program, startup: Program | None = None) -> Generator[None]:
     """Make these the programs that layers append to, inside of the ``with``."""
     before = (_current.main, _current.startup, _current.block)
     main.refresh()
@@ -302,7 +303,7 @@ def program_guard(main: Program, startup: Program | None = None) -> Iterator[Non
 
 
 @contextlib.contextmanager
-def block_guard(block: Block) -> Iterator[Block]:
+def block_guard(block: Block) -> Generator[Block]:
     """Make this the block that layers append to, inside of the ``with``."""
     before = _current.block
     _current.block = block

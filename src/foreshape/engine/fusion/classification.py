@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.engine.lower import Instruction, Value
+from foreshape.engine.lower import Argument, Instruction, Value
 from foreshape.ops.torch_proxy import aten, torch
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     return True
 
 
-def _backward(graph: Graph, mean_grad: Instruction, softmax: object) -> tuple[Value, Instruction, Instruction] | None:
+def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument) -> tuple[Value, Instruction, Instruction] | None:
     """The gradient ops behind the loss, where they are the usual two: (gradient of the mean, its op, the softmax's op)."""
     if mean_grad.op.type not in ("mean_grad", "reduce_mean_grad"):
         return None

@@ -68,7 +68,7 @@ def _forward(graph: Graph, like: Instruction, x: Argument, w: Argument, bias: Ar
     rows = "{0}" if rank == 2 else "{0}.flatten(0, -2)"
     back = "" if rank == 2 else ".unflatten(0, {0}.shape[:-1])"
     small = (f"{{mm}}({rows}, {{1}})" if bias is None else f"{{addmm}}({{2}}, {rows}, {{1}})") + back
-    least = elements_for_onednn(*dims, w)
+    least = elements_for_onednn(dims[0], dims[1], w)
     if least is None:
         return fused(like, small, arguments, [out], "product", mm=torch.mm, addmm=torch.addmm)
     transposed = graph.derive("t", w, torch.t) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
