@@ -34,11 +34,16 @@ def network() -> tuple[fs.Program, fs.Program, Any]:
     main, startup = fs.Program(), fs.Program()
     with fs.program_guard(main, startup):
         x, y = layer.data("x", 12), layer.data("y", 1, "int64")
-        noise = main.global_block.apply("uniform_random", {}, {"shape": [64], "min": 0.0, "max": 2.0})
+        noise = main.global_block.apply("uniform_random", {}, {"shape": [_width], "min": 0.0, "max": 2.0})
         noise.stop_gradient = True
-        h = layer.fc(x, 64, "relu") * noise
+        h = layer.fc(x, _width, "relu") * noise
         cost = layer.softmax_with_cross_entropy(layer.fc(h, 5), y)
     return main, startup, cost
+
+
+_width = 64
+_started: int | None = None
+"""Where a forked run says that it trains now."""
 
 
 def arrays() -> dict[str, Any]:
@@ -48,6 +53,8 @@ def arrays() -> dict[str, Any]:
 
 def drawn() -> Iterator[dict[str, Any]]:
     """Batches that draw from numpy's and Python's global generators, as a user's augmentation would."""
+    if _started is not None:
+        os.write(_started, b".")
     whole = arrays()
     order = np.random.permutation(EXAMPLES)
     for start in range(0, EXAMPLES, BATCH):
@@ -147,7 +154,9 @@ def kill(what: str) -> None:
 
 
 def forked(job: Callable[[], str], out: Path, after: float | None = None) -> str | None:
-    """What a job gives in a process of its own, killed ``after`` seconds; None where it was killed."""
+    """What a job gives in a process of its own, killed ``after`` seconds of training; None where it was killed."""
+    global _started
+    started, _started = os.pipe()
     pid = os.fork()
     if not pid:
         code = 1
@@ -156,9 +165,13 @@ def forked(job: Callable[[], str], out: Path, after: float | None = None) -> str
             code = 0
         finally:
             os._exit(code)
+    os.close(_started)
+    _started = None
     if after is not None:
+        os.read(started, 1)
         time.sleep(after)
         os.kill(pid, signal.SIGKILL)
+    os.close(started)
     status = os.waitpid(pid, 0)[1]
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return None
@@ -187,17 +200,22 @@ def boundaries(folder: Path) -> list[dict[str, Any]]:
 
 def moments(folder: Path) -> list[dict[str, Any]]:
     """Kill at random moments, again and again, until the run has ended; with data that draw from global generators."""
+    global _width
+    _width = 8192  # most of the time goes into writing checkpoints
     out, rng = folder / "out", random.Random(5)
-    start = time.perf_counter()
     want = forked(lambda: run(None, data=drawn)[0], out)
+
     results: list[dict[str, Any]] = []
-    whole = time.perf_counter() - start
-    for chain in range(4):
-        place, kills, got = folder / f"chain-{chain}", 0, None
+    for every in (1, 2, 3, None):
+        durations: list[float] = []
+        for k in range(2):
+            seconds = forked(lambda place=folder / f"timed-{every}-{k}", every=every: str(sum(run(place, every, drawn)[1].column("seconds"))), out)
+            durations.append(float(seconds or 0.0))
+        place, kills, got = folder / f"killed-{every}", 0, None
         while got is None:
             # up to a limit: a machine that is slow now would never let the run end
-            wait = rng.uniform(0.3, 1.3) * whole if kills < 12 else None
-            got = forked(lambda place=place, every=1 + chain: run(place, every, drawn)[0], out, after=wait)
+            wait = rng.uniform(0.0, 0.4) * min(durations) if kills < 12 else None
+            got = forked(lambda place=place, every=every: run(place, every, drawn)[0], out, after=wait)
             kills += got is None
         results.append({"kills": kills, "same": got == want})
     return results

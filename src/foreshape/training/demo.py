@@ -1,0 +1,146 @@
+"""The demonstration: a small convolutional network learns to read handwritten digits, from its description to a saved file that
+another process opens. It is written as a user would write it, with the package's public names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import foreshape as fs
+from foreshape import layer
+
+EPOCHS = 20
+_TRAINED_ON = 1437
+"""Of the 1,797 images; the others are the test."""
+
+
+class Net(NamedTuple):
+    """What `network` describes."""
+
+    main: fs.Program
+    startup: fs.Program
+    images: fs.Variable
+    scores: fs.Variable
+    loss: fs.Variable
+    accuracy: fs.Variable
+
+
+def digits() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The images that scikit-learn bundles: what to train on and what to test with, always cut alike.
+
+    Returns:
+        Twice ``image`` fp32 ``[examples, 1, 8, 8]`` in [0, 1] and ``label`` int64 ``[examples, 1]``.
+    """
+    import numpy
+    from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]
+
+    bundle = cast("Any", load_digits())
+    order = numpy.random.RandomState(0).permutation(len(bundle.images))
+    whole = {"image": (bundle.images[order, None] / 16).astype("float32"), "label": bundle.target[order, None].astype("int64")}
+    return {n: a[:_TRAINED_ON] for n, a in whole.items()}, {n: a[_TRAINED_ON:] for n, a in whole.items()}
+
+
+def network() -> Net:
+    """Describe the network: three convolutions, two fully connected layers."""
+    main, startup = fs.Program(), fs.Program()
+    with fs.program_guard(main, startup):
+        images = layer.data("image", shape=["batch", 1, 8, 8])
+        labels = layer.data("label", shape=["batch", 1], dtype="int64")
+        h = layer.conv2d(images, 32, 3, padding=1, activation="relu")
+        h = layer.conv2d(h, 32, 3, padding=1, activation="relu")
+        h = layer.pool2d(h, 2, "max", stride=2)
+        h = layer.conv2d(h, 64, 3, padding=1, activation="relu")
+        h = layer.pool2d(h, 2, "max", stride=2)
+        h = layer.dropout(layer.fc(h, 64, "relu"), 0.3)
+        scores = layer.softmax(layer.fc(h, 10))
+        loss = layer.mean(layer.cross_entropy(scores, labels))
+        accuracy = layer.accuracy(scores, labels)
+    return Net(main, startup, images, scores, loss, accuracy)
+
+
+def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool | None = None) -> float:
+    """Describe, show, train, test, save; then open what was saved in a fresh process and classify with it.
+
+    Args:
+        out_dir: gets digits.pdmodel, digits.pdiparams, digits.png, training.png and predictions.json.
+        console: rich's, to show things on; the standard output where it is left out.
+
+    Returns:
+        The part of the test images that is classified rightly.
+
+    Raises:
+        ExecutionError: the fresh process fails, or sees other accuracy than this one.
+    """
+    from rich.console import Console
+
+    console = console if console is not None else Console()
+    began = time.perf_counter()
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    net = network()
+    console.rule("the program")
+    console.print(str(net.main), markup=False, highlight=False, soft_wrap=True)
+    console.rule("what is known of every value before anything runs")
+    console.print(inferred(net.main))
+
+    console.rule("training")
+    train, test = digits()
+    scope = fs.Scope()
+    steps = epochs * -(-len(train["image"]) // 32)
+    history = fs.train(
+        net.loss, train, optimizer=fs.optimizer.Adam(fs.optimizer.CosineDecay(0.002, 1, max(1, steps))), epochs=epochs, batch_size=32,
+        metrics={"accuracy": net.accuracy}, validation=test, scope=scope, startup=net.startup, console=console, progress=progress,
+    )  # fmt: skip
+    history.plot(folder / "training.png")
+    accuracy = history.epochs[-1]["validation accuracy"] if history.epochs else 0.0
+    console.print(f"test accuracy {accuracy:.2%} of {len(test['image'])} images, after {history.steps} steps")
+
+    console.rule("saved, and opened in a fresh process")
+    fs.save_inference_model(str(folder / "digits"), [net.images], [net.scores], scope=scope)
+    for name in ("digits.pdmodel", "digits.pdiparams"):
+        console.print(f"{folder / name}: {(folder / name).stat().st_size:,} bytes", highlight=False, soft_wrap=True)
+    environment = {**os.environ, "MPLBACKEND": "Agg"} | ({"FORCE_COLOR": "1"} if console.is_terminal else {})
+    done = subprocess.run(
+        [sys.executable, "-m", "foreshape.training.classify", str(folder)], capture_output=True, env=environment, encoding="utf-8", check=False
+    )
+    if done.returncode:
+        raise fs.ExecutionError(f"the fresh process failed with exit code {done.returncode}:\n{done.stderr}")
+    from rich.text import Text
+
+    console.print(Text.from_ansi(done.stdout.rstrip("\n")), soft_wrap=True)
+    again = json.loads((folder / "predictions.json").read_text(encoding="utf-8"))["accuracy"]
+    if abs(again - accuracy) > 0.5 / len(test["image"]):
+        raise fs.ExecutionError(f"the network that was opened again is right for {again:.2%} of the test images; before it was saved it was for {accuracy:.2%}")
+    console.print(f"done in {time.perf_counter() - began:.1f} s; the files are in {folder}", highlight=False, soft_wrap=True)
+    return accuracy
+
+
+def inferred(program: fs.Program) -> Any:
+    """A table (rich's) of every variable of a program: shape, element type and bytes, as they were inferred."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("variable", "made by", "shape", "type"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    parameters: Any = 0
+    for v in program.global_block.vars.values():
+        maker = "parameter" if v.is_parameter else v.op.type if v.op is not None else "input"
+        size = v.nbytes
+        parameters += size if v.is_parameter else 0
+        dtype = v.dtype
+        table.add_row(*map(Text, (v.name, maker, f"[{', '.join(map(str, v.shape))}]", dtype.name if dtype is not None else "?", _bytes(size))))
+    table.add_section()
+    table.add_row("parameters", "", "", "", _bytes(parameters))
+    return table
+
+
+def _bytes(size: Any) -> str:
+    return f"{size:,}" if isinstance(size, int) else str(size)
