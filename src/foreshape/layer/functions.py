@@ -1,22 +1,142 @@
-"""Layers that are one operator: a function each, with the operator's own attributes as keyword arguments."""
+"""Activations: a function each, of one tensor of any shape, with the operator's own attributes as arguments."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.initializer import Constant
+from foreshape.layer.parameter import create_parameter
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable
 
 
-def _unary(x: Variable, type: str, **attrs: Any) -> Variable:
+def unary(x: Variable, type: str, **attrs: Any) -> Variable:
+    """The one result of an operator of one tensor."""
     return current_block().apply(type, {"X": x}, attrs)
 
 
 def relu(x: Variable) -> Variable:
     """max(x, 0), elementwise."""
-    return _unary(x, "relu")
+    return unary(x, "relu")
+
+
+def relu6(x: Variable, threshold: float = 6.0) -> Variable:
+    """min(max(x, 0), threshold), elementwise."""
+    return unary(x, "relu6", threshold=threshold)
+
+
+def leaky_relu(x: Variable, alpha: float = 0.02) -> Variable:
+    """x where x > 0, else alpha * x."""
+    return unary(x, "leaky_relu", alpha=alpha)
+
+
+def elu(x: Variable, alpha: float = 1.0) -> Variable:
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+    return unary(x, "elu", alpha=alpha)
+
+
+def selu(x: Variable) -> Variable:
+    """elu with the scale and alpha that keep the mean and variance of activations (Klambauer et al., 2017)."""
+    return unary(x, "selu")
+
+
+def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str = "NCHW", name: str | None = None) -> Variable:
+    """x where x > 0, else slope * x, with a learned slope that starts at 0.25.
+
+    Args:
+        mode: "all": one slope; "channel": one per channel; "element": one per element of a row.
+        weight: a name, an initializer or a `ParamAttr`.
+        data_format: where the channels are: "NCHW" at axis 1, "NHWC" at the last.
+
+    Raises:
+        ShapeError: a size of x that the slopes' shape needs is not known.
+    """
+    block = current_block()
+    dims = x.spec.known_dims
+    if mode not in ("all", "channel", "element"):
+        raise SchemaError(f"prelu({x.name}): mode must be all, channel or element; seen {mode!r}")
+    if mode != "all" and len(dims) < 2:
+        raise ShapeError(f"prelu({x.name}): the input must have at least 2 dims in mode {mode}; it is {x.spec.text()}")
+    channel = dims[1 if data_format.startswith("NC") else -1] if mode == "channel" else 1
+    shape = [1, *dims[1:]] if mode == "element" else [channel]
+    if not all(isinstance(size, int) for size in shape):
+        raise ShapeError(f"prelu({x.name}): the slopes' shape must be known; the input is {x.spec.text()}")
+    prefix = name or block.program.unique_name("prelu")
+    alpha = create_parameter(shape, x.spec.known_dtype, weight, prefix=prefix, initializer=Constant(0.25))
+    return block.apply("prelu", {"X": x, "Alpha": alpha}, {"mode": mode, "data_format": data_format}, prefix)
+
+
+def sigmoid(x: Variable) -> Variable:
+    """1 / (1 + exp(-x))."""
+    return unary(x, "sigmoid")
+
+
+def log_sigmoid(x: Variable) -> Variable:
+    """log(1 / (1 + exp(-x)))."""
+    return unary(x, "logsigmoid")
+
+
+def hard_sigmoid(x: Variable, slope: float = 0.2, offset: float = 0.5) -> Variable:
+    """slope * x + offset, cut off at 0 and 1."""
+    return unary(x, "hard_sigmoid", slope=slope, offset=offset)
+
+
+def tanh(x: Variable) -> Variable:
+    """The hyperbolic tangent of x."""
+    return unary(x, "tanh")
+
+
+def tanh_shrink(x: Variable) -> Variable:
+    """x - tanh(x)."""
+    return unary(x, "tanh_shrink")
+
+
+def hard_tanh(x: Variable, min: float = -1.0, max: float = 1.0) -> Variable:
+    """x cut off at ``min`` and ``max``."""
+    return unary(x, "brelu", t_min=min, t_max=max)
+
+
+def softsign(x: Variable) -> Variable:
+    """x / (1 + |x|)."""
+    return unary(x, "softsign")
+
+
+def gelu(x: Variable, approximate: bool = False) -> Variable:
+    """x * Phi(x), with Phi the normal distribution function; ``approximate`` takes its approximation by tanh."""
+    return unary(x, "gelu", approximate=approximate)
+
+
+def silu(x: Variable) -> Variable:
+    """x * sigmoid(x)."""
+    return unary(x, "silu")
+
+
+def swish(x: Variable, beta: float = 1.0) -> Variable:
+    """x * sigmoid(beta * x)."""
+    return unary(x, "swish", beta=beta)
+
+
+def hard_swish(x: Variable, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Variable:
+    """x * min(max(x + offset, 0), threshold) / scale."""
+    return unary(x, "hard_swish", threshold=threshold, scale=scale, offset=offset)
+
+
+def mish(x: Variable) -> Variable:
+    """x * tanh(softplus(x))."""
+    return unary(x, "mish")
+
+
+def softplus(x: Variable, beta: float = 1.0, threshold: float = 20.0) -> Variable:
+    """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
+    return unary(x, "softplus", beta=beta, threshold=threshold)
 
 
 def softmax(x: Variable, axis: int = -1) -> Variable:
     """exp(x) / sum(exp(x)) along ``axis``."""
-    return _unary(x, "softmax", axis=axis)
+    return unary(x, "softmax", axis=axis)
+
+
+def log_softmax(x: Variable, axis: int = -1) -> Variable:
+    """x - log(sum(exp(x))) along ``axis``."""
+    return unary(x, "log_softmax", axis=axis)

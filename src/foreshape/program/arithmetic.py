@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -46,7 +47,8 @@ class Arithmetic:
             shape = [1] if me.spec.dims else []
             if isinstance(other, float) and me.dtype is not None and not me.dtype.is_floating:
                 raise TypeMismatchError(f"{me.name} is {me.dtype.name}; {other!r} needs a floating-point type: use layer.cast first")
-            other = self._apply("fill_constant", {}, {"shape": shape, "dtype": me.spec.known_dtype.code, "value": float(other), "str_value": repr(other)})
+            value = float(other) if -3e38 < other < 3e38 else math.inf if other > 0 else -math.inf  # the text beside it is exact
+            other = self._apply("fill_constant", {}, {"shape": shape, "dtype": me.spec.known_dtype.code, "value": value, "str_value": repr(other)})
         if not isinstance(other, Arithmetic):
             return NotImplemented
         a, b = (other, self) if swapped else (self, other)

@@ -1,0 +1,149 @@
+"""Tensors that no input gives: constants, copies, ranges, random numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, FP64, INT32, INT64, DType
+from foreshape.spec import dtype as dtype_of
+
+Shape: TypeAlias = "Sequence[int | Variable] | Variable"
+_LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
+MAX_CONSTANT_ELEMENTS = 1 << 20
+"""The largest array that is written into a program, in elements: larger ones are fed, or are parameters."""
+
+
+def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool = 0.0) -> Variable:
+    """A tensor of ``shape`` whose every element is ``value``.
+
+    Args:
+        shape: ints, each of which may be a variable of one integer; or an integer variable that holds the whole shape.
+
+    Raises:
+        SchemaError: a value that the element type does not hold.
+    """
+    inputs, sizes = _shape(shape)
+    exact = str(int(value)) if isinstance(value, int) else repr(float(value))
+    attrs = {"shape": sizes, "dtype": dtype_of(dtype).code, "value": _as_float(value), "str_value": exact}
+    return current_block().apply("fill_constant", inputs, attrs)
+
+
+def fill_like(x: Variable, value: float = 0.0, dtype: Any = None) -> Variable:
+    """A tensor of the shape of ``x`` whose every element is ``value``; of its element type where ``dtype`` is left out."""
+    return current_block().apply("fill_any_like", {"X": x}, {"value": value, "dtype": -1 if dtype is None else dtype_of(dtype).code})
+
+
+def assign(x: Any, output: Variable | None = None) -> Variable:
+    """A copy of a variable, or an array (or number) as a tensor whose numbers are written in the program.
+
+    Args:
+        output: a variable that is written; a new one where it is left out.
+
+    Raises:
+        SchemaError: an array of more than `MAX_CONSTANT_ELEMENTS`.
+    """
+    outputs = None if output is None else {"Out": output}
+    block = current_block()
+    if isinstance(x, Variable):
+        op = block.append_op("assign", {"X": x}, outputs)
+    else:
+        op = block.append_op("assign_value", {}, outputs, _value_attributes(x))
+    return block.var(next(iter(op.output_names())))
+
+
+def range(start: int | float | Variable, end: int | float | Variable | None = None, step: int | float | Variable = 1, dtype: Any = "int64") -> Variable:
+    """start, start + step, ... before ``end``; with one argument 0, 1, ... before it. Shape ``[n]``.
+
+    ``n`` is known where the three are integers that are known while describing.
+    """
+    of = dtype_of(dtype)
+    first, last = (0, start) if end is None else (start, end)
+    inputs = {slot: _number(given, of) for slot, given in (("Start", first), ("End", last), ("Step", step))}
+    return current_block().apply("range", inputs)
+
+
+def linspace(start: float | Variable, stop: float | Variable, num: int | Variable, dtype: Any = "fp32") -> Variable:
+    """``num`` numbers from start to stop, evenly spaced, both included. Shape ``[num]``."""
+    of = dtype_of(dtype)
+    inputs = {"Start": _number(start, of), "Stop": _number(stop, of), "Num": _number(num, INT32)}
+    return current_block().apply("linspace", inputs, {"dtype": of.code})
+
+
+def eye(rows: int, columns: int | None = None, dtype: Any = "fp32") -> Variable:
+    """Ones on the diagonal of a matrix of zeros, ``[rows, columns]``."""
+    return current_block().apply("eye", {}, {"num_rows": rows, "num_columns": -1 if columns is None else columns, "dtype": dtype_of(dtype).code})
+
+
+def uniform_random(shape: Shape, dtype: Any = "fp32", min: float = -1.0, max: float = 1.0, seed: int = 0) -> Variable:
+    """Numbers drawn uniformly from [min, max). A seed other than 0 draws the same at each run."""
+    inputs, sizes = _shape(shape)
+    return current_block().apply("uniform_random", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "min": min, "max": max, "seed": seed})
+
+
+def gaussian_random(shape: Shape, mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = "fp32") -> Variable:
+    """Numbers drawn from the normal distribution. A seed other than 0 draws the same at each run."""
+    inputs, sizes = _shape(shape)
+    return current_block().apply("gaussian_random", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "mean": mean, "std": std, "seed": seed})
+
+
+def randint(low: int, high: int, shape: Shape, dtype: Any = "int64", seed: int = 0) -> Variable:
+    """Integers drawn uniformly from [low, high). A seed other than 0 draws the same at each run."""
+    inputs, sizes = _shape(shape)
+    return current_block().apply("randint", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "low": low, "high": high, "seed": seed})
+
+
+def constant_like(x: Variable, number: float | int | bool) -> Variable:
+    """``number`` as a tensor of the element type of ``x`` that broadcasts against it."""
+    of = x.spec.known_dtype
+    if isinstance(number, float) and not of.is_floating:
+        raise SchemaError(f"{x.name} is {of.name}; {number!r} needs a floating-point type: use layer.cast first")
+    return fill_constant([1] if x.spec.known_dims else [], of, number)
+
+
+def _number(given: float | int | Variable, of: DType) -> Variable:
+    return given if isinstance(given, Variable) else fill_constant([1], of, given)
+
+
+def _as_float(value: float | int | bool) -> float:
+    """The value attribute, of single precision; a double past its range is told by the text beside it."""
+    try:
+        number = float(value)
+        return math.copysign(math.inf, number) if abs(number) > _LARGEST_FLOAT else number
+    except OverflowError:
+        raise SchemaError(f"a constant must fit a floating-point number; seen an integer of {int(value).bit_length()} bits") from None
+
+
+def _shape(shape: Shape) -> tuple[dict[str, Any], list[int]]:
+    """The inputs and the attribute that say a shape, as PaddlePaddle writes them: -1 stands where a tensor tells the size."""
+    if isinstance(shape, Variable):
+        return {"ShapeTensor": shape}, []
+    sizes: list[int] = []
+    for size in shape:
+        if isinstance(size, Variable):
+            sizes.append(-1)
+        elif isinstance(size, int) and size >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+            sizes.append(size)
+        else:
+            raise ShapeError(f"a size must be an int of at least 0, or a variable of one integer; seen {size!r}")
+    if all(isinstance(size, int) for size in shape):
+        return {}, sizes
+    return {"ShapeTensorList": [_number(size, INT32) for size in shape]}, sizes
+
+
+def _value_attributes(array: Any) -> dict[str, Any]:
+    import numpy
+
+    held: Any = numpy.asarray(array)
+    if not isinstance(array, (numpy.ndarray, numpy.generic)) and held.dtype == numpy.float64:
+        held = held.astype(numpy.float32)  # Python's own numbers do not ask for doubles
+    of = dtype_of(held.dtype)
+    if held.size > MAX_CONSTANT_ELEMENTS:
+        raise SchemaError(f"an array of {held.size} elements is too large to be written in a program: feed it, or make it a parameter")
+    numbers = held.reshape(-1).tolist()
+    slot = "bool_values" if of is BOOL else "int64_values" if of is INT64 else "int32_values" if of.is_integer else "values" if of is FP64 else "fp32_values"
+    return {"shape": list(held.shape), "dtype": of.code, slot: [int(v) for v in numbers] if of is BOOL else numbers}

@@ -1,0 +1,69 @@
+"""Comparisons and logic, which give bool, and the choice that they make."""
+
+from __future__ import annotations
+
+from foreshape.errors import TypeMismatchError
+from foreshape.layer.creation import constant_like
+from foreshape.layer.functions import unary
+from foreshape.layer.math import Operand, binary
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+
+
+def equal(x: Operand, y: Operand) -> Variable:
+    """x == y, broadcast; bool."""
+    return binary("equal", x, y)
+
+
+def not_equal(x: Operand, y: Operand) -> Variable:
+    """x != y, broadcast; bool."""
+    return binary("not_equal", x, y)
+
+
+def less_than(x: Operand, y: Operand) -> Variable:
+    """x < y, broadcast; bool."""
+    return binary("less_than", x, y)
+
+
+def less_equal(x: Operand, y: Operand) -> Variable:
+    """x <= y, broadcast; bool."""
+    return binary("less_equal", x, y)
+
+
+def greater_than(x: Operand, y: Operand) -> Variable:
+    """x > y, broadcast; bool."""
+    return binary("greater_than", x, y)
+
+
+def greater_equal(x: Operand, y: Operand) -> Variable:
+    """x >= y, broadcast; bool."""
+    return binary("greater_equal", x, y)
+
+
+def logical_and(x: Operand, y: Operand) -> Variable:
+    """x and y, broadcast; bool. A number is true where it is not 0."""
+    return binary("logical_and", x, y)
+
+
+def logical_or(x: Operand, y: Operand) -> Variable:
+    """x or y, broadcast; bool. A number is true where it is not 0."""
+    return binary("logical_or", x, y)
+
+
+def logical_xor(x: Operand, y: Operand) -> Variable:
+    """Whether exactly one of x and y is true, broadcast; bool. A number is true where it is not 0."""
+    return binary("logical_xor", x, y)
+
+
+def logical_not(x: Variable) -> Variable:
+    """not x; bool. A number is true where it is not 0."""
+    return unary(x, "logical_not")
+
+
+def where(condition: Variable, x: Operand, y: Operand) -> Variable:
+    """x where the condition holds, else y; the three are broadcast against each other, and one of x and y may be a number."""
+    if not isinstance(x, Variable) and not isinstance(y, Variable):
+        raise TypeMismatchError(f"one of the two must be a variable; seen {x!r} and {y!r}")
+    first = x if isinstance(x, Variable) else constant_like(y, x) if isinstance(y, Variable) else y
+    second = y if isinstance(y, Variable) else constant_like(x, y) if isinstance(x, Variable) else x
+    return current_block().apply("where", {"Condition": condition, "X": first, "Y": second})

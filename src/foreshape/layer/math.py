@@ -1,0 +1,200 @@
+"""Mathematics: functions of each element, arithmetic between tensors, scaling and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from foreshape.errors import TypeMismatchError
+from foreshape.layer.creation import constant_like
+from foreshape.layer.functions import unary
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import dtype as dtype_of
+
+Operand: TypeAlias = "Variable | float | int"
+
+
+def exp(x: Variable) -> Variable:
+    """e to the power x."""
+    return unary(x, "exp")
+
+
+def log(x: Variable) -> Variable:
+    """The natural logarithm of x."""
+    return unary(x, "log")
+
+
+def log2(x: Variable) -> Variable:
+    """The logarithm of x to base 2."""
+    return unary(x, "log2")
+
+
+def log10(x: Variable) -> Variable:
+    """The logarithm of x to base 10."""
+    return unary(x, "log10")
+
+
+def log1p(x: Variable) -> Variable:
+    """The natural logarithm of 1 + x, exact where x is tiny."""
+    return unary(x, "log1p")
+
+
+def sqrt(x: Variable) -> Variable:
+    """The square root of x."""
+    return unary(x, "sqrt")
+
+
+def rsqrt(x: Variable) -> Variable:
+    """1 / the square root of x."""
+    return unary(x, "rsqrt")
+
+
+def square(x: Variable) -> Variable:
+    """x * x."""
+    return unary(x, "square")
+
+
+def abs(x: Variable) -> Variable:
+    """|x|."""
+    return unary(x, "abs")
+
+
+def reciprocal(x: Variable) -> Variable:
+    """1 / x."""
+    return unary(x, "reciprocal")
+
+
+def sin(x: Variable) -> Variable:
+    """sin(x), x in radians."""
+    return unary(x, "sin")
+
+
+def cos(x: Variable) -> Variable:
+    """cos(x), x in radians."""
+    return unary(x, "cos")
+
+
+def erf(x: Variable) -> Variable:
+    """The error function of x."""
+    return unary(x, "erf")
+
+
+def floor(x: Variable) -> Variable:
+    """The largest whole number that is at most x."""
+    return unary(x, "floor")
+
+
+def ceil(x: Variable) -> Variable:
+    """The smallest whole number that is at least x."""
+    return unary(x, "ceil")
+
+
+def round(x: Variable) -> Variable:
+    """The whole number nearest to x; of two, the one away from 0."""
+    return unary(x, "round")
+
+
+def sign(x: Variable) -> Variable:
+    """1 where x > 0, -1 where x < 0, else 0."""
+    return unary(x, "sign")
+
+
+def is_finite(x: Variable) -> Variable:
+    """Whether x is neither NaN nor infinite; bool."""
+    return unary(x, "isfinite_v2")
+
+
+def is_nan(x: Variable) -> Variable:
+    """Whether x is NaN; bool."""
+    return unary(x, "isnan_v2")
+
+
+def is_inf(x: Variable) -> Variable:
+    """Whether x is infinite; bool."""
+    return unary(x, "isinf_v2")
+
+
+def pow(x: Variable, factor: Operand) -> Variable:
+    """x to the power ``factor``, a number or a tensor that is broadcast against x."""
+    if isinstance(factor, Variable):
+        return binary("elementwise_pow", x, factor)
+    return unary(x, "pow", factor=factor)
+
+
+def clip(x: Variable, min: float | Variable, max: float | Variable) -> Variable:
+    """min(max(x, min), max). The bounds are numbers, or variables of one number."""
+    inputs: dict[str, Variable] = {"X": x}
+    attrs: dict[str, Any] = {}
+    for slot, name, given in (("Min", "min", min), ("Max", "max", max)):
+        if isinstance(given, Variable):
+            inputs[slot] = given
+        attrs[name] = 0.0 if isinstance(given, Variable) else given
+    return current_block().apply("clip", inputs, attrs)
+
+
+def scale(x: Variable, scale: float | Variable = 1.0, bias: float = 0.0, bias_after_scale: bool = True) -> Variable:
+    """scale * x + bias, or scale * (x + bias) where ``bias_after_scale`` is False. Of integers the whole parts count."""
+    inputs = {"X": x, "ScaleTensor": scale if isinstance(scale, Variable) else None}
+    attrs = {"scale": 1.0 if isinstance(scale, Variable) else scale, "bias": bias, "bias_after_scale": bias_after_scale}
+    return current_block().apply("scale", inputs, attrs)
+
+
+def cast(x: Variable, dtype: Any) -> Variable:
+    """``x`` in another element type; numbers with a fraction lose it where that is an integer."""
+    return unary(x, "cast", in_dtype=x.spec.known_dtype.code, out_dtype=dtype_of(dtype).code)
+
+
+def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
+    """``x + value`` of a tensor of one number; ``in_place`` writes it to ``x`` itself."""
+    block = current_block()
+    if not in_place:
+        return unary(x, "increment", step=value)
+    block.append_op("increment", {"X": x}, {"Out": x}, {"step": value})
+    return x
+
+
+def binary(type: str, x: Operand, y: Operand, **attrs: Any) -> Variable:
+    """The result of an operator of two tensors, of which one may be a number."""
+    if isinstance(x, Variable):
+        first, second = x, y if isinstance(y, Variable) else constant_like(x, y)
+    elif isinstance(y, Variable):
+        first, second = constant_like(y, x), y
+    else:
+        raise TypeMismatchError(f"one of the two must be a variable; seen {x!r} and {y!r}")
+    return current_block().apply(type, {"X": first, "Y": second}, attrs)
+
+
+def add(x: Operand, y: Operand, axis: int = -1) -> Variable:
+    """x + y. ``axis`` is the axis of the tensor of more dims at which the other's dim 0 stands; -1 lines up the last dims."""
+    return binary("elementwise_add", x, y, axis=axis)
+
+
+def subtract(x: Operand, y: Operand, axis: int = -1) -> Variable:
+    """x - y; ``axis`` as in `add`."""
+    return binary("elementwise_sub", x, y, axis=axis)
+
+
+def multiply(x: Operand, y: Operand, axis: int = -1) -> Variable:
+    """x * y; ``axis`` as in `add`."""
+    return binary("elementwise_mul", x, y, axis=axis)
+
+
+def divide(x: Operand, y: Operand, axis: int = -1) -> Variable:
+    """x / y, of integers without the fraction; ``axis`` as in `add`."""
+    return binary("elementwise_div", x, y, axis=axis)
+
+
+def maximum(x: Operand, y: Operand, axis: int = -1) -> Variable:
+    """The larger of x and y; ``axis`` as in `add`."""
+    return binary("elementwise_max", x, y, axis=axis)
+
+
+def minimum(x: Operand, y: Operand, axis: int = -1) -> Variable:
+    """The smaller of x and y; ``axis`` as in `add`."""
+    return binary("elementwise_min", x, y, axis=axis)
+
+
+def sum(inputs: Sequence[Variable] | Variable) -> Variable:
+    """The sum of tensors of one shape; of sparse rows only, sparse rows."""
+    return current_block().apply("sum", {"X": [inputs] if isinstance(inputs, Variable) else list(inputs)})
