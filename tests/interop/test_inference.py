@@ -146,3 +146,14 @@ def test_two_ops_of_one_column_are_refused(net, tmp_path):
     (tmp_path / "net.pdmodel").write_bytes(changed.SerializeToString())
     with pytest.raises(fs.FormatError, match="two fetch ops have the column 0"):
         fs.load_inference_model(tmp_path / "net", scope=fs.Scope())
+
+
+def test_a_program_that_does_not_hold_together_is_refused(net, tmp_path):
+    fs.save_inference_model(tmp_path / "net", [net["x"]], [net["out"]], scope=net["scope"])
+    changed = pb.ProgramDesc.FromString((tmp_path / "net.pdmodel").read_bytes())
+    next(v for v in changed.blocks[0].vars if v.name == "fc_1.w_0").type.lod_tensor.tensor.dims[0] = 5
+    (tmp_path / "net.pdmodel").write_bytes(changed.SerializeToString())
+    scope = fs.Scope()
+    with pytest.raises(fs.ShapeError, match="mul"):
+        fs.load_inference_model(tmp_path / "net", scope=scope)
+    assert scope.names() == []

@@ -70,11 +70,12 @@ def load_inference_model(
         params: the parameter file where it is called otherwise, its bytes, or a folder of files.
 
     Raises:
-        FormatError: a file that cannot be read or is not what it should be; nothing is put into the scope then.
+        FormatError: a file that cannot be read or is not what it should be. DescriptionError: a program that does not hold
+        together. Nothing is put into the scope then.
     """
     model, default = _paths(path_prefix)
     program = load_program(model)
-    program.refresh_quietly()
+    program.refresh()
     feeds = _columns(program, "feed", outputs=True)
     fetches = _columns(program, "fetch", outputs=False)
     parameters = _parameters(program)
@@ -152,7 +153,8 @@ def _values(parameters: Mapping[str, Variable], scope: Scope) -> dict[str, Any]:
             out[name] = scope.get(name)
         elif variable.value is not None:
             of = variable.spec.known_dtype
-            out[name] = numpy.broadcast_to(numpy.asarray(variable.value, dtype=of.numpy_name or "float32"), variable.spec.packed_dims())
+            sizes = [d if isinstance(d, int) else 1 for d in variable.spec.known_dims]
+            out[name] = numpy.broadcast_to(numpy.asarray(variable.value, dtype=of.numpy_name or "float32"), sizes)
         else:
             missing.append(name)
     if missing:

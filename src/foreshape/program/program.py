@@ -131,6 +131,11 @@ class Program:
     def diagnose(self, stop_at: int = 100) -> tuple[list[Op], list[DescriptionError]]:
         """Infer as `infer` does, and collect the errors instead of raising: (ops not known, errors)."""
         self._stale = False
+        unknown, errors = self._infer_all(stop_at)
+        self._stale = bool(errors)  # whoever builds on it or runs it is told again
+        return unknown, errors
+
+    def _infer_all(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
         self._guards = Guards()
         unknown: list[Op] = []
         errors: list[DescriptionError] = []
@@ -147,7 +152,6 @@ class Program:
                     block.infer_op(op)
                 except DescriptionError as error:
                     errors.append(error)
-                    self._stale = True  # who builds on it, or runs it, is told
                     if len(errors) >= stop_at:
                         return unknown, errors
                     _mark_unknown(op)
@@ -246,7 +250,9 @@ class Program:
             self.diagnose()
 
     def guard_list(self) -> list[Guard]:
-        return self.guards.list()
+        """The open guards, for showing: of a program with errors those of what is known."""
+        self.refresh_quietly()
+        return self._guards.list()
 
 
 def _mark_unknown(op: Op) -> None:
