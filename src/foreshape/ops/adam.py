@@ -104,6 +104,24 @@ class Adam(Update):
         self._advance(Beta1Pow, Beta2Pow, beta1, beta2)
         return out
 
+    def group_kernel(self, *slots: list[Tensor] | None) -> None:
+        """Many dense updates: one call of torch's where they are of one step and one layout."""
+        params, grads, rates, moments1, moments2, powers1, powers2, *others = slots
+        assert params and grads and rates and moments1 and moments2 and powers1 and powers2
+        plain = all(o is None for o in others) and all(map(one_layout, params, moments1, moments2))
+        steps = {(id(r), p.item(), q.item()) for r, p, q in zip(rates, powers1, powers2, strict=True)} if plain else ()
+        if len(steps) != 1 or any(g.dtype != p.dtype for g, p in zip(grads, params, strict=True)):
+            for at in range(len(params)):
+                one: list[Any] = [None if s is None else s[at] for s in slots]
+                self.kernel(*one)
+            return
+        rate, decay = self._rates(number(rates[0]))
+        rate, epsilon = corrected(rate, self.epsilon, number(powers1[0]), number(powers2[0]))
+        fused_step(params, [g.contiguous() for g in grads], moments1, moments2, self.beta1, self.beta2, rate, epsilon, decay)
+        if not self.use_global_beta_pow:
+            torch._foreach_mul_(powers1, self.beta1)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            torch._foreach_mul_(powers2, self.beta2)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+
     def _advance(self, power1: Tensor, power2: Tensor, beta1: float, beta2: float) -> None:
         if not self.use_global_beta_pow:
             power1.mul_(beta1)
@@ -178,13 +196,7 @@ def adam_step(
 ) -> None:
     """One update in place, with the bias correction already in ``rate`` and ``epsilon``."""
     if one_layout(param, moment1, moment2) and grad.dtype == param.dtype and isinstance(rate, float):
-        if decay and not rate:
-            param.mul_(1.0 - decay)
-        # at step infinity torch's own bias correction is one, and its decay is rate * weight_decay
-        torch._fused_adamw_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-            [param], [grad.contiguous()], [moment1], [moment2], [], [_infinity()], lr=rate, beta1=beta1, beta2=beta2, eps=epsilon,
-            weight_decay=decay / rate if decay and rate else 0.0, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        fused_step([param], [grad.contiguous()], [moment1], [moment2], beta1, beta2, rate, epsilon, decay)
         return
     if not isinstance(decay, float) or decay:
         param.mul_(1.0 - decay)
@@ -192,6 +204,21 @@ def adam_step(
     moment1.lerp_(grad, 1.0 - beta1)
     moment2.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
     param.addcdiv_(moment1 * rate, moment2.sqrt().add_(epsilon), value=-1.0)
+
+
+def fused_step(
+    params: list[Tensor], grads: list[Tensor], moments1: list[Tensor], moments2: list[Tensor], beta1: float, beta2: float, rate: float, epsilon: float,
+    decay: float,
+) -> None:  # fmt: skip
+    """`adam_step` on packed tensors of one element type on the CPU, in one pass over each."""
+    if decay and not rate:
+        for param in params:
+            param.mul_(1.0 - decay)
+    # at step infinity torch's own bias correction is one; its decay is rate * weight_decay
+    torch._fused_adamw_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        params, grads, moments1, moments2, [], [_infinity()] * len(params), lr=rate, beta1=beta1, beta2=beta2, eps=epsilon,
+        weight_decay=decay / rate if decay and rate else 0.0, amsgrad=False, maximize=False,
+    )  # fmt: skip
 
 
 _infinite: list[Tensor] = []

@@ -98,7 +98,8 @@ class SoftmaxWithCrossEntropy(Operator):
         if self.soft_label:
             return p, -(Label * log_p).sum(self.axis, keepdim=True)
         index = class_index(Logits, Label, self.axis)
-        check_classes(index, Logits.shape[self.axis], self.ignore_index)
+        axis: int = self.axis
+        check_classes(index, Logits.shape[axis], self.ignore_index)
         ignored = index == self.ignore_index
         return p, -log_p.gather(self.axis, index.masked_fill(ignored, 0)).masked_fill_(ignored, 0.0)
 

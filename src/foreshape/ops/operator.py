@@ -33,7 +33,7 @@ from foreshape.ops.fields import (
 from foreshape.ops.require import RuleError
 from foreshape.spec import ANY, FLOATING, LOD_TENSOR, Kind, Spec
 
-_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "backward", "gradient_ops", "work"})
+_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "gradient_ops", "work"})
 _SETTINGS = frozenset({"type", "samples", "rejects", "gradient", "abstract", "sub_blocks", "side_effects", "random", "described_results"})
 _CACHE_LIMIT = 4096
 
@@ -62,6 +62,8 @@ class Operator:
         from the operands' specs (None where absent, a tuple for a list) to the results' specs; pure.
     ``kernel(self, <slots>)``
         from torch tensors to torch tensors; a keyword-only ``wants`` receives which results somebody needs.
+    ``group_kernel(self, <slots>)``
+        of an update, where there is one: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
         NOT_DIFFERENTIABLE, NOT_WRITTEN)
         the gradient.
@@ -342,8 +344,8 @@ def register(cls: type[Operator]) -> None:
     taken = _registry.get(cls.type)
     if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
         raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {taken.__module__}.{taken.__qualname__}")
-    cls._instances = {}
-    cls._described = {}
+    cls._instances = {}  # pyright: ignore[reportPrivateUsage]
+    cls._described = {}  # pyright: ignore[reportPrivateUsage]
     _registry[cls.type] = cls
 
 

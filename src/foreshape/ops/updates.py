@@ -162,13 +162,28 @@ class Momentum(Update):
             Param.copy_(MasterParam)
         return Param, Velocity, MasterParam
 
+    def group_kernel(self, *slots: list[Tensor] | None) -> None:
+        """Many dense updates: one call of torch's where they have one learning rate and one layout."""
+        params, grads, rates, velocities, masters = slots
+        assert params and grads and rates and velocities
+        alike = masters is None and all(r is rates[0] for r in rates) and rates[0].is_cpu and all(map(one_layout, params, grads, velocities))
+        if not alike or not self.mu or self.rescale_grad != 1.0:
+            for at in range(len(params)):
+                one: list[Any] = [None if s is None else s[at] for s in slots]
+                self.kernel(*one)
+            return
+        self._fused(params, grads, rates[0].item(), velocities, self.regularization_coeff if self.regularization_method else 0.0)
+
+    def _fused(self, params: list[Tensor], grads: list[Tensor], rate: float, velocities: list[Tensor], decay: float) -> None:
+        torch._fused_sgd_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            params, grads, velocities, weight_decay=decay, momentum=self.mu, lr=rate, dampening=0.0, nesterov=self.use_nesterov, maximize=False,
+            is_first_step=False,
+        )  # fmt: skip
+
     def _dense(self, param: Tensor, grad: Tensor, rate: Any, velocity: Tensor, decay: float) -> None:
         mu = self.mu
         if mu and isinstance(rate, float) and one_layout(param, grad, velocity):
-            torch._fused_sgd_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-                [param], [grad], [velocity], weight_decay=decay, momentum=mu, lr=rate, dampening=0.0, nesterov=self.use_nesterov, maximize=False,
-                is_first_step=False,
-            )  # fmt: skip
+            self._fused([param], [grad], rate, [velocity], decay)
             return
         if decay:
             grad = torch.add(grad, param, alpha=decay)

@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
 from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard
-from foreshape.spec import FP32, DType, tensor
+from foreshape.spec import FP32, SELECTED_ROWS, DType, tensor
 
 UpdateOp: TypeAlias = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
 """The update op of one parameter: type, inputs, outputs, attributes."""
@@ -89,8 +89,10 @@ class Optimizer:
             block, roles = parameter.block, (parameter.name, gradient.name)
             name = block.program.unique_name("_generated_var")
             block.append_op("scale", {"X": parameter}, {"Out": name}, {"scale": self.weight_decay}, role_variables=roles)
-            block.append_op("sum", {"X": [gradient.name, name]}, {"Out": gradient}, role_variables=roles)
-            out.append((parameter, gradient))
+            # sparse rows and a dense penalty make a dense sum, which is another variable
+            whole = gradient.name + "@NEWGRAD" if gradient.kind is SELECTED_ROWS else gradient.name
+            block.append_op("sum", {"X": [gradient.name, name]}, {"Out": whole}, role_variables=roles)
+            out.append((parameter, block.var(whole)))
         return out
 
     def rate_variable(self, program: Program) -> Variable:
