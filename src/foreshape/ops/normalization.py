@@ -204,13 +204,13 @@ class LayerNorm(Operator):
         begin = self.begin_norm_axis
         example = X.shape[begin:]
         if len(example) > 1:
-            Scale, Bias = None if Scale is None else Scale.view(example), None if Bias is None else Bias.view(example)
+            Scale, Bias = None if Scale is None else Scale.reshape(example), None if Bias is None else Bias.reshape(example)
         y, mean, inverse = torch.native_layer_norm(X, example, Scale, Bias, self.epsilon)
         variance = inverse.pow(-2).sub_(self.epsilon).clamp_min_(0.0) if wants[2] else None
         if mean.dtype is torch.float16 or mean.dtype is torch.bfloat16:
             mean, variance = mean.float(), None if variance is None else variance.float()
         rows = X.shape[:begin]
-        return y, mean.view(rows) if wants[1] else None, None if variance is None else variance.view(rows)
+        return y, mean.reshape(rows) if wants[1] else None, None if variance is None else variance.reshape(rows)
 
     @gradient("X", "Mean", "Variance", "Scale", "Bias", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"))
     def backward(
@@ -219,10 +219,10 @@ class LayerNorm(Operator):
         begin = self.begin_norm_axis
         example = X.shape[begin:]
         row = Mean.shape + (1,) * len(example)
-        mean, inverse = Mean.view(row), (Variance + self.epsilon).rsqrt_().view(row)
-        scale, bias = (None if g is None else g.view(example) for g in (Scale, Bias))
+        mean, inverse = Mean.reshape(row), (Variance + self.epsilon).rsqrt_().reshape(row)
+        scale, bias = (None if g is None else g.reshape(example) for g in (Scale, Bias))
         half = scale if scale is not None else bias if bias is not None else X
-        mean, inverse = mean.to(half.dtype), inverse.to(half.dtype)  # torch keeps the statistics as the parameters are
+        mean, inverse = mean.to(half.dtype).contiguous(), inverse.to(half.dtype).contiguous()  # torch wants the statistics so, unchecked
         found = aten.native_layer_norm_backward(d_y, X, example, mean, inverse, scale, bias, list(wants))
         return (
             found[0],
@@ -329,7 +329,7 @@ class InstanceNorm(Operator):
         self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, SavedMean: Tensor, SavedVariance: Tensor, d_y: Tensor, *, wants: tuple[bool, ...]
     ) -> Any:
         rows = X.shape[:2]
-        return _grouped_backward(d_y, X, SavedMean.view(rows), SavedVariance.view(rows), Scale, rows[1], wants)
+        return _grouped_backward(d_y, X, SavedMean.reshape(rows), SavedVariance.reshape(rows), Scale, rows[1], wants)
 
     samples = [
         sample(X=f32(2, 3, 4, 5), Scale=f32(3), Bias=f32(3)),
@@ -349,6 +349,7 @@ class InstanceNorm(Operator):
 def _grouped(x: Tensor, scale: Tensor | None, bias: Tensor | None, groups: int, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
     """The normalised values, and mean and inverse deviation ``[batch, groups]``."""
     batch, channels = x.shape[:2]
+    scale, bias = None if scale is None else scale.contiguous(), None if bias is None else bias.contiguous()  # torch does not check
     y, mean, inverse = torch.native_group_norm(x.contiguous(), scale, bias, batch, channels, x.shape[2:].numel(), groups, epsilon)
     if x.dtype is torch.float16 or x.dtype is torch.bfloat16:
         mean, inverse = mean.float(), inverse.float()
@@ -360,7 +361,9 @@ def _grouped_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     batch, channels = x.shape[:2]
     of = x.dtype if scale is None else scale.dtype  # torch keeps the statistics as the parameters are
-    mean, inverse = mean.to(of), inverse.to(of)
-    return aten.native_group_norm_backward(
-        d.contiguous(), x.contiguous(), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, list(wants)
+    mean, inverse, scale = mean.to(of).contiguous(), inverse.to(of).contiguous(), None if scale is None else scale.contiguous()
+    own = [wants[0], wants[1], wants[2] and scale is not None]  # torch cannot do the last one alone
+    d_x, d_scale, d_bias = aten.native_group_norm_backward(
+        d.contiguous(), x.contiguous(), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own
     )
+    return d_x, d_scale, d.sum([0, *range(2, d.dim())]) if wants[2] and scale is None else d_bias

@@ -1,0 +1,131 @@
+"""Normalizations and dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.dims import product
+from foreshape.errors import ShapeError
+from foreshape.layer.basic import Activation, activate
+from foreshape.layer.initializer import Constant
+from foreshape.layer.parameter import ParamAttr, create_parameter
+from foreshape.layer.vision import known_channels
+from foreshape.ops.normalization import statistics_type
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+
+_ONE = Constant(1.0)
+_ZERO = Constant(0.0)
+_FIXED = ParamAttr(trainable=False)
+
+
+def _affine(size: int, x: Variable, prefix: str, weight: Any, bias: Any) -> dict[str, Any]:
+    """The inputs X, Scale and Bias; ``False`` leaves a parameter out."""
+    of = statistics_type(x.spec)
+    inputs: dict[str, Any] = {"X": x}
+    if weight is not False:
+        inputs["Scale"] = create_parameter((size,), of, weight, prefix=prefix, initializer=_ONE)
+    if bias is not False:
+        inputs["Bias"] = create_parameter((size,), of, bias, prefix=prefix, suffix="b", is_bias=True)
+    return inputs
+
+
+def batch_norm(
+    input: Variable, activation: Activation = None, is_test: bool = False, momentum: float = 0.9, epsilon: float = 1e-5, *, weight: Any = None,
+    bias: Any = None, moving_mean: Any = None, moving_variance: Any = None, use_global_stats: bool = False, data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:  # fmt: skip
+    """Each channel normalised over the batch, then scaled and shifted by parameters.
+
+    Args:
+        input: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
+        is_test: use the moving mean and variance instead of the batch's.
+        momentum: what the moving mean and variance keep of themselves in each step.
+        weight, bias: of the scale and the shift ``[channels]``: a name, an initializer or a `ParamAttr`; ``False`` keeps one as it
+            is, 1 or 0, untrained.
+        moving_mean, moving_variance: the same for the moving statistics, which are saved with the program and not trained.
+        use_global_stats: use the moving statistics in training too.
+
+    Returns:
+        As the input.
+    """
+    channels = known_channels("batch_norm", input, data_format)
+    block = current_block()
+    prefix = name or block.program.unique_name("batch_norm")
+    inputs = _affine(channels, input, prefix, _FIXED if weight is False else weight, _FIXED if bias is False else bias)
+    of = statistics_type(input.spec)
+    mean = create_parameter((channels,), of, moving_mean, prefix=prefix, initializer=_ZERO, trainable=False)
+    variance = create_parameter((channels,), of, moving_variance, prefix=prefix, initializer=_ONE, trainable=False)
+    attrs = {"momentum": momentum, "epsilon": epsilon, "is_test": is_test, "use_global_stats": use_global_stats, "data_layout": data_format}
+    inputs |= {"Mean": mean, "Variance": variance}
+    op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance}, attrs, prefix=prefix)
+    for slot in ("SavedMean", "SavedVariance"):
+        block.var(op.outputs[slot][0]).stop_gradient = True
+    return activate(block.var(op.outputs["Y"][0]), activation, prefix)
+
+
+def layer_norm(
+    input: Variable, begin_norm_axis: int = 1, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
+    name: str | None = None,
+) -> Variable:  # fmt: skip
+    """Each example normalised over its dims from ``begin_norm_axis`` on, then scaled and shifted by parameters.
+
+    Args:
+        input: ``[*rows, *example]``, the example of known size.
+        weight, bias: of the scale and the shift ``[elements of an example]``; ``False`` leaves one out.
+
+    Raises:
+        ShapeError: an axis out of range, or an example of unknown size.
+    """
+    spec = input.spec
+    dims = spec.known_dims
+    if not 1 <= begin_norm_axis < len(dims):
+        raise ShapeError(f"layer_norm({input.name}): begin_norm_axis must be in [1, {len(dims)}), since the input is {spec.text()}; seen {begin_norm_axis}")
+    elements = product(dims[begin_norm_axis:])
+    if not isinstance(elements, int):
+        raise ShapeError(f"layer_norm({input.name}): the size of an example must be known to make a weight; the input is {spec.text()}")
+    return _normalised("layer_norm", elements, input, {"begin_norm_axis": begin_norm_axis, "epsilon": epsilon}, weight, bias, activation, name)
+
+
+def group_norm(
+    input: Variable, groups: int, epsilon: float = 1e-5, activation: Activation = None, *, weight: Any = None, bias: Any = None,
+    data_format: str = "NCHW", name: str | None = None,
+) -> Variable:  # fmt: skip
+    """Each of ``groups`` groups of channels of each example normalised, then the channels scaled and shifted by parameters.
+
+    ``weight`` and ``bias`` are those of the scale and the shift ``[channels]``; ``False`` leaves one out.
+    """
+    channels = known_channels("group_norm", input, data_format)
+    attrs = {"groups": groups, "epsilon": epsilon, "data_layout": data_format}
+    return _normalised("group_norm", channels, input, attrs, weight, bias, activation, name)
+
+
+def instance_norm(input: Variable, epsilon: float = 1e-5, *, weight: Any = None, bias: Any = None, name: str | None = None) -> Variable:
+    """Each channel of each example ``[batch, channels, ...]`` normalised, then scaled and shifted by parameters ``[channels]``."""
+    return _normalised("instance_norm", known_channels("instance_norm", input), input, {"epsilon": epsilon}, weight, bias, None, name)
+
+
+def _normalised(
+    type: str, size: int, x: Variable, attrs: dict[str, Any], weight: Any, bias: Any, activation: Activation, name: str | None
+) -> Variable:
+    block = current_block()
+    prefix = name or block.program.unique_name(type)
+    out, mean, variance = block.apply(type, _affine(size, x, prefix, weight, bias), attrs, prefix)
+    mean.stop_gradient = variance.stop_gradient = True
+    return activate(out, activation, prefix)
+
+
+def dropout(x: Variable, probability: float = 0.5, is_test: bool = False, *, implementation: str = "upscale_in_train", seed: int | None = None) -> Variable:
+    """Each element zero with this probability, in training.
+
+    Args:
+        probability: of an element to be zero.
+        is_test: do not drop.
+        implementation: "upscale_in_train" divides what is kept by 1 - probability; "downgrade_in_infer" multiplies by it in a
+            test instead (PaddlePaddle's operator does so where nothing is said).
+        seed: draw the same elements in every step.
+    """
+    attrs = {"dropout_prob": probability, "is_test": is_test, "dropout_implementation": implementation, "fix_seed": seed is not None, "seed": seed or 0}
+    out, mask = current_block().apply("dropout", {"X": x}, attrs)
+    mask.stop_gradient = True
+    return out

@@ -1,0 +1,149 @@
+"""Layers over images: convolutions and poolings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.basic import Activation, activate
+from foreshape.layer.initializer import Normal
+from foreshape.layer.parameter import create_parameter
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+
+Pair = int | Sequence[int]
+
+
+def pair(given: Pair, what: str) -> list[int]:
+    """A number per image axis, height and width, from one number or two. Raises `SchemaError` for anything else."""
+    out = [given, given] if isinstance(given, int) else list(given)
+    if len(out) != 2:
+        raise SchemaError(f"{what} must be one number or two (height, width); seen {given!r}")
+    return out
+
+
+def padding_attributes(padding: Pair | str) -> dict[str, Any]:
+    """The attributes that say a padding: one number, two, four (top, bottom, left, right), "SAME" or "VALID"."""
+    if isinstance(padding, str):
+        return {"paddings": [0, 0], "padding_algorithm": padding.upper()}
+    return {"paddings": [padding, padding] if isinstance(padding, int) else list(padding), "padding_algorithm": "EXPLICIT"}
+
+
+def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int | None = None) -> int:
+    """The number of channels, which must be known to make a parameter."""
+    spec = x.spec
+    dims = spec.known_dims
+    if (len(dims) != rank if rank is not None else len(dims) < 2):
+        raise ShapeError(f"{layer}({x.name}): the input must have {rank or 'at least 2'} dims; it is {spec.text()}")
+    channels = dims[-1] if data_format.endswith("C") else dims[1]
+    if not isinstance(channels, int):
+        raise ShapeError(f"{layer}({x.name}): the channels must be known to make a weight; the input is {spec.text()}")
+    return channels
+
+
+def conv2d(
+    input: Variable, num_filters: int, filter_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
+    activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCHW", name: str | None = None,
+) -> Variable:  # fmt: skip
+    """A convolutional layer: activation(conv(input, W) + b).
+
+    Args:
+        input: ``[batch, channels, height, width]``, or ``[batch, height, width, channels]`` with ``data_format="NHWC"``.
+        num_filters: the channels that come out.
+        filter_size, stride, dilation: one number, or height and width.
+        padding: one number, height and width, all four (top, bottom, left, right), "SAME" or "VALID".
+        groups: the channels are divided into so many groups, each with filters of its own.
+        weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+
+    Returns:
+        ``[batch, num_filters, *image]``. W is ``[num_filters, channels / groups, *filter_size]``, normal with variance
+        2 / (channels * window) at first; b is ``[num_filters]``.
+
+    Raises:
+        ShapeError: unknown channels, groups that do not divide them, or a filter that does not fit into the image.
+    """
+    channels = known_channels("conv2d", input, data_format, 4)
+    if groups < 1 or channels % groups or num_filters % groups:
+        raise ShapeError(f"conv2d({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
+    type = "depthwise_conv2d" if groups == channels != 1 else "conv2d"
+    window = pair(filter_size, "filter_size")
+    block = current_block()
+    prefix = name or block.program.unique_name(type)
+    start = Normal(0.0, math.sqrt(2.0 / max(1, window[0] * window[1] * channels)))
+    w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    attrs = {
+        "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,
+        **padding_attributes(padding),
+    }  # fmt: skip
+    out = block.apply(type, {"Input": input, "Filter": w}, attrs, prefix)
+    return activate(_with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+
+
+def conv2d_transpose(
+    input: Variable, num_filters: int, filter_size: Pair, stride: Pair = 1, padding: Pair | str = 0, dilation: Pair = 1, groups: int = 1,
+    activation: Activation = None, *, output_size: Pair | None = None, output_padding: Pair | None = None, weight: Any = None, bias: Any = None,
+    data_format: str = "NCHW", name: str | None = None,
+) -> Variable:  # fmt: skip
+    """A transposed convolutional layer, which makes images larger: ``(n - 1) * stride - pads + dilation * (filter - 1) + 1``.
+
+    Args:
+        output_size: the exact size, less than one stride above that. output_padding: what is added at the end instead.
+
+    Returns:
+        ``[batch, num_filters, *image]``. W is ``[channels, num_filters / groups, *filter_size]``, b is ``[num_filters]``; the
+        other arguments and errors are those of `conv2d`.
+    """
+    channels = known_channels("conv2d_transpose", input, data_format, 4)
+    if groups < 1 or channels % groups or num_filters % groups:
+        raise ShapeError(f"conv2d_transpose({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
+    window = pair(filter_size, "filter_size")
+    block = current_block()
+    prefix = name or block.program.unique_name("conv2d_transpose")
+    w = create_parameter((channels, num_filters // groups, *window), input.spec.known_dtype, weight, prefix=prefix)
+    attrs = {
+        "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,
+        "output_size": [] if output_size is None else pair(output_size, "output_size"),
+        "output_padding": [] if output_padding is None else pair(output_padding, "output_padding"),
+        **padding_attributes(padding),
+    }  # fmt: skip
+    out = block.apply("conv2d_transpose", {"Input": input, "Filter": w}, attrs, prefix)
+    return activate(_with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+
+
+def _with_bias(out: Variable, channels: int, bias: Any, data_format: str, prefix: str) -> Variable:
+    if bias is False:
+        return out
+    b = create_parameter((channels,), out.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
+    return current_block().apply("elementwise_add", {"X": out, "Y": b}, {"axis": 3 if data_format.endswith("C") else 1}, prefix)
+
+
+def pool2d(
+    input: Variable, pool_size: Pair = -1, pool_type: str = "max", stride: Pair | None = None, padding: Pair | str = 0, ceil_mode: bool = False,
+    exclusive: bool = True, global_pooling: bool = False, *, data_format: str = "NCHW",
+) -> Variable:  # fmt: skip
+    """The maximum ("max") or mean ("avg") of windows of images.
+
+    Args:
+        input: ``[batch, channels, height, width]``.
+        pool_size: one number, or height and width of a window.
+        stride: from window to window; as pool_size where it is left out.
+        padding: as in `conv2d`.
+        ceil_mode: a last window that only begins inside the image counts.
+        exclusive: a mean is over the elements inside the image, not over its padding.
+        global_pooling: one window, the whole image.
+    """
+    size = pair(pool_size, "pool_size")
+    attrs: dict[str, Any] = {
+        "ksize": size, "pooling_type": pool_type, "ceil_mode": ceil_mode, "exclusive": exclusive, "global_pooling": global_pooling,
+        "strides": pair(stride, "stride") if stride is not None else [1, 1] if global_pooling else size, "data_format": data_format,
+        **padding_attributes(padding),
+    }  # fmt: skip
+    return current_block().apply("pool2d", {"X": input}, attrs)
+
+
+def adaptive_pool2d(input: Variable, output_size: Pair, pool_type: str = "avg", *, data_format: str = "NCHW") -> Variable:
+    """The mean ("avg") or maximum ("max") of as many windows as ``output_size`` says, of about equal size."""
+    attrs = {"ksize": pair(output_size, "output_size"), "pooling_type": pool_type, "adaptive": True, "data_format": data_format}
+    return current_block().apply("pool2d", {"X": input}, attrs)
