@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, bounds
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import (
     ANY,
@@ -24,6 +24,7 @@ from foreshape.ops import (
     operand,
     reject,
     require,
+    require_at_most,
     require_equal,
     require_rank,
     result,
@@ -141,7 +142,11 @@ class IndexSelect(Operator):
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
         return _given_back(X, Index, self.dim, d_out)
 
-    samples = [sample(X=f32(4, 3), Index=i64(5, high=3)), sample(X=f32(2, 4, 3), Index=i32(5, high=2), dim=-1), sample(X=f32(0, 3), Index=i64(2, high=2), dim=1)]
+    samples = [
+        sample(X=f32(4, 3), Index=i64(5, high=3)),
+        sample(X=f32(2, 4, 3), Index=i32(5, high=2), dim=-1),
+        sample(X=f32(0, 3), Index=i64(2, high=2), dim=1),
+    ]
     rejects = [reject(X=f32(4, 3), Index=i64(2), dim=-3, says="dim must be in [-2, 2)"), reject(X=f32(4, 3), Index=i64(), says="Index must have one dim")]
 
 
@@ -196,7 +201,8 @@ class Scatter(Operator):
     def infer_shape(self, X: Spec, Ids: Spec, Updates: Spec) -> Spec:
         picked = _column(Ids, "Ids")
         require(len(picked) == 1, "Ids must have one dim", Ids=None)
-        require(X.rank > 0 and Updates.rank == X.rank, f"Updates must have as many dims as X, {X.rank}, at least one; seen {Updates.rank}", X=None, Updates=None)
+        same = X.rank > 0 and Updates.rank == X.rank
+        require(same, f"Updates must have as many dims as X, {X.rank}, at least one; seen {Updates.rank}", X=None, Updates=None)
         require_equal(picked[0], Updates.known_dims[0], "there must be as many Updates as Ids", Ids=0, Updates=0)
         for axis in range(1, X.rank):
             require_equal(X.known_dims[axis], Updates.known_dims[axis], "the rows of Updates must be like those of X", X=axis, Updates=axis)
@@ -243,9 +249,9 @@ class OneHotV2(Operator):
 
     def infer_shape(self, X: Spec, depth_tensor: Spec | None) -> Spec:
         depth = known_number(self.depth, depth_tensor, "depth_tensor")
-        if depth is None or ((low := bounds(depth)[0]) is None or low < 0) and not isinstance(depth, int):
+        if depth is None:
             depth = unknown_size("depth")
-        require(not isinstance(depth, int) or depth > 0, f"depth must be at least 1; seen {depth}")
+        require_at_most(1, depth, f"depth must be at least 1; seen {depth}")
         return Spec(X.kind, element_type(self.dtype), (*X.known_dims, depth), X.lod if X.rank else None)
 
     def kernel(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
