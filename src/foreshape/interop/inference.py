@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.engine import Executor, Scope, default_scope
+from foreshape.engine.scope import to_tensor
 from foreshape.errors import ExecutionError, FormatError, SchemaError
 from foreshape.interop.parameters import read_parameters, write_parameters
+from foreshape.ops.torch_proxy import torch
+from foreshape.ops.torch_types import torch_dtype
 from foreshape.passes import for_test, prune
 from foreshape.program import Op, Program, Variable, default_main_program
-from foreshape.spec import BF16, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
+from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
 from foreshape.wire import load_program, save_program
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Given = Sequence[Variable | str] | Variable | str
 _OUTPUT = "save_infer_model/scale_"
@@ -199,18 +199,7 @@ def _column(op: Op) -> int:
 
 
 def _fill(scope: Scope, values: Mapping[str, Any], parameters: Mapping[str, Variable], device: str) -> None:
-    for name, array in values.items():
-        tensor = tensor_of(array, parameters[name].spec)
-        if device == "cpu":
-            scope.set(name, tensor)
-        else:
-            scope.store(name, tensor.to(device))
-
-
-def tensor_of(array: Any, spec: Spec) -> Tensor:
-    """An array as a tensor of the element type that the program says, which of bf16 numpy has not."""
-    from foreshape.engine.scope import to_tensor
-    from foreshape.ops.torch_types import torch_dtype
-
-    tensor = to_tensor(array)
-    return tensor.to(torch_dtype(BF16)) if spec.dtype is BF16 else tensor
+    with torch.inference_mode():
+        for name, array in values.items():
+            tensor = to_tensor(array)  # a copy, since what was read is read-only (or, of bf16, its numbers as fp32)
+            scope.store(name, tensor.to(device, torch_dtype(parameters[name].spec.known_dtype)))
