@@ -13,6 +13,7 @@ from foreshape.ops import (
     Operator,
     attribute,
     axis_of,
+    b1,
     f32,
     fail,
     i32,
@@ -27,7 +28,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.known_values import carry, fits
 from foreshape.ops.size_operands import known_number, known_sizes, sizes_at_run
-from foreshape.ops.torch_types import element_type, torch_dtype
+from foreshape.ops.torch_types import dtype_of_torch, element_type, torch_dtype
 from foreshape.spec import ANY, BOOL, FP32, FP64, MAX_VALUE_ELEMENTS, DType, Spec, tensor
 
 if TYPE_CHECKING:
@@ -147,10 +148,16 @@ class FillAnyLike(Operator):
         return filled(X.with_dtype(of), number_of(of, self.value))
 
     def kernel(self, X: Tensor) -> Tensor:
-        number = int(self.value) if self.dtype == -1 and not X.dtype.is_floating_point else self.value
-        return torch.full_like(X, number, dtype=None if self.dtype == -1 else torch_dtype(self.dtype))
+        of = dtype_of_torch(X.dtype) if self.dtype == -1 else element_type(self.dtype)
+        return torch.full_like(X, number_of(of, self.value), dtype=torch_dtype(of))
 
-    samples = [sample(X=f32(2, 3), value=1.5), sample(X=f32(2, 3), value=7.0, dtype=3), sample(X=i64(4), value=2.9), sample(X=f32(0, 3))]
+    samples = [
+        sample(X=f32(2, 3), value=1.5),
+        sample(X=f32(2, 3), value=7.0, dtype=3),
+        sample(X=i64(4), value=2.9),
+        sample(X=b1(4), value=0.5),
+        sample(X=f32(0, 3)),
+    ]
     rejects = [reject(X=f32(2), dtype=99, says="no element type number 99", error=TypeMismatchError)]
 
 
