@@ -6,9 +6,23 @@ may want to treat differently. Each message says what was required, what was see
 
 from __future__ import annotations
 
+import re
+
+_UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MOST = 20_000
+
 
 class ForeshapeError(Exception):
-    """The base of every error that this package raises on purpose."""
+    """The base of every error that this package raises on purpose.
+
+    Its text never has control characters but newlines, whatever the names in a program are, and is of bounded length.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) > _MOST:
+            text = f"{text[:_MOST // 2]} ... {text[-_MOST // 2:]}"
+        return _UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 class DescriptionError(ForeshapeError):

@@ -36,16 +36,60 @@ class Guard:
             )
 
 
+class Known(Mapping[str, Size]):
+    """Symbol -> the size that open equalities make it. What a size leads to is followed when it is asked for, and kept:
+    so a chain of n equalities costs n steps, in whichever order it is met."""
+
+    __slots__ = ("_sizes",)
+
+    def __init__(self, sizes: dict[str, Size] | None = None) -> None:
+        self._sizes: dict[str, Size] = sizes if sizes is not None else {}
+
+    def copy(self) -> Known:
+        return Known(dict(self._sizes))
+
+    def with_size(self, name: str, size: Size) -> Known:
+        """The same with one more; it takes the place of this object."""
+        self._sizes[name] = size
+        return Known(self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._sizes))
+
+    def __getitem__(self, name: str) -> Size:
+        sizes = self._sizes
+        if name not in sizes:
+            raise KeyError(name)
+        path = [name]
+        while path:
+            at = path[-1]
+            size = sizes[at]
+            bound = [n for n in symbols_of(size) if n in sizes]
+            open_ones = [n for n in bound if any(m in sizes for m in symbols_of(sizes[n]))]
+            if open_ones:
+                path.extend(open_ones)
+                continue
+            if bound:
+                sizes[at] = substitute(size, {n: sizes[n] for n in bound})
+            path.pop()
+        return sizes[name]
+
+
 class Guards:
     """The guards of a program, and what its symbols are known to be because of them."""
 
-    __slots__ = ("_all", "_seen", "known")
+    __slots__ = ("_all", "_first", "_seen", "known")
 
     def __init__(self) -> None:
         self._all: list[Guard] = []
         self._seen: set[tuple[Size, str, Size]] = set()
-        self.known: dict[str, Size] = {}
-        """Symbol -> the size that an open equality makes it; results are inferred with it."""
+        self._first: dict[str, list[Guard]] = {}
+        """Symbol -> the first few guards that it is in, for error messages."""
+        self.known = Known()
+        """What symbols are known to be; results are inferred with it. Another object after each change."""
 
     def __iter__(self) -> Iterator[Guard]:
         return iter(self._all)
@@ -58,7 +102,8 @@ class Guards:
 
     def copy(self) -> Guards:
         out = Guards()
-        out._all, out._seen, out.known = list(self._all), set(self._seen), dict(self.known)
+        out._all, out._seen, out.known = list(self._all), set(self._seen), self.known.copy()
+        out._first = {n: list(g) for n, g in self._first.items()}
         return out
 
     def add(self, condition: Condition, op_type: str, call_site: CallSite | None) -> None:
@@ -74,23 +119,29 @@ class Guards:
         else:
             answer = equal(left, right) if condition.relation == "==" else less_equal(left, right)
         if answer is False:
-            raise ShapeError(f"{condition.requirement}: {condition} contradicts what was required before: {self._because(condition)}")
+            raise ShapeError(f"{condition.requirement}: {condition} contradicts what was required before: {self._because(condition, left, right)}")
         key = (left, condition.relation, right)
         if answer or key in self._seen:
             return
         self._seen.add(key)
-        self._all.append(Guard(condition, op_type, call_site))
+        guard = Guard(condition, op_type, call_site)
+        self._all.append(guard)
+        for name in symbols_of(condition.left) | symbols_of(condition.right) | symbols_of(left) | symbols_of(right):
+            among = self._first.setdefault(name, [])
+            if len(among) < 3:
+                among.append(guard)
         if condition.relation == "==":
             self._unify(left, right)
 
-    def _because(self, condition: Condition) -> str:
-        names = symbols_of(condition.left) | symbols_of(condition.right)
-        return "; ".join(str(g) for g in self._all if names & (symbols_of(g.condition.left) | symbols_of(g.condition.right)))
+    def _because(self, condition: Condition, left: Size, right: Size) -> str:
+        names = sorted(symbols_of(condition.left) | symbols_of(condition.right) | symbols_of(left) | symbols_of(right))
+        guards = dict.fromkeys(g for n in names for g in self._first.get(n, ()))
+        return "; ".join(str(g) for g in list(guards)[:5])
 
     def _unify(self, left: Size, right: Size) -> None:
         if not is_symbol(left) or (is_symbol(right) and isinstance(left, Dim) and str(right) > str(left)):
             left, right = right, left
-        if is_symbol(left) and str(left) not in symbols_of(right):
+        if is_symbol(left):
             name = next(iter(symbols_of(left)))
-            self.known = {n: substitute(s, {name: right}) for n, s in self.known.items()}
-            self.known[name] = right
+            if name not in symbols_of(right):
+                self.known = self.known.with_size(name, right)

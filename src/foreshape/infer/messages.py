@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -27,6 +28,8 @@ class CallSite:
 
     def source_line(self) -> str:
         """The text of the line, where its file can be read; otherwise empty."""
+        if self.file not in linecache.cache and not _is_source(self.file):
+            return ""
         text = linecache.getline(self.file, self.line).strip()
         return text if len(text) <= 100 else text[:97] + "..."
 
@@ -38,6 +41,15 @@ class CallSite:
 
     def __hash__(self) -> int:
         return hash((self.file, self.line))
+
+
+def _is_source(file: str) -> bool:
+    """Whether a call site's file can be read: what came with a program has no folder, and is not looked for."""
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return False
+    return os.path.isabs(file) and stat.S_ISREG(status.st_mode) and status.st_size < 2**24
 
 
 class VariableView(Protocol):

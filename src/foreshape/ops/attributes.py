@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
+from array import array
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 
 from foreshape.dims import INT64_MAX, INT64_MIN
 from foreshape.errors import SchemaError
@@ -93,13 +94,28 @@ def coerce(name: str, type: AttrType, value: Any) -> Any:
         SchemaError: the value is of another type, or does not fit.
     """
     if isinstance(value, Raw):
-        return value
+        raise SchemaError(f"attribute {name} must be {words_for(type)}; seen a message that holds more, or another thing, than that")
     element = _ELEMENT.get(type)
     if element is not None:
+        if value.__class__ is tuple and _is_held(element, value):
+            return value
         if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
             raise _refused(name, type, value)
         return tuple(_one(name, element, v) for v in value)
     return _one(name, type, value)
+
+
+def _is_held(element: AttrType, value: tuple[Any, ...]) -> bool:
+    """Whether a long tuple is what `coerce` would make of it, asked of all its elements at once."""
+    if len(value) < 32:
+        return False
+    classes = set(map(type, value))
+    if element in (AttrType.INT, AttrType.LONG, AttrType.BLOCK):
+        low, high = _INT64 if element is AttrType.LONG else _INT32
+        return classes == {int} and low <= min(value) and max(value) <= high
+    if element is AttrType.FLOAT64:
+        return classes == {float}
+    return classes == {bool} if element is AttrType.BOOLEAN else element in (AttrType.STRING, AttrType.VAR) and classes == {str}
 
 
 def _one(name: str, type: AttrType, value: Any) -> Any:
@@ -152,7 +168,13 @@ def _shown(value: Any) -> str:
 def exact(value: Any) -> Any:
     """A key that tells values apart that ``==`` does not: -0.0 and 0.0, 1 and True, one NaN and itself."""
     if isinstance(value, tuple):
-        return tuple(exact(v) for v in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        given = cast("tuple[Any, ...]", value)
+        classes = set(map(type, given))
+        if classes == {float}:
+            return ("floats", array("d", given).tobytes())
+        if classes == {int} or classes == {bool}:
+            return (given[0].__class__, given)
+        return given if classes == {str} else tuple(exact(v) for v in given)
     if isinstance(value, float) and (value == 0.0 or math.isnan(value)):
         return struct.pack("<d", value)
     return (value.__class__, value) if isinstance(value, (bool, int, float)) else value

@@ -36,6 +36,8 @@ from foreshape.spec import ANY, FLOATING, LOD_TENSOR, Kind, Spec
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "gradient_ops", "work"})
 _SETTINGS = frozenset({"type", "samples", "rejects", "gradient", "abstract", "sub_blocks", "side_effects", "random", "described_results"})
 _CACHE_LIMIT = 4096
+_LONG = 256
+"""A value with more elements than this is not kept for the next op with the same."""
 
 BOOKKEEPING = frozenset({"op_namescope", "op_device", "op_callstack", "with_quant_attr", "use_mkldnn", "use_cudnn", "use_quantizer",
                          "mkldnn_data_type", "is_test"})  # fmt: skip
@@ -91,7 +93,7 @@ class Operator:
     """Whether its results are what their variables say, as those of feed are, and no rule gives them."""
     kernel_wants: ClassVar[bool] = False
     _instances: ClassVar[dict[Any, Operator]]
-    _described: ClassVar[dict[str, Attributes]]
+    _described: ClassVar[dict[Any, Attributes]]
 
     cache: dict[Any, Any]
     """What the infer room found for this operator: key of input specs -> answer."""
@@ -129,6 +131,8 @@ class Operator:
             found = object.__new__(cls)
             found.__dict__.update(values)
             found.cache = {}
+            if any(isinstance(v, (tuple, str)) and len(v) > _LONG for v in values.values()):  # pyright: ignore[reportUnknownArgumentType]
+                return found  # lives as long as its ops
             if len(cls._instances) >= _CACHE_LIMIT:
                 cls._instances.clear()
             found = cls._instances.setdefault(key, found)
@@ -141,8 +145,8 @@ class Operator:
         Raises:
             SchemaError: an attribute that is unknown, missing, of another type, or out of its range.
         """
-        key = repr(attrs) if attrs else ""
-        found = cls._described.get(key)
+        key = _described_key(attrs)
+        found = cls._described.get(key) if key is not None else None
         if found is None:
             entries = [(n, f.type, cls.check_attribute(n, attrs[n])) for n, f in cls.schema.attributes.items() if attrs and n in attrs]
             for name, value in (attrs or {}).items():
@@ -160,9 +164,10 @@ class Operator:
             entries += [("op_role", AttrType.INT, None), ("op_role_var", AttrType.STRINGS, None)]
             entries.sort(key=lambda e: e[0])
             found = Attributes.of(cls.type, tuple(entries))
-            if len(cls._described) >= _CACHE_LIMIT:
-                cls._described.clear()
-            cls._described[key] = found
+            if key is not None:
+                if len(cls._described) >= _CACHE_LIMIT:
+                    cls._described.clear()
+                cls._described[key] = found
         return found
 
     @classmethod
@@ -244,6 +249,23 @@ def _loaded_values(cls: type[Operator], given: Mapping[str, Any]) -> dict[str, A
         else:
             values[name] = field.default
     return values
+
+
+_PLAIN = frozenset({int, float, bool, str})
+
+
+def _described_key(attrs: Mapping[str, Any] | None) -> Any:
+    """A key that tells any two settings apart; None where values are of other types than Python's own, or long."""
+    parts: list[Any] = []
+    for name, value in (attrs or {}).items():
+        if value.__class__ is list or value.__class__ is tuple:
+            if len(value) > _LONG or not _PLAIN.issuperset(map(type, value)):
+                return None
+            value = tuple(value)
+        elif value.__class__ not in _PLAIN:
+            return None
+        parts.append((name, exact(value)))
+    return tuple(parts)
 
 
 def _rebind(type: str, values: Mapping[str, Any]) -> Operator:

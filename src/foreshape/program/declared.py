@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.dims import Size, symbol
+from foreshape.dims import Size, symbol_after
 from foreshape.spec import DType, Kind, Lod, Spec
 
 
@@ -38,9 +38,9 @@ class Declared:
             return self._shared
         lod = self.symbolic_lod
         if lod is None and self.lod_level:
-            lod = Lod(name, tuple(symbol(f"{name}.level{k}") for k in range(self.lod_level)))
+            lod = Lod(name, tuple(symbol_after(f"{name}.level{k}") for k in range(self.lod_level)))
         if self.symbolic is not None:
             return Spec(self.kind, self.dtype, self.symbolic, lod)
         assert self.dims is not None
-        dims = tuple(d if d >= 0 else symbol(name if lod is not None and not axis else f"{name}.{axis}") for axis, d in enumerate(self.dims))
+        dims = tuple(d if d >= 0 else symbol_after(name if lod is not None and not axis else f"{name}.{axis}") for axis, d in enumerate(self.dims))
         return Spec(self.kind, self.dtype, dims, lod)

@@ -19,7 +19,7 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
         FormatError: it cannot be read, or it is not a program; the message has the byte offset or the path inside the file.
     """
     bounds = limits or DEFAULT_LIMITS
-    data = bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else read_file(source, bounds.bytes)
+    data = bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else read_file(source, bounds.bytes)  # pyright: ignore[reportUnknownArgumentType]
     return decode(data, bounds)
 
 

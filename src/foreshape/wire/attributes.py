@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -12,6 +13,8 @@ from foreshape.ops.attributes import AttrType, Raw
 from foreshape.ops.operator import Attributes
 from foreshape.program.call_site import Site
 from foreshape.wire import framework_pb2 as pb
+from foreshape.wire.limits import ATTRIBUTE_COST, ELEMENT_COST, TAIL_COST
+from foreshape.wire.scan import delimited, fields
 
 _FIELD: dict[int, str] = {
     AttrType.INT: "i",
@@ -33,17 +36,21 @@ _FIELD: dict[int, str] = {
     AttrType.SCALAR: "scalar",
     AttrType.SCALARS: "scalars",
 }
-_LISTS = frozenset(t for t, f in _FIELD.items() if f.endswith("s") and f != "s")
+_LISTS = frozenset({AttrType.INTS, AttrType.FLOATS, AttrType.STRINGS, AttrType.BOOLEANS, AttrType.BLOCKS, AttrType.LONGS, AttrType.FLOAT64S,
+                    AttrType.VARS, AttrType.SCALARS})  # fmt: skip
+_TEXTS = frozenset({AttrType.STRINGS, AttrType.VARS})
 
 
 class Tail:
     """The part of an OpDesc after its slots: type, attributes, and what only this project or a newer writer puts there."""
 
-    __slots__ = ("attributes", "is_target", "role", "role_variables", "site", "unknown_fields")
+    __slots__ = ("attributes", "cost", "is_target", "role", "role_variables", "site", "unknown_fields")
 
     def __init__(self, attributes: Attributes, role: int, role_variables: tuple[str, ...], is_target: bool, site: Site, unknown: bytes) -> None:
         self.attributes, self.role, self.role_variables = attributes, role, role_variables
         self.is_target, self.site, self.unknown_fields = is_target, site, unknown
+        self.cost = TAIL_COST
+        """An estimate of the memory that it takes, in bytes."""
 
 
 def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
@@ -54,25 +61,29 @@ def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
         raise FormatError(f"{where}: not an op: {error}, at byte {offset}") from None
     if not message.HasField("type"):
         raise FormatError(f"{where}: the type is missing, at byte {offset}")
+    utf8(message.type, f"{where}.type", offset)
+    cost = TAIL_COST + 2 * len(data)
     entries: list[tuple[str, AttrType, Any]] = []
     seen: dict[str, pb.OpDesc.Attr] = {}
-    role, role_variables = 0, ()
+    role = 0
+    role_variables: tuple[str, ...] = ()
     for at, attr in enumerate(message.attrs):
         place = f"{where}.attrs[{at}]"
         if not attr.HasField("name") or not attr.HasField("type"):
             raise FormatError(f"{place}: the name or the type is missing or unknown, at byte {offset}")
-        name, type = attr.name, AttrType(attr.type)
+        name, type = utf8(attr.name, place, offset), AttrType(attr.type)
         if seen.setdefault(name, attr) != attr:  # PaddlePaddle repeats some attributes of reshape2, with one and the same value
             raise FormatError(f"{place}: the attribute {name!r} is given twice, with two values, at byte {offset}")
         value = _value(attr, type, place, offset)
-        if name == "op_role" and type is AttrType.INT:
+        cost += ATTRIBUTE_COST + (ELEMENT_COST * len(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else 0)
+        if name == "op_role" and type is AttrType.INT and isinstance(value, int):
             role, value = value, None
-        elif name == "op_role_var" and type is AttrType.STRINGS:
-            role_variables, value = value, None
-        entries.append((name, type, value))
+        elif name == "op_role_var" and type is AttrType.STRINGS and isinstance(value, tuple):
+            role_variables, value = cast("tuple[str, ...]", value), None
+        entries.append((name, type, cast("Any", value)))
     site: Site = None
     if message.HasField("call_site"):
-        site = (message.call_site.file, message.call_site.line, message.call_site.function)
+        site = decode_site(message.call_site, where, offset)
     unknown = b""
     if len(UnknownFieldSet(message)):
         keep = pb.OpDesc()
@@ -80,25 +91,54 @@ def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
         for field in ("inputs", "outputs", "type", "attrs", "is_target", "call_site"):
             keep.ClearField(field)
         unknown = keep.SerializePartialToString()
-    return Tail(Attributes.of(message.type, tuple(entries)), role, role_variables, message.is_target, site, unknown), message
+    out = Tail(Attributes.of(message.type, tuple(entries)), role, role_variables, message.is_target, site, unknown)
+    out.cost = cost
+    return out, message
+
+
+def expected_tail_cost(data: bytes, where: str) -> int:
+    """The most memory that reading this tail may take: counted from its bytes, since a tree of it may take hundreds of times their number."""
+    cost = TAIL_COST
+    for number, _, _, start, stop in fields(data, 0, len(data), where):
+        cost += (250 if number in (1, 2, 4) else 100) + 24 * (stop - start)
+    return cost
+
+
+def utf8(value: str | bytes, where: str, offset: int) -> str:
+    """A string of a message, which protobuf gives as bytes where it is not UTF-8."""
+    if isinstance(value, bytes):
+        raise FormatError(f"{where}: a string is not UTF-8, at byte {offset}")
+    return value
+
+
+def decode_site(message: pb.CallSite, where: str, offset: int) -> Site:
+    """A call site; of the file only its own name, so that no path in a program leads anywhere."""
+    file, function = utf8(message.file, f"{where}.call_site", offset), utf8(message.function, f"{where}.call_site", offset)
+    return (os.path.basename(file), message.line, function)
 
 
 def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any:
     field = _FIELD[type]
-    if len(UnknownFieldSet(attr)):
+    value: Any
+    known = ("name", "type", field)
+    if len(UnknownFieldSet(attr)) or any(f.name not in known for f, _ in attr.ListFields()):
+        if type in (AttrType.BLOCK, AttrType.BLOCKS):
+            raise FormatError(f"{where}: {attr.name!r} names a block and holds fields that are not known, at byte {offset}")
         return Raw(attr.SerializePartialToString())
     if type in (AttrType.SCALAR, AttrType.SCALARS):
         data = attr.SerializePartialToString()
         numbers = tuple(_scalar_value(s) for s in (attr.scalars if type is AttrType.SCALARS else (attr.scalar,)))
-        value: Any = numbers if type is AttrType.SCALARS else numbers[0]
+        value = numbers if type is AttrType.SCALARS else numbers[0]
         if None not in numbers and _message(attr.name, type, value).SerializeToString(deterministic=True) == data:
             return value
         return Raw(data)
     if type in _LISTS:
-        return tuple(getattr(attr, field))
+        value = tuple(getattr(attr, field))
+        return Raw(attr.SerializePartialToString()) if type in _TEXTS and any(isinstance(v, bytes) for v in value) else value
     if not attr.HasField(field):
         raise FormatError(f"{where}: {attr.name!r} is of type {type.name} and its value is missing, at byte {offset}")
-    return getattr(attr, field)
+    value = getattr(attr, field)
+    return Raw(attr.SerializePartialToString()) if isinstance(value, bytes) else value  # bytes: a string that is not UTF-8
 
 
 def _scalar_value(scalar: pb.Scalar) -> bool | int | float | complex | None:
@@ -139,6 +179,4 @@ def _message(name: str, type: AttrType, value: Any) -> pb.OpDesc.Attr:
 def encode_attribute(name: str, type: AttrType, value: Any) -> bytes:
     """One attribute as a field of OpDesc."""
     body = value.data if isinstance(value, Raw) else _message(name, type, value).SerializeToString(deterministic=True)
-    from foreshape.wire.scan import delimited
-
     return delimited(b"\x22", body)

@@ -8,15 +8,25 @@ from foreshape.program.op import Op
 from foreshape.program.program import Program
 from foreshape.program.structure import check_structure, link_makers
 from foreshape.program.variable import Variable
-from foreshape.wire.attributes import Tail, decode_tail
-from foreshape.wire.limits import DEFAULT_LIMITS, Budget, Limits
+from foreshape.wire.attributes import Tail, decode_tail, expected_tail_cost
+from foreshape.wire.limits import (
+    BLOCK_COST,
+    DEFAULT_LIMITS,
+    FIELD_COST,
+    LARGE,
+    NAME_COST,
+    OP_COST,
+    SLOT_COST,
+    VARIABLE_COST,
+    Budget,
+    Kept,
+    Limits,
+)
 from foreshape.wire.scan import expect, fields, int32, text, varint
-from foreshape.wire.variables import VariableForm, decode_form
+from foreshape.wire.variables import VariableForm, decode_form, form_cost
 
-_CACHE_LIMIT = 20_000
-_CACHED_SIZE = 2048
-_forms: dict[bytes, VariableForm] = {}
-_tails: dict[bytes, Tail] = {}
+_forms: Kept[VariableForm] = Kept(16 * 2**20)
+_tails: Kept[Tail] = Kept(32 * 2**20)
 _slot_names: dict[bytes, str] = {}
 
 
@@ -33,14 +43,18 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
     budget = Budget(limits or DEFAULT_LIMITS, len(data))
     program = Program()
     spans: list[tuple[int, int]] = []
-    unknown = b""
+    unknown = bytearray()
     for number, wire_type, tag_at, start, stop in fields(data, 0, len(data), "program"):
         if number == 1:
             expect(wire_type, 2, "program.blocks", tag_at)
             spans.append((start, stop))
+            if len(spans) > budget.limits.blocks:
+                raise FormatError(f"program: more than {budget.limits.blocks} blocks (Limits.blocks), at byte {tag_at}")
+            budget.take(BLOCK_COST, "program")
         elif number == 4:
             expect(wire_type, 2, "program.version", tag_at)
             for inner, wt, _, s, e in fields(data, start, stop, "program.version"):
+                budget.take(FIELD_COST, "program.version")
                 if inner == 1:
                     expect(wt, 0, "program.version", s)
                     value, _ = varint(data, s, e, "program.version")
@@ -49,12 +63,11 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
             expect(wire_type, 2, "program.op_version_map", tag_at)
             program.op_versions = data[start:stop]
         else:
+            budget.take(FIELD_COST, "program")
             unknown += data[tag_at:stop]
     if not spans:
         raise FormatError("program: there is no block; this is not a program file")
-    if len(spans) > budget.limits.blocks:
-        raise FormatError(f"program: {len(spans)} blocks; the limit is {budget.limits.blocks} (Limits.blocks)")
-    program.unknown_fields = unknown
+    program.unknown_fields = bytes(unknown)
     program.blocks = [Block(program, at, 0) for at in range(len(spans))]
     for block, (start, stop) in zip(program.blocks, spans, strict=True):
         _block(data, start, stop, block, budget)
@@ -70,7 +83,7 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
 def _block(data: bytes, at: int, end: int, block: Block, budget: Budget) -> None:
     where = f"blocks[{block.idx}]"
     idx = parent = None
-    unknown = b""
+    unknown = bytearray()
     ops = block.ops
     for number, wire_type, tag_at, start, stop in fields(data, at, end, where):
         if number == 3:
@@ -78,9 +91,10 @@ def _block(data: bytes, at: int, end: int, block: Block, budget: Budget) -> None
             _variable(data, start, stop, block, budget)
         elif number == 4:
             expect(wire_type, 2, f"{where}.ops", tag_at)
-            budget.take(520, where)
+            budget.take(OP_COST, where)
             ops.append(_op(data, start, stop, block, budget))
         elif number in (1, 2, 5):
+            budget.take(FIELD_COST, where)
             expect(wire_type, 0, where, tag_at)
             value = int32(varint(data, start, stop, where)[0])
             if number == 1:
@@ -90,18 +104,19 @@ def _block(data: bytes, at: int, end: int, block: Block, budget: Budget) -> None
             else:
                 block.forward_idx = value
         else:
+            budget.take(FIELD_COST, where)
             unknown += data[tag_at:stop]
     if idx is None or parent is None:
         raise FormatError(f"{where}: idx or parent_idx is missing, at byte {at}")
     if idx != block.idx:
         raise FormatError(f"{where}: its idx says {idx}, at byte {at}")
     block.parent_idx = parent
-    block.unknown_fields = unknown
+    block.unknown_fields = bytes(unknown)
 
 
 def _variable(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> None:
     where = f"blocks[{block.idx}].vars[{len(block.vars)}]"
-    budget.take(560, where)
+    budget.take(VARIABLE_COST, where)
     if stop - start > 1 and data[start] == 0x0A and data[start + 1] < 0x80:  # the name comes first, as every writer puts it
         name_end = start + 2 + data[start + 1]
         if name_end > stop:
@@ -112,6 +127,7 @@ def _variable(data: bytes, start: int, stop: int, block: Block, budget: Budget) 
         name = None
         pieces: list[bytes] = []
         for number, wire_type, tag_at, s, e in fields(data, start, stop, where):
+            budget.take(FIELD_COST, where)
             if number == 1:
                 expect(wire_type, 2, where, tag_at)
                 if e - s > budget.limits.name:
@@ -124,14 +140,14 @@ def _variable(data: bytes, start: int, stop: int, block: Block, budget: Budget) 
             raise FormatError(f"{where}: the name is missing, at byte {start}")
     if not name:
         raise FormatError(f"{where}: the name is empty, at byte {start}")
+    if not name.isascii():
+        budget.take(4 * len(name), where)
     form = _forms.get(rest)
     if form is None:
-        budget.take(64 * len(rest), where)
+        cost = form_cost(rest, where)
+        budget.take(cost, where)
         form = decode_form(rest, f"{where} ({name[:60]!r})", start)
-        if len(_forms) >= _CACHE_LIMIT:
-            _forms.clear()
-        if len(rest) <= _CACHED_SIZE:
-            _forms[rest] = form
+        _forms.put(rest, form, cost)
     if name in block.vars:
         raise FormatError(f"{where}: the name {name[:60]!r} is taken by another variable of this block, at byte {start}")
     made = Variable._new(name, block, None, form.site)  # pyright: ignore[reportPrivateUsage]
@@ -172,17 +188,17 @@ def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
     found = _tails.get(tail)
     if found is None:
         where = f"blocks[{block.idx}].ops[{len(block.ops)}]"
-        budget.take(3 * len(tail) if len(tail) < 65536 else 40 * len(tail), where)
+        if len(tail) > LARGE:
+            budget.expect(expected_tail_cost(tail, where), where)
         found, message = decode_tail(tail, where, at)
+        budget.take(found.cost, where)
         if message.inputs or message.outputs:
             for given, into in ((message.inputs, inputs), (message.outputs, outputs)):
                 for slot in given:
                     body = slot.SerializePartialToString()
                     _slot(body, 0, len(body), into, block, budget)
-        elif len(tail) <= _CACHED_SIZE:
-            if len(_tails) >= _CACHE_LIMIT:
-                _tails.clear()
-            _tails[tail] = found
+        else:
+            _tails.put(tail, found, found.cost)
     op = Op(block, found.attributes, inputs, outputs, found.role, found.role_variables, found.site)
     op.is_target = found.is_target
     op.unknown_fields = found.unknown_fields
@@ -192,6 +208,7 @@ def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
 def _slot(data: bytes, at: int, end: int, into: dict[str, list[str]], block: Block, budget: Budget) -> None:
     names: list[str] = []
     slot: str | None = None
+    wide = 0
     try:
         while at < end:
             tag, size = data[at], data[at + 1]
@@ -203,7 +220,10 @@ def _slot(data: bytes, at: int, end: int, into: dict[str, list[str]], block: Blo
                 raise IndexError
             value = data[start:at]
             if tag == 0x12:
-                names.append(value.decode())
+                name = value.decode()
+                names.append(name)
+                if not name.isascii():
+                    wide += 4 * len(name)
             else:
                 slot = _slot_names.get(value)
                 if slot is None:
@@ -216,7 +236,7 @@ def _slot(data: bytes, at: int, end: int, into: dict[str, list[str]], block: Blo
         raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: a slot without a name, at byte {at}")
     if slot in into:
         raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: the slot {slot!r} is given twice, at byte {at}")
-    budget.take(72 * len(names), f"blocks[{block.idx}].ops[{len(block.ops)}]")
+    budget.take(SLOT_COST + NAME_COST * len(names) + wide, f"blocks[{block.idx}].ops[{len(block.ops)}]")
     into[slot] = names
 
 

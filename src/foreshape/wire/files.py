@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import IO, Any
 
 from foreshape.errors import FormatError
@@ -19,7 +19,7 @@ def read_file(path: Any, limit: int) -> bytes:
         FormatError: it cannot be read, is not a regular file, or is larger than ``limit``.
     """
     try:
-        shown = os.fspath(path)
+        shown: str = os.fsdecode(path)
         handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(file.fileno())
@@ -33,7 +33,7 @@ def read_file(path: Any, limit: int) -> bytes:
 
 
 @contextlib.contextmanager
-def replacing(path: Any) -> Iterator[IO[bytes]]:
+def replacing(path: Any) -> Generator[IO[bytes]]:
     """A file to write to; it takes the place of ``path`` when all is written, and leaves the old one where not.
 
     Raises:
@@ -41,7 +41,7 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
     """
     temporary = None
     try:
-        target = os.fspath(path)
+        target: str = os.fsdecode(path)
         if os.path.isdir(target):
             raise FormatError(f"{target}: a folder, not a file")
         if os.path.exists(target) and not os.path.isfile(target):
@@ -58,7 +58,7 @@ def replacing(path: Any) -> Iterator[IO[bytes]]:
         os.replace(temporary, target)
         temporary = None
         _sync_folder(folder)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise FormatError(f"{path!r} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     finally:
         if temporary is not None:

@@ -13,6 +13,9 @@ from foreshape.program.call_site import Site
 from foreshape.program.declared import Declared
 from foreshape.spec import DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind, other_kind
 from foreshape.wire import framework_pb2 as pb
+from foreshape.wire.attributes import decode_site, utf8
+from foreshape.wire.limits import FIELD_COST, FORM_COST, LARGE
+from foreshape.wire.scan import fields
 
 _KIND_OF_CODE = {k.code: k for k in KINDS if k.code is not None}
 
@@ -43,6 +46,20 @@ class VariableForm:
 def kind_of_code(code: int) -> Kind:
     """The kind of this number; one that this project has no use for is kept under its own name."""
     return _KIND_OF_CODE.get(code) or other_kind(pb.VarType.Type.Name(code), code)  # pyright: ignore[reportArgumentType]
+
+
+def form_cost(data: bytes, where: str) -> int:
+    """The most memory that reading this form takes."""
+    if len(data) <= LARGE:
+        return FORM_COST * len(data)
+    cost = 0
+    for number, wire_type, _, start, stop in fields(data, 0, len(data), where):
+        if number == 1000 and wire_type == 2:
+            for inner, _, _, s, e in fields(data, start, stop, where):
+                cost += FIELD_COST + (4 if inner == 2 else FORM_COST) * (e - s)  # a constant's data are copied, not taken apart
+        else:
+            cost += FIELD_COST + FORM_COST * (stop - start)
+    return cost
 
 
 def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
@@ -107,12 +124,12 @@ def _symbols(message: pb.VarDesc, dims: tuple[int, ...], level: int) -> tuple[tu
     if message.HasField("extra"):
         extra = message.extra
         if extra.HasField("dims"):
-            symbolic = tuple(parse(x) for x in extra.dims.split(";")) if extra.dims else ()
+            symbolic = tuple(parse(x) for x in utf8(extra.dims, "dims", 0).split(";")) if extra.dims else ()
             agree = len(symbolic) == len(dims) and all(isinstance(s, int) == (d >= 0) and (d < 0 or s == d) for s, d in zip(symbolic, dims, strict=True))
             if not agree:
                 raise FormatError(f"the named dims {extra.dims!r} are not those of {list(dims)}")
         if extra.HasField("lod") and level:
-            source, *counts = extra.lod.split(";")
+            source, *counts = utf8(extra.lod, "lod", 0).rsplit(";", level)
             if len(counts) != level:
                 raise FormatError(f"the named counts {extra.lod!r} are not those of {level} levels")
             lod = Lod(source, tuple(parse(x) for x in counts))
@@ -124,9 +141,11 @@ def _extra(message: pb.VarDesc, out: VariableForm) -> None:
     if extra.HasField("trainable"):
         out.trainable = extra.trainable
     if extra.HasField("call_site"):
-        out.site = (extra.call_site.file, extra.call_site.line, extra.call_site.function)
-    name = extra.kind or out.declared.kind.name
+        out.site = decode_site(extra.call_site, "extra", 0)
+    name = utf8(extra.kind, "kind", 0) or out.declared.kind.name
     if name in ("STRING", "STRINGS"):
+        for text in extra.texts:
+            utf8(text, "texts", 0)
         if extra.texts:
             out.value = extra.texts[0] if name == "STRING" else list(extra.texts)
     elif name in ("INT", "INTS"):
@@ -143,15 +162,14 @@ def _array(data: bytes, declared: Declared) -> Any:
     of = declared.dtype
     if of is None or declared.dims is None or not of.numpy_name:
         raise FormatError("a constant value needs an element type and dims")
-    array = numpy.frombuffer(data, dtype=numpy.dtype(of.numpy_name).newbyteorder("<")) if len(data) % of.itemsize == 0 else numpy.empty(0)
     count = 1
     for d in declared.dims:
         count *= d
-    if len(data) == of.itemsize:
-        return array[0].item()
-    if len(data) != count * of.itemsize:
+    known = min(declared.dims, default=0) >= 0
+    if len(data) != of.itemsize and (not known or len(data) != count * of.itemsize):
         raise FormatError(f"a constant value of {len(data)} bytes where the dims {list(declared.dims)} need {count * of.itemsize}")
-    return array.reshape(declared.dims).copy()
+    array = numpy.frombuffer(data, dtype=numpy.dtype(of.numpy_name).newbyteorder("<"))
+    return array[0].item() if len(data) == of.itemsize else array.reshape(declared.dims).copy()
 
 
 def encode_form(spec: Spec, declared_form: Any, *, flags: tuple[bool, bool, bool, bool, bool], value: Any, site: Site, extra: tuple[bytes, ...]) -> bytes:
