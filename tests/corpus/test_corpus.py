@@ -52,6 +52,18 @@ def test_the_corpus_is_here():
     assert set(SAVED) == {"lenet", "mlp_momentum", "lenet_bn_adam", "transformer_encoder"}
 
 
+def test_the_comparisons_can_fail():
+    theirs = np.array([[1.0, -2.0], [1e-7, 4.0]], np.float32)
+    assert_agrees(theirs * (1 + 5e-5), theirs, "close")
+    for wrong in (theirs * (1 + 3e-4), theirs.T, theirs[:1], theirs + np.float32(1e-3), np.where(theirs > 3, np.nan, theirs)):
+        with pytest.raises(AssertionError):
+            assert_agrees(wrong, theirs, "wrong")
+    with pytest.raises(AssertionError):
+        assert_agrees(np.array([1, 3]), np.array([1, 2]), "integers")
+    assert as_fine([3, 4], [-1, 4]) and as_fine([12], [-6]) and as_fine([-1], [-1])
+    assert not as_fine([-1, 4], [3, 4]) and not as_fine([4], [-1, 4]) and not as_fine([3, 5], [-1, 4])
+
+
 # --- opened, printed and saved
 
 
@@ -84,6 +96,10 @@ def test_a_program_is_printed_inferred_and_then_saved_with_nothing_lost(file):
     for a, b in zip(after.blocks, before.blocks, strict=True):
         assert list(a.ops) == list(b.ops)
     assert fs.load_program(program.to_bytes()).to_bytes() == program.to_bytes()
+    parsed = fs.Program.parse(text)
+    assert str(parsed) == text
+    for a, b in zip(message(parsed.to_bytes()).blocks, before.blocks, strict=True):
+        assert list(a.ops) == list(b.ops)
 
 
 @pytest.mark.parametrize("name", CASES)
