@@ -24,8 +24,8 @@ class Emitted:
         module = compile(source, STEP_FILE, "exec")
         self.code = next(c for c in module.co_consts if isinstance(c, CodeType))
 
-    def bind(self, scope: Scope) -> FunctionType:
-        """The step over the values of a scope.
+    def bind(self, scope: Scope, device: Any = None) -> FunctionType:
+        """The step over the values of a scope, moved to ``device`` where one is given.
 
         Raises:
             ExecutionError: a persistable variable has no value.
@@ -34,9 +34,10 @@ class Emitted:
         missing: list[str] = []
         for p in self.lowered.persistables:
             if p.name in scope:
-                values.append(scope.tensor(p.name))
+                values.append(scope.tensor(p.name) if device is None else scope.move(p.name, device))
             elif p.variable is not None and p.variable.value is not None:
-                values.append(scope.store(p.name, constant_tensor(p.variable)))
+                scope.store(p.name, constant_tensor(p.variable))
+                values.append(scope.tensor(p.name) if device is None else scope.move(p.name, device))
             else:
                 missing.append(p.name)
         if missing:

@@ -69,7 +69,8 @@ class Step:
             return last[2]
         found = self.bound.get(scope)
         if found is None or found[0] != scope.version:
-            self.bound[scope] = found = (scope.version, self.emitted.bind(scope))
+            function = self.emitted.bind(scope, self.feeder.device)
+            self.bound[scope] = found = (scope.version, function)
         self._last = (ref(scope), found[0], found[1])
         return found[1]
 
@@ -143,8 +144,11 @@ class Executor:
             with torch._C._InferenceMode(True):  # pyright: ignore[reportPrivateUsage]
                 if self.check:
                     fetched = run_checked(step.emitted, tensors, scope, seen.values)
-                else:
+                elif self._target is None:
                     fetched = function(*tensors)
+                else:
+                    with self._target:  # what kernels make from nothing is made there
+                        fetched = function(*tensors)
         except ForeshapeError:
             raise
         except Exception as error:

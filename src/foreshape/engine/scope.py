@@ -45,6 +45,14 @@ class Scope:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
+    def move(self, name: str, device: Any) -> Tensor:
+        """The tensor of a name on a device, where the scope holds it from now on."""
+        value = self.tensor(name)
+        if value.device != device:
+            value = self._values[name] = value.to(device)
+            self.version += 1
+        return value
+
     def remove(self, name: str) -> None:
         """Drop a value, if there is one."""
         if self._values.pop(name, None) is not None:
@@ -53,7 +61,7 @@ class Scope:
     def store(self, name: str, value: Tensor, owned: bool = True) -> Tensor:
         """Take in a tensor: into the place that the name has, where it fits; otherwise as a new value (a copy unless ``owned``)."""
         old = self._values.get(name)
-        if old is not None and old.shape == value.shape and old.dtype == value.dtype and old.device == value.device:
+        if old is not None and old.shape == value.shape and old.dtype == value.dtype:
             if old is not value:
                 old.copy_(value)
             return old
