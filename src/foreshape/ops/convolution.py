@@ -28,6 +28,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.window import (
     ALGORITHMS,
     IMAGE_FORMATS,
@@ -119,7 +120,11 @@ class Convolution(Windowed):
             return x, [before for before, _ in pads], None
         return F.pad(x, [p for pad in reversed(pads) for p in pad]), (0,) * self._axes, pads
 
-    @gradient("Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"))
+    def _infer_gradient(self, Input: Spec, Filter: Spec, d_out: Spec) -> Any:
+        check_made(Output_GRAD=(d_out, Convolution.infer_shape(self, Input, Filter)))
+        return Input.like(), Filter.like()
+
+    @gradient("Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient)
     def backward(self, Input: Tensor, Filter: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         first = channels_first(Input, last)
@@ -275,7 +280,11 @@ class Conv2dTranspose(Windowed):
                 out += Bias.view(-1, 1, 1)
         return channels_back(out, last)
 
-    @gradient("Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"))
+    def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Any:
+        check_made(Output_GRAD=(d_out, Conv2dTranspose.infer_shape(self, Input, Filter, Bias)))
+        return Input.like(), Filter.like(), None if Bias is None else Bias.like()
+
+    @gradient("Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient)
     def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         x, d = channels_first(Input, last), channels_first(d_out, last)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import FLOATING, INDEX, AttrType, Operator, attribute, f32, gradient, i32, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.random import generator_for
 from foreshape.spec import UINT8, Spec
 
@@ -56,7 +57,11 @@ class Dropout(Operator):
         out = X * mask
         return out if scale == 1.0 else out.mul_(scale), mask
 
-    @gradient("Mask", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, may_share={"X@GRAD": "Out@GRAD"})
+    def _infer_gradient(self, Mask: Spec, d_out: Spec) -> Spec:
+        check_made(Mask=(Mask, d_out))
+        return d_out.like()
+
+    @gradient("Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, may_share={"X@GRAD": "Out@GRAD"})
     def backward(self, Mask: Tensor, d_out: Tensor) -> Tensor:
         scale = self._scale()
         if self.is_test:

@@ -26,6 +26,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.rows import Rows
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 
@@ -67,7 +68,16 @@ class Lookup(Operator):
     def _ids(self, Ids: Tensor) -> Tensor:
         return Ids
 
-    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", kinds=_gradient_kind)
+    def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
+        """The spec of Out."""
+        require_rank(2, W, "W")
+        return Ids.with_dims((*Ids.known_dims, W.known_dims[1])).with_dtype(W.known_dtype)
+
+    def _infer_gradient(self, Ids: Spec, d_out: Spec, W: Spec) -> Spec:
+        check_made(Out_GRAD=(d_out, self._looked_up(W, Ids)))
+        return W.like()
+
+    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind)
     def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
         ids = self._ids(Ids)
         padding = self._padding(W)
@@ -86,8 +96,7 @@ class LookupTableV2(Lookup):
     type = "lookup_table_v2"
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
-        require_rank(2, W, "W")
-        return Ids.with_dims((*Ids.known_dims, W.known_dims[1])).with_dtype(W.known_dtype)
+        return self._looked_up(W, Ids)
 
     samples = [
         sample(W=f32(7, 3), Ids=i64(4, high=6)),
@@ -112,6 +121,9 @@ class LookupTable(Lookup):
     type = "lookup_table"
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
+        return self._looked_up(W, Ids)
+
+    def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
         require_rank(2, W, "W")
         dims = Ids.known_dims
         require(len(dims) > 0, "Ids must have a last dim of 1, and has no dims", Ids=None)

@@ -27,6 +27,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.window import IMAGE_FORMATS, channels_back, channels_first, is_channels_last
 from foreshape.spec import BF16, FP16, FP32, DType, Spec, tensor
 
@@ -130,9 +131,16 @@ class BatchNorm(Operator):
             y, mean, inverse = x.clone(), torch.zeros_like(Mean), torch.zeros_like(Variance)
         return channels_back(y, last), Mean, Variance, mean, inverse, reserve
 
+    def _infer_gradient(
+        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec
+    ) -> Any:
+        y, _, _, saved, _, _ = BatchNorm.infer_shape(self, X, Scale, Bias, mean_out, variance_out, None)
+        check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
+        return X.like(), Scale.like(), Bias.like()
+
     @gradient(
         "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD",
-        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"),
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient,
     )  # fmt: skip
     def backward(
         self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
@@ -212,7 +220,12 @@ class LayerNorm(Operator):
         rows = X.shape[:begin]
         return y, mean.reshape(rows) if wants[1] else None, None if variance is None else variance.reshape(rows)
 
-    @gradient("X", "Mean", "Variance", "Scale", "Bias", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"))
+    def _infer_gradient(self, X: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec) -> Any:
+        y, rows, _ = LayerNorm.infer_shape(self, X, Scale, Bias)
+        check_made(Mean=(Mean, rows), Variance=(Variance, rows), Y_GRAD=(d_y, y))
+        return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
+
+    @gradient("X", "Mean", "Variance", "Scale", "Bias", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient)
     def backward(
         self, X: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...]
     ) -> Any:
@@ -276,7 +289,12 @@ class GroupNorm(Operator):
         variance = inverse.pow(-2).sub_(self.epsilon).clamp_min_(0.0) if wants[2] else None
         return channels_back(y, last), mean, variance
 
-    @gradient("X", "Y", "Mean", "Variance", "Scale", "Bias", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"))
+    def _infer_gradient(self, X: Spec, Y: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec) -> Any:
+        y, rows, _ = GroupNorm.infer_shape(self, X, Scale, Bias)
+        check_made(Y=(Y, y), Mean=(Mean, rows), Variance=(Variance, rows), Y_GRAD=(d_y, y))
+        return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
+
+    @gradient("X", "Y", "Mean", "Variance", "Scale", "Bias", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient)
     def backward(
         self, X: Tensor, Y: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...]
     ) -> Any:
@@ -324,7 +342,12 @@ class InstanceNorm(Operator):
         y, mean, inverse = _grouped(X, Scale, Bias, X.shape[1], self.epsilon)
         return y, mean.view(-1), inverse.view(-1)
 
-    @gradient("X", "Scale", "Bias", "SavedMean", "SavedVariance", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"))
+    def _infer_gradient(self, X: Spec, Scale: Spec | None, Bias: Spec | None, saved_mean: Spec, saved_inverse: Spec, d_y: Spec) -> Any:
+        y, saved, _ = InstanceNorm.infer_shape(self, X, Scale, Bias)
+        check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
+        return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
+
+    @gradient("X", "Scale", "Bias", "SavedMean", "SavedVariance", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient)
     def backward(
         self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, SavedMean: Tensor, SavedVariance: Tensor, d_y: Tensor, *, wants: tuple[bool, ...]
     ) -> Any:

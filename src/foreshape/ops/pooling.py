@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, ceildiv
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import FLOATING, AttrType, F, Operator, aten, attribute, f32, gradient, i64, operand, reject, require, result, sample, torch
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.window import (
     ALGORITHMS,
     IMAGE_FORMATS,
@@ -144,7 +145,12 @@ class Pool2d(Pooling):
     def _adapted(self) -> Any:
         return (1, 1) if self.global_pooling else self.ksize
 
-    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD")
+    def _infer_gradient(self, X: Spec, Out: Spec, d_out: Spec) -> Spec:
+        made = Pool2d.infer_shape(self, X)
+        check_made(Out=(Out, made), Out_GRAD=(d_out, made))
+        return X.like()
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         last = is_channels_last(self.data_format)
         x, d = channels_first(X, last), channels_first(d_out, last)
@@ -221,7 +227,12 @@ class MaxPool2dWithIndex(Pooling):
             index = (index // width - h.before).clamp_(0, h.size - 1) * w.size + (index % width - w.before).clamp_(0, w.size - 1)
         return out, index.to(torch.int32)
 
-    @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD")
+    def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
+        made, mask = MaxPool2dWithIndex.infer_shape(self, X)
+        check_made(Mask=(Mask, mask), Out_GRAD=(d_out, made))
+        return X.like()
+
+    @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient)
     def backward(self, X: Tensor, Mask: Tensor, d_out: Tensor) -> Tensor:
         out = torch.zeros(X.shape, dtype=d_out.dtype, device=d_out.device)
         return out.flatten(2).scatter_add_(2, Mask.flatten(2).long(), d_out.flatten(2)).view(X.shape)
