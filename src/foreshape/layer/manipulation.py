@@ -1,0 +1,298 @@
+"""Layers that move, join, pick and order elements. Sizes may be numbers, or variables that hold one number each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.dims import Dim
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import INT32, UNK, dtype
+
+Sizes = Sequence[Any] | Variable
+_OPEN = 2**31 - 1
+
+
+def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
+    return current_block().apply(type, inputs, attrs)
+
+
+def _sizes(what: str, given: Sizes, slot: str, list_slot: str, keep: Sequence[Any] = (), kept: int = -1) -> tuple[list[int], dict[str, Any]]:
+    """What an operator takes for sizes: the attribute and the operands.
+
+    A size with symbols that is the one in ``keep`` at its place is written as ``kept``, which the operator reads as "the same".
+    """
+    if isinstance(given, Variable):
+        return [], {slot: given}
+    numbers: list[int] = []
+    for at, size in enumerate(given):
+        if isinstance(size, Variable) or size is UNK:
+            numbers.append(-1)
+        elif isinstance(size, Dim):
+            if at >= len(keep) or keep[at] is not size:
+                raise ShapeError(f"{what}: the size {size} is not a number; say -1, or take it from layer.shape")
+            numbers.append(kept)
+        else:
+            numbers.append(size)
+    if not any(isinstance(size, Variable) for size in given):
+        return numbers, {}
+    tensors = [s if isinstance(s, Variable) else _number(n) for s, n in zip(given, numbers, strict=True)]
+    return numbers, {list_slot: tensors}
+
+
+def _number(n: int) -> Variable:
+    return _apply("fill_constant", {}, shape=[1], dtype=INT32, value=float(n), str_value=str(n))
+
+
+def reshape(x: Variable, shape: Sizes) -> Variable:
+    """The elements of ``x`` in row-major order, in other dims.
+
+    Args:
+        shape: numbers (0 copies the dim of ``x`` at the same place, one -1 is what is left) and one-number variables, or one variable.
+
+    Raises:
+        ShapeError: the number of elements is another.
+    """
+    numbers, operands = _sizes(f"reshape({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims, 0)
+    return _apply("reshape2", {"X": x, **operands}, shape=numbers)[0]
+
+
+def transpose(x: Variable, perm: Sequence[int] | None = None) -> Variable:
+    """``x`` with axis ``perm[k]`` as axis ``k``; the axes reversed where ``perm`` is left out."""
+    return _apply("transpose2", {"X": x}, axis=list(range(x.spec.rank))[::-1] if perm is None else perm)[0]
+
+
+def flatten(x: Variable, start_axis: int = 1, stop_axis: int = -1) -> Variable:
+    """``x`` with the dims from ``start_axis`` to ``stop_axis``, both included, made one."""
+    return _apply("flatten_contiguous_range", {"X": x}, start_axis=start_axis, stop_axis=stop_axis)[0]
+
+
+def squeeze(x: Variable, axes: Sequence[int] | int | None = None) -> Variable:
+    """``x`` without the dims of 1 at ``axes``, or without all dims of 1."""
+    return _apply("squeeze2", {"X": x}, axes=_list(axes))[0]
+
+
+def unsqueeze(x: Variable, axes: Sequence[int] | int | Variable) -> Variable:
+    """``x`` with a dim of 1 put in at each of ``axes``, one after the other."""
+    if isinstance(axes, Variable):
+        return _apply("unsqueeze2", {"X": x, "AxesTensor": axes})[0]
+    return _apply("unsqueeze2", {"X": x}, axes=_list(axes))[0]
+
+
+def _list(axes: Sequence[int] | int | None) -> list[int]:
+    return [] if axes is None else [axes] if isinstance(axes, int) else list(axes)
+
+
+def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
+    """The tensors ``xs`` one after the other along ``axis``; their other dims are the same."""
+    if isinstance(axis, Variable):
+        return _apply("concat", {"X": list(xs), "AxisTensor": axis})
+    return _apply("concat", {"X": list(xs)}, axis=axis)
+
+
+def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> list[Variable]:
+    """``x`` cut along ``axis``: a number of equal parts, or parts of these sizes, one of which may be -1, the rest."""
+    if isinstance(num_or_sections, int):
+        return _apply("split", {"X": x}, num=num_or_sections, axis=axis)
+    return _apply("split", {"X": x}, sections=list(num_or_sections), axis=axis)
+
+
+def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
+    """The tensors ``xs``, all of one shape, as the entries of a new axis."""
+    return _apply("stack", {"X": list(xs)}, axis=axis)
+
+
+def unstack(x: Variable, axis: int = 0) -> list[Variable]:
+    """The entries of ``axis`` of ``x``, each without that axis, whose dim must be known."""
+    return _apply("unstack", {"X": x}, axis=axis)
+
+
+def expand(x: Variable, shape: Sizes) -> Variable:
+    """``x`` repeated along its dims of 1 to ``shape``, last dims lined up; -1 keeps a dim."""
+    dims = x.spec.known_dims
+    lead = () if isinstance(shape, Variable) else (None,) * (len(shape) - len(dims))
+    numbers, operands = _sizes(f"expand({x.name})", shape, "Shape", "expand_shapes_tensor", (*lead, *dims))
+    return _apply("expand_v2", {"X": x, **operands}, shape=numbers)
+
+
+def expand_as(x: Variable, y: Variable) -> Variable:
+    """``x`` repeated along its dims of 1 to the dims of ``y``."""
+    target = [d if isinstance(d, int) else -1 for d in y.spec.known_dims]
+    return _apply("expand_as_v2", {"X": x, "Y": y}, target_shape=target)
+
+
+def tile(x: Variable, repeat_times: Sizes) -> Variable:
+    """``x`` repeated along each axis, last axes lined up."""
+    numbers, operands = _sizes(f"tile({x.name})", repeat_times, "RepeatTimes", "repeat_times_tensor")
+    return _apply("tile", {"X": x, **operands}, repeat_times=numbers)
+
+
+def flip(x: Variable, axis: Sequence[int] | int) -> Variable:
+    """``x`` with the order along ``axis`` reversed."""
+    return _apply("flip", {"X": x}, axis=_list(axis))
+
+
+def roll(x: Variable, shifts: Sequence[int] | int, axis: Sequence[int] | int | None = None) -> Variable:
+    """``x`` with its elements moved on by ``shifts`` along ``axis``, those at the end coming in at the start."""
+    return _apply("roll", {"X": x}, shifts=_list(shifts), axis=_list(axis))
+
+
+def pad(x: Variable, paddings: Sequence[int], mode: str = "constant", value: float = 0.0, channels_last: bool = False) -> Variable:
+    """``x`` with a border.
+
+    Args:
+        paddings: [before, after] of each axis, first axis first, for any ``x``; or of an ``x`` of 3 to 5 dims, [batch, channels, ...space],
+            [left, right], [left, right, top, bottom] or [left, right, top, bottom, front, back].
+        mode: "constant", "reflect", "replicate" or "circular"; the last three are for the space only.
+        value: what a constant border is.
+        channels_last: the channels are the last dim.
+
+    Raises:
+        SchemaError: another number of paddings.
+    """
+    rank = x.spec.rank
+    if mode == "constant" and len(paddings) == 2 * rank:
+        return _apply("pad", {"X": x}, paddings=paddings, pad_value=value)
+    if not 3 <= rank <= 5 or len(paddings) != 2 * (rank - 2):
+        raise SchemaError(f"pad({x.name}): paddings of {x.spec.text()} are {2 * rank} numbers, two for each axis"
+                          + (f", or {2 * (rank - 2)}, two for each axis of the space" if 3 <= rank <= 5 else "") + f"; seen {len(paddings)}")  # fmt: skip
+    first = 1 if channels_last else 2
+    new = list(range(first, first + 5 - rank))
+    whole = unsqueeze(x, new) if new else x
+    out = _apply("pad3d", {"X": whole}, paddings=[*paddings, *[0] * (6 - len(paddings))], mode=mode, value=value,
+                 data_format="NDHWC" if channels_last else "NCDHW")  # fmt: skip
+    return squeeze(out, new) if new else out
+
+
+def slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> Variable:
+    """The entries ``starts`` to ``ends`` (not included) of ``axes``. Negative ones count from the back; ``x[1:3]`` is shorter."""
+    inputs, attrs = _ranges(x, axes, starts, ends)
+    return current_block().apply("slice", inputs, attrs)
+
+
+def strided_slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, strides: Sequence[int]) -> Variable:
+    """Every ``strides``-th entry from ``starts`` to ``ends`` (not included) of ``axes``; with a negative stride, an end of -1 is past the first."""
+    inputs, attrs = _ranges(x, axes, starts, ends)
+    return current_block().apply("strided_slice", inputs, attrs | {"strides": strides})
+
+
+def _ranges(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> tuple[dict[str, Any], dict[str, Any]]:
+    first, first_operands = _sizes(f"slice({x.name})", starts, "StartsTensor", "StartsTensorList")
+    last, last_operands = _sizes(f"slice({x.name})", ends, "EndsTensor", "EndsTensorList")
+    flag = -1 if first_operands or last_operands else 1
+    attrs = {"axes": axes, "starts": first, "ends": [min(e, _OPEN) for e in last], "infer_flags": [flag] * len(axes)}
+    return {"Input": x, **first_operands, **last_operands}, attrs
+
+
+def gather(x: Variable, index: Variable, axis: int | Variable = 0) -> Variable:
+    """The entries of ``axis`` at the indices ``index`` (``[n]``, or one number, which drops the axis)."""
+    if isinstance(axis, Variable):
+        return _apply("gather", {"X": x, "Index": index, "Axis": axis})
+    return _apply("gather", {"X": x, "Index": index}, axis=axis)
+
+
+def gather_nd(x: Variable, index: Variable) -> Variable:
+    """The elements (or parts) of ``x`` at the places that the rows of ``index``, ``[..., k]``, name in its first k axes."""
+    return _apply("gather_nd", {"X": x, "Index": index})
+
+
+def scatter(x: Variable, index: Variable, updates: Variable, overwrite: bool = True) -> Variable:
+    """``x`` with its rows ``index`` replaced by ``updates``; without ``overwrite``, by the sum of all updates for the row."""
+    return _apply("scatter", {"X": x, "Ids": index, "Updates": updates}, overwrite=overwrite)
+
+
+def masked_select(x: Variable, mask: Variable) -> Variable:
+    """The elements of ``x`` where ``mask`` is true, ``[n]``; how many there are only the run tells."""
+    return _apply("masked_select", {"X": x, "Mask": mask})
+
+
+def one_hot(x: Variable, depth: int | Variable, data_type: Any = "fp32", allow_out_of_range: bool = False) -> Variable:
+    """For each number in ``x`` a row of ``depth`` zeros with a one at that number: ``[*x, depth]``."""
+    attrs = {"dtype": dtype(data_type), "allow_out_of_range": allow_out_of_range}
+    if isinstance(depth, Variable):
+        return _apply("one_hot_v2", {"X": x, "depth_tensor": depth}, **attrs)
+    return _apply("one_hot_v2", {"X": x}, depth=depth, **attrs)
+
+
+def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, data_type: Any = "int64") -> Variable:
+    """Where ``x`` is largest along ``axis``; without an axis, among all elements in row-major order."""
+    return _extreme("arg_max", x, axis, keepdim, data_type)
+
+
+def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, data_type: Any = "int64") -> Variable:
+    """Where ``x`` is smallest along ``axis``; without an axis, among all elements in row-major order."""
+    return _extreme("arg_min", x, axis, keepdim, data_type)
+
+
+def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, data_type: Any) -> Variable:
+    return _apply(type, {"X": x}, axis=0 if axis is None else axis, flatten=axis is None, keepdims=keepdim, dtype=dtype(data_type))
+
+
+def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
+    """``x`` sorted along ``axis``, and where each element was (int64)."""
+    return _apply("argsort", {"X": x}, axis=axis, descending=descending)
+
+
+def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Variable, Variable]:
+    """The ``k`` largest (or smallest) elements along ``axis``, and where they were (int64)."""
+    attrs = {"axis": axis, "largest": largest, "sorted": sorted}
+    return _apply("top_k_v2", {"X": x, "K": k}, **attrs) if isinstance(k, Variable) else _apply("top_k_v2", {"X": x}, k=k, **attrs)
+
+
+def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Variable:
+    """The running sums along ``axis``; without an axis, over all elements in row-major order, ``[n]``."""
+    return _apply("cumsum", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None, exclusive=exclusive, reverse=reverse)
+
+
+def shape(x: Variable) -> Variable:
+    """The dims of ``x`` as a tensor ``[rank]``, int32. What is made with it keeps its symbols."""
+    return _apply("shape", {"Input": x})
+
+
+def tril(x: Variable, diagonal: int = 0) -> Variable:
+    """``x`` with zeros above the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards."""
+    return _apply("tril_triu", {"X": x}, diagonal=diagonal, lower=True)
+
+
+def triu(x: Variable, diagonal: int = 0) -> Variable:
+    """``x`` with zeros below the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards."""
+    return _apply("tril_triu", {"X": x}, diagonal=diagonal, lower=False)
+
+
+def interpolate(
+    x: Variable, size: Sizes | None = None, scale: float | Sequence[float] | None = None, mode: str = "nearest", align_corners: bool = False,
+    align_mode: int = 0, data_format: str = "NCHW",
+) -> Variable:  # fmt: skip
+    """An image in another size.
+
+    Args:
+        size: the new height and width; or ``scale``: what they are multiplied with, one number or one for each.
+        mode: "nearest" or "bilinear".
+        align_corners: the corner pixels of the old and the new image lie on each other.
+        align_mode: of bilinear without ``align_corners``; 0: pixels are areas, 1: pixels are points.
+
+    Raises:
+        SchemaError: not one of size and scale, or another mode.
+    """
+    if mode not in ("nearest", "bilinear"):
+        raise SchemaError(f'interpolate({x.name}): mode must be "nearest" or "bilinear"; seen {mode!r}')
+    if (size is None) == (scale is None):
+        raise SchemaError(f"interpolate({x.name}) takes one of size and scale")
+    attrs: dict[str, Any] = {"interp_method": mode, "align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
+    operands: dict[str, Any] = {}
+    if size is not None:
+        numbers, operands = _sizes(f"interpolate({x.name})", size, "OutSize", "SizeTensor")
+        if not operands:
+            if len(numbers) != 2:
+                raise SchemaError(f"interpolate({x.name}): size must be two numbers, height and width; seen {numbers}")
+            attrs |= {"out_h": numbers[0], "out_w": numbers[1]}
+    elif scale is not None:
+        attrs["scale"] = [float(scale)] * 2 if isinstance(scale, (int, float)) else list(scale)
+    return current_block().apply(f"{mode}_interp_v2", {"X": x, **operands}, attrs)
+
+
+def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -> Variable:
+    """An image ``upscale_factor`` times as high and wide, whose new pixels were channels."""
+    return _apply("pixel_shuffle", {"X": x}, upscale_factor=upscale_factor, data_format=data_format)

@@ -1,0 +1,91 @@
+"""Reductions along axes, and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+
+Axes = Sequence[int] | int | None
+
+
+def _along(axis: Axes) -> list[int]:
+    return [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+
+
+def _reduce(type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
+    axes = _along(axis)
+    attrs: dict[str, Any] = {"dim": axes, "keep_dim": keepdim, "reduce_all": not axes or len(axes) == x.spec.rank}
+    return current_block().apply(type, {"X": x}, attrs)
+
+
+def reduce_sum(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """The sums over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    return _reduce("reduce_sum", x, axis, keepdim)
+
+
+def reduce_mean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """The means over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    return _reduce("reduce_mean", x, axis, keepdim)
+
+
+def reduce_max(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """The largest over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    return _reduce("reduce_max", x, axis, keepdim)
+
+
+def reduce_min(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """The smallest over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    return _reduce("reduce_min", x, axis, keepdim)
+
+
+def reduce_prod(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """The products over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    return _reduce("reduce_prod", x, axis, keepdim)
+
+
+def reduce_all(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """Whether all are true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    return _reduce("reduce_all", x, axis, keepdim)
+
+
+def reduce_any(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """Whether any is true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    return _reduce("reduce_any", x, axis, keepdim)
+
+
+def logsumexp(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """log(sum(exp(x))) over ``axis`` (one, several, or all where it is left out), without overflow on the way."""
+    axes = _along(axis)
+    return current_block().apply("logsumexp", {"X": x}, {"axis": axes, "keepdim": keepdim, "reduce_all": not axes})
+
+
+def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: bool = False) -> Variable:
+    """The product of the matrices in the last two dims; the dims before are a batch, and broadcast.
+
+    Args:
+        x: ``[..., rows, k]``, or a row ``[k]``; transposed first where ``transpose_x``.
+        y: ``[..., k, columns]``, or a column ``[k]``; transposed first where ``transpose_y``.
+
+    Raises:
+        ShapeError: the columns of ``x`` are not the rows of ``y``, or the batches do not broadcast.
+    """
+    return current_block().apply("matmul_v2", {"X": x, "Y": y}, {"trans_x": transpose_x, "trans_y": transpose_y})
+
+
+def bmm(x: Variable, y: Variable) -> Variable:
+    """The product of each pair of matrices of a batch: ``[batch, rows, k]`` and ``[batch, k, columns]``."""
+    return current_block().apply("bmm", {"X": x, "Y": y})
+
+
+def dot(x: Variable, y: Variable) -> Variable:
+    """The inner products of the vectors in the last dims of ``x`` and ``y``, both ``[n]`` or ``[batch, n]``."""
+    return current_block().apply("dot", {"X": x, "Y": y})
+
+
+def norm(x: Variable, p: float = 2.0, axis: int | None = None, keepdim: bool = False) -> Variable:
+    """The p-norm along ``axis``, or of all elements where it is left out."""
+    attrs = {"porder": p, "axis": -1 if axis is None else axis, "asvector": axis is None, "keepdim": keepdim}
+    return current_block().apply("p_norm", {"X": x}, attrs)
