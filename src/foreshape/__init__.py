@@ -50,7 +50,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Limits", "load_program", "save_program"), "wire"),
 }  # fmt: skip
 """Public name -> the room that it lives in; a room is entered when its name is first used."""
-_ROOMS = ("layer", "optimizer", "ops", "passes", "dims")
+_ROOMS = ("layer", "optimizer", "ops", "passes", "dims", "interop")
 
 
 def __getattr__(name: str) -> Any:

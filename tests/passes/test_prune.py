@@ -69,6 +69,17 @@ def test_for_test_switches_dropout_and_batch_norm():
     assert block.ops[0].attrs["is_test"] is False
 
 
+def test_for_test_switches_an_op_whose_file_leaves_is_test_at_its_default():
+    x = layer.data("x", shape=[-1, 3])
+    block = fs.default_main_program().global_block
+    block.apply("dropout", {"X": x}, {"dropout_prob": 0.5})
+    message = pb.ProgramDesc.FromString(fs.default_main_program().to_bytes())
+    attrs = message.blocks[0].ops[0].attrs
+    del attrs[next(i for i, a in enumerate(attrs) if a.name == "is_test")]
+    loaded = fs.load_program(message.SerializeToString())
+    assert for_test(loaded).global_block.ops[0].attrs["is_test"] is True
+
+
 def test_a_value_that_a_block_may_leave_alone_keeps_its_earlier_writer():
     """A conditional block may not run, so that what was there before it is still needed; other blocks move up."""
     program = with_blocks()

@@ -136,10 +136,13 @@ def _check_inputs(block: Block, inputs: set[str], wanted: Sequence[str]) -> None
 
 def _set_test(op: Op) -> bool:
     """Switch an op that behaves differently in training."""
-    if op.attributes.values.get("is_test") is not False:
+    entries = op.attributes.entries
+    if "is_test" not in op.attributes.values and op.operator is not None and "is_test" in op.operator.schema.attributes:
+        entries = (*entries, ("is_test", AttrType.BOOLEAN, False))  # a file that leaves it at its default
+    switched = tuple((n, t, True if n == "is_test" and t is AttrType.BOOLEAN else v) for n, t, v in entries)
+    if switched == op.attributes.entries:
         return False
-    entries = tuple((n, t, True if n == "is_test" and t is AttrType.BOOLEAN else v) for n, t, v in op.attributes.entries)
-    op.attributes = Attributes.of(op.type, entries)
+    op.attributes = Attributes.of(op.type, switched)
     return True
 
 
