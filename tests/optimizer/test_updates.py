@@ -13,7 +13,9 @@ from torch.utils._pytree import tree_leaves
 
 from foreshape.errors import ExecutionError
 from foreshape.ops import adam as adam_module
+from foreshape.ops import adaptive as adaptive_module
 from foreshape.ops import get
+from foreshape.ops import updates as updates_module
 from foreshape.ops.rows import Rows
 
 State = dict[str, Any]
@@ -183,6 +185,19 @@ def test_sparse_rows_give_what_the_dense_gradient_gives(name: str, monkeypatch: 
     state = start(names)
     for ids, values in sparse_gradients():
         update(type, state | {"Grad": as_rows(ids, values)}, **attrs)
+    compare(state, expected(name, [dense(*s) for s in sparse_gradients()]))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_the_way_of_a_device_gives_the_same(name: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device the learning rate stays a tensor, so that no step waits for its value."""
+    for module in (updates_module, adam_module, adaptive_module):
+        monkeypatch.setattr(module, "number", lambda t: t.reshape(()))
+    type, names, _, attrs = CASES[name]
+    state = start(names)
+    for ids, values in sparse_gradients():
+        update(type, state | {"Grad": as_rows(ids, values) if sparse else torch.from_numpy(dense(ids, values))}, **attrs)
     compare(state, expected(name, [dense(*s) for s in sparse_gradients()]))
 
 
