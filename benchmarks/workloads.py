@@ -12,6 +12,7 @@ batch ``i mod len(data)``. `REFERENCE` has the losses that each must reproduce.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +64,7 @@ def _labelled(rng: np.random.RandomState, shape: tuple[int, ...], classes: int =
 def _linear_stack(name: str, seed: int, sizes: list[int], batches: list[int], rate: float) -> Workload:
     rng = np.random.RandomState(seed)
     parameters: dict[str, np.ndarray] = {}
-    for k, (rows, columns) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for k, (rows, columns) in enumerate(itertools.pairwise(sizes)):
         parameters[f"w{k}"], parameters[f"b{k}"] = _he(rng, rows, columns, fan=rows), _zeros(columns)
     rng = np.random.RandomState(seed + 1)
     data = [_labelled(rng, (n, sizes[0])) for n in batches]

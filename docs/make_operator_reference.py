@@ -57,5 +57,6 @@ def page() -> str:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit(0 if PAGE.read_text(encoding="utf-8") == page() else f"{PAGE.name} is not what the operator classes say; run docs/make_operator_reference.py")
+        same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page()
+        sys.exit(0 if same else f"{PAGE.name} is not what the operator classes say; run docs/make_operator_reference.py")
     PAGE.write_text(page(), encoding="utf-8")

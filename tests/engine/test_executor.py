@@ -193,7 +193,7 @@ def test_a_guard_is_checked_when_values_are_fed() -> None:
 
 def test_a_parameter_without_a_value_is_named(ready: Any) -> None:
     main, executor, _, loss = ready
-    with pytest.raises(fs.ExecutionError, match="not initialised: fc_0.w_0"):
+    with pytest.raises(fs.ExecutionError, match=r"not initialised: fc_0\.w_0"):
         executor.run(main, feed(), [loss], fs.Scope())
 
 

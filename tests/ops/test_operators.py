@@ -163,7 +163,7 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
             for n in floating:
                 case.block.vars[n].stop_gradient = False
             try:
-                pairs = append_backward(out, [n for n in floating], loss_gradient=grad_in)
+                pairs = append_backward(out, list(floating), loss_gradient=grad_in)
             except Exception as error:
                 if "nothing is to be trained" in str(error):
                     continue

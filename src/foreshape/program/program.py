@@ -21,8 +21,8 @@ _codec: dict[str, Callable[..., Any]] = {}
 class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
-    __slots__ = ("__weakref__", "_counters", "_guards", "_stale", "blocks", "format_version", "op_versions", "parameter_settings", "random_seed", "role", "unknown_fields",
-                 "version")  # fmt: skip
+    __slots__ = ("__weakref__", "_counters", "_guards", "_stale", "blocks", "format_version", "op_versions", "parameter_settings", "random_seed", "role",
+                 "unknown_fields", "version")  # fmt: skip
 
     def __init__(self) -> None:
         self._counters: dict[str, int] = {}

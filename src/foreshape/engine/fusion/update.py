@@ -101,5 +101,5 @@ def _is_independent(graph: Graph, run: list[Instruction]) -> bool:
     span = instructions[graph.position(run[0]) : graph.position(run[-1])]
     if any(id(v) in changed for i in span if id(i) not in ids for v in (*i.reads(), *i.writes())):
         return False
-    total = sum(len([v for v in i.writes()]) for i in run)
+    total = sum(len(i.writes()) for i in run)
     return len(changed) == total
