@@ -11,6 +11,7 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.ops.fields import NOT_DIFFERENTIABLE, NOT_WRITTEN, Gradient, NoGradient
 from foreshape.ops.operator import Attributes, Operator, get
 from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.call_site import tells_line
 from foreshape.program.op import EMPTY
 
 GRAD = "@GRAD"
@@ -60,6 +61,7 @@ class GradientSlots:
         self.added.append((type, takes, gives, attrs or {}))
 
 
+@tells_line
 def append_backward(
     loss: Variable, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = (),
     loss_gradient: Variable | None = None,
@@ -203,8 +205,10 @@ def _declared_step(op: Op, cls: type[Operator], declared: Gradient, needed: set[
     for slot in declared.takes:
         if slot in inputs:
             takes[slot] = list(inputs[slot])
-        elif slot in outputs:
+        elif outputs.get(slot):
             takes[slot] = list(outputs[slot])
+        elif any(r.name == slot and not r.optional for r in cls.schema.results):
+            takes[slot] = op.block.name_result(op, slot)
         elif slot.endswith(GRAD):
             names = outputs.get(slot[: -len(GRAD)])
             if names:

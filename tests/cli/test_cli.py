@@ -60,7 +60,8 @@ def test_show_tells_ops_shapes_types_bytes_and_totals(model: Path) -> None:
     code, out, _ = call("show", model)
     assert code == 0
     for words in ("images", "f32[batch, 12]", "48*batch", "fc_0.w_0", "f32[12, 5]", "240", "mul", "relu", "f32[batch, 3]", "test_cli.py:",
-                  "5 ops in 1 block", "parameters: 4 with 83 numbers, 332 bytes", "inputs: 48*batch bytes", "results, all together: 84*batch bytes"):  # fmt: skip
+                  "5 ops in 1 block", "parameters: 4 with 83 numbers, 332 bytes", "inputs: 48*batch bytes",
+                  "results, all together: 84*batch bytes"):  # fmt: skip
         assert words in out, words
 
 

@@ -9,7 +9,7 @@ from foreshape.dims import product
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter
 from foreshape.ops.operator import find
-from foreshape.program.call_site import here
+from foreshape.program.call_site import here, tells_line
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable, dims_of
 from foreshape.spec import LOD_TENSOR, Spec
@@ -17,6 +17,7 @@ from foreshape.spec import LOD_TENSOR, Spec
 Activation = str | Callable[[Variable], Variable] | None
 
 
+@tells_line
 def data(
     name: str, shape: Sequence[Any] | int | None = None, dtype: Any = "fp32", lod_level: int = 0, *, dims: Sequence[Any] | int | None = None,
     input_size: int | None = None, data_type: Any = None, stop_gradient: bool = True,
@@ -59,6 +60,7 @@ def activate(x: Variable, activation: Activation, prefix: str | None = None) -> 
     return activation(x)
 
 
+@tells_line
 def fc(
     input: Variable | Sequence[Variable], output_size: int, activation: Activation = None, num_flatten_dims: int | None = None, *,
     weight: Any = None, bias: Any = None, name: str | None = None,

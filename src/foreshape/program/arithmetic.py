@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.errors import ShapeError, TypeMismatchError
+from foreshape.program.call_site import tells_line
 
 if TYPE_CHECKING:
     from foreshape.program.variable import Variable
@@ -105,6 +106,7 @@ class Arithmetic:
     def __ge__(self, other: Any) -> Variable:
         return self._with("greater_equal", other)
 
+    @tells_line
     def __getitem__(self, index: Any) -> Variable:
         """A slice: integers, slices and an Ellipsis; a step other than 1 is the strided_slice operator."""
         me = cast("Variable", self)

@@ -63,8 +63,8 @@ class Block:
         """Take in a variable. Raises `SchemaError` where the name is taken or empty."""
         name = variable.name
         if name in self.vars:
-            first = self.vars[name].call_site
-            raise SchemaError(f"the name {name!r} is taken in this block" + (f", since {first.short()}" if first is not None else ""))
+            taken = RuleError(f"the name {name!r} is taken in this block", {"first": None}, SchemaError)
+            raise describe_failure(taken, variable.role_words, {"first": [self.vars[name]]}, _call_site(variable.site))
         if not name:
             raise SchemaError("a variable's name must not be empty")
         self.vars[name] = variable
@@ -125,9 +125,9 @@ class Block:
         """
         if site is None:
             site = here()
-        cls = get(type)
         program = self.program
         try:
+            cls = get(type)
             attributes = cls.describe(attrs)
             op = Op(
                 self,
@@ -215,6 +215,13 @@ class Block:
         except ShapeError as error:
             raise describe_failure(RuleError(str(error), {}), op.type, self._views(op), op.call_site) from None
         self._set_results(op, operator, found, make, prefix)
+
+    def name_result(self, op: Op, slot: str) -> list[str]:
+        """Make a variable for a result that an op has and nobody had asked for, as programs saved for inference drop some."""
+        op._outputs[slot] = names = [self.program.unique_name(f"{op.type}.tmp")]  # pyright: ignore[reportPrivateUsage]
+        self.infer_op(op)
+        self.program.touch()
+        return names
 
     def _views(self, op: Op) -> dict[str, list[Variable]]:
         return {slot: [v for n in names if (v := self.find(n)) is not None] for slot, names in op.inputs.items() if names}

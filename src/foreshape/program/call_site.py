@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import ParamSpec, TypeAlias, TypeVar
 
+from foreshape.errors import DescriptionError
 from foreshape.infer.messages import CallSite
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 Site: TypeAlias = "tuple[str, int, str] | None"
@@ -27,3 +33,27 @@ def here() -> Site:
 def call_site(site: Site) -> CallSite | None:
     """The same as an object with words."""
     return None if site is None else CallSite(*site)
+
+
+def located(error: DescriptionError, site: Site) -> DescriptionError:
+    """The same error with the user's line, where it does not have one yet."""
+    if site is None or "\n    at " in str(error):
+        return error
+    where = CallSite(*site)
+    return error.__class__(f"{error}\n    at {where.source_line() or where.function}    {where.short()}")
+
+
+def tells_line(function: Callable[P, T]) -> Callable[P, T]:
+    """Let the description errors of a function that users call have the user's line, also those that no op words."""
+
+    @functools.wraps(function)
+    def telling(*args: P.args, **kw: P.kwargs) -> T:
+        try:
+            return function(*args, **kw)
+        except DescriptionError as error:
+            with_line = located(error, here())
+            if with_line is error:
+                raise
+            raise with_line from None
+
+    return telling

@@ -52,6 +52,10 @@ class _Reader(OpReader):
             raise FormatError("line 1, column 1: expected a block, seen the end of the text")
         check_structure(self.out)
         link_makers(self.out)
+        ordered = {id(block) for block, _ in self.orders}
+        for block in self.out.blocks:
+            if id(block) not in ordered:
+                block.vars = {name: block.vars[name] for name in names_by_use(block)}
         for block, cursor in self.orders:
             self._order(block, cursor)
         self.out.mark_loaded()

@@ -15,7 +15,7 @@ from foreshape.program.cursor import END, NAMES, Cursor
 from foreshape.program.program import Program
 from foreshape.program.text import DEFAULT_FLAGS, FLAGS
 from foreshape.program.variable import Variable
-from foreshape.spec import DTYPES, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, TENSOR_KINDS, DType, Kind, Lod, Spec, other_kind
+from foreshape.spec import DTYPES, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, MAX_RANK, SELECTED_ROWS, TENSOR_KINDS, DType, Kind, Lod, Spec, other_kind
 
 CACHE_LIMIT: Final = 4096
 _DTYPE: Final = {d.short: d for d in DTYPES}
@@ -166,6 +166,7 @@ class VariableReader:
             dims.append(self._size(cursor))
             while len(dims) == 1 and cursor.accept("|"):
                 counts.append(self._size(cursor))
+            self._check_count(cursor, max(len(dims), len(counts)))
         return tuple(dims), tuple(reversed(counts))
 
     def _sizes(self, cursor: Cursor, opens: str, closes: str) -> tuple[Size, ...]:
@@ -175,7 +176,12 @@ class VariableReader:
             if out:
                 cursor.expect(",", f"',' or '{closes}'")
             out.append(self._size(cursor))
+            self._check_count(cursor, len(out))
         return tuple(out)
+
+    def _check_count(self, cursor: Cursor, count: int) -> None:
+        if count > MAX_RANK:
+            cursor.refuse(f"a tensor has at most {MAX_RANK} dims, and a value that is known as many numbers")
 
     def _size(self, cursor: Cursor) -> Size:
         """One size: the text up to the mark that ends it."""

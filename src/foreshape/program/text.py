@@ -310,7 +310,7 @@ def _layout_lines(layouts: Layouts) -> Iterator[str]:
             items = [
                 name_text(i.name) if i.type is None else f"{name_text(i.name)}: {i.type.name}={attribute_text(type_of(cls, i), i.usual)}" for i in layout
             ]
-            yield f"layout {name_text(type)} {number}: {', '.join(items)}"
+            yield f"layout {name_text(type)} {number}: {', '.join(items)}".rstrip()
 
 
 def _site_text(site: Site) -> str:

@@ -9,7 +9,7 @@ from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import CallSite
 from foreshape.program.arithmetic import Arithmetic
-from foreshape.program.call_site import Site, call_site, here
+from foreshape.program.call_site import Site, call_site, here, located, tells_line
 from foreshape.spec import FP32, LOD_TENSOR, TENSOR_KINDS, UNK, UNKNOWN, DType, Kind, Lod, Spec, Unknown, dtype, kind
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Variable(Arithmetic):
     extra_attributes: tuple[bytes, ...]
     _declared: Declared | None
 
+    @tells_line
     def __init__(
         self,
         name: str | None = None,
@@ -186,10 +187,10 @@ class Variable(Arithmetic):
         return f"{self.name}: {self.spec.text()}"
 
     def __bool__(self) -> NoReturn:
-        raise SchemaError(f"{self.name} has no value while the network is described, so that Python cannot branch on it")
+        raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot branch on it"), here())
 
     def __iter__(self) -> NoReturn:
-        raise SchemaError(f"{self.name} has no value while the network is described, so that Python cannot iterate over it")
+        raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot iterate over it"), here())
 
     __hash__ = object.__hash__
 
