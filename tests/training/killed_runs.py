@@ -29,14 +29,15 @@ EPOCHS, EXAMPLES, BATCH = 3, 37, 8
 STEPS = EPOCHS * -(-EXAMPLES // BATCH)
 
 
-def network() -> tuple[fs.Program, fs.Program, Any]:
+def network(seed: int = 0) -> tuple[fs.Program, fs.Program, Any]:
     """A net that draws random numbers in each step, and with optimizer state. Returns main, startup, cost."""
     main, startup = fs.Program(), fs.Program()
+    main.random_seed = startup.random_seed = seed
     with fs.program_guard(main, startup):
         x, y = layer.data("x", 12), layer.data("y", 1, "int64")
         noise = main.global_block.apply("uniform_random", {}, {"shape": [_width], "min": 0.0, "max": 2.0})
         noise.stop_gradient = True
-        h = layer.fc(x, _width, "relu") * noise
+        h = layer.dropout(layer.fc(x, _width, "relu"), 0.2) * noise
         cost = layer.softmax_with_cross_entropy(layer.fc(h, 5), y)
     return main, startup, cost
 
@@ -62,11 +63,11 @@ def drawn() -> Iterator[dict[str, Any]]:
         yield {"x": whole["x"][rows] + np.float32(random.gauss(0.0, 0.1)) + np.random.randn(len(rows), 12).astype("float32") * 0.1, "y": whole["y"][rows]}
 
 
-def run(folder: Path | None, every: int | None = 1, data: Any = None, **more: Any) -> tuple[str, History]:
+def run(folder: Path | None, every: int | None = 1, data: Any = None, program_seed: int = 0, **more: Any) -> tuple[str, History]:
     """Train from the beginning, or from the folder's checkpoint. Returns a digest of all values, and the history."""
     np.random.seed(11)
     random.seed(12)
-    _, startup, cost = network()
+    _, startup, cost = network(program_seed)
     scope = fs.Scope()
     history = fs.train(
         cost, data if data is not None else arrays(), optimizer=fs.optimizer.Momentum(0.05, 0.9), epochs=EPOCHS, batch_size=BATCH, scope=scope,

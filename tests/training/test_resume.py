@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,30 @@ def test_more_epochs_go_on_from_the_end(tmp_path: Path) -> None:
 
     train(2, tmp_path)
     assert train(5, tmp_path) == train(5, None)
+
+
+@pytest.mark.parametrize("program_seed", [0, 7])
+@pytest.mark.parametrize("data", [None, runs.drawn])
+def test_evaluation_and_seeds_of_programs_do_not_come_between(tmp_path: Path, program_seed: int, data: Any) -> None:
+    def run(folder: Path | None, stop: int = 0) -> tuple[str, list[Any]]:
+        digest, history = runs.run(
+            folder, 2, data, program_seed, validation=runs.drawn if data else runs.arrays(), callbacks=[lambda epoch, row: epoch == stop]
+        )
+        return digest, [history.losses, history.column("loss"), history.column("validation loss")]
+
+    plain = run(None)
+    assert len(run(tmp_path, stop=1)[1][1]) == 1
+    assert len(run(tmp_path, stop=2)[1][1]) == 2
+    assert run(tmp_path) == plain
+    assert plain[0] == runs.run(None, data=data, program_seed=program_seed)[0]
+    assert plain[0] != runs.run(None, data=data, program_seed=program_seed + 1)[0]
+
+
+def test_an_executor_without_a_seed_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    runs.run(tmp_path / "a", 2, executor=fs.Executor(), callbacks=[lambda epoch, row: epoch == 1])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    assert runs.run(tmp_path / "a", 2, executor=fs.Executor())[0] == runs.run(tmp_path / "b", 2, executor=fs.Executor())[0]
+    assert runs.run(None, executor=fs.Executor())[0] != runs.run(None, executor=fs.Executor())[0]
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:

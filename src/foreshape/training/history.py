@@ -46,7 +46,7 @@ class History:
         for name in ("loss", "validation loss"):
             if any(name in row for row in self.epochs):
                 axes[0].plot([per_epoch * (e + 1) for e in range(len(self.epochs))], [row.get(name) for row in self.epochs], marker=".", label=name)
-        axes[0].set(xlabel="step", ylabel="loss")
+        axes[0].set(xlabel="step", ylabel="loss", yscale="log" if self.losses and min(self.losses) > 0 else "linear")
         for name in figures:
             axes[1].plot(range(1, len(self.epochs) + 1), [row.get(name) for row in self.epochs], marker=".", label=name)
         if figures:

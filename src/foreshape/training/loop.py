@@ -79,7 +79,9 @@ def train(
         shown(progress, console),
     )  # fmt: skip
     if validation is not None:
-        run.evaluation = (for_test(program), as_data(validation, batch_size, False, seed))
+        evaluated = for_test(program)
+        evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
+        run.evaluation = (evaluated, as_data(validation, batch_size, False, seed))
     return run.run(epochs, startup, callbacks, check)
 
 
@@ -114,10 +116,11 @@ class _Run:
             executor.check = checked
 
     def _begin(self, startup: Program) -> State:
-        self.executor.step(self.program, self.fetch)  # compiled, and seeded where the program has a seed, before a state is restored
         if self.checkpoint is not None:
             found = self.checkpoint.restore(self.program, self.executor, self.scope, self.data.facts(), self.show.warn)
             if found is not None:
+                self.executor.step(self.program, self.fetch)  # a program that has a seed starts the generator when it first comes,
+                self.executor.set_random_state(found.random.executor)  # so that this comes after
                 set_global_state(found.epoch_random)  # the data of this epoch draw from here
                 self.show.say(f"resumed after step {found.history.steps} (epoch {found.position.epoch}, batch {found.position.batch})")
                 return found
