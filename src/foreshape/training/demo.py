@@ -104,7 +104,7 @@ def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool 
     fs.save_inference_model(str(folder / "digits"), [net.images], [net.scores], scope=scope)
     for name in ("digits.pdmodel", "digits.pdiparams"):
         console.print(f"{folder / name}: {(folder / name).stat().st_size:,} bytes", highlight=False, soft_wrap=True)
-    environment = {**os.environ, "MPLBACKEND": "Agg"} | ({"FORCE_COLOR": "1"} if console.is_terminal else {})
+    environment = {**os.environ, "MPLBACKEND": "Agg", "PYTHONIOENCODING": "utf-8"} | ({"FORCE_COLOR": "1"} if console.is_terminal else {})
     done = subprocess.run(
         [sys.executable, "-m", "foreshape.training.classify", str(folder)], capture_output=True, env=environment, encoding="utf-8", check=False
     )
