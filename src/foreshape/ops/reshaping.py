@@ -136,7 +136,8 @@ def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, 
     if rest >= 0:
         out[rest] = require_divides(fixed, total, f"{fixed} must divide the number of elements of X, {total}", X=None)
     else:
-        require_equal(total, fixed, f"X has {total} elements, and shape has {fixed}", X=None)
+        besides = "" if 0 not in asked else " besides the dims that are copied"
+        require_equal(total, fixed, f"X has {total} elements{besides}, and shape has {fixed}", X=None)
     return tuple(out)
 
 
