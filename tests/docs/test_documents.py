@@ -18,12 +18,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
 
-def blocks(page: Path) -> list[tuple[str, str, int]]:
+def blocks(page: Path) -> list[tuple[str, str, int, tuple[int, int]]]:
+    """Kind, body, line, and where the body stands."""
     text = page.read_text(encoding="utf-8")
-    return [(m[1], m[2], text[: m.start()].count("\n") + 1) for m in BLOCK.finditer(text)]
+    return [(m[1], m[2], text[: m.start()].count("\n") + 1, m.span(2)) for m in BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and any(k == "python" for k, _, _ in blocks(p))], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and any(b[0] == "python" for b in blocks(p))], ids=lambda p: p.name)
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
     monkeypatch.chdir(tmp_path)
     source = page.read_text(encoding="utf-8")
@@ -31,18 +32,22 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: P
     linecache.cache[page.name] = (len(source), None, source.splitlines(keepends=True), page.name)
     namespace: dict[str, object] = {"__name__": "__page__"}
     found = blocks(page)
-    for at, (kind, body, line) in enumerate(found):
+    written: list[tuple[tuple[int, int], str]] = []
+    for at, (kind, body, line, _) in enumerate(found):
         if kind != "python":
             continue
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec(compile("\n" * line + body, page.name, "exec"), namespace)
         if at + 1 < len(found) and found[at + 1][0] == "text":
-            said = found[at + 1][1]
-            if update and printed.getvalue() != said:
-                page.write_text(page.read_text(encoding="utf-8").replace(said, printed.getvalue(), 1), encoding="utf-8")
+            if update:
+                written.append((found[at + 1][3], printed.getvalue()))
             else:
-                assert printed.getvalue() == said
+                assert printed.getvalue() == found[at + 1][1]
+    for (start, stop), text in reversed(written):
+        source = source[:start] + text + source[stop:]
+    if update:
+        page.write_text(source, encoding="utf-8")
 
 
 def test_every_page_is_linked_from_the_readme() -> None:

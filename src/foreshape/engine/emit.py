@@ -86,11 +86,12 @@ def emit(lowered: Lowered) -> Emitted:
         targets = _targets(i, last, kept)
         out.append(f"    {targets}{_call(i, at, constants, last, kept)}")
         lines[len(out)] = i.op
-        for result in i.results:
+        for place_of, result in enumerate(i.results):
             if isinstance(result, list) and any(v is not None and (id(v) in last or id(v) in kept) for v in result):
                 names = [repr(v) if v is not None else "_" for v in result]
-                out.append(f"    {', '.join(names)}, = l{i.results.index(result)}")
+                out.append(f"    {', '.join(names)}, = l{place_of}")
                 lines[len(out)] = i.op
+                out.append(f"    del l{place_of}")
         for place, value in i.stores:
             owned = _is_fresh(i, value)
             out.append(f"    {place} = store({place.name!r}, {value}{'' if owned else ', False'})")
@@ -124,11 +125,6 @@ def wants_of(i: Instruction, last: dict[int, int], kept: set[int]) -> tuple[bool
         return v is not None and (id(v) in last or id(v) in kept or id(v) in stored or v.persistable)
 
     return tuple(any(wanted(v) for v in r) if isinstance(r, list) else wanted(r) for r in i.results)
-
-
-def last_uses(lowered: Lowered) -> tuple[dict[int, int], set[int]]:
-    """For each value that is read, the instruction that reads it last; and the values that live on after the step."""
-    return _last_uses(lowered), {id(v) for v in lowered.fetches} | {id(p) for p in lowered.persistables}
 
 
 def _last_uses(lowered: Lowered) -> dict[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foreshape.errors import ExecutionError
+from foreshape.ops.operator import Schema
 from foreshape.program import Block, Op, Variable
 from foreshape.program.op import EMPTY
 
@@ -107,6 +108,21 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
     return kept
 
 
+def _protect(i: Instruction, schema: Schema, operand: str, count: int) -> int:
+    """Let the kernel change a copy of an operand that it updates, where the op names no result for that."""
+    at = next(k for k, o in enumerate(schema.operands) if o.name == operand)
+    given = i.arguments[at]
+    copies: list[Value | None] = []
+    for one in given if isinstance(given, list) else [given]:
+        copy = None if one is None else Value(one.name, count, False, False, one.variable)
+        if one is not None and copy is not None:
+            i.copies.append((copy, one))
+            count += 1
+        copies.append(copy)
+    i.arguments[at] = copies if isinstance(given, list) else copies[0]
+    return count
+
+
 def lower(block: Block, fetches: Sequence[str]) -> Lowered:
     """The instructions of a block.
 
@@ -151,6 +167,8 @@ def lower(block: Block, fetches: Sequence[str]) -> Lowered:
         in_place: set[int] = set()
         for at, result in enumerate(schema.results):
             names = op.outputs.get(result.name) or ()
+            if not names and result.updates is not None:
+                count = _protect(made, schema, result.updates, count)
             outs: list[Value | None] = []
             for position, name in enumerate(names):
                 if name == EMPTY or not name:

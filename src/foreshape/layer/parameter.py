@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError
+from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.layer.initializer import Constant, Initializer, Xavier
 from foreshape.program.call_site import here
 from foreshape.program.program import current_block, default_startup_program
@@ -59,6 +59,8 @@ def create_parameter(
         ShapeError: a shared name with another shape.
     """
     given = param_attr(attr)
+    if not of.is_floating:
+        raise TypeMismatchError(f"{prefix}: a parameter is floating-point, and its input is {of.name}; see layer.cast and layer.embedding")
     block = current_block().program.global_block
     name = given.name or block.program.unique_name(f"{prefix}.{suffix}")
     site = here()

@@ -6,7 +6,24 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import TypeMismatchError
-from foreshape.ops import DENSE_OR_ROWS, NUMERIC, ZERO_GRADIENT, AttrType, Operator, attribute, f32, fail, i64, operand, reject, require, require_equal, result, sample, torch
+from foreshape.ops import (
+    DENSE_OR_ROWS,
+    NUMERIC,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    fail,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
 from foreshape.ops.rows import Rows
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 
@@ -29,7 +46,7 @@ class Assign(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         return X
 
-    def kernel(self, X: Tensor) -> Any:
+    def kernel(self, X: Any) -> Any:
         return Rows(X.rows.clone(), X.values.clone(), X.height) if isinstance(X, Rows) else X.clone()
 
     def gradient_ops(self, slots: GradientSlots) -> None:
