@@ -319,6 +319,7 @@ HOSTILE = {
     "a long number": "block 0\nthing() {a: INT=" + "9" * 4_000_000 + "}",
     "a long float": "block 0\nthing() {a: FLOAT64=" + "9" * 4_000_000 + ".5}",
     "spaces": "block 0" + " " * 4_000_000 + "$",
+    "long products": "block 0\n" + "\n".join(f"input x{i}: f32[{'*'.join([f'a{i}'] * 1200)}]" for i in range(1000)),
     "many sizes": "block 0\ninput x: f32[" + ", ".join(f"n{i}" for i in range(200_000)) + "]",
 }
 
@@ -379,6 +380,15 @@ def test_explain_gives_formulas_and_what_guards_unified() -> None:
     assert f"{both.name}[0] = a[0] + b[0]" in words
     words = fs.default_main_program().explain(a + b)
     assert "is taken to be" in words and "because of elementwise_add" in words
+
+
+def test_explain_of_a_deep_network_still_reaches_the_input() -> None:
+    out = layer.data("x", ["batch", 12])
+    for _ in range(300):
+        out = layer.relu(out)
+    lines = fs.default_main_program().explain(out).splitlines()
+    assert any(" ".join(line.split()).startswith('x[0] = batch data("x")') for line in lines)
+    assert any("steps between that are not told" in line for line in lines) and len(lines) < 220
 
 
 def test_explain_says_what_a_replaced_size_stands_for() -> None:

@@ -166,9 +166,7 @@ def demo(out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where t
     with plain_errors():
         try:
             found = importlib.import_module("foreshape.training.demo")
+            os.makedirs(out, exist_ok=True)
+            found.run(out, console())
         except ModuleNotFoundError as error:
             stop(f"the demo needs the package {error.name}: pip install 'foreshape[train]'")
-        os.makedirs(out, exist_ok=True)
-        found.run(out, console())
-
-

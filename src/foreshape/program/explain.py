@@ -19,8 +19,10 @@ from foreshape.program.op import Op
 from foreshape.program.variable import Variable
 from foreshape.spec import Lod, Spec
 
-MAX_LINES = 200
-"""The most steps that are told of one dim."""
+MAX_LINES = 100
+"""Of more steps than this, only those where a size begins are told."""
+MAX_STEPS = 20_000
+"""The most steps that are followed of one dim."""
 _ATTRIBUTE_TEXT = 60
 _MAX_SINGLE = 64
 """The most sizes of an op's inputs that are asked about one by one."""
@@ -85,31 +87,36 @@ def _steps(start: Place, size: Size, named: set[str]) -> Iterator[tuple[str, str
     """The steps from a size to where it begins: (what, by what, the user's line)."""
     queue = deque([start])
     seen = {(start.variable.name, start.part, start.at)}
-    count = 0
+    count = left_out = 0
     while queue:
         place = queue.popleft()
         count += 1
-        if count > MAX_LINES:
-            yield f"... and {len(queue) + 1} more", "", ""
-            return
+        if count > MAX_STEPS:
+            left_out += len(queue) + 1
+            break
         variable = place.variable
         own = _size_at(variable.spec, place)
         if own is not None:
             named |= symbols_of(own)
         step = _step(place)
-        site = variable.call_site
-        where = site.short() if site is not None else ""
-        if step is None:
-            yield f"{place.text()} = {own}", variable.role_words, where
-            continue
         op = variable.op
-        assert op is not None
-        yield f"{place.text()} = {step.formula}", _by(op, step), where
-        for source in step.places:
+        begins = step is None or op is None or not step.places
+        if count > MAX_LINES and not begins:
+            left_out += 1
+        else:
+            site = variable.call_site
+            where = site.short() if site is not None else ""
+            if step is None or op is None:
+                yield f"{place.text()} = {own}", variable.role_words, where
+            else:
+                yield f"{place.text()} = {step.formula}", _by(op, step), where
+        for source in step.places if step is not None else ():
             key = (source.variable.name, source.part, source.at)
             if key not in seen:
                 seen.add(key)
                 queue.append(source)
+    if left_out:
+        yield f"(and {left_out:,} steps between that are not told)", "", ""
 
 
 def _by(op: Op, step: _Step) -> str:

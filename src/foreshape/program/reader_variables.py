@@ -201,7 +201,8 @@ class VariableReader:
         text = cursor.line[start : cursor.at].strip(" \t")
         if not text:
             cursor.fail("a size")
-        self.take_memory(64, cursor)
+        factors = text.count("*")  # a product of n factors costs n * n steps: such sizes are few, or the text is hostile
+        self.take_memory(64 if factors < 64 else 4 * factors * factors, cursor)
         return parse_size(text)
 
     def _value(self, cursor: Cursor, spec: Spec) -> Any:
