@@ -242,7 +242,8 @@ class StridedSlice(Slicing):
         for axis, start, end, stride in zip(self.axes, starts, ends, strides, strict=True):
             if stride == 0:
                 raise ExecutionError("strides must not be 0")
-            taken = _entries(int(x.shape[axis]), start, end, stride, axis in self.decrease_axis)
+            size: int = x.shape[axis]
+            taken = _entries(size, start, end, stride, axis in self.decrease_axis)
             if stride > 0:
                 index[axis] = slice(taken.start, taken.stop, stride)
             else:
