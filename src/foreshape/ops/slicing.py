@@ -239,11 +239,11 @@ class StridedSlice(Slicing):
         """The entries in rising order, and the axes that are to be flipped, since torch's strides are positive."""
         index: list[Any] = [slice(None)] * x.dim()
         flipped: list[int] = []
-        for axis, start, end, stride in zip(self.axes, starts, ends, strides, strict=True):
+        axes: tuple[int, ...] = self.axes
+        for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
             if stride == 0:
                 raise ExecutionError("strides must not be 0")
-            size: int = x.shape[axis]
-            taken = _entries(size, start, end, stride, axis in self.decrease_axis)
+            taken = _entries(x.shape[axis], start, end, stride, axis in self.decrease_axis)
             if stride > 0:
                 index[axis] = slice(taken.start, taken.stop, stride)
             else:
