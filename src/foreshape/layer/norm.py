@@ -58,8 +58,10 @@ def batch_norm(
     variance = create_parameter((channels,), of, moving_variance, prefix=prefix, initializer=_ONE, trainable=False)
     attrs = {"momentum": momentum, "epsilon": epsilon, "is_test": is_test, "use_global_stats": use_global_stats, "data_layout": data_format}
     inputs |= {"Mean": mean, "Variance": variance}
-    op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance}, attrs, prefix=prefix)
-    for slot in ("SavedMean", "SavedVariance"):
+    # PaddlePaddle's executor wants every one of them, ReserveSpace too, which holds nothing here
+    made = {slot: block.program.unique_name(f"{prefix}.tmp") for slot in ("SavedMean", "SavedVariance", "ReserveSpace")}
+    op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance, **made}, attrs, prefix=prefix)
+    for slot in made:
         block.var(op.outputs[slot][0]).stop_gradient = True
     return activate(block.var(op.outputs["Y"][0]), activation, prefix)
 
