@@ -26,10 +26,10 @@ def check_structure(program: Program, depth_limit: int = MAX_DEPTH) -> None:
         depth[block.idx] = depth[block.parent_idx] + 1
         if depth[block.idx] > depth_limit:
             raise FormatError(f"blocks[{block.idx}]: blocks are nested more than {depth_limit} deep (Limits.depth)")
-        if not -1 <= block.forward_idx < len(blocks):
-            raise FormatError(f"blocks[{block.idx}]: it undoes the block {block.forward_idx}, and there are {len(blocks)}")
     owner: dict[int, Op] = {}
     for block in blocks:
+        if not -1 <= block.forward_idx < len(blocks):
+            raise FormatError(f"blocks[{block.idx}]: it undoes the block {block.forward_idx}, and there are {len(blocks)}")
         for at, op in enumerate(block.ops):
             for index in op.sub_block_indices():
                 place = f"blocks[{block.idx}].ops[{at}] ({op.type})"

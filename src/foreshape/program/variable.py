@@ -10,6 +10,7 @@ from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import CallSite
 from foreshape.program.arithmetic import Arithmetic
 from foreshape.program.call_site import Site, call_site, here, located, tells_line
+from foreshape.program.literal import escape
 from foreshape.spec import FP32, LOD_TENSOR, TENSOR_KINDS, UNK, UNKNOWN, DType, Kind, Lod, Spec, Unknown, dtype, kind
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class Variable(Arithmetic):
         self._known = False
 
     def __repr__(self) -> str:
-        return f"{self.name}: {self.spec.text()}"
+        return f"{escape(self.name)}: {self.spec.text()}"
 
     def __bool__(self) -> NoReturn:
         raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot branch on it"), here())

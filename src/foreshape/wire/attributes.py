@@ -120,6 +120,8 @@ def decode_site(message: pb.CallSite, where: str, offset: int) -> Site:
 def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any:
     field = _FIELD[type]
     value: Any
+    if type not in _LISTS and not attr.HasField(field):
+        raise FormatError(f"{where}: {attr.name!r} is of type {type.name} and its value is missing, at byte {offset}")
     known = ("name", "type", field)
     if len(UnknownFieldSet(attr)) or any(f.name not in known for f, _ in attr.ListFields()):
         if type in (AttrType.BLOCK, AttrType.BLOCKS):
@@ -135,8 +137,6 @@ def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any
     if type in _LISTS:
         value = tuple(getattr(attr, field))
         return Raw(attr.SerializePartialToString()) if type in _TEXTS and any(isinstance(v, bytes) for v in value) else value
-    if not attr.HasField(field):
-        raise FormatError(f"{where}: {attr.name!r} is of type {type.name} and its value is missing, at byte {offset}")
     value = getattr(attr, field)
     return Raw(attr.SerializePartialToString()) if isinstance(value, bytes) else value  # bytes: a string that is not UTF-8
 

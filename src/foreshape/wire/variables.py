@@ -70,6 +70,8 @@ def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
         raise FormatError(f"{where}: not a variable: {error}, at byte {offset}") from None
     if not message.HasField("type") or not message.type.HasField("type"):
         raise FormatError(f"{where}: the type is missing or unknown, at byte {offset}")
+    if message.HasField("name"):
+        raise FormatError(f"{where}: the name is given twice, at byte {offset}")
     out = VariableForm()
     out.data = data
     out.persistable, out.need_check_feed = message.persistable, message.need_check_feed
@@ -80,10 +82,8 @@ def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
         if message.HasField("extra"):
             _extra(message, out)
         out.declared.form = out
-    except FormatError:
-        raise
     except ForeshapeError as error:
-        raise FormatError(f"{where}: {error}, at byte {offset}") from None
+        raise error if str(error).startswith(where) else FormatError(f"{where}: {error}, at byte {offset}") from None
     if len(UnknownFieldSet(message)) or len(UnknownFieldSet(message.type)):
         keep = pb.VarDesc()
         keep.CopyFrom(message)
