@@ -32,7 +32,8 @@ def entry(cls: type[Operator]) -> str:
     for o in cls.schema.operands:
         marks = [m for m, on in (("list", o.many), ("optional", o.optional)) if on]
         kinds = "" if len(o.kinds) == 1 else f"; {' or '.join(k.name for k in o.kinds)}"
-        lines.append(f"- input `{o.name}`{' (' + ', '.join(marks) + ')' if marks else ''}: {', '.join(d.name for d in o.dtypes)}{kinds}. {o.doc}".rstrip())
+        mark = f" ({', '.join(marks)})" if marks else ""
+        lines.append(f"- input `{o.name}`{mark}: {', '.join(d.name for d in o.dtypes)}{kinds}. {o.doc}".rstrip())
     for r in cls.schema.results:
         share = f"; changes {r.updates} in place" if r.updates else f"; a view of {r.view_of}" if r.view_of else ""
         lines.append(f"- output `{r.name}`{' (list)' if r.many else ''}{share}. {r.doc}".rstrip())
