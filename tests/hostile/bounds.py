@@ -1,3 +1,4 @@
+# ruff: noqa: E501  the tables are one case a line
 """Files that are made to cost the most, each run in a process of its own that measures itself: `python bounds.py CASE`.
 
 Prints JSON: the seconds of one core and the bytes of memory, beyond what the package itself takes, to load (and, where that
@@ -7,6 +8,7 @@ succeeds, to infer, print and save) one file; and how each of these ended.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -60,7 +62,7 @@ def guards(count: int) -> bytes:
     """Each op makes two symbols equal, in the order that costs the most."""
     names = [f"v{count - k:07d}" for k in range(count + 1)]
     parts = [var(n, dense([-1, 4])) for n in names]
-    parts += [op("sum", [("X", [a, b])], [("Out", [f"o{a}"])]) for a, b in zip(names, names[1:], strict=False)]
+    parts += [op("sum", [("X", [a, b])], [("Out", [f"o{a}"])]) for a, b in itertools.pairwise(names)]
     return program(block(*parts))
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  the tables are one case a line
 """Files that are wrong: the bytes, the graph, the attributes, the shapes. The number in each id is the kind of bad input."""
 
 from __future__ import annotations

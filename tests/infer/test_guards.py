@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 
@@ -38,7 +39,7 @@ def test_two_guards_that_contradict_each_other_are_an_error_that_says_why() -> N
         guards.add(Condition(a, "==", 4, "must be four"), "other", None)
     with pytest.raises(ShapeError, match="contradicts"):
         guards.add(Condition(5, "<=", a, "must be five or more"), "other", None)
-    with pytest.raises(ShapeError, match="contradicts|zero"):
+    with pytest.raises(ShapeError, match=r"contradicts|zero"):
         equalities((a, 0)).add(Condition(a, "divides", b, "must divide"), "other", None)
 
 
@@ -57,7 +58,7 @@ def test_a_symbol_that_equals_itself_plus_something_is_an_error(other: Size) -> 
 
 
 @pytest.mark.parametrize("name", ["a", "x y", "x;y", "min", "\x1b[2J", "size of x\n"])
-@pytest.mark.parametrize("make", [lambda s: s * 2, lambda s: s * b, lambda s: s // 2, lambda s: maximum(s, 3), lambda s: s + b], ids=["2s", "sb", "s//2", "max", "s+b"])
+@pytest.mark.parametrize("make", [lambda s: s * 2, lambda s: s * b, lambda s: s // 2, lambda s: maximum(s, 3), lambda s: s + b])
 def test_a_symbol_in_terms_of_itself_stays_open(name: str, make: object) -> None:
     s = symbol(name)
     guards = equalities((s, make(s)))  # pyright: ignore[reportCallIssue]
@@ -77,7 +78,7 @@ def test_a_guard_is_checked_with_words() -> None:
 def test_knowledge_that_overflows_is_an_error_not_a_number() -> None:
     names = [symbol(f"s{k}") for k in range(70)]
     with pytest.raises(ShapeError, match="64-bit"):
-        guards = equalities(*((x, y * 2) for x, y in zip(names, names[1:], strict=False)))
+        guards = equalities(*((x, y * 2) for x, y in itertools.pairwise(names)))
         guards.add(Condition(names[0], "==", names[-1], "must be equal"), "op", None)
 
 

@@ -9,7 +9,10 @@ from weakref import WeakMethod
 from foreshape.engine.lower import Argument, Instruction, Lowered, Value
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
+from foreshape.ops.rows import Rows
+from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Op
+from foreshape.spec import LOD_TENSOR
 
 STEP_FILE = "<foreshape step>"
 
@@ -28,7 +31,7 @@ class Emitted:
         """The step over the values of a scope, moved to ``device`` where one is given.
 
         Raises:
-            ExecutionError: a persistable variable has no value.
+            ExecutionError: a persistable variable has no value, or one of another shape or element type.
         """
         values: list[Any] = []
         missing: list[str] = []
@@ -43,6 +46,8 @@ class Emitted:
         if missing:
             shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
             raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
+        for p, value in zip(self.lowered.persistables, values, strict=True):
+            check_held(p, value)
         namespace = dict(self.constants)
         weak = WeakMethod(scope.store)  # the step does not keep its scope alive
 
@@ -57,11 +62,21 @@ class Emitted:
         return FunctionType(self.code, namespace, "step", tuple(values))
 
 
+def check_held(place: Value, value: Any) -> None:
+    """Refuse a value of a scope that is not what its variable is described to be."""
+    spec = place.variable.spec if place.variable is not None else None
+    if spec is None or spec.kind is not LOD_TENSOR or spec.dims is None or spec.dtype is None or isinstance(value, Rows):
+        return
+    shape = list(value.shape)
+    fits = len(shape) == len(spec.dims) and all(d == s for d, s in zip(spec.dims, shape, strict=True) if isinstance(d, int))
+    if not fits or value.dtype is not torch_dtype(spec.dtype):
+        raise ExecutionError(f"{place.name} must be {spec.text()}; the scope holds {str(value.dtype).removeprefix('torch.')}{shape}")
+
+
 def constant_tensor(variable: Any) -> Any:
     """The tensor of a variable with a constant value."""
     from foreshape.engine.scope import to_tensor
     from foreshape.ops.torch_proxy import torch
-    from foreshape.ops.torch_types import torch_dtype
 
     spec = variable.spec
     if spec.dtype is None:

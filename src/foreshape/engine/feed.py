@@ -9,7 +9,7 @@ from foreshape.dims import Size, evaluate, is_symbol, symbols_of
 from foreshape.engine.lower import Value
 from foreshape.engine.scope import to_tensor
 from foreshape.engine.values import LoDTensor, SelectedRows
-from foreshape.errors import FeedError
+from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.infer.guards import Guards
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
@@ -137,6 +137,8 @@ def _spec(value: Value) -> Spec:
 
 
 def _tensor(name: str, given: Any) -> Tensor:
+    if getattr(given, "mask", None) is not None and type(given).__name__ == "MaskedArray" and given.mask.any():
+        raise FeedError(f"{name}: a masked array was fed, whose masked elements have no value: use .filled(...)")
     try:
         return to_tensor(given)
     except (TypeError, ValueError) as error:
@@ -146,8 +148,11 @@ def _tensor(name: str, given: Any) -> Tensor:
 def _converted(value: Value, tensor: Tensor, wanted: Any) -> Tensor:
     """The same numbers in the program's element type, where that is exact by kind: int32 for int64, float64 for float32."""
     spec = _spec(value)
-    seen = dtype_of_torch(tensor.dtype)
     want = spec.known_dtype
+    try:
+        seen = dtype_of_torch(tensor.dtype)
+    except TypeMismatchError as error:
+        raise FeedError(f"{value.name} must be {want.name}: {error}") from None
     same_family = seen.family == want.family and seen.itemsize <= want.itemsize
     if same_family or (seen.family == want.family == "float" and tensor.dim() == 0):
         return tensor.to(wanted)

@@ -23,8 +23,12 @@ class Scope:
 
     def set(self, name: str, array: Any) -> None:
         """Set a value from an array (it is copied). A value of the same shape and element type keeps its place in memory."""
+        try:
+            value = to_tensor(array)
+        except (TypeError, ValueError) as error:
+            raise ExecutionError(f"{name}: {type(array).__name__} is not an array of numbers: {error}") from None
         with torch.inference_mode():
-            self.store(name, to_tensor(array), owned=False)
+            self.store(name, value, owned=False)
 
     def get(self, name: str) -> Any:
         """A copy of a value as a numpy array. Raises `ExecutionError` where there is none."""

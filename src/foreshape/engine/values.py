@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,9 +27,10 @@ class LoDTensor:
         import numpy
 
         self.data = numpy.asarray(data)
-        if isinstance(sequence_lengths, (str, bytes)) or not all(hasattr(level, "__iter__") for level in sequence_lengths):
-            raise FeedError("sequence_lengths is a list of levels, each a list of lengths, as [[3, 1, 2]]")
-        self.sequence_lengths = [[int(n) for n in level] for level in sequence_lengths]
+        try:
+            self.sequence_lengths = [[operator.index(n) for n in level] for level in sequence_lengths]
+        except TypeError:
+            raise FeedError("sequence_lengths is a list of levels, each a list of whole numbers, as [[3, 1, 2]]") from None
         if self.data.ndim < 1:
             raise FeedError("a ragged tensor needs at least the dim of its rows")
         for at, level in enumerate(self.sequence_lengths):
@@ -76,9 +78,15 @@ class SelectedRows:
     def __init__(self, rows: Any, values: Any, height: int) -> None:
         import numpy
 
-        self.rows = numpy.asarray(rows, dtype=numpy.int64)
+        try:
+            ids = numpy.asarray(rows)
+            if ids.dtype.kind not in "iu" and ids.size:
+                raise TypeError
+            self.rows = ids.astype(numpy.int64, copy=False)
+            self.height = operator.index(height)
+        except (TypeError, ValueError):
+            raise FeedError(f"sparse rows need a list of whole numbers as ids, and a whole number as height; seen {rows!r} and {height!r}") from None
         self.values = numpy.asarray(values)
-        self.height = int(height)
         if self.rows.ndim != 1 or self.values.ndim < 1 or len(self.values) != len(self.rows):
             raise FeedError(f"sparse rows need one value per row id; seen ids {list(self.rows.shape)} and values {list(self.values.shape)}")
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < self.height:

@@ -144,7 +144,7 @@ def _one(name: str, type: AttrType, value: Any) -> Any:
             return bool(value)
         raise _refused(name, type, value)
     if type in (AttrType.STRING, AttrType.VAR):
-        if not isinstance(value, (str, bytes)):
+        if not isinstance(value, str):
             raise _refused(name, type, value)
         return value
     if type is AttrType.SCALAR:

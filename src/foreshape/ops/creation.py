@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Dim, Size, ceildiv, maximum
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
@@ -49,6 +50,14 @@ def shape_from(slot: str, shape: tuple[int, ...], tensor_spec: Spec | None, list
     out = tuple(size if size is not None else n if n >= 0 else unknown_size(f"{slot}.{at}") for at, (size, n) in enumerate(zip(known, written, strict=True)))
     require(all(not isinstance(n, int) or n >= 0 for n in out), f"a size in shape must be at least 0; seen {list(out)}")
     return out
+
+
+def shape_at_run(shape: Sequence[int], tensor: Any, listed: Sequence[Any]) -> Sequence[int]:
+    """The shape that the tensors tell. Raises `ExecutionError` where the attribute, which `shape_from` believed, has another size."""
+    told = sizes_at_run(shape, tensor, listed)
+    if len(told) == len(shape) and any(0 <= n != size for n, size in zip(shape, told, strict=True)):
+        raise ExecutionError(f"the shape is described as {list(shape)}, and the tensors tell {list(told)}")
+    return told
 
 
 def number_of(of: DType, number: float, text: str = "") -> float | int | bool:
@@ -100,7 +109,7 @@ class FillConstant(Operator):
         return out
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor], ValueTensor: Tensor | None) -> Tensor:
-        shape = sizes_at_run(self.shape, ShapeTensor, ShapeTensorList)
+        shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)
         of = element_type(self.dtype)
         number = number_of(of, self.value, _text(self.str_value)) if ValueTensor is None else ValueTensor.reshape(-1)[0].item()
         return torch.full(shape, number, dtype=torch_dtype(of))

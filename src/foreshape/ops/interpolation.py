@@ -252,6 +252,7 @@ class PixelShuffle(Operator):
         return torch.pixel_shuffle(X.permute(0, 3, 1, 2), self.upscale_factor).permute(0, 2, 3, 1)
 
     def _before(self, d_out: Spec) -> Spec:
+        require_rank(4, d_out, "Out@GRAD")
         dims = list(d_out.known_dims)
         r = self.upscale_factor
         at = 1 if self.data_format == "NCHW" else 3

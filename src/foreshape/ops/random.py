@@ -27,9 +27,8 @@ from foreshape.ops import (
     sample,
     torch,
 )
-from foreshape.ops.creation import DTYPE_DOC, shape_from
+from foreshape.ops.creation import DTYPE_DOC, shape_at_run, shape_from
 from foreshape.ops.known_values import fits
-from foreshape.ops.size_operands import sizes_at_run
 from foreshape.ops.torch_types import element_type, torch_dtype
 from foreshape.spec import BF16, FP16, FP32, FP64, INT32, INT64, DType, Spec, tensor
 
@@ -83,7 +82,7 @@ class Random(Drawn):
         return tensor(self._type(), *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
 
     def _empty(self, ShapeTensor: Any, ShapeTensorList: Any) -> Tensor:
-        return torch.empty(tuple(sizes_at_run(self.shape, ShapeTensor, ShapeTensorList)), dtype=torch_dtype(self.dtype))
+        return torch.empty(tuple(shape_at_run(self.shape, ShapeTensor, ShapeTensorList)), dtype=torch_dtype(self.dtype))
 
 
 class UniformRandom(Random):
@@ -201,7 +200,7 @@ class RandInt(Random):
         return super().infer_shape(ShapeTensor, ShapeTensorList)
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor]) -> Tensor:
-        shape = tuple(sizes_at_run(self.shape, ShapeTensor, ShapeTensorList))
+        shape = tuple(shape_at_run(self.shape, ShapeTensor, ShapeTensorList))
         return torch.randint(self.low, self.high, shape, generator=generator_for(self.seed), dtype=torch_dtype(self.dtype))
 
     samples = [
