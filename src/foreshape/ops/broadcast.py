@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
-from foreshape.ops.require import fail, require_equal
+from foreshape.ops.require import RuleError, require_equal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,8 +20,8 @@ def broadcast_dims(x: Sequence[Size], y: Sequence[Size], axis: int = -1, slots: 
     """
     low, high = min(len(x), len(y)), max(len(x), len(y))
     if axis != -1 and not 0 <= axis <= high - low:
-        fail(f"axis must be -1 or in [0, {high - low}], since {slots[0]} has {len(x)} dims and {slots[1]} has {len(y)}; seen {axis}",
-             **dict.fromkeys(slots))  # fmt: skip
+        said = f"axis must be -1 or in [0, {high - low}], since {slots[0]} has {len(x)} dims and {slots[1]} has {len(y)}; seen {axis}"
+        raise RuleError(said, dict.fromkeys(slots))
     start = high - low if axis == -1 else axis
     first = (1,) * start + tuple(x) + (1,) * (high - start - low) if len(x) < len(y) else tuple(x)
     second = (1,) * start + tuple(y) + (1,) * (high - start - low) if len(y) < len(x) else tuple(y)

@@ -193,7 +193,7 @@ class Attributes:
     since each op has its own.
     """
 
-    __slots__ = ("__weakref__", "_gradient", "entries", "error", "operator", "type", "values", "wire")
+    __slots__ = ("__weakref__", "_gradient", "entries", "error", "operator", "sub_blocks", "type", "values", "wire")
 
     type: str
     entries: tuple[tuple[str, AttrType, Any], ...]
@@ -203,6 +203,8 @@ class Attributes:
     error: SchemaError | None
     wire: Any
     """A place for the wire room to keep the serialised form."""
+    sub_blocks: tuple[int, ...]
+    """The blocks that an op with these attributes runs."""
     _gradient: Attributes | None
 
     @staticmethod
@@ -217,6 +219,7 @@ class Attributes:
             found.error = None
             found.wire = None
             found._gradient = None
+            found.sub_blocks = _sub_blocks(entries)
             cls = find(type)
             if cls is not None:
                 try:
@@ -234,6 +237,16 @@ class Attributes:
         if found is None:
             found = self._gradient = Attributes.of(self.type + "_grad", self.entries)
         return found
+
+
+def _sub_blocks(entries: tuple[tuple[str, AttrType, Any], ...]) -> tuple[int, ...]:
+    out: list[int] = []
+    for _, type, value in entries:
+        if type is AttrType.BLOCK and isinstance(value, int):
+            out.append(value)
+        elif type is AttrType.BLOCKS and isinstance(value, tuple):
+            out.extend(value)  # pyright: ignore[reportUnknownArgumentType]
+    return tuple(out)
 
 
 _attributes: WeakValueDictionary[Any, Attributes] = WeakValueDictionary()
@@ -256,8 +269,13 @@ _PLAIN = frozenset({int, float, bool, str})
 
 def _described_key(attrs: Mapping[str, Any] | None) -> Any:
     """A key that tells any two settings apart; None where values are of other types than Python's own, or long."""
+    if not attrs:
+        return ()
     parts: list[Any] = []
-    for name, value in (attrs or {}).items():
+    for name, value in attrs.items():
+        if value.__class__ is int or value.__class__ is str:
+            parts.append((name, value))
+            continue
         if value.__class__ is list or value.__class__ is tuple:
             if len(value) > _LONG or not _PLAIN.issuperset(map(type, value)):
                 return None

@@ -302,13 +302,14 @@ class Block:
         if variable is None:
             if name == EMPTY or not name:
                 return
-            variable = self.find(name)
+            variable = self.find(name) if self.parent_idx >= 0 else None
             if variable is None:
                 variable = self.vars[name] = Variable._new(name, self, spec, op.site)  # pyright: ignore[reportPrivateUsage]
                 variable.op = op
                 return
         if variable.persistable and variable.spec.dims is not None:
-            _check_kept(op, variable, spec)
+            if variable._spec is not spec:  # pyright: ignore[reportPrivateUsage]
+                _check_kept(op, variable, spec)
             return
         variable._spec = spec  # pyright: ignore[reportPrivateUsage]
         variable._known = True  # pyright: ignore[reportPrivateUsage]

@@ -124,15 +124,7 @@ class Op:
 
     def sub_block_indices(self) -> list[int]:
         """The blocks that this op runs."""
-        from foreshape.ops.attributes import AttrType
-
-        out: list[int] = []
-        for _, type, value in self.attributes.entries:
-            if type is AttrType.BLOCK and isinstance(value, int):
-                out.append(value)
-            elif type is AttrType.BLOCKS and isinstance(value, tuple):
-                out.extend(value)  # pyright: ignore[reportUnknownArgumentType]
-        return out
+        return list(self.attributes.sub_blocks)
 
     def set_attribute(self, name: str, value: Any) -> None:
         """Change one attribute, and infer the results again.

@@ -31,7 +31,7 @@ def check_structure(program: Program, depth_limit: int = MAX_DEPTH) -> None:
         if not -1 <= block.forward_idx < len(blocks):
             raise FormatError(f"blocks[{block.idx}]: it undoes the block {block.forward_idx}, and there are {len(blocks)}")
         for at, op in enumerate(block.ops):
-            for index in op.sub_block_indices():
+            for index in op.attributes.sub_blocks:
                 place = f"blocks[{block.idx}].ops[{at}] ({op.type})"
                 if not block.idx < index < len(blocks):
                     raise FormatError(f"{place}: its sub-block must be a later block of the program, not {index}")
@@ -53,6 +53,6 @@ def link_makers(program: Program) -> None:
                         variable = block.find(name)
                     if variable is not None and variable.op is None:
                         if read is None:
-                            read = {n for given in op._inputs.values() for n in given}  # pyright: ignore[reportPrivateUsage]
+                            read = set[str]().union(*op._inputs.values())  # pyright: ignore[reportPrivateUsage]
                         if name not in read:
                             variable.op = op

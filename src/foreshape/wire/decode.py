@@ -23,6 +23,7 @@ from foreshape.wire.limits import (
     Limits,
 )
 from foreshape.wire.scan import expect, fields, int32, text, varint
+from foreshape.wire.swift import read_records
 from foreshape.wire.variables import VariableForm, decode_form, form_cost
 
 _forms: Kept[VariableForm] = Kept(16 * 2**20)
@@ -69,23 +70,29 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
         raise FormatError("program: there is no block; this is not a program file")
     program.unknown_fields = bytes(unknown)
     program.blocks = [Block(program, at, 0) for at in range(len(spans))]
+    letters = data.decode("latin-1")
     for block, (start, stop) in zip(program.blocks, spans, strict=True):
-        _block(data, start, stop, block, budget)
+        _block(data, letters, start, stop, block, budget)
     check_structure(program, budget.limits.depth)
     link_makers(program)
     for block in program.blocks:
         for at, variable in enumerate(block.vars.values()):
-            _check_dims(variable, f"blocks[{block.idx}].vars[{at}]")
+            declared = variable._declared  # pyright: ignore[reportPrivateUsage]
+            if declared is not None and declared.negative is not None:
+                _check_dims(variable, f"blocks[{block.idx}].vars[{at}]")
     program.mark_loaded()
     return program
 
 
-def _block(data: bytes, at: int, end: int, block: Block, budget: Budget) -> None:
+def _block(data: bytes, letters: str, at: int, end: int, block: Block, budget: Budget) -> None:
     where = f"blocks[{block.idx}]"
     idx = parent = None
     unknown = bytearray()
     ops = block.ops
-    for number, wire_type, tag_at, start, stop in fields(data, at, end, where):
+    begin = at
+    while (at := read_records(data, letters, at, end, block, budget, _forms, _tails)) < end:
+        number, wire_type, tag_at, start, stop = next(fields(data, at, end, where))
+        at = stop
         if number == 3:
             expect(wire_type, 2, f"{where}.vars", tag_at)
             _variable(data, start, stop, block, budget)
@@ -107,9 +114,9 @@ def _block(data: bytes, at: int, end: int, block: Block, budget: Budget) -> None
             budget.take(FIELD_COST, where)
             unknown += data[tag_at:stop]
     if idx is None or parent is None:
-        raise FormatError(f"{where}: idx or parent_idx is missing, at byte {at}")
+        raise FormatError(f"{where}: idx or parent_idx is missing, at byte {begin}")
     if idx != block.idx:
-        raise FormatError(f"{where}: its idx says {idx}, at byte {at}")
+        raise FormatError(f"{where}: its idx says {idx}, at byte {begin}")
     block.parent_idx = parent
     block.unknown_fields = bytes(unknown)
 
@@ -150,17 +157,7 @@ def _variable(data: bytes, start: int, stop: int, block: Block, budget: Budget) 
         _forms.put(rest, form, cost)
     if name in block.vars:
         raise FormatError(f"{where}: the name {name[:60]!r} is taken by another variable of this block, at byte {start}")
-    made = Variable._new(name, block, None, form.site)  # pyright: ignore[reportPrivateUsage]
-    made._declared = form.declared  # pyright: ignore[reportPrivateUsage]
-    made.persistable = form.persistable
-    made.need_check_feed = form.need_check_feed
-    made.is_parameter = form.is_parameter
-    made.stop_gradient = form.stop_gradient
-    made.trainable = form.trainable
-    made.value = form.value
-    made.extra_attributes = form.extra
-    made.unknown_fields = form.unknown_fields
-    block.vars[name] = made
+    block.vars[name] = form.variable(name, block)
 
 
 def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:

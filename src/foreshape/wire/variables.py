@@ -9,8 +9,10 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from foreshape.dims import Size, parse
 from foreshape.errors import ForeshapeError, FormatError
+from foreshape.program.block import Block
 from foreshape.program.call_site import Site
 from foreshape.program.declared import Declared
+from foreshape.program.variable import Variable
 from foreshape.spec import DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind, other_kind
 from foreshape.wire import framework_pb2 as pb
 from foreshape.wire.attributes import decode_site, utf8
@@ -38,6 +40,20 @@ class VariableForm:
         self.unknown_fields = b""
         self.data = b""
         """The bytes that it was read from."""
+
+    def variable(self, name: str, block: Block) -> Variable:
+        """A variable of this form."""
+        made = Variable._new(name, block, None, self.site)  # pyright: ignore[reportPrivateUsage]
+        made._declared = self.declared  # pyright: ignore[reportPrivateUsage]
+        made.persistable = self.persistable
+        made.need_check_feed = self.need_check_feed
+        made.is_parameter = self.is_parameter
+        made.stop_gradient = self.stop_gradient
+        made.trainable = self.trainable
+        made.value = self.value
+        made.extra_attributes = self.extra
+        made.unknown_fields = self.unknown_fields
+        return made
 
     def flags(self) -> tuple[Any, ...]:
         return (self.persistable, self.need_check_feed, self.is_parameter, self.stop_gradient, self.trainable)
