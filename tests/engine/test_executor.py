@@ -238,3 +238,22 @@ def test_a_gpu_gives_the_same_numbers() -> None:
             scope.set(name, start.get(name))
         results.append([float(executor.run(main, feed(seed=k), [loss], scope)[0]) for k in range(5)])
     np.testing.assert_allclose(results[0], results[1], rtol=1e-4)
+
+
+def test_threads_are_chosen_by_the_work(ready: Any) -> None:
+    import torch
+
+    main, executor, scope, loss = ready
+    if torch.get_num_threads() < 2:
+        pytest.skip("one thread is all there is")
+    wide, startup = fs.Program(), fs.Program()
+    with fs.program_guard(wide, startup):
+        out = layer.fc(layer.data("x", shape=["batch", 512]), 512)
+    other = fs.Scope()
+    executor.run(startup, scope=other)
+    executor.run(main, feed(), [loss], scope)
+    assert {seen.threads for seen in executor.step(main, [loss]).seen.values()} == {1}
+    executor.run(wide, {"x": np.zeros((1, 512), "float32")}, [out], other)
+    executor.run(wide, {"x": np.zeros((64, 512), "float32")}, [out], other)
+    assert [seen.threads for seen in executor.step(wide, [out]).seen.values()] == [1, torch.get_num_threads()]
+    assert torch.get_num_threads() > 1, "the caller's own setting is kept"

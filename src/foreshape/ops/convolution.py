@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from foreshape.dims import Size, ceildiv
+from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -104,6 +104,9 @@ class Convolution(Windowed):
             span = self.dilations[at] * (k - 1) + 1
             sizes.append(count_windows(size, span, pads[at], self.strides[at], "the window of Filter", Input=at + (1 if last else 2), Filter=at + 2))
         return with_image(Input, out, sizes, last)
+
+    def work(self, Input: Spec, Filter: Spec) -> Size:
+        return self.infer_shape(Input, Filter).elements * product(Filter.known_dims[1:])
 
     def kernel(self, Input: Tensor, Filter: Tensor) -> Tensor:
         last = is_channels_last(self.data_format)

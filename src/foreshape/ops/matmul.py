@@ -24,6 +24,7 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.broadcast import broadcast_dims, sum_to
+from foreshape.ops.products import mm
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -51,11 +52,14 @@ class Mul(Operator):
         require_equal(product(x[nx:]), product(y[:ny]), "the columns of X must equal the rows of Y", X=nx, Y=0)
         return X.with_dims(x[:nx] + y[ny:])
 
+    def work(self, X: Spec, Y: Spec) -> Size:
+        return X.elements * product(Y.known_dims[self.y_num_col_dims :])
+
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         if X.dim() == 2 and Y.dim() == 2:
-            return torch.mm(X, Y)
+            return mm(X, Y)
         x, y = self._matrices(X, Y)
-        return torch.mm(x, y).view(X.shape[: self.x_num_col_dims] + Y.shape[self.y_num_col_dims :])
+        return mm(x, y).view(X.shape[: self.x_num_col_dims] + Y.shape[self.y_num_col_dims :])
 
     def _matrices(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = X.shape[: self.x_num_col_dims].numel(), Y.shape[self.y_num_col_dims :].numel()
@@ -65,10 +69,10 @@ class Mul(Operator):
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"))
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         if X.dim() == 2 and Y.dim() == 2:
-            return torch.mm(d_out, Y.t()) if wants[0] else None, torch.mm(X.t(), d_out) if wants[1] else None
+            return mm(d_out, Y.t()) if wants[0] else None, mm(X.t(), d_out) if wants[1] else None
         x, y = self._matrices(X, Y)
         d = d_out.reshape(x.shape[0], y.shape[1])
-        return torch.mm(d, y.t()).view(X.shape) if wants[0] else None, torch.mm(x.t(), d).view(Y.shape) if wants[1] else None
+        return mm(d, y.t()).view(X.shape) if wants[0] else None, mm(x.t(), d).view(Y.shape) if wants[1] else None
 
     samples = [
         sample(X=f32(2, 3), Y=f32(3, 5)),
@@ -110,6 +114,10 @@ class MatmulV2(Operator):
         if len(y) > 1:
             out += (y[-2] if self.trans_y else y[-1],)
         return X.with_dims(out) if len(x) > 2 or not self.trans_x else X.dense(out)
+
+    def work(self, X: Spec, Y: Spec) -> Size:
+        columns = Y.known_dims[-2:-1] if self.trans_y else Y.known_dims[1:][-1:]
+        return X.elements * product(columns)
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         x = X.transpose(-1, -2) if self.trans_x and X.dim() > 1 else X

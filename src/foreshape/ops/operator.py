@@ -69,6 +69,9 @@ class Operator:
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
         NOT_DIFFERENTIABLE, NOT_WRITTEN)
         the gradient.
+    ``work(self, <slots>)``
+        from the operands' specs to the multiplications that the kernel makes, where those are more than the elements that it
+        writes; the engine chooses threads by it.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
