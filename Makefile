@@ -25,7 +25,7 @@ test-long: $(VENV)/dev     ## the checks that take long
 
 check: $(VENV)/dev         ## style, types, and the order of the rooms
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/pyright
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
 
 bench: $(VENV)/dev         ## measure against what a user would pick instead
