@@ -63,6 +63,13 @@ def network() -> Net:
     return Net(main, startup, images, scores, loss, accuracy)
 
 
+def _heading(console: Any, words: str) -> None:
+    if console.is_terminal:
+        console.rule(words)
+    else:
+        console.print(f"--- {words} ---")
+
+
 def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool | None = None) -> float:
     """Describe, show, train, test, save; then open what was saved in a fresh process and classify with it.
 
@@ -83,12 +90,12 @@ def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool 
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     net = network()
-    console.rule("the program")
+    _heading(console, "the program")
     console.print(str(net.main), markup=False, highlight=False, soft_wrap=True)
-    console.rule("what is known of every value before anything runs")
+    _heading(console, "what is known of every value before anything runs")
     console.print(inferred(net.main))
 
-    console.rule("training")
+    _heading(console, "training")
     train, test = digits()
     scope = fs.Scope()
     steps = epochs * -(-len(train["image"]) // 32)
@@ -100,7 +107,7 @@ def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool 
     accuracy = history.epochs[-1]["validation accuracy"] if history.epochs else 0.0
     console.print(f"test accuracy {accuracy:.2%} of {len(test['image'])} images, after {history.steps} steps")
 
-    console.rule("saved, and opened in a fresh process")
+    _heading(console, "saved, and opened in a fresh process")
     fs.save_inference_model(str(folder / "digits"), [net.images], [net.scores], scope=scope)
     for name in ("digits.pdmodel", "digits.pdiparams"):
         console.print(f"{folder / name}: {(folder / name).stat().st_size:,} bytes", highlight=False, soft_wrap=True)
