@@ -15,6 +15,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_DEMO = os.path.join(PACKAGE, "training", "demo.py")
+"""The demo is a user of the package, like any other."""
 Site: TypeAlias = "tuple[str, int, str] | None"
 """A call site as it is kept: file, line, function."""
 
@@ -24,7 +26,7 @@ def here() -> Site:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE):
+        if not code.co_filename.startswith(PACKAGE) or code.co_filename == _DEMO:
             return (code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
