@@ -12,7 +12,8 @@ from foreshape.ops.fields import NOT_DIFFERENTIABLE, NOT_WRITTEN, Gradient, NoGr
 from foreshape.ops.operator import Attributes, Operator, get
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.call_site import tells_line
-from foreshape.program.op import EMPTY
+from foreshape.program.collector import waiting_collector
+from foreshape.program.op import EMPTY, Slots
 
 GRAD = "@GRAD"
 
@@ -23,8 +24,8 @@ class _Step:
 
     forward: Op
     attributes: Attributes
-    inputs: dict[str, list[str]]
-    outputs: dict[str, list[str]]
+    inputs: Slots
+    outputs: Slots
 
 
 @dataclass(slots=True)
@@ -62,6 +63,7 @@ class GradientSlots:
 
 
 @tells_line
+@waiting_collector()
 def append_backward(
     loss: Variable, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = (),
     loss_gradient: Variable | None = None,
@@ -180,18 +182,22 @@ def _steps(op: Op, needed: set[str], grads: set[str]) -> list[_Step]:
     for type_name, takes, gives, attrs in slots.added:
         for name in (n for names in gives.values() for n in names):
             grads.add(name)
-        out.append(_Step(op, get(type_name).describe(attrs), takes, gives))
+        out.append(_Step(op, get(type_name).describe(attrs), _frozen(takes), _frozen(gives)))
     return out
+
+
+def _frozen(slots: dict[str, list[str]]) -> Slots:
+    return {slot: tuple(names) for slot, names in slots.items()}
 
 
 def _declared_step(op: Op, cls: type[Operator], declared: Gradient, needed: set[str], grads: set[str]) -> list[_Step]:
     inputs, outputs = op._inputs, op._outputs  # pyright: ignore[reportPrivateUsage]
-    gives: dict[str, list[str]] = {}
+    gives: Slots = {}
     any_given = False
     for slot in declared.gives:
         names = inputs.get(slot[: -len(GRAD)])
         if names:
-            kept = [n if n in needed else EMPTY for n in names]
+            kept = tuple([n if n in needed else EMPTY for n in names])
             if any(k is not EMPTY for k in kept):
                 gives[slot] = kept
                 any_given = True
@@ -200,13 +206,13 @@ def _declared_step(op: Op, cls: type[Operator], declared: Gradient, needed: set[
     for slot, names in outputs.items():
         if slot + GRAD not in declared.takes and any(n in grads for n in names):
             raise SchemaError(f"{cls.type} has no gradient through its result {slot}, and the loss depends on it" + _at(op))
-    takes: dict[str, list[str]] = {}
+    takes: Slots = {}
     extra: list[_Step] = []
     for slot in declared.takes:
         if slot in inputs:
-            takes[slot] = list(inputs[slot])
+            takes[slot] = inputs[slot]
         elif outputs.get(slot):
-            takes[slot] = list(outputs[slot])
+            takes[slot] = outputs[slot]
         elif any(r.name == slot and not r.optional for r in cls.schema.results):
             takes[slot] = op.block.name_result(op, slot)
         elif slot.endswith(GRAD):
@@ -214,9 +220,9 @@ def _declared_step(op: Op, cls: type[Operator], declared: Gradient, needed: set[
             if names:
                 for name in names:
                     if name not in grads:  # nothing flows into this result: its gradient is zero
-                        extra.append(_Step(op, get("fill_zeros_like").describe(None), {"X": [name]}, {"Out": [name]}))
+                        extra.append(_Step(op, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (name,)}))
                         grads.add(name)
-                takes[slot] = [n + GRAD for n in names]
+                takes[slot] = tuple([n + GRAD for n in names])
     for names in gives.values():
         grads.update(n for n in names if n is not EMPTY)
     return [*extra, _Step(op, op.attributes.gradient, takes, gives)]
@@ -252,7 +258,7 @@ def _append(block: Block, steps: Sequence[_Step], loss_gradient: str, wanted: Co
     for step in steps:
         complete: list[str] = []
         roles: list[str] = []
-        outputs: dict[str, list[str]] = {}
+        outputs: Slots = {}
         for slot, names in step.outputs.items():
             given: list[str] = []
             for name in names:
@@ -270,14 +276,14 @@ def _append(block: Block, steps: Sequence[_Step], loss_gradient: str, wanted: Co
                         complete.append(name)
                 if name in wanted:
                     roles += [name, name + GRAD]
-            outputs[slot] = given
+            outputs[slot] = tuple(given)
         _append_op(block, step.attributes, step.inputs, outputs, tuple(roles), step.forward)
         for name in complete:
             roles = [name, name + GRAD] if name in wanted else []
-            _append_op(block, get("sum").describe(None), {"X": parts[name]}, {"Out": [name + GRAD]}, tuple(roles), step.forward)
+            _append_op(block, get("sum").describe(None), {"X": tuple(parts[name])}, {"Out": (name + GRAD,)}, tuple(roles), step.forward)
 
 
-def _append_op(block: Block, attributes: Attributes, inputs: dict[str, list[str]], outputs: dict[str, list[str]], roles: tuple[str, ...], forward: Op) -> None:
+def _append_op(block: Block, attributes: Attributes, inputs: Slots, outputs: Slots, roles: tuple[str, ...], forward: Op) -> None:
     if attributes.operator is None and attributes.error is None:
         raise SchemaError(f"there is no operator {attributes.type!r}")
     op = Op(block, attributes, inputs, outputs, Role.BACKWARD, roles, forward.site)

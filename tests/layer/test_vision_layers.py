@@ -30,7 +30,7 @@ def test_convolution_parameters_are_named_and_begun_as_in_paddlepaddle() -> None
         "conv2d_0.w_0", "conv2d_0.b_0", "depthwise_conv2d_0.w_0", "depthwise_conv2d_0.b_0", "conv2d_transpose_0.w_0", "conv2d_transpose_0.b_0",
     ]  # fmt: skip
     assert [op.type for op in main.all_ops()][:4] == ["conv2d", "elementwise_add", "depthwise_conv2d", "elementwise_add"]
-    start = next(op for op in startup.all_ops() if op.outputs["Out"] == ["conv2d_0.w_0"])
+    start = next(op for op in startup.all_ops() if op.outputs["Out"] == ("conv2d_0.w_0",))
     assert start.type == "gaussian_random" and start.attrs["std"] == pytest.approx(math.sqrt(2 / (9 * 6)))
 
 

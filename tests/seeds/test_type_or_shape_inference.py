@@ -76,7 +76,7 @@ def test_the_messages_hold_what_the_document_puts_in_them():
     assert (paragraph.kind.name, paragraph.dims, paragraph.packed_dims, paragraph.lod_level, paragraph.dtype.name) == (
         "LOD_TENSOR", [-1, -1, 6000], [-1, 6000], 2, "fp32")  # fmt: skip
     mul = block.ops[0]
-    assert (mul.type, dict(mul.inputs), list(mul.outputs)) == ("mul", {"X": ["images"], "Y": ["fc_0.w_0"]}, ["Out"])
+    assert (mul.type, dict(mul.inputs), list(mul.outputs)) == ("mul", {"X": ("images",), "Y": ("fc_0.w_0",)}, ["Out"])
     assert mul.attrs["x_num_col_dims"] == 1
 
 

@@ -12,7 +12,7 @@ from foreshape.infer.rules import Answer, Key, Slot, answer, named_after, replac
 from foreshape.ops.operator import Operator, get
 from foreshape.ops.require import RuleError
 from foreshape.program.call_site import Site, here
-from foreshape.program.op import EMPTY, Op
+from foreshape.program.op import EMPTY, Op, Slots
 from foreshape.program.variable import Variable
 from foreshape.spec import Spec
 
@@ -160,8 +160,8 @@ class Block:
                 variable.op = None
         self.program.touch()
 
-    def _names(self, cls: type[Operator], given: Mapping[str, Any], known: frozenset[str], side: str) -> dict[str, list[str]]:
-        out: dict[str, list[str]] = {}
+    def _names(self, cls: type[Operator], given: Mapping[str, Any], known: frozenset[str], side: str) -> Slots:
+        out: Slots = {}
         for slot, value in given.items():
             if slot not in known:
                 raise SchemaError(f"{cls.type} has no {side} {slot!r}; its {side}s are: {', '.join(sorted(known)) or 'none'}")
@@ -178,7 +178,7 @@ class Block:
                     names.append(one)
                 else:
                     raise SchemaError(f"{slot} of {cls.type} takes variables; seen {one!r}")
-            out[slot] = names
+            out[slot] = tuple(names)
         return out
 
     # --- inference
@@ -216,9 +216,9 @@ class Block:
             raise describe_failure(RuleError(str(error), {}), op.type, self._views(op), op.call_site) from None
         self._set_results(op, operator, found, make, prefix)
 
-    def name_result(self, op: Op, slot: str) -> list[str]:
+    def name_result(self, op: Op, slot: str) -> tuple[str, ...]:
         """Make a variable for a result that an op has and nobody had asked for, as programs saved for inference drop some."""
-        op._outputs[slot] = names = [self.program.unique_name(f"{op.type}.tmp")]  # pyright: ignore[reportPrivateUsage]
+        op._outputs[slot] = names = (self.program.unique_name(f"{op.type}.tmp"),)  # pyright: ignore[reportPrivateUsage]
         self.infer_op(op)
         self.program.touch()
         return names
@@ -272,7 +272,7 @@ class Block:
                     return name
         for result, given in zip(operator.schema.results, found.results, strict=True):
             if given and not result.optional and prefix is not None:
-                outputs[result.name] = [self.program.unique_name(prefix + ".tmp") for _ in (given if isinstance(given, tuple) else (given,))]
+                outputs[result.name] = tuple([self.program.unique_name(prefix + ".tmp") for _ in (given if isinstance(given, tuple) else (given,))])
                 return outputs[result.name][0]
         return op.type
 
@@ -290,7 +290,7 @@ class Block:
                     continue
                 if prefix is None:
                     prefix = self.program.unique_name(op.type)
-                names = [self.program.unique_name(prefix + ".tmp") for _ in specs]
+                names = tuple([self.program.unique_name(prefix + ".tmp") for _ in specs])
                 outputs[result.name] = names
             if len(names) != len(specs):
                 raise _placed(SchemaError(f"{result.name} has {len(names)} names for {len(specs)} tensors"), op.type, op.site)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foreshape.program.block import Block
+from foreshape.program.collector import waiting_collector
 from foreshape.program.op import Op
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable
@@ -11,6 +12,7 @@ _FLAGS = ("persistable", "trainable", "stop_gradient", "is_parameter", "need_che
           "_spec", "_declared", "_known")  # fmt: skip
 
 
+@waiting_collector()
 def clone(program: Program) -> Program:
     """An equal program; nothing that changes is shared."""
     out = Program()
@@ -25,7 +27,7 @@ def clone(program: Program) -> Program:
     for old, new in zip(program.blocks, out.blocks, strict=True):
         new.forward_idx, new.unknown_fields = old.forward_idx, old.unknown_fields
         for op in old.ops:
-            made = Op(new, op.attributes, {s: list(n) for s, n in op.inputs.items()}, {s: list(n) for s, n in op.outputs.items()}, op.role,
+            made = Op(new, op.attributes, dict(op.inputs), dict(op.outputs), op.role,
                       op.role_variables, op.site)  # fmt: skip
             made.is_target, made.unknown_fields = op.is_target, op.unknown_fields
             copies[id(op)] = made

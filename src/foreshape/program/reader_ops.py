@@ -11,7 +11,7 @@ from foreshape.ops.operator import Attributes, Operator, find
 from foreshape.program.block import Block
 from foreshape.program.cursor import NAMES, Cursor
 from foreshape.program.layout import Layout, default_of, own_layout, type_of
-from foreshape.program.op import Op
+from foreshape.program.op import Op, Slots
 from foreshape.program.reader_variables import CACHE_LIMIT, VariableReader
 
 _BRACES: Final = re.compile(r'[ \t]*+\{(?:[^"{}]++|"(?:[^"\\\n]++|\\.)*+")*+\}')
@@ -53,7 +53,7 @@ class OpReader(VariableReader):
         inputs = self._inputs(cursor)
         number = cursor.integer("a number", 2**31) if cursor.accept("layout") else 1
         attributes, role, role_variables = self._attributes(cursor, type, cls, number)
-        op = Op(block, attributes, inputs, outputs, role, role_variables)
+        op = Op(block, attributes, _frozen(inputs), _frozen(outputs), role, role_variables)
         op.is_target = cursor.accept("target")
         if cursor.accept("unknown"):
             op.unknown_fields = cursor.hex()
@@ -212,3 +212,7 @@ class OpReader(VariableReader):
         placed = {i.name for i in layout}
         extra = [(name, of, value) for name, (of, value) in values.items() if name not in placed and name not in ("op_role", "op_role_var")]
         return (sorted([*entries, *extra], key=lambda e: e[0]) if extra else entries), role, role_variables
+
+
+def _frozen(slots: dict[str, list[str]]) -> Slots:
+    return {slot: tuple(names) for slot, names in slots.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.ops.attributes import AttrType
@@ -240,7 +240,7 @@ def _op_line(op: Op, made: Mapping[str, Variable], layouts: Layouts | None) -> s
     return line + _site_text(op.site)
 
 
-def _list(names: list[str]) -> str:
+def _list(names: Sequence[str]) -> str:
     return f"[{', '.join(map(name_text, names))}]"
 
 

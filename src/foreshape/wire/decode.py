@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from foreshape.errors import FormatError
 from foreshape.program.block import Block
-from foreshape.program.op import Op
+from foreshape.program.collector import waiting_collector
+from foreshape.program.op import Op, Slots
 from foreshape.program.program import Program
 from foreshape.program.structure import check_structure, link_makers
 from foreshape.program.variable import Variable
@@ -31,6 +32,7 @@ _tails: Kept[Tail] = Kept(32 * 2**20)
 _slot_names: dict[bytes, str] = {}
 
 
+@waiting_collector()
 def decode(data: bytes, limits: Limits | None = None) -> Program:
     """The program in these bytes.
 
@@ -161,8 +163,8 @@ def _variable(data: bytes, start: int, stop: int, block: Block, budget: Budget) 
 
 
 def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
-    inputs: dict[str, list[str]] = {}
-    outputs: dict[str, list[str]] = {}
+    inputs: Slots = {}
+    outputs: Slots = {}
     at = start
     slots = inputs
     while at < stop:  # inputs, outputs, and then the rest, as every writer orders them
@@ -202,7 +204,7 @@ def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
     return op
 
 
-def _slot(data: bytes, at: int, end: int, into: dict[str, list[str]], block: Block, budget: Budget) -> None:
+def _slot(data: bytes, at: int, end: int, into: Slots, block: Block, budget: Budget) -> None:
     names: list[str] = []
     slot: str | None = None
     wide = 0
@@ -234,7 +236,7 @@ def _slot(data: bytes, at: int, end: int, into: dict[str, list[str]], block: Blo
     if slot in into:
         raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: the slot {slot!r} is given twice, at byte {at}")
     budget.take(SLOT_COST + NAME_COST * len(names) + wide, f"blocks[{block.idx}].ops[{len(block.ops)}]")
-    into[slot] = names
+    into[slot] = tuple(names)
 
 
 def _check_dims(variable: Variable, where: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sys import intern
 
 from foreshape.program.block import Block
-from foreshape.program.op import Op
+from foreshape.program.op import Op, Slots
 from foreshape.wire.attributes import Tail
 from foreshape.wire.limits import NAME_COST, OP_COST, SLOT_COST, VARIABLE_COST, Budget, Kept
 from foreshape.wire.variables import VariableForm
@@ -53,8 +53,8 @@ def read_records(
                     break
                 variables[name] = form.variable(name, block)
             elif tag == _OP:
-                inputs: dict[str, list[str]] = {}
-                outputs: dict[str, list[str]] = {}
+                inputs: Slots = {}
+                outputs: Slots = {}
                 tail_at = _slots(data, letters, start, stop, inputs, outputs)
                 if tail_at < 0:
                     break
@@ -75,7 +75,7 @@ def read_records(
     return record
 
 
-def _slots(data: bytes, letters: str, at: int, stop: int, inputs: dict[str, list[str]], outputs: dict[str, list[str]]) -> int:
+def _slots(data: bytes, letters: str, at: int, stop: int, inputs: Slots, outputs: Slots) -> int:
     """Read the slots of an op; returns where they end, or -1 where they are not as every writer puts them."""
     begin = at
     into = inputs
@@ -102,7 +102,7 @@ def _slots(data: bytes, letters: str, at: int, stop: int, inputs: dict[str, list
             names.append(letters[first:names_at])
         if names_at != at:
             return -1
-        into[slot] = names
+        into[slot] = tuple(names)
     # a length of 128 or more, or a letter that is not ASCII, is a byte above 127
     return at if letters[begin:at].isascii() else -1
 
