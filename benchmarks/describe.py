@@ -68,7 +68,7 @@ def from_bytes(data: bytes) -> fs.Program:
 
 
 def main() -> None:
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=140)
     table = Table("what", "ops", "ms", "microseconds per op", title="describing and inferring (fc, relu; symbolic batch)")
     chain(2)
     for layers in (200, 125, 1250, 12500):

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--describe", action=argparse.BooleanOptionalAction, default=True, help="also measure describing and inferring")
     chosen = parser.parse_args()
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=140)
     table = Table("workload", "framework", "ms per step", "spread", "torch eager / this", "faults per step", "peak MiB", "loss gap", title="training steps")
     for name in chosen.workloads.split():
         peers = [Peer(name, "with_foreshape", ""), *(Peer(name, "with_torch", v) for v in chosen.variants.split())]

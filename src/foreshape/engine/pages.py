@@ -24,5 +24,7 @@ def keep_pages() -> bool:
     if os.environ.get("FORESHAPE_KEEP_PAGES", "1") == "0" or sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    _done = bool(mallopt(_M_MMAP_THRESHOLD, 1 << 30)) and bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+    # older glibc takes no more than half a heap, 32 MiB
+    mapped = bool(mallopt(_M_MMAP_THRESHOLD, 1 << 30)) or bool(mallopt(_M_MMAP_THRESHOLD, 32 << 20))
+    _done = mapped and bool(mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
     return _done

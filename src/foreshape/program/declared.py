@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from foreshape.dims import Size, symbol_after
+from foreshape.program.call_site import Site
 from foreshape.spec import DType, Kind, Lod, Spec
 
 
@@ -44,3 +45,18 @@ class Declared:
         assert self.dims is not None
         dims = tuple(d if d >= 0 else symbol_after(name if lod is not None and not axis else f"{name}.{axis}") for axis, d in enumerate(self.dims))
         return Spec(self.kind, self.dtype, dims, lod)
+
+
+class Form(Protocol):
+    """What a file says of a variable beside its name."""
+
+    declared: Declared
+    site: Site
+    value: Any
+    persistable: bool
+    trainable: bool
+    stop_gradient: bool
+    is_parameter: bool
+    need_check_feed: bool
+    extra: tuple[bytes, ...]
+    unknown_fields: bytes

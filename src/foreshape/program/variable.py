@@ -15,7 +15,7 @@ from foreshape.spec import FP32, LOD_TENSOR, TENSOR_KINDS, UNK, UNKNOWN, DType, 
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
-    from foreshape.program.declared import Declared
+    from foreshape.program.declared import Declared, Form
     from foreshape.program.op import Op
 
 
@@ -99,6 +99,27 @@ class Variable(Arithmetic):
     def _new(cls, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
         made = object.__new__(cls)
         made._start(name, block, spec, site)
+        return made
+
+    @classmethod
+    def _read(cls, name: str, block: Block, form: Form) -> Variable:
+        """A variable of a file; thousands are made at once, so that each field is set once."""
+        made = object.__new__(cls)
+        made.name = name
+        made.block = block
+        made._spec = None
+        made._declared = form.declared
+        made._known = True
+        made.op = None
+        made.site = form.site
+        made.value = form.value
+        made.persistable = form.persistable
+        made.trainable = form.trainable
+        made.stop_gradient = form.stop_gradient
+        made.is_parameter = form.is_parameter
+        made.need_check_feed = form.need_check_feed
+        made.extra_attributes = form.extra
+        made.unknown_fields = form.unknown_fields
         return made
 
     # --- what is known of it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -78,8 +79,10 @@ class Kept(Generic[_Kept]):
         self._cost = 0
         self._most = most
 
-    def get(self, data: bytes) -> _Kept | None:
-        return self._found.get(data)
+    @property
+    def get(self) -> Callable[[bytes], _Kept | None]:
+        """What was read from equal bytes, or None."""
+        return self._found.get
 
     def put(self, data: bytes, value: _Kept, cost: int) -> None:
         cost += 2 * len(data)

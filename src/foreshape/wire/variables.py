@@ -43,17 +43,7 @@ class VariableForm:
 
     def variable(self, name: str, block: Block) -> Variable:
         """A variable of this form."""
-        made = Variable._new(name, block, None, self.site)  # pyright: ignore[reportPrivateUsage]
-        made._declared = self.declared  # pyright: ignore[reportPrivateUsage]
-        made.persistable = self.persistable
-        made.need_check_feed = self.need_check_feed
-        made.is_parameter = self.is_parameter
-        made.stop_gradient = self.stop_gradient
-        made.trainable = self.trainable
-        made.value = self.value
-        made.extra_attributes = self.extra
-        made.unknown_fields = self.unknown_fields
-        return made
+        return Variable._read(name, block, self)  # pyright: ignore[reportPrivateUsage]
 
     def flags(self) -> tuple[Any, ...]:
         return (self.persistable, self.need_check_feed, self.is_parameter, self.stop_gradient, self.trainable)
