@@ -12,7 +12,7 @@ from foreshape.ops.fields import NOT_DIFFERENTIABLE, NOT_WRITTEN, Gradient, NoGr
 from foreshape.ops.operator import Attributes, Operator, get
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.call_site import tells_line
-from foreshape.program.collector import waiting_collector
+from foreshape.program.collector import collector_waits
 from foreshape.program.op import EMPTY, Slots
 
 GRAD = "@GRAD"
@@ -63,7 +63,7 @@ class GradientSlots:
 
 
 @tells_line
-@waiting_collector()
+@collector_waits
 def append_backward(
     loss: Variable, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = (),
     loss_gradient: Variable | None = None,

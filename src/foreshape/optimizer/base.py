@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
 from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard
-from foreshape.program.collector import waiting_collector
+from foreshape.program.collector import collector_waits
 from foreshape.spec import FP32, SELECTED_ROWS, DType, tensor
 
 UpdateOp: TypeAlias = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
@@ -49,7 +49,7 @@ class Optimizer:
         with program_guard(program, startup if startup is not None else default_startup_program()):
             return self.apply(pairs), pairs
 
-    @waiting_collector()
+    @collector_waits
     def apply(self, pairs: Sequence[tuple[Variable, Variable]]) -> list[Op]:
         """Append clip, weight decay and updates for (parameter, gradient) pairs. Returns the update ops."""
         if not pairs:

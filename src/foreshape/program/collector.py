@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import gc
-from collections.abc import Generator
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-@contextlib.contextmanager
-def waiting_collector() -> Generator[None]:
-    """No garbage collection inside of the ``with``, for bounded work that makes many objects and no cycles of garbage."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+def collector_waits(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function without garbage collections while it runs: for bounded work that makes many objects and no garbage."""
+
+    @functools.wraps(function)
+    def waiting(*args: P.args, **kw: P.kwargs) -> T:
+        if not gc.isenabled():
+            return function(*args, **kw)
+        gc.disable()
+        try:
+            return function(*args, **kw)
+        finally:
+            gc.enable()
+
+    return waiting

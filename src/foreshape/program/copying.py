@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.program.block import Block
-from foreshape.program.collector import waiting_collector
+from foreshape.program.collector import collector_waits
 from foreshape.program.op import Op
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable
@@ -12,7 +12,7 @@ _FLAGS = ("persistable", "trainable", "stop_gradient", "is_parameter", "need_che
           "_spec", "_declared", "_known")  # fmt: skip
 
 
-@waiting_collector()
+@collector_waits
 def clone(program: Program) -> Program:
     """An equal program; nothing that changes is shared."""
     out = Program()

@@ -10,7 +10,7 @@ from typing import Any
 from foreshape.errors import DescriptionError, SchemaError, ShapeError
 from foreshape.infer.guards import Guard, Guards
 from foreshape.program.block import Block
-from foreshape.program.collector import waiting_collector
+from foreshape.program.collector import collector_waits
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable, dims_of
 from foreshape.spec import Lod, Spec
@@ -136,7 +136,7 @@ class Program:
         self._stale = bool(errors)  # whoever builds on it or runs it is told again
         return unknown, errors
 
-    @waiting_collector()
+    @collector_waits
     def _infer_all(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
         self._guards = Guards()
         unknown: list[Op] = []

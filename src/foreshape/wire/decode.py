@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foreshape.errors import FormatError
 from foreshape.program.block import Block
-from foreshape.program.collector import waiting_collector
+from foreshape.program.collector import collector_waits
 from foreshape.program.op import Op, Slots
 from foreshape.program.program import Program
 from foreshape.program.structure import check_structure, link_makers
@@ -32,7 +32,7 @@ _tails: Kept[Tail] = Kept(32 * 2**20)
 _slot_names: dict[bytes, str] = {}
 
 
-@waiting_collector()
+@collector_waits
 def decode(data: bytes, limits: Limits | None = None) -> Program:
     """The program in these bytes.
 
