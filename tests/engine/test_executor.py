@@ -257,3 +257,35 @@ def test_threads_are_chosen_by_the_work(ready: Any) -> None:
     executor.run(wide, {"x": np.zeros((64, 512), "float32")}, [out], other)
     assert [seen.threads for seen in executor.step(wide, [out]).seen.values()] == [1, torch.get_num_threads()]
     assert torch.get_num_threads() > 1, "the caller's own setting is kept"
+
+
+def test_a_weight_that_is_read_before_its_update_is_read_as_it_was() -> None:
+    main, startup = fs.Program(), fs.Program()
+    with fs.program_guard(main, startup):
+        loss = layer.mean(layer.fc(layer.data("x", shape=["batch", 3]), 2))
+        pairs = fs.append_backward(loss)
+        weight = main.parameters()[0]
+        before = weight * 1.0  # between the gradient and the update
+        fs.optimizer.SGD(0.5).apply(pairs)
+    executor, scope = fs.Executor(seed=1), fs.Scope()
+    with fs.program_guard(main, startup):
+        executor.run(startup, scope=scope)
+    old = scope.get(weight.name)
+    (seen,) = executor.run(main, {"x": np.ones((4, 3), "float32")}, [before], scope)
+    np.testing.assert_array_equal(seen, old)
+    np.testing.assert_allclose(scope.get(weight.name), old - 0.25, rtol=1e-5)
+
+
+def test_a_rectifier_leaves_what_it_only_looks_at_as_it_was() -> None:
+    main = fs.Program()
+    with fs.program_guard(main):
+        x = layer.data("x", shape=["batch", 6])
+        w = layer.create_parameter([2, 3], fs.FP32, initializer=layer.Constant(-1.0))
+        seen = [layer.relu(x), layer.relu(layer.reshape(x, [0, 2, 3])), layer.relu(w), layer.relu(layer.transpose(w, [1, 0]))]
+    given = np.linspace(-1, 1, 24, dtype="float32").reshape(4, 6)
+    kept, scope = given.copy(), fs.Scope()
+    scope.set(w.name, np.full((2, 3), -1.0, "float32"))
+    values = fs.Executor().run(main, {"x": given}, seen, scope)
+    np.testing.assert_array_equal(values[0], np.maximum(kept, 0))
+    np.testing.assert_array_equal(given, kept)
+    np.testing.assert_array_equal(scope.get(w.name), np.full((2, 3), -1.0, "float32"))
