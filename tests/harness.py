@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from foreshape.engine.values import LoDTensor
 from foreshape.infer.rules import Key, answer
 from foreshape.ops.fields import Reject, Sample, Value
 from foreshape.ops.operator import Operator, all_operators
 from foreshape.program import Block, Program, Variable
-from foreshape.spec import FP32, FP64, LOD_TENSOR, Spec
+from foreshape.spec import FP32, FP64, LOD_TENSOR, Lod, Spec
 
 
 def operators() -> list[type[Operator]]:
@@ -57,7 +58,7 @@ class Case:
     block: Block
     cls: type[Operator]
     inputs: dict[str, Any]
-    feed: dict[str, np.ndarray]
+    feed: dict[str, Any]
     outputs: dict[str, list[str]]
 
 
@@ -74,16 +75,17 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
     rng = np.random.RandomState(seed)
     slots, attrs = split(cls, arguments)
     inputs: dict[str, Any] = {}
-    feed: dict[str, np.ndarray] = {}
+    feed: dict[str, Any] = {}
     updated = {r.updates for r in cls.schema.results}
 
     def variable(name: str, value: Value) -> Variable:
         numbers = array(value, rng, double)
         of = FP64 if double and value.dtype is FP32 else value.dtype
-        spec = Spec(LOD_TENSOR, of, tuple(value.dims))
+        lod = Lod(name, tuple(len(level) for level in value.lengths)) if value.lengths else None
+        spec = Spec(LOD_TENSOR, of, tuple(value.dims), lod)
         if value.data is not None and of.is_integer and numbers.size <= 64:
             spec = spec.with_value([int(x) for x in numbers.reshape(-1)])
-        feed[name] = numbers
+        feed[name] = LoDTensor(numbers, value.lengths) if value.lengths else numbers
         return block.create_variable(name, spec, need_check_feed=True)
 
     for slot, given in slots.items():

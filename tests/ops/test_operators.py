@@ -12,12 +12,13 @@ import foreshape.wire  # noqa: F401  the codec
 from foreshape.backward import append_backward
 from foreshape.dims import evaluate, symbol, symbols_of
 from foreshape.engine import Executor, Scope
+from foreshape.engine.values import LoDTensor
 from foreshape.ops.fields import Gradient, NoGradient, Reject, Sample
 from foreshape.ops.operator import Operator
 from foreshape.ops.require import RuleError
 from foreshape.ops.torch_types import dtype_of_torch
 from foreshape.program import Program
-from foreshape.spec import Spec
+from foreshape.spec import Lod, Spec
 
 CASES = list(sampled())
 IDS = [c[0] for c in CASES]
@@ -27,16 +28,25 @@ def run(program: Program, feed: dict[str, Any], fetch: list[str]) -> list[Any]:
     return Executor().run(program, feed, fetch, Scope())
 
 
-def tensors(case: Case) -> list[Any]:
+def tensors(case: Case) -> tuple[list[Any], list[Any]]:
+    """What the kernel is called with: tensors and offsets, by operand."""
     import torch
 
     op = case.block.ops[0]
     out: list[Any] = []
+    offsets: list[Any] = []
     for operand in case.cls.schema.operands:
-        names = op.inputs.get(operand.name)
-        given = [torch.from_numpy(case.feed[n].copy()) for n in names or ()]
+        names = op.inputs.get(operand.name) or ()
+        given = [torch.from_numpy(np.array(case.feed[n])) for n in names]
         out.append(given if operand.many else given[0] if given else None)
-    return out
+        where = [case.feed[n].offsets_on(None) if isinstance(case.feed[n], LoDTensor) else None for n in names]
+        offsets.append(where if operand.many else where[0] if where else None)
+    return out, offsets
+
+
+def with_numbers(fed: Any, numbers: np.ndarray) -> Any:
+    """The same raggedness with other numbers."""
+    return LoDTensor(numbers, fed.sequence_lengths) if isinstance(fed, LoDTensor) else numbers
 
 
 @pytest.mark.parametrize("cls", operators(), ids=lambda c: c.type)
@@ -52,11 +62,23 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
     case = build(cls, sample.arguments)
     operator, key = key_of(case)
     expected = answer(operator, key).results
-    wants = {"wants": (True,) * len(cls.schema.results)} if cls.kernel_wants else {}
+    arguments, offsets = tensors(case)
+    named: dict[str, Any] = {"wants": (True,) * len(cls.schema.results)} if cls.kernel_wants else {}
+    named |= {"offsets": offsets} if cls.kernel_offsets else {}
+    named |= {"before": [None] * len(cls.accumulates)} if cls.accumulates else {}
     with torch.inference_mode():
-        given = cls.kernel(operator, *tensors(case), **wants)
+        given = cls.kernel(operator, *arguments, **named)
     results = given if isinstance(given, tuple) else (given,)
-    assert len(results) == len(cls.schema.results)
+    makers = [r for r in cls.schema.results if r.new_offsets]
+    assert len(results) == len(cls.schema.results) + len(makers)
+    for field, made in zip(makers, results[len(cls.schema.results) :], strict=True):
+        spec, rows = expected[cls.schema.results.index(field)], results[cls.schema.results.index(field)]
+        if made is not None and isinstance(spec, Spec) and spec.lod is not None:
+            assert len(made.levels) == len(spec.lod.counts), field.name
+            for count, level, below in zip(spec.lod.counts, made.levels, [*(len(x) - 1 for x in made.levels[1:]), len(rows)], strict=True):
+                assert level.dtype is torch.int64 and int(level[0]) == 0 and int(level[-1]) == below and bool((level.diff() >= 0).all()), field.name
+                assert not isinstance(count, int) or count == len(level) - 1, field.name
+    results = results[: len(cls.schema.results)]
     for field, spec, value in zip(cls.schema.results, expected, results, strict=True):
         if spec is None or (value is None and field.optional):
             continue
@@ -78,7 +100,8 @@ def test_the_symbolic_answer_substituted_is_the_concrete_one(name: str, cls: typ
         n = symbol("n")
 
         def swap(spec: Spec, size: int = size, n: Any = n) -> Spec:
-            return Spec(spec.kind, spec.dtype, tuple(n if d == size else d for d in spec.known_dims), None, spec.value)
+            lod = spec.lod and Lod(spec.lod.source, tuple(n if c == size else c for c in spec.lod.counts))
+            return Spec(spec.kind, spec.dtype, tuple(n if d == size else d for d in spec.known_dims), lod, spec.value)
 
         symbolic_key = tuple(None if k is None else swap(k) if isinstance(k, Spec) else tuple(swap(s) for s in k) for k in key)
         try:
@@ -124,7 +147,7 @@ def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], s
         assert len(dims) == len(variable.dims) and all(a in (-1, b) for a, b in zip(dims, variable.dims, strict=True))
     for a, b in zip(first, run(again, case.feed, fetch), strict=True):
         np.testing.assert_array_equal(a, b)
-    if all(np.isfinite(a).all() for a in case.feed.values()):  # checked mode stops at a NaN, fed ones too
+    if all(np.isfinite(np.asarray(a)).all() for a in case.feed.values()):  # checked mode stops at a NaN, fed ones too
         checked = Executor(check=True).run(case.program, case.feed, fetch, Scope())
         for a, b in zip(first, checked, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -145,7 +168,7 @@ def gradient_cases() -> list[tuple[str, type[Operator], Sample]]:
 def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operator], sample: Sample) -> None:
     probe = build(cls, sample.arguments, double=True)
     rng = np.random.RandomState(3)
-    floating = [n for n, a in probe.feed.items() if a.dtype == np.float64]
+    floating = [n for n, a in probe.feed.items() if np.asarray(a).dtype == np.float64]
     compared = 0
     for slot, names in probe.outputs.items():
         if isinstance(cls.gradient, Gradient) and f"{slot}@GRAD" not in cls.gradient.takes:
@@ -156,9 +179,9 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
             if out.dtype is None or not out.dtype.is_floating or not floating:
                 continue
             value = run(case.program, case.feed, [out.name])[0]
-            if 0 in value.shape:
+            if 0 in np.shape(value):
                 continue
-            weight = rng.standard_normal(value.shape)
+            weight = with_numbers(value, rng.standard_normal(np.shape(value)))
             grad_in = case.block.create_variable("out_gradient", out.spec.like(), need_check_feed=True)
             for n in floating:
                 case.block.vars[n].stop_gradient = False
@@ -172,27 +195,29 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
                 feed = case.feed | {"out_gradient": weight}
                 got = run(case.program, feed, [gradient.name])[0]
                 got = got.to_dense() if hasattr(got, "to_dense") else got
-                assert list(got.shape) == list(case.feed[variable.name].shape), f"{gradient.name} has another shape"
-                assert gradient.dims == list(got.shape)
+                assert np.shape(got) == np.shape(case.feed[variable.name]), f"{gradient.name} has another shape"
+                assert gradient.packed_dims == list(np.shape(got))
                 want = numeric(case, variable.name, out.name, weight)
                 np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6, err_msg=f"d {out.name} / d {variable.name}")
                 compared += 1
-    assert compared or not floating or all(0 in a.shape for a in probe.feed.values() if a.dtype == np.float64) or not any(
+    assert compared or not floating or all(0 in np.shape(probe.feed[n]) for n in floating) or not any(
         (v := probe.block.vars[n]).dtype is not None and v.dtype.is_floating and 0 not in v.dims for ns in probe.outputs.values() for n in ns
     ), "no gradient was compared"
 
 
-def numeric(case: Case, name: str, out: str, weight: np.ndarray) -> np.ndarray:
+def numeric(case: Case, name: str, out: str, weight: Any) -> np.ndarray:
     executor, scope = Executor(), Scope()
     step = 1e-5
-    base = case.feed[name]
+    fed, weight = case.feed[name], np.asarray(weight)
+    base = np.asarray(fed)
     grad = np.zeros_like(base)
     for at in np.ndindex(*base.shape):
         ends = []
         for sign in (1, -1):
             moved = base.copy()
             moved[at] += sign * step
-            ends.append(float((executor.run(case.program, case.feed | {name: moved}, [out], scope)[0] * weight).sum()))
+            out_moved = np.asarray(executor.run(case.program, case.feed | {name: with_numbers(fed, moved)}, [out], scope)[0])
+            ends.append(float((out_moved * weight).sum()))
         grad[at] = (ends[0] - ends[1]) / (2 * step)
     return grad
 

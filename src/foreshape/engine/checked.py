@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import evaluate, symbols_of
 from foreshape.engine.emit import Emitted
-from foreshape.engine.lower import Argument, Instruction, Value
+from foreshape.engine.instruction import Argument, Instruction, Value
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.ops.rows import Rows
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def run_checked(emitted: Emitted, tensors: Sequence[Tensor], scope: Scope, values: Mapping[str, int]) -> list[Any]:
+def run_checked(emitted: Emitted, tensors: Sequence[Any], scope: Scope, values: Mapping[str, int]) -> list[Any]:
     """What the compiled step would return, with every result looked at.
 
     Raises:
         ExecutionError: a value of another shape or element type than inferred, or the first op that makes a NaN or an infinity.
     """
     lowered = emitted.lowered
-    held: dict[int, Any] = {id(v): t for v, t in zip(lowered.feeds, tensors, strict=True)}
+    held: dict[int, Any] = {id(v): t for v, t in zip(lowered.parameters(), tensors, strict=True)}
     function = emitted.bind(scope)
     held |= {id(v): t for v, t in zip(lowered.persistables, function.__defaults__ or (), strict=True)}
     for value in lowered.feeds:
@@ -34,18 +34,29 @@ def run_checked(emitted: Emitted, tensors: Sequence[Tensor], scope: Scope, value
         for copy, source in i.copies:
             held[id(copy)] = held[id(source)].clone()
         arguments = [_given(a, held) for a in i.arguments]
-        wants = {"wants": (True,) * len(i.results)} if i.takes_wants else {}
-        given: Any = i.kernel(*arguments, **wants)
+        given: Any = _called(i, arguments, held)
         results: list[Any] = list(given) if isinstance(given, tuple) and len(i.results) != 1 else [given]  # pyright: ignore[reportUnknownArgumentType]
         for target, result in zip(i.results, results, strict=False):
             pairs: Iterable[tuple[Value | None, Any]] = zip(target, result, strict=True) if isinstance(target, list) else [(target, result)]
             for value, tensor in pairs:
                 if value is not None and tensor is not None:
-                    _look(value, tensor, i, values, held)
+                    if isinstance(tensor, (torch.Tensor, Rows)):
+                        _look(value, tensor, i, values, held)
                     held[id(value)] = tensor
         for place, value in i.stores:
             held[id(place)] = scope.store(place.name, held[id(value)], owned=False)
-    return [held[id(v)] for v in lowered.fetches]
+    return [held[id(v)] for v in lowered.returns()]
+
+
+def _called(i: Instruction, arguments: Sequence[Any], held: Mapping[int, Any]) -> Any:
+    named: dict[str, Any] = {}
+    if i.takes_wants:
+        named["wants"] = (True,) * len(i.results)
+    if i.offsets is not None:
+        named["offsets"] = [_given(a, held) for a in i.offsets]
+    if i.before is not None:
+        named["before"] = _given(i.before, held)
+    return i.kernel(*arguments, **named)
 
 
 def _given(argument: Argument, held: Mapping[int, Any]) -> Any:

@@ -6,7 +6,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakMethod
 
-from foreshape.engine.lower import Argument, Instruction, Lowered, Value
+from foreshape.engine.instruction import Argument, Instruction, Lowered, Value
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.ops.rows import Rows
@@ -90,10 +90,11 @@ def emit(lowered: Lowered) -> Emitted:
     """Write the step: one line per kernel, values dropped after their last use."""
     constants: dict[str, Any] = {}
     lines: dict[int, Op] = {}
-    parameters = [repr(f) for f in lowered.feeds] + [repr(p) for p in lowered.persistables] + [name for name, _, _ in lowered.derived]
+    parameters = [repr(f) for f in lowered.parameters()] + [repr(p) for p in lowered.persistables] + [name for name, _, _ in lowered.derived]
     out = [f"def step({', '.join(parameters)}):", *(f"    {line}" for line in lowered.prologue)]
     last = _last_uses(lowered)
-    kept = {id(v) for v in lowered.fetches} | {id(p) for p in lowered.persistables}
+    returned = lowered.returns()
+    kept = {id(v) for v in returned} | {id(p) for p in lowered.persistables}
     for at, i in enumerate(lowered.instructions):
         for copy, source in i.copies:
             out.append(f"    {copy} = {source}.clone()")
@@ -114,8 +115,7 @@ def emit(lowered: Lowered) -> Emitted:
         dead = [repr(v) for v in dict.fromkeys([*i.reads(), *(v for _, v in i.copies)]) if last.get(id(v)) == at and id(v) not in kept]
         if dead:
             out.append(f"    del {', '.join(dict.fromkeys(dead))}")
-    fetched = ", ".join(repr(f) for f in lowered.fetches)
-    out.append(f"    return ({fetched}{',' if len(lowered.fetches) == 1 else ''})")
+    out.append(f"    return ({', '.join(map(repr, returned))}{',' if len(returned) == 1 else ''})")
     return Emitted(lowered, "\n".join(out) + "\n", constants, lines)
 
 
@@ -125,11 +125,15 @@ def _call(i: Instruction, at: int, constants: dict[str, Any], last: dict[int, in
         constants.update({named[name]: value for name, value in i.constants.items()})
         return i.expression.format(*(_text(a) for a in i.arguments), **named)
     constants[f"k{at}"] = i.kernel
-    arguments = ", ".join(_text(a) for a in i.arguments)
+    arguments = [_text(a) for a in i.arguments]
     if i.takes_wants:
         constants[f"w{at}"] = wants_of(i, last, kept)
-        arguments += f"{', ' if arguments else ''}wants=w{at}"
-    return f"k{at}({arguments})"
+        arguments.append(f"wants=w{at}")
+    if i.offsets is not None:
+        arguments.append(f"offsets=[{', '.join(_text(a) for a in i.offsets)}]")
+    if i.before is not None:
+        arguments.append(f"before={_text(i.before)}")
+    return f"k{at}({', '.join(arguments)})"
 
 
 def wants_of(i: Instruction, last: dict[int, int], kept: set[int]) -> tuple[bool, ...]:

@@ -11,7 +11,8 @@ from foreshape.engine.checked import run_checked
 from foreshape.engine.emit import STEP_FILE, Emitted, emit
 from foreshape.engine.feed import Feeder
 from foreshape.engine.fusion import fuse
-from foreshape.engine.lower import Value, lower
+from foreshape.engine.instruction import Value
+from foreshape.engine.lower import lower
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.threads import threads_for
@@ -39,7 +40,7 @@ class Seen(NamedTuple):
 class Step:
     """A compiled step of one program version, for one list of fetches."""
 
-    __slots__ = ("_last", "bound", "emitted", "feeder", "fetchers", "plain", "program", "seen", "version")
+    __slots__ = ("_last", "bound", "emitted", "feeder", "fetchers", "plain", "program", "ragged", "seen", "version")
 
     def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True) -> None:
         self.program = program
@@ -53,10 +54,11 @@ class Step:
         self.bound: WeakKeyDictionary[Scope, tuple[int, Any]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
         self.fetchers = [_fetcher(v) for v in lowered.fetches]
+        self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
 
-    def admit(self, signature: Any, tensors: Sequence[Tensor], ragged: Mapping[str, LoDTensor]) -> Seen:
+    def admit(self, signature: Any, given: Sequence[Any]) -> Seen:
         """Check shapes that come for the first time, and choose the threads for them."""
-        values = self.feeder.admit(tensors, ragged)
+        values = self.feeder.admit(given)
         if len(self.seen) >= _SEEN_LIMIT:
             self.seen.clear()
         found = self.seen[signature] = Seen(values, threads_for(self.plain, values, torch.get_num_threads()))
@@ -130,11 +132,10 @@ class Executor:
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()
         step = self.step(program, fetch)
-        tensors, ragged = step.feeder.tensors(feed or {})
-        signature = tuple([t.shape for t in tensors])
+        tensors, signature = step.feeder.tensors(feed or {})
         seen = step.seen.get(signature)
-        if seen is None or ragged:
-            seen = step.admit(signature, tensors, ragged)
+        if seen is None:
+            seen = step.admit(signature, tensors)
         function = step.function(scope)
         current.generator = self._generator
         threads = torch.get_num_threads()
@@ -156,7 +157,10 @@ class Executor:
         finally:
             if seen.threads != threads:
                 torch.set_num_threads(threads)
-        return [f(value, ragged) for f, value in zip(step.fetchers, fetched, strict=True)]
+        out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
+        for at, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
+            out[at] = LoDTensor.of_offsets(out[at], offsets)
+        return out
 
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
         """The compiled step for these fetches; made at the first question."""
@@ -184,24 +188,19 @@ class Executor:
             raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
 
 
-def _fetcher(of: Value) -> Callable[[Any, Mapping[str, LoDTensor]], Any]:
+def _fetcher(of: Value) -> Callable[[Any], Any]:
     """How one fetched value is handed out: copied where it shares memory with what lives on."""
     shared = _is_shared(of)
-    lod = of.variable.spec.lod if of.variable is not None else None
 
-    def plain(value: Any, ragged: Mapping[str, LoDTensor]) -> Any:
-        return to_numpy(value)
-
-    def other(value: Any, ragged: Mapping[str, LoDTensor]) -> Any:
+    def other(value: Any) -> Any:
         if isinstance(value, Rows):
             return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
+        if isinstance(value, list):
+            return [to_numpy(v).copy() for v in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         array = to_numpy(value)
-        if shared:
-            array = array.copy()
-        return LoDTensor(array, ragged[lod.source].sequence_lengths) if lod is not None and lod.source in ragged else array
+        return array.copy() if shared else array
 
-    is_plain = not shared and lod is None and of.variable is not None and of.variable.kind is LOD_TENSOR
-    return plain if is_plain else other
+    return to_numpy if not shared and of.variable is not None and of.variable.kind is LOD_TENSOR else other
 
 
 def _names(program: Program, fetch: Any) -> tuple[str, ...]:

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, evaluate, is_symbol, symbols_of
-from foreshape.engine.lower import Value
+from foreshape.engine.instruction import Value
+from foreshape.engine.ragged import as_ragged
 from foreshape.engine.scope import to_tensor
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.infer.guards import Guards
+from foreshape.ops.offsets import Offsets
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
 from foreshape.program import Program, Variable
@@ -33,20 +35,25 @@ class Feeder:
         self.names = [v.name for v in inputs]
         self.types = [torch_dtype(_spec(v).known_dtype) for v in inputs]
 
-    def tensors(self, feed: Mapping[str, Any]) -> tuple[list[Tensor], dict[str, LoDTensor]]:
-        """The tensors, and the ragged values as they were fed.
+    def tensors(self, feed: Mapping[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
+        """What the step is called with: the tensors, then the offsets of those that are ragged; and the shapes of all of it.
 
         Raises:
             FeedError: a value that is missing, unknown, or not what the program says.
         """
-        out: list[Tensor] = []
-        ragged: dict[str, LoDTensor] = {}
+        out: list[Any] = []
+        offsets: list[Offsets] = []
         for value, wanted in zip(self.inputs, self.types, strict=True):
             given = feed.get(value.name)
             if given is None:
                 raise self._missing(value, feed)
-            if isinstance(given, LoDTensor):
-                ragged[value.name] = given
+            if value.lod is not None:
+                given = as_ragged(value.name, given, _spec(value))
+                offsets.append(given.offsets_on(self.device))
+                given = given.data
+            elif isinstance(given, LoDTensor):
+                if given.lod_level:
+                    raise FeedError(f"{value.name} is dense, {_spec(value).text()}; a ragged tensor of {given.lod_level} levels was fed")
                 given = given.data
             elif isinstance(given, SelectedRows):
                 raise FeedError(f"{value.name} is {_spec(value).text()}; sparse rows were fed")
@@ -56,7 +63,10 @@ class Feeder:
             out.append(tensor if self.device is None else tensor.to(self.device))
         if len(feed) > len(self.inputs):
             self.refuse_unknown(feed)
-        return out, ragged
+        shapes = [t.shape for t in out]
+        if offsets:
+            shapes += [tuple([len(level) for level in o.levels]) for o in offsets]
+        return out + offsets, tuple(shapes)
 
     def refuse_unknown(self, feed: Mapping[Any, Any]) -> None:
         """Refuse a fed name that is no variable of the program, or one that is not fed."""
@@ -74,8 +84,8 @@ class Feeder:
         where = f", described at {site.short()}" if site is not None else ""
         return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
 
-    def admit(self, tensors: Sequence[Tensor], ragged: Mapping[str, LoDTensor]) -> dict[str, int]:
-        """Check shapes and guards; returns the symbols' values.
+    def admit(self, given: Sequence[Any]) -> dict[str, int]:
+        """Check the shapes and guards of what `tensors` gave; returns the symbols' values.
 
         Raises:
             FeedError: a rank or a dim that is not the program's. GuardError: a condition that these values break.
@@ -83,7 +93,8 @@ class Feeder:
         values: dict[str, int] = {}
         known = self.guards.known
         later: list[tuple[str, int, Size, int]] = []
-        for value, tensor in zip(self.inputs, tensors, strict=True):
+        offsets = iter(given[len(self.inputs) :])
+        for value, tensor in zip(self.inputs, given, strict=False):
             spec, shape = _spec(value), list(tensor.shape)
             dims = spec.known_dims
             if len(dims) != len(shape):
@@ -93,10 +104,11 @@ class Feeder:
                     if dim != size:
                         raise FeedError(f"{value.name} must be {spec.text()}; fed is {shape}: dim {axis} must be {dim}, not {size}")
                 elif is_symbol(dim):
-                    self._set(values, str(next(iter(symbols_of(dim)))), size, value, axis, shape)
+                    self._set(values, str(next(iter(symbols_of(dim)))), size, value, f"dim {axis}", str(shape))
                 else:
                     later.append((value.name, axis, dim, size))
-            self._admit_lod(value, spec, ragged.get(value.name), values)
+            if value.lod is not None and spec.lod is not None:
+                self._admit_counts(value, spec.lod.counts, next(offsets), values)
         for name, axis, dim, size in later:
             if evaluate(dim, values) != size:
                 raise FeedError(f"{name}: dim {axis} must be {dim} = {evaluate(dim, values)}; fed is {size}")
@@ -109,25 +121,18 @@ class Feeder:
                 values[name] = evaluate(size, values)
         return values
 
-    def _set(self, values: dict[str, int], name: str, size: int, value: Value, axis: int, shape: Sequence[int]) -> None:
+    def _set(self, values: dict[str, int], name: str, size: int, value: Value, where: str, seen: str) -> None:
         before = values.setdefault(name, size)
         if before != size:
-            raise FeedError(f"{value.name} must be {_spec(value).text()}; fed is {list(shape)}: dim {axis} is {name}, and another input made that {before}")
+            raise FeedError(f"{value.name} must be {_spec(value).text()}; fed is {seen}: {where} is {name}, and another input made that {before}")
 
-    def _admit_lod(self, value: Value, spec: Spec, given: LoDTensor | None, values: dict[str, int]) -> None:
-        if spec.lod is None:
-            if given is not None and given.lod_level:
-                raise FeedError(f"{value.name} is dense, {spec.text()}; a ragged tensor of {given.lod_level} levels was fed")
-            return
-        if given is None:
-            raise FeedError(f"{value.name} is ragged, {spec.text()}; feed a LoDTensor(data, sequence_lengths)")
-        if given.lod_level != len(spec.lod.counts):
-            raise FeedError(f"{value.name} has {len(spec.lod.counts)} levels of sequences; fed are {given.lod_level}")
-        for count, lengths in zip(spec.lod.counts, given.sequence_lengths, strict=True):
+    def _admit_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> None:
+        for level, (count, offsets) in enumerate(zip(counts, given.levels, strict=True)):
+            size = len(offsets) - 1
             if is_symbol(count):
-                self._set(values, next(iter(symbols_of(count))), len(lengths), value, 0, [len(lengths)])
-            elif count != len(lengths):
-                raise FeedError(f"{value.name} must have {count} sequences; fed are {len(lengths)}")
+                self._set(values, next(iter(symbols_of(count))), size, value, f"level {level}", f"{size} sequences")
+            elif count != size:
+                raise FeedError(f"{value.name} must have {count} sequences; fed are {size}")
 
 
 def _spec(value: Value) -> Spec:

@@ -2,85 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from operator import methodcaller
 
+from foreshape.engine.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.errors import ExecutionError
 from foreshape.ops.operator import Schema
 from foreshape.program import Block, Op, Variable
 from foreshape.program.op import EMPTY
-
-
-@dataclass(slots=True, eq=False)
-class Value:
-    """One value of a step: written once. ``name`` is its variable's; ``persistable`` ones live in the scope."""
-
-    name: str
-    index: int
-    persistable: bool = False
-    feed: bool = False
-    variable: Variable | None = None
-
-    def __repr__(self) -> str:
-        return f"{'p' if self.persistable else 'f' if self.feed else 'v'}{self.index}"
-
-
-Argument = Value | list["Value | None"] | None
-
-
-@dataclass(slots=True, eq=False)
-class Instruction:
-    """One kernel call: its arguments by operand, its results by result slot, and which of them somebody reads.
-
-    ``copies``: values that the kernel changes in place and that must be copied first; ``stores``: persistable results that
-    the kernel does not write in place.
-    """
-
-    op: Op
-    kernel: Callable[..., Any]
-    arguments: list[Argument]
-    results: list[Argument]
-    takes_wants: bool = False
-    copies: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
-    stores: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
-    in_place: frozenset[int] = frozenset()
-    """The result slots that the kernel writes into their operands."""
-    expression: str | None = None
-    """Python text that is emitted instead of a call of ``kernel``: ``{0}``, ``{1}`` are the arguments, ``{name}`` a constant."""
-    constants: dict[str, Any] = field(default_factory=dict[str, Any])
-    tag: str = ""
-    """What a rewrite made it, for the rewrites that come after: ``product``, ``weight gradient``."""
-
-    def reads(self) -> list[Value]:
-        return _values(self.arguments)
-
-    def writes(self) -> list[Value]:
-        return _values(self.results)
-
-
-def _values(arguments: Sequence[Argument]) -> list[Value]:
-    out: list[Value] = []
-    for a in arguments:
-        if isinstance(a, list):
-            out.extend(v for v in a if v is not None)
-        elif a is not None:
-            out.append(a)
-    return out
-
-
-@dataclass(slots=True)
-class Lowered:
-    """A pruned block as instructions, with the values that come in and go out."""
-
-    instructions: list[Instruction]
-    feeds: list[Value]
-    persistables: list[Value]
-    fetches: list[Value]
-    derived: list[tuple[str, Value, Callable[[Any], Any]]] = field(default_factory=list[tuple[str, Value, Callable[[Any], Any]]])
-    """Names for what is made of a persistable once, when the step is bound: a transposed view of a weight."""
-    prologue: list[str] = field(default_factory=list[str])
-    """Statements that stand before all others."""
 
 
 def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
@@ -91,92 +20,158 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
     for op in reversed(block.ops):
         if op.type in ("feed", "fetch"):
             continue
-        outputs = list(op.output_names())
-        keep = any(n in needed for n in outputs)
+        reads, writes = op.all_reads(), op.all_writes()
+        keep = any(n in needed for n in writes)
         if not keep:
             operator = op.operator
             keep = operator is not None and operator.side_effects
-            for name in outputs:
+            for name in writes:
                 variable = find(name)
                 keep = keep or (variable is not None and variable.persistable)
         if keep:
             kept.append(op)
-            reads = set(op.input_names())
-            needed.difference_update(n for n in outputs if n not in reads)
+            if not op.sub_block_indices():  # a block may run not at all, so that what was there before is still needed
+                needed.difference_update(n for n in writes if n not in reads)
             needed |= reads
     kept.reverse()
     return kept
 
 
-def _protect(i: Instruction, schema: Schema, operand: str, count: int) -> int:
-    """Let the kernel change a copy of an operand that it updates, where the op names no result for that."""
-    at = next(k for k, o in enumerate(schema.operands) if o.name == operand)
-    given = i.arguments[at]
-    copies: list[Value | None] = []
-    for one in given if isinstance(given, list) else [given]:
-        copy = None if one is None else Value(one.name, count, False, False, one.variable)
-        if one is not None and copy is not None:
-            i.copies.append((copy, one))
-            count += 1
-        copies.append(copy)
-    i.arguments[at] = copies if isinstance(given, list) else copies[0]
-    return count
+class Lowering:
+    """Makes the instructions of one block: every name is resolved to the value that it has at that op.
 
-
-def lower(block: Block, fetches: Sequence[str]) -> Lowered:
-    """The instructions of a block.
-
-    Raises:
-        ExecutionError: an operator that is not known here, or a name that nothing describes.
+    Args:
+        region: the block is run by an op of another block, so that all that it reads from outside comes in as an argument.
     """
-    ops = needed_ops(block, fetches)
-    current: dict[str, Value] = {}
-    feeds: list[Value] = []
-    persistables: list[Value] = []
-    count = 0
 
-    def read(name: str) -> Value:
-        nonlocal count
-        found = current.get(name)
-        if found is None:
-            variable = block.find(name)
-            if variable is None:
-                raise ExecutionError(f"{name!r} is not described in the program")
-            found = Value(name, count, variable.persistable, not variable.persistable, variable)
-            count += 1
-            (persistables if variable.persistable else feeds).append(found)
-            current[name] = found
-        return found
+    def __init__(self, block: Block, region: bool = False) -> None:
+        self.block, self.region = block, region
+        self.current: dict[str, Value] = {}
+        self.sources: dict[str, Value] = {}
+        """The name that specs have for some offsets -> the value that holds them now."""
+        self.feeds: list[Value] = []
+        self.persistables: list[Value] = []
+        self.instructions: list[Instruction] = []
+        self._count = 0
 
-    def argument(names: Sequence[str] | None, many: bool) -> Argument:
-        if many:
-            return [None if n == EMPTY or not n else read(n) for n in names or ()]
-        return None if not names or names[0] == EMPTY or not names[0] else read(names[0])
+    def run(self, fetches: Sequence[str]) -> Lowered:
+        """Lower the ops that the fetches need.
 
-    instructions: list[Instruction] = []
-    for op in ops:
+        Raises:
+            ExecutionError: an operator that is not known here, or a name that nothing describes.
+        """
+        self.ops = needed_ops(self.block, fetches)
+        for op in self.ops:
+            self._lower(op)
+        return Lowered(self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
+
+    # --- values
+
+    def new(self, name: str, variable: Variable | None = None, *, persistable: bool = False, feed: bool = False, levels: int = 0) -> Value:
+        """A value with a number of its own."""
+        self._count += 1
+        return Value(name, self._count - 1, persistable, feed, variable, levels=levels)
+
+    def read(self, name: str) -> Value:
+        """The value that a name has now; one that comes in from outside where nothing has written it."""
+        found = self.current.get(name)
+        return found if found is not None else self.enter(name)
+
+    def enter(self, name: str) -> Value:
+        """A value that comes in from outside: fed, held by the scope, or given by the op that runs this block."""
+        variable = self.block.find(name)
+        if variable is None:
+            raise ExecutionError(f"{name!r} is not described in the program")
+        held = variable.persistable and not self.region
+        made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
+        (self.persistables if held else self.feeds).append(made)
+        if not held:
+            self.give_offsets(made)
+        return made
+
+    def give_offsets(self, value: Value) -> Value | None:
+        """Offsets of its own for a value that is ragged."""
+        lod = value.variable.spec.lod if value.variable is not None else None
+        if lod is not None:
+            value.source = lod.source
+            value.lod = self.sources[lod.source] = self.new(value.name, feed=value.feed, levels=len(lod.counts))
+        return value.lod
+
+    def find_offsets(self, value: Value, arguments: Sequence[Value], op: Op) -> None:
+        """Give a result the offsets that it shares with an argument, or with whatever else has them."""
+        lod = value.variable.spec.lod if value.variable is not None else None
+        if lod is None:
+            return
+        value.source = lod.source
+        levels = len(lod.counts)
+        found = [v.lod for v in arguments if v.lod is not None and v.source == lod.source]
+        if lod.source in self.sources:
+            found.append(self.sources[lod.source])
+        if not found:
+            return
+        value.lod = next((v for v in found if v.levels == levels), None)
+        if value.lod is None:
+            value.lod = self.new(value.name, levels=levels)
+            self.instructions.append(Instruction(op, methodcaller("outer", levels), [found[0]], [value.lod], expression=f"{{0}}.outer({levels})"))
+
+    # --- ops
+
+    def _lower(self, op: Op) -> None:
         operator = op.operator
         if operator is None:
             site = op.call_site
             raise ExecutionError(f"the operator {op.type!r} is not known here, so that it cannot run" + (f" (at {site.short()})" if site else ""))
         if op.sub_block_indices():
-            raise ExecutionError(f"{op.type} runs a block of its own, which this engine cannot do yet")
+            from foreshape.engine.regions import lower_region_op
+
+            lower_region_op(self, op)
+            return
         schema = operator.schema
-        arguments = [argument(op.inputs.get(o.name), o.many) for o in schema.operands]
-        made = Instruction(op, operator.kernel, arguments, [], type(operator).kernel_wants)
+        made = Instruction(op, operator.kernel, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], type(operator).kernel_wants)
+        if type(operator).kernel_offsets:
+            made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
+        if operator.accumulates:
+            made.before = [self.current.get(n) for slot in operator.accumulates for n in op.outputs.get(slot, ())]
+        given = values_of(made.arguments)
+        self._results(op, made, schema)
+        made.results += self._offsets_of_results(op, schema, made.results, given)
+        self.instructions.append(made)
+
+    def _offsets_of_results(self, op: Op, schema: Schema, results: Sequence[Argument], given: Sequence[Value]) -> list[Argument]:
+        """Find or make the offsets of the results; returns those that the kernel gives."""
+        made: list[Argument] = []
+        for result, out in zip(schema.results, results, strict=True):
+            new: Value | None = None
+            for value in out if isinstance(out, list) else (out,):
+                if value is None or value.persistable:
+                    continue
+                lod = value.variable.spec.lod if value.variable is not None else None
+                if result.new_offsets and lod is not None and all(v.source != lod.source for v in given):
+                    new = self.give_offsets(value)
+                else:
+                    self.find_offsets(value, given, op)
+            if result.new_offsets:
+                made.append(new)
+        return made
+
+    def _argument(self, names: Sequence[str] | None, many: bool) -> Argument:
+        if many:
+            return [None if n == EMPTY or not n else self.read(n) for n in names or ()]
+        return None if not names or names[0] == EMPTY or not names[0] else self.read(names[0])
+
+    def _results(self, op: Op, made: Instruction, schema: Schema) -> None:
         in_place: set[int] = set()
         for at, result in enumerate(schema.results):
             names = op.outputs.get(result.name) or ()
             if not names and result.updates is not None:
-                count = _protect(made, schema, result.updates, count)
+                self._protect(made, schema, result.updates)
             outs: list[Value | None] = []
             for position, name in enumerate(names):
                 if name == EMPTY or not name:
                     outs.append(None)
                     continue
-                variable = block.find(name)
-                value = Value(name, count, False, False, variable)
-                count += 1
+                variable = self.block.find(name)
+                value = self.new(name, variable)
                 if result.updates is not None:
                     operand_at = next(i for i, o in enumerate(schema.operands) if o.name == result.updates)
                     source = made.arguments[operand_at]
@@ -191,15 +186,34 @@ def lower(block: Block, fetches: Sequence[str]) -> Lowered:
                             source[position] = value
                         else:
                             made.arguments[operand_at] = value
-                if variable is not None and variable.persistable and not value.persistable:
-                    place = Value(name, count, True, False, variable)
-                    count += 1
-                    made.stores.append((place, value))
-                    current[name] = place
-                else:
-                    current[name] = value
+                self.write(made, name, value)
                 outs.append(value)
             made.results.append(outs if result.many else outs[0] if outs else None)
         made.in_place = frozenset(in_place)
-        instructions.append(made)
-    return Lowered(instructions, feeds, persistables, [read(n) for n in fetches])
+
+    def write(self, made: Instruction, name: str, value: Value) -> None:
+        """Let a name have a new value, which is stored where the variable lives in the scope."""
+        variable = value.variable
+        if variable is not None and variable.persistable and not value.persistable and not self.region:
+            place = self.new(name, variable, persistable=True)
+            made.stores.append((place, value))
+            self.current[name] = place
+        else:
+            self.current[name] = value
+
+    def _protect(self, i: Instruction, schema: Schema, operand: str) -> None:
+        """Let the kernel change a copy of an operand that it updates, where the op names no result for that."""
+        at = next(k for k, o in enumerate(schema.operands) if o.name == operand)
+        given = i.arguments[at]
+        copies: list[Value | None] = []
+        for one in given if isinstance(given, list) else [given]:
+            copy = None if one is None else self.new(one.name, one.variable)
+            if one is not None and copy is not None:
+                i.copies.append((copy, one))
+            copies.append(copy)
+        i.arguments[at] = copies if isinstance(given, list) else copies[0]
+
+
+def lower(block: Block, fetches: Sequence[str]) -> Lowered:
+    """The instructions of a block. Raises `ExecutionError` for an operator that is not known, or a name that nothing describes."""
+    return Lowering(block).run(fetches)

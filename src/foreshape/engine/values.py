@@ -21,41 +21,62 @@ class LoDTensor:
         FeedError: negative lengths, levels that do not fit together, or lengths that are not the number of rows.
     """
 
-    __slots__ = ("data", "sequence_lengths")
+    __slots__ = ("_lengths", "_offsets", "data")
 
-    def __init__(self, data: Any, sequence_lengths: Sequence[Sequence[int]]) -> None:
+    def __init__(self, data: Any, sequence_lengths: Sequence[Any]) -> None:
         import numpy
 
         self.data = numpy.asarray(data)
         try:
-            self.sequence_lengths = [[operator.index(n) for n in level] for level in sequence_lengths]
-        except TypeError:
+            self._lengths = [_whole_numbers(level) for level in sequence_lengths]
+        except (TypeError, ValueError, OverflowError):
             raise FeedError("sequence_lengths is a list of levels, each a list of whole numbers, as [[3, 1, 2]]") from None
+        self._offsets: Any = None
         if self.data.ndim < 1:
             raise FeedError("a ragged tensor needs at least the dim of its rows")
-        for at, level in enumerate(self.sequence_lengths):
-            if any(n < 0 for n in level):
-                raise FeedError(f"sequence lengths must be at least 0; level {at} has {min(level)}")
-            last = at + 1 == len(self.sequence_lengths)
-            below = len(self.data) if last else len(self.sequence_lengths[at + 1])
-            if sum(level) != below:
+        for at, level in enumerate(self._lengths):
+            if len(level) and int(level.min()) < 0:
+                raise FeedError(f"sequence lengths must be at least 0; level {at} has {int(level.min())}")
+            last = at + 1 == len(self._lengths)
+            below = len(self.data) if last else len(self._lengths[at + 1])
+            total = int(level.sum()) if len(level) and int(level.max()) <= below else sum(level.tolist())  # the first may wrap around
+            if total != below:
                 what = "rows" if last else f"sequences of level {at + 1}"
-                raise FeedError(f"the lengths of level {at} sum to {sum(level)}, and there are {below} {what}")
+                raise FeedError(f"the lengths of level {at} sum to {total}, and there are {below} {what}")
+
+    @staticmethod
+    def of_offsets(data: Any, offsets: Any) -> LoDTensor:
+        """The rows ``data`` with the engine's offsets, which are known to fit."""
+        out = object.__new__(LoDTensor)
+        out.data = data
+        out._lengths = [level.diff().cpu().numpy() for level in offsets.levels]
+        out._offsets = offsets
+        return out
+
+    @property
+    def sequence_lengths(self) -> list[list[int]]:
+        """For each level the lengths of its sequences."""
+        return [level.tolist() for level in self._lengths]
 
     @property
     def lod_level(self) -> int:
-        return len(self.sequence_lengths)
+        return len(self._lengths)
 
     def offsets(self) -> list[list[int]]:
         """The same as offsets: for each level a list that begins with 0."""
-        out: list[list[int]] = []
-        for level in self.sequence_lengths:
-            at, offsets = 0, [0]
-            for n in level:
-                at += n
-                offsets.append(at)
-            out.append(offsets)
-        return out
+        import numpy
+
+        return [[0, *numpy.cumsum(level).tolist()] for level in self._lengths]
+
+    def offsets_on(self, device: Any) -> Any:
+        """The offsets as the engine's kernels take them; made once, and on a device other than the CPU where that is given."""
+        if self._offsets is None or self._offsets.levels[0].device != (device or self._offsets.levels[0].device):
+            from foreshape.engine.scope import to_tensor
+            from foreshape.ops.offsets import Offsets
+
+            levels = [to_tensor(level) for level in self._lengths]
+            self._offsets = Offsets.of_lengths(*(levels if device is None else [level.to(device) for level in levels]))
+        return self._offsets
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy
@@ -64,6 +85,16 @@ class LoDTensor:
 
     def __repr__(self) -> str:
         return f"LoDTensor({self.data!r}, {self.sequence_lengths!r})"
+
+
+def _whole_numbers(level: Any) -> Any:
+    """The lengths of one level as int64. Raises `TypeError` where they are something else."""
+    import numpy
+
+    given = numpy.asarray(level)
+    if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
+        given = numpy.array([operator.index(n) for n in level], dtype=numpy.int64)
+    return given.astype(numpy.int64)
 
 
 class SelectedRows:

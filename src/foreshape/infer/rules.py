@@ -20,7 +20,7 @@ _CACHE_LIMIT = 2048
 class Answer(NamedTuple):
     """What the rules say: a spec, a tuple of specs or None for each result slot, and the conditions they left open.
 
-    ``unknown``: the placeholders in the results for sizes that only the run tells (see `named_after`).
+    ``unknown``: the placeholders in the results for sizes that only the run tells, and for new offsets (see `named_after`).
     """
 
     results: tuple[Slot, ...]
@@ -79,6 +79,8 @@ def _placeholders(results: tuple[Slot, ...]) -> tuple[str, ...]:
                     for size in sizes or ():
                         if not isinstance(size, int):
                             names.update(n for n in symbols_of(size) if n.startswith(PLACEHOLDER))
+                if spec.lod is not None and spec.lod.source.startswith(PLACEHOLDER):
+                    names.add(spec.lod.source)
     return tuple(sorted(names))
 
 
@@ -167,7 +169,8 @@ def _replaced(spec: Spec, values: Mapping[str, Size]) -> Spec:
 
     lod = spec.lod
     if lod is not None:
-        lod = Lod(lod.source, each(lod.counts) or ())
+        source = str(values.get(lod.source, lod.source)) if lod.source.startswith(PLACEHOLDER) else lod.source
+        lod = Lod(source, each(lod.counts) or ())
     return Spec(spec.kind, spec.dtype, each(spec.dims), lod, each(spec.value))
 
 

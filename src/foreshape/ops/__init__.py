@@ -25,6 +25,7 @@ from foreshape.ops.fields import (
     result,
     sample,
 )
+from foreshape.ops.offsets import Offsets
 from foreshape.ops.operator import Attributes, Operator, all_operators, find, get
 from foreshape.ops.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, unknown_size
 from foreshape.ops.torch_proxy import F, aten, torch
@@ -45,6 +46,7 @@ __all__ = [
     "AttrType",
     "Attributes",
     "F",
+    "Offsets",
     "Operator",
     "Spec",
     "all_operators",

@@ -69,7 +69,7 @@ class Operand:
 @dataclass(frozen=True, slots=True)
 class Result:
     """An output slot. ``may_share``: the operand whose memory it may take over; ``view_of``: the operand it is a view of;
-    ``updates``: the operand that it is, changed in place."""
+    ``updates``: the operand that it is, changed in place; ``new_offsets``: its kernel gives the offsets of its rows too."""
 
     doc: str
     many: bool
@@ -77,6 +77,7 @@ class Result:
     may_share: str | None
     view_of: str | None
     updates: str | None
+    new_offsets: bool = False
     name: str = ""
 
 
@@ -122,9 +123,15 @@ def result(
     may_share: str | None = None,
     view_of: str | None = None,
     updates: str | None = None,
+    new_offsets: bool = False,
 ) -> Any:
-    """Declare an output slot of an operator; the class attribute's name is the slot's."""
-    return Result(doc, many, optional, may_share, view_of, updates)
+    """Declare an output slot of an operator; the class attribute's name is the slot's.
+
+    Args:
+        new_offsets: the result may be ragged with offsets that no operand has (its rule gives it a `new_lod`). After its results
+            the kernel returns one `Offsets` for each such slot, in the schema's order (None where the rule shared an operand's).
+    """
+    return Result(doc, many, optional, may_share, view_of, updates, new_offsets)
 
 
 def attribute(
@@ -214,6 +221,13 @@ class Value:
     distinct: bool = False
     data: Any = None
     """The exact numbers, where random ones will not do."""
+    lengths: tuple[tuple[int, ...], ...] = ()
+    """Where ragged: for each level, outermost first, the lengths of its sequences."""
+
+    def ragged(self, *lengths: Sequence[int]) -> Value:
+        """The same rows grouped into sequences: for each level, outermost first, their lengths; those of the last level sum to
+        the first dim."""
+        return replace(self, lengths=tuple(tuple(level) for level in lengths))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from foreshape.ops.require import RuleError
 from foreshape.spec import ANY, FLOATING, LOD_TENSOR, Kind, Spec
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "gradient_ops", "work"})
-_SETTINGS = frozenset({"type", "samples", "rejects", "gradient", "abstract", "sub_blocks", "side_effects", "random", "described_results"})
+_SETTINGS = frozenset({"type", "samples", "rejects", "gradient", "abstract", "sub_blocks", "side_effects", "random", "described_results", "accumulates"})
 _CACHE_LIMIT = 4096
 _LONG = 256
 """A value with more elements than this is not kept for the next op with the same."""
@@ -63,7 +63,8 @@ class Operator:
     ``infer_shape(self, <slots>)``
         from the operands' specs (None where absent, a tuple for a list) to the results' specs; pure.
     ``kernel(self, <slots>)``
-        from torch tensors to torch tensors; a keyword-only ``wants`` receives which results somebody needs.
+        from torch tensors to torch tensors. A keyword-only ``wants`` receives which results somebody needs; a keyword-only
+        ``offsets`` one entry per slot: the `Offsets` of a ragged operand, None of a dense one, a list for a list.
     ``group_kernel(self, <slots>)``
         of an update, where there is one: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
@@ -94,7 +95,11 @@ class Operator:
     random: ClassVar[bool] = False
     described_results: ClassVar[bool] = False
     """Whether its results are what their variables say, as those of feed are, and no rule gives them."""
+    accumulates: ClassVar[tuple[str, ...]] = ()
+    """Result slots whose variables' old values it takes in, as an array of which one element is written: the kernel has a
+    keyword-only ``before``, a list with those values (None where there is none), and may change them in place."""
     kernel_wants: ClassVar[bool] = False
+    kernel_offsets: ClassVar[bool] = False
     _instances: ClassVar[dict[Any, Operator]]
     _described: ClassVar[dict[Any, Attributes]]
 
@@ -373,13 +378,19 @@ def _define(cls: type[Operator]) -> None:
         _check_parameters(function, names, f"{where}: {hook}")
     if cls.infer_var_type is not Operator.infer_var_type:
         _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
-    cls.kernel_wants = "wants" in inspect.signature(cls.kernel).parameters
+    _note_keywords(cls, cls.kernel)
     if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
         raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, "
                           "NOT_DIFFERENTIABLE or NOT_WRITTEN")  # fmt: skip
     register(cls)
     if isinstance(cls.gradient, Gradient):
         cls.grad_class = _gradient_class(cls, cls.gradient, where)
+
+
+def _note_keywords(cls: type[Operator], kernel: Callable[..., Any]) -> None:
+    parameters = inspect.signature(kernel).parameters
+    cls.kernel_wants = "wants" in parameters
+    cls.kernel_offsets = "offsets" in parameters
 
 
 def register(cls: type[Operator]) -> None:
@@ -435,7 +446,7 @@ def _gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type
             raise SchemaError(f"{where}: its gradient gives {name}, which is not the gradient of an operand")
         if declared.infer is None and base not in declared.takes and name not in declared.like:
             raise SchemaError(f"{where}: its gradient gives {name}; take {base}, or say with like= what it is shaped like")
-        gives.append(Result("", operands[base].many, True, declared.may_share.get(name), declared.view_of.get(name), None, name))
+        gives.append(Result("", operands[base].many, True, declared.may_share.get(name), declared.view_of.get(name), None, name=name))
     kernel = declared.kernel
     count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(kernel).parameters.values()) - 1
     if count != len(takes):
@@ -459,7 +470,7 @@ def _gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type
     made.abstract = False
     made.schema = Schema(takes, gives, list(schema.attributes.values()))
     made.forward_class = cls
-    made.kernel_wants = "wants" in inspect.signature(kernel).parameters
+    _note_keywords(made, kernel)
     register(made)
     return made
 

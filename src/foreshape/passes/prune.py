@@ -88,39 +88,15 @@ def _needed(block: Block, wanted: Sequence[str], fed: Sequence[str]) -> tuple[li
     needed = set(wanted) - available
     kept: list[Op] = []
     for op in reversed(block.ops):
-        inner = op.sub_block_indices()
-        reads, writes = set(op.input_names()), set(op.output_names())
-        for index in inner:
-            inner_reads, inner_writes = _outer_names(block.program.blocks[index])
-            reads |= inner_reads
-            writes |= inner_writes
+        reads, writes = op.all_reads(), op.all_writes()
         if not writes & needed:
             continue
         kept.append(op)
-        if not inner:  # a block may run not at all, so that what was there before is still needed
+        if not op.sub_block_indices():  # a block may run not at all, so that what was there before is still needed
             needed -= writes
         needed |= reads - available
     kept.reverse()
     return kept, needed
-
-
-def _outer_names(block: Block) -> tuple[set[str], set[str]]:
-    """What a block, and the blocks within it, read and write of the blocks around it."""
-    reads: set[str] = set()
-    writes: set[str] = set()
-    pending = [block]
-    seen: set[int] = set()
-    while pending:
-        one = pending.pop()
-        if one.idx in seen:
-            continue
-        seen.add(one.idx)
-        for op in one.ops:
-            reads.update(n for n in op.input_names() if n not in one.vars)
-            writes.update(n for n in op.output_names() if n not in one.vars)
-            pending += [block.program.blocks[i] for i in op.sub_block_indices()]
-    own = {n for i in seen for n in block.program.blocks[i].vars}
-    return reads - own, writes - own
 
 
 def _check_inputs(block: Block, inputs: set[str], wanted: Sequence[str]) -> None:

@@ -57,6 +57,15 @@ class Block:
             raise SchemaError(f"there is no variable {name!r} in block {self.idx} or its parents")
         return found
 
+    def outer_names(self) -> tuple[set[str], set[str]]:
+        """What this block, and the blocks within it, read and write of the blocks around it."""
+        reads: set[str] = set()
+        writes: set[str] = set()
+        for op in self.ops:
+            reads |= op.all_reads()
+            writes |= op.all_writes()
+        return reads - self.vars.keys(), writes - self.vars.keys()
+
     # --- variables
 
     def add_variable(self, variable: Variable) -> None:

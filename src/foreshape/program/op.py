@@ -117,6 +117,23 @@ class Op:
                 if name and name != EMPTY:
                     yield name
 
+    def all_reads(self) -> set[str]:
+        """Every name that it needs to have a value: what it reads, what its blocks read from outside, what its results add to."""
+        out = set(self.input_names())
+        for index in self.attributes.sub_blocks:
+            out |= self.block.program.blocks[index].outer_names()[0]
+        operator = self.operator
+        if operator is not None:
+            out.update(n for slot in operator.accumulates for n in self._outputs.get(slot, ()))
+        return out
+
+    def all_writes(self) -> set[str]:
+        """Every name that it, or a block that it runs, writes."""
+        out = set(self.output_names())
+        for index in self.attributes.sub_blocks:
+            out |= self.block.program.blocks[index].outer_names()[1]
+        return out
+
     def input_variables(self) -> Iterator[Variable]:
         """Every variable that it reads and that its block can see."""
         for name in self.input_names():

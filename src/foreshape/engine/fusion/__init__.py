@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from foreshape.engine.fusion import alias, bias, classification, constant, convolution, linear, rectifier, update
 from foreshape.engine.fusion.graph import Graph
-from foreshape.engine.lower import Lowered
+from foreshape.engine.instruction import Lowered
 
 REWRITES = (constant, alias, bias, classification, linear, convolution, rectifier, update)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.engine.fusion.graph import Graph, dims_of
-from foreshape.engine.lower import Value
+from foreshape.engine.instruction import Value
 
 
 def apply(graph: Graph) -> bool:

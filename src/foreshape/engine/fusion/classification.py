@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.engine.lower import Argument, Instruction, Value
+from foreshape.engine.instruction import Argument, Instruction, Value
 from foreshape.ops.torch_proxy import aten, torch
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.engine.fusion.graph import Graph, dims_of, fused
-from foreshape.engine.lower import Value
+from foreshape.engine.instruction import Value
 from foreshape.ops.torch_proxy import torch
 
 MAX_ELEMENTS = 1024

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.engine.lower import Argument, Instruction, Value
+from foreshape.engine.instruction import Argument, Instruction, Value
 from foreshape.ops.torch_proxy import aten, torch
 
 _TYPES = ("conv2d", "depthwise_conv2d")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.engine.fusion.graph import Graph, fused
-from foreshape.engine.lower import Instruction, Value
+from foreshape.engine.instruction import Instruction, Value
 from foreshape.ops.torch_proxy import aten
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foreshape.engine.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.engine.fusion.linear import choice, elements_for_onednn
-from foreshape.engine.lower import Instruction, Value
+from foreshape.engine.instruction import Instruction, Value
 from foreshape.ops import products
 from foreshape.spec import LOD_TENSOR
 

@@ -1,0 +1,105 @@
+"""What a step is made of: values, each written once, and the kernel calls that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from foreshape.program import Op, Variable
+
+
+@dataclass(slots=True, eq=False)
+class Value:
+    """One value of a step: written once. ``name`` is its variable's; ``persistable`` ones live in the scope.
+
+    ``lod`` is the value that holds the offsets of its rows, where it is ragged; ``source`` the name that its spec has for them.
+    ``levels`` is not 0 of a value that holds offsets itself.
+    """
+
+    name: str
+    index: int
+    persistable: bool = False
+    feed: bool = False
+    variable: Variable | None = None
+    lod: Value | None = None
+    source: str = ""
+    levels: int = 0
+
+    def __repr__(self) -> str:
+        return f"{'p' if self.persistable else 'o' if self.levels else 'f' if self.feed else 'v'}{self.index}"
+
+
+Argument = Value | list["Value | None"] | None
+
+
+@dataclass(slots=True, eq=False)
+class Instruction:
+    """One kernel call: its arguments by operand, its results by result slot, and which of them somebody reads.
+
+    ``copies``: values that the kernel changes in place and that must be copied first; ``stores``: persistable results that
+    the kernel does not write in place.
+    """
+
+    op: Op
+    kernel: Callable[..., Any]
+    arguments: list[Argument]
+    results: list[Argument]
+    takes_wants: bool = False
+    copies: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
+    stores: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
+    in_place: frozenset[int] = frozenset()
+    """The result slots that the kernel writes into their operands."""
+    expression: str | None = None
+    """Python text that is emitted instead of a call of ``kernel``: ``{0}``, ``{1}`` are the arguments, ``{name}`` a constant."""
+    constants: dict[str, Any] = field(default_factory=dict[str, Any])
+    tag: str = ""
+    """What a rewrite made it, for the rewrites that come after: ``product``, ``weight gradient``."""
+    offsets: list[Argument] | None = None
+    """The offsets of the arguments, by operand, where the kernel asks for them."""
+    before: list[Value | None] | None = None
+    """What the variables of accumulating results held before."""
+
+    def reads(self) -> list[Value]:
+        out = values_of(self.arguments)
+        if self.offsets is not None:
+            out += values_of(self.offsets)
+        if self.before is not None:
+            out += values_of([self.before])
+        return out
+
+    def writes(self) -> list[Value]:
+        return values_of(self.results)
+
+
+def values_of(arguments: Sequence[Argument]) -> list[Value]:
+    """All values in some arguments."""
+    out: list[Value] = []
+    for a in arguments:
+        if isinstance(a, list):
+            out.extend(v for v in a if v is not None)
+        elif a is not None:
+            out.append(a)
+    return out
+
+
+@dataclass(slots=True)
+class Lowered:
+    """A pruned block as instructions, with the values that come in and go out."""
+
+    instructions: list[Instruction]
+    feeds: list[Value]
+    persistables: list[Value]
+    fetches: list[Value]
+    derived: list[tuple[str, Value, Callable[[Any], Any]]] = field(default_factory=list[tuple[str, Value, Callable[[Any], Any]]])
+    """Names for what is made of a persistable once, when the step is bound: a transposed view of a weight."""
+    prologue: list[str] = field(default_factory=list[str])
+    """Statements that stand before all others."""
+
+    def parameters(self) -> list[Value]:
+        """What the step is called with: the feeds, then the offsets of those that are ragged."""
+        return self.feeds + [v.lod for v in self.feeds if v.lod is not None]
+
+    def returns(self) -> list[Value]:
+        """What the step returns: the fetches, then the offsets of those that are ragged."""
+        return self.fetches + [v.lod for v in self.fetches if v.lod is not None]
