@@ -1,0 +1,51 @@
+"""`TensorArray`: the run-time value of a LOD_TENSOR_ARRAY variable, a list of tensors that grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.ops.offsets import Offsets
+
+MAX_LENGTH = 1 << 24
+"""The most elements: a position past this is an index gone wrong."""
+
+
+class TensorArray:
+    """Elements by position, each with its offsets where it is ragged (else None). A position that nothing was written to is None."""
+
+    __slots__ = ("offsets", "tensors")
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor | None] = []
+        self.offsets: list[Offsets | None] = []
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def write(self, at: int, tensor: Tensor, offsets: Offsets | None = None) -> None:
+        """Set the element at a position, and lengthen the array to it. Raises `ExecutionError` for a position that cannot be."""
+        if not 0 <= at < MAX_LENGTH:
+            raise ExecutionError(f"a position in an array must be from 0 to {MAX_LENGTH - 1}; seen {at}")
+        missing = at + 1 - len(self.tensors)
+        if missing > 0:
+            self.tensors += [None] * missing
+            self.offsets += [None] * missing
+        self.tensors[at], self.offsets[at] = tensor, offsets
+
+    def read(self, at: int) -> tuple[Tensor, Offsets | None]:
+        """The element at a position. Raises `ExecutionError` where nothing was written."""
+        tensor = self.tensors[at] if 0 <= at < len(self.tensors) else None
+        if tensor is None:
+            raise ExecutionError(f"nothing was written at position {at} of this array; it has {len(self.tensors)} positions")
+        return tensor, self.offsets[at]
+
+    def copy(self) -> TensorArray:
+        """The same elements in another array."""
+        out = TensorArray()
+        out.tensors, out.offsets = list(self.tensors), list(self.offsets)
+        return out
