@@ -1,22 +1,278 @@
-"""From what users have as ragged data to a `LoDTensor`."""
+"""From what users have as ragged data to a `LoDTensor`: lists, torch nested tensors, Arrow and awkward columns.
+
+Whatever is fed becomes packed rows and, for each level, the lengths of its sequences. Columns bring their offsets as arrays, so
+that nothing is done element by element; of lists, whose sequences are Python objects, each sequence is looked at once.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, NoReturn
 
-from foreshape.engine.values import LoDTensor
+from foreshape.engine.columns import column_of
+from foreshape.engine.scope import to_tensor
+from foreshape.engine.values import LoDTensor, SelectedRows, is_masked
 from foreshape.errors import FeedError
-from foreshape.spec import Spec
+from foreshape.ops.torch_proxy import torch
+from foreshape.spec import DType, Spec
+
+_FAMILY = {"i": "int", "u": "int", "f": "float", "b": "bool"}
 
 
 def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     """What was fed for the ragged variable ``name``, as a `LoDTensor` with as many levels as ``spec`` has.
 
+    Taken are a `LoDTensor`; a list of sequences (of lists of them, for two levels), each an array or tensor ``[length, *row]`` or
+    a list of rows; a torch nested tensor; a list column of Arrow or awkward. Of a variable whose rows end in a dim of 1, as ids
+    ``[words, 1]``, that dim may be left out.
+
     Raises:
-        FeedError: it is not ragged, or has another number of levels.
+        FeedError: it is not ragged, has another number of levels, or rows of other dims.
     """
-    if not isinstance(given, LoDTensor):
-        raise FeedError(f"{name} is ragged, {spec.text()}; feed a LoDTensor(data, sequence_lengths)")
-    if given.lod_level != spec.lod_level:
-        raise FeedError(f"{name} has {spec.lod_level} levels of sequences; fed are {given.lod_level}")
-    return given
+    levels = spec.lod_level
+    if isinstance(given, LoDTensor):
+        if given.lod_level != levels:
+            raise FeedError(f"{name} has {levels} levels of sequences; fed are {given.lod_level}")
+        if _lacks_last(given.data.shape, spec):
+            given = given.with_data(given.data[..., None])
+        return given
+    if type(given).__module__.partition(".")[0] == "torch" and getattr(given, "is_nested", False):
+        data, lengths = _of_nested(name, given, spec)
+    elif _is_list(given) or _is_array_of_objects(given):
+        data, lengths = _Lists(name, spec).packed(given)
+    else:
+        column = column_of(name, given, levels)
+        if column is None:
+            seen = "sparse rows were fed" if isinstance(given, SelectedRows) else f"{type(given).__name__}{_dims_of(given)} was fed"
+            raise FeedError(
+                f"{name} is ragged, {spec.text()}: feed a LoDTensor(data, sequence_lengths), a {_nesting(levels)} of arrays, a nested tensor "
+                f"or a list column; {seen}"
+            )
+        data, lengths = _with_rows(name, *column, spec), column[1]
+    if _lacks_last(data.shape, spec):
+        data = data[..., None]
+    return LoDTensor.of_lengths(data, lengths)
+
+
+def _lacks_last(shape: Sequence[int], spec: Spec) -> bool:
+    """Whether only the last dim of 1, which ids have, is missing from packed rows."""
+    dims = spec.known_dims
+    return len(shape) + 1 == len(dims) and len(dims) > 1 and dims[-1] == 1
+
+
+def _dims_of(given: Any) -> str:
+    shape: Any = getattr(given, "shape", None)
+    return f" of shape {shape}" if shape.__class__.__name__ in ("tuple", "Size") else ""
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, (list, tuple))
+
+
+def _is_array_of_objects(given: Any) -> bool:
+    return getattr(getattr(given, "dtype", None), "kind", "") == "O" and len(given.shape) == 1
+
+
+def _nesting(levels: int) -> str:
+    return "list" + " of lists" * (levels - 1)
+
+
+def _row_text(spec: Spec) -> str:
+    return "".join(f", {d}" for d in spec.known_dims[1:])
+
+
+# --- torch nested tensors
+
+
+def _of_nested(name: str, given: Any, spec: Spec) -> tuple[Any, list[Any]]:
+    if spec.lod_level != 1:
+        raise FeedError(f"{name} has {spec.lod_level} levels of sequences; fed is a nested tensor, which has 1")
+    if given.layout is torch.jagged:
+        if given.dim() < 2 or isinstance(given.shape[1], int):
+            raise FeedError(f"{name}: the ragged dim of a nested tensor must be dim 1; fed is {list(given.shape)}")
+        offsets, counts = given.offsets(), given.lengths()
+        if counts is None:
+            return given.values().detach(), [offsets.diff()]
+        starts = offsets[: len(counts)]  # with holes between the sequences
+        packed = torch.repeat_interleave(starts - counts.cumsum(0) + counts, counts) + torch.arange(int(counts.sum()), device=counts.device)
+        return given.values().detach().index_select(0, packed), [counts]
+    if given.size(0) == 0:  # it has no dims then
+        return _no_rows(name, spec), [torch.zeros(0, dtype=torch.int64)]
+    sizes = given._nested_tensor_size()
+    rows, row = sizes[:, 0], sizes[0, 1:]
+    if not bool((sizes[:, 1:] == row).all()):
+        seen = ", ".join(map(str, sizes.tolist()[:8]))
+        raise FeedError(f"{name} must have rows [{_row_text(spec)[2:]}]; the parts of the nested tensor differ in more than dim 0: {seen}")
+    packed = given.detach().contiguous().values()
+    return packed.reshape(int(rows.sum()), *row.tolist()), [rows]
+
+
+# --- lists
+
+
+class _Lists:
+    """Packs nested lists for one variable."""
+
+    def __init__(self, name: str, spec: Spec) -> None:
+        self.name, self.spec, self.levels = name, spec, spec.lod_level
+        self.of: DType = spec.known_dtype
+
+    def packed(self, given: Any) -> tuple[Any, list[Any]]:
+        """The rows, and for each level the lengths."""
+        import numpy
+
+        lengths: list[Any] = []
+        parts: Sequence[Any] = given
+        for _ in range(1, self.levels):
+            if not all(_is_list(p) or _is_array_of_objects(p) for p in parts):
+                at = next(k for k, p in enumerate(parts) if not (_is_list(p) or _is_array_of_objects(p)))
+                self.refuse(lengths, at, parts[at], f"a list, since {self.name} has {self.levels} levels of sequences (a {_nesting(self.levels)} of arrays)")
+            lengths.append(numpy.fromiter(map(len, parts), numpy.int64, len(parts)))
+            parts = list(chain.from_iterable(parts))
+        quick = self._of_numbers(parts)
+        if quick is not None:
+            rows = quick
+            counts = map(len, parts)
+        else:
+            arrays = [self._sequence(lengths, at, p) for at, p in enumerate(parts)]
+            rows = self._joined(lengths, arrays)
+            counts = (0 if a is None else a.shape[0] for a in arrays)
+        lengths.append(numpy.fromiter(counts, numpy.int64, len(parts)))
+        return rows, lengths
+
+    def _of_numbers(self, parts: Sequence[Any]) -> Any:
+        """The rows where all sequences are lists of plain numbers, made in one piece; None where they are not."""
+        import numpy
+
+        dims = self.spec.known_dims
+        if len(dims) > 2 or (len(dims) == 2 and dims[1] != 1) or not parts or not all(type(p) in (list, tuple) for p in parts):
+            return None
+        flat = list(chain.from_iterable(parts))
+        if not flat or not {int, float, bool}.issuperset(set(map(type, flat))):
+            return None
+        made = self._numbers(numpy.array(flat))
+        return made
+
+    def _numbers(self, array: Any) -> Any:
+        """Python's numbers, which have no size, in the variable's type; None where that is not exact by kind."""
+        import numpy
+
+        if not self.of.numpy_name or (array.dtype.kind not in "iufb" and array.size):
+            return None
+        wanted = numpy.dtype(self.of.numpy_name)
+        kind = array.dtype.kind
+        if not array.size or _FAMILY[kind] == self.of.family == "float" or (kind in "iu" and self.of.is_floating) or kind == wanted.kind == "b":
+            return array.astype(wanted)
+        if kind in "iu" and self.of.is_integer:
+            info = numpy.iinfo(wanted)
+            return array.astype(wanted) if info.min <= int(array.min()) and int(array.max()) <= info.max else None
+        return None
+
+    def _sequence(self, lengths: list[Any], at: int, given: Any) -> Any:
+        """One innermost sequence as an array or tensor ``[length, *row]``; None for an empty list, which tells nothing of its rows."""
+        import numpy
+
+        dims = self.spec.known_dims
+        if isinstance(given, torch.Tensor) and not given.is_nested:
+            array = given.detach()
+        else:
+            if is_masked(given):
+                self.refuse(lengths, at, None, "an array without masked elements, which have no value: use .filled(...)")
+            try:
+                array: Any = numpy.asarray(given)
+            except (TypeError, ValueError):
+                array = numpy.empty((), dtype=object)
+            if array.dtype.kind not in "iufb" and not (array.dtype.kind == "V" and array.dtype.name == "bfloat16"):
+                self.refuse(lengths, at, given)
+            if _is_list(given):
+                if not len(given):
+                    return None
+                made = self._numbers(array) if all(not hasattr(x, "dtype") for x in given) else array
+                array = array if made is None else made
+        if _lacks_last(array.shape, self.spec):
+            array = array[..., None]
+        fits = len(array.shape) == len(dims) and all(not isinstance(d, int) or d == s for d, s in zip(dims[1:], array.shape[1:], strict=True))
+        if not fits:
+            self.refuse(lengths, at, array)
+        return array
+
+    def _joined(self, lengths: list[Any], arrays: list[Any]) -> Any:
+        import numpy
+
+        told = [a for a in arrays if a is not None]
+        if not told:
+            return _no_rows(self.name, self.spec)
+        filled = [a for a in told if a.shape[0]] or told[:1]
+        first = filled[0]
+        for at, a in enumerate(arrays):
+            if a is not None and a.shape[0] and tuple(a.shape[1:]) != tuple(first.shape[1:]):
+                self.refuse(lengths, at, a, f"[length{''.join(f', {d}' for d in first.shape[1:])}], as the sequences before it")
+        if any(isinstance(a, torch.Tensor) for a in filled):
+            tensors = [to_tensor(a) for a in filled]
+            families = {(t.is_floating_point(), t.dtype is torch.bool) for t in tensors}
+            devices = {t.device for t in tensors}
+            if len(families) > 1 or len(devices) > 1:
+                raise FeedError(f"{self.name}: all sequences must be of one kind of number, on one device; seen are {sorted({str(t.dtype) for t in tensors})} "
+                                f"on {sorted(map(str, devices))}")  # fmt: skip
+            return torch.cat(tensors)
+        kinds = {a.dtype.kind for a in filled}
+        if len({_FAMILY.get(k, k) for k in kinds}) > 1:
+            raise FeedError(f"{self.name}: all sequences must be of one kind of number; seen are {', '.join(sorted({a.dtype.name for a in filled}))}")
+        return numpy.concatenate(filled)
+
+    def refuse(self, lengths: list[Any], at: int, seen: Any, required: str | None = None) -> NoReturn:
+        """Refuse the part number ``at`` of the level after those in ``lengths``."""
+        index = [at]
+        for level in reversed(lengths):
+            above = int(level.cumsum().searchsorted(index[0], side="right"))
+            index[0] -= int(level[:above].sum())
+            index.insert(0, above)
+        place = self.name + "".join(f"[{i}]" for i in index)
+        words = required or f"one sequence of {self.spec.text()}, [length{_row_text(self.spec)}]"
+        raise FeedError(f"{place} must be {words}" + ("" if seen is None else f"; seen {_seen(seen)}"))
+
+
+def _seen(given: Any) -> str:
+    shape = getattr(given, "shape", None)
+    if shape is not None and len(shape):
+        return f"{getattr(given, 'dtype', '')} {list(shape)}".strip()
+    if _is_list(given):
+        return f"a list of {len(given)} that is no array: {_shown(given)}"
+    return _shown(given)
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _no_rows(name: str, spec: Spec) -> Any:
+    """Rows of which there are none. Their dims must be described, since nothing else tells them."""
+    import numpy
+
+    row = spec.known_dims[1:]
+    if not all(isinstance(d, int) for d in row):
+        raise FeedError(f"{name} is {spec.text()}, and no sequences were fed, so that nothing tells the size of a row: feed LoDTensor(zeros of [0, ...], ...)")
+    return numpy.zeros((0, *row), dtype=spec.known_dtype.numpy_name or "float32")  # pyright: ignore[reportArgumentType]
+
+
+# --- columns
+
+
+def _with_rows(name: str, values: Any, lengths: list[Any], inner: list[Any], spec: Spec) -> Any:
+    """The flat values of a column as rows: list levels below the sequences (``inner``) are dims of the rows, and must be even."""
+    row = spec.known_dims[1:]
+    if values.size == 0 and (values.dtype.kind == "b" or len(values.shape) + len(inner) <= len(row)):
+        return _no_rows(name, spec)  # of nothing a column may know neither type nor dims
+    rows = len(inner[0]) if inner else len(values)
+    sizes: list[int] = []
+    for depth, counts in enumerate(inner):
+        size = int(counts[0]) if len(counts) else (row[depth] if depth < len(row) and isinstance(row[depth], int) else 0)
+        if len(counts) and not bool((counts == size).all()):
+            at = int((counts != size).argmax())
+            depth = depth + 1 + len(lengths)
+            raise FeedError(f"{name} must have rows [{_row_text(spec)[2:]}]; the lists of the column at depth {depth} have {size} elements "
+                            f"and, number {at}, {int(counts[at])}")  # fmt: skip
+        sizes.append(int(size))
+    return values.reshape(rows, *sizes, *values.shape[1:])

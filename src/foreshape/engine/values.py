@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from foreshape.errors import FeedError
@@ -24,16 +25,12 @@ class LoDTensor:
     __slots__ = ("_lengths", "_offsets", "data")
 
     def __init__(self, data: Any, sequence_lengths: Sequence[Any]) -> None:
-        import numpy
-
-        self.data = numpy.asarray(data)
+        self.data = _array(data)
         try:
             self._lengths = [_whole_numbers(level) for level in sequence_lengths]
         except (TypeError, ValueError, OverflowError):
             raise FeedError("sequence_lengths is a list of levels, each a list of whole numbers, as [[3, 1, 2]]") from None
         self._offsets: Any = None
-        if self.data.ndim < 1:
-            raise FeedError("a ragged tensor needs at least the dim of its rows")
         for at, level in enumerate(self._lengths):
             if len(level) and int(level.min()) < 0:
                 raise FeedError(f"sequence lengths must be at least 0; level {at} has {int(level.min())}")
@@ -43,6 +40,42 @@ class LoDTensor:
             if total != below:
                 what = "rows" if last else f"sequences of level {at + 1}"
                 raise FeedError(f"the lengths of level {at} sum to {total}, and there are {below} {what}")
+
+    @staticmethod
+    def from_offsets(data: Any, offsets: Sequence[Any]) -> LoDTensor:
+        """The rows ``data`` with, for each level, the offsets of its sequences: numbers that rise from 0 to the count of what they
+        divide, ``[[0, 3, 4, 6]]`` for three sequences of 3, 1 and 2 rows.
+
+        Raises:
+            FeedError: offsets that do not begin with 0, that fall, or that end elsewhere.
+        """
+        try:
+            levels = [_whole_numbers(level) for level in offsets]
+        except (TypeError, ValueError, OverflowError):
+            raise FeedError("offsets is a list of levels, each a list of whole numbers, as [[0, 3, 4, 6]]") from None
+        for at, level in enumerate(levels):
+            if not len(level) or int(level[0]) != 0:
+                raise FeedError(f"offsets must begin with 0; those of level {at} " + (f"begin with {int(level[0])}" if len(level) else "are empty"))
+            falls = (level[1:] < level[:-1]).nonzero()[0]  # a difference might wrap around
+            if len(falls):
+                where = int(falls[0])
+                raise FeedError(f"offsets must not fall; those of level {at} go from {int(level[where])} to {int(level[where + 1])}, at {where}")
+        return LoDTensor(data, [level[1:] - level[:-1] for level in levels])
+
+    @staticmethod
+    def of_lengths(data: Any, lengths: Sequence[Any]) -> LoDTensor:
+        """The rows ``data``, an array or a tensor that stays where it is, with the lengths of each level, which are known to fit."""
+        out = object.__new__(LoDTensor)
+        out.data = data
+        out._lengths = [_whole_numbers(level.cpu() if hasattr(level, "cpu") else level) for level in lengths]
+        out._offsets = None
+        return out
+
+    def with_data(self, data: Any) -> LoDTensor:
+        """Other rows, as many, with the same sequences."""
+        out = object.__new__(LoDTensor)
+        out.data, out._lengths, out._offsets = data, self._lengths, self._offsets
+        return out
 
     @staticmethod
     def of_offsets(data: Any, offsets: Any) -> LoDTensor:
@@ -83,8 +116,44 @@ class LoDTensor:
 
         return numpy.array(self.data, dtype=dtype, copy=copy) if copy is not None else numpy.asarray(self.data, dtype=dtype)
 
+    def to_list(self) -> list[Any]:
+        """The sequences as arrays ``[length, *row]``, in as many nested lists as there are levels. They are views of the rows."""
+        parts: Any = self.data
+        for offsets in reversed(self.offsets()):
+            parts = [parts[a:b] for a, b in pairwise(offsets)]
+        return parts if isinstance(parts, list) else list(parts)  # pyright: ignore[reportUnknownVariableType]
+
     def __repr__(self) -> str:
-        return f"LoDTensor({self.data!r}, {self.sequence_lengths!r})"
+        levels = ", ".join(_shortened(level) for level in self._lengths)
+        return f"LoDTensor({self.data.dtype}{list(self.data.shape)}, sequence_lengths=[{levels}],\n{self.data})"
+
+
+def _array(data: Any) -> Any:
+    """Packed rows as an array. Raises `FeedError` for what has none."""
+    import numpy
+
+    if is_masked(data):
+        raise FeedError("a masked array has elements without a value: use .filled(...)")
+    try:
+        array: Any = numpy.asarray(data)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise FeedError(f"the rows of a ragged tensor must be an array; seen {type(data).__name__}: {error}") from None
+    if array.ndim < 1:
+        raise FeedError("a ragged tensor needs at least the dim of its rows")
+    return array
+
+
+def is_masked(given: Any) -> bool:
+    """Whether it is an array with elements that have no value."""
+    return type(given).__name__ == "MaskedArray" and bool(given.mask.any())
+
+
+def _shortened(level: Any, most: int = 12) -> str:
+    """The lengths of a level, as a list; of many the first and the last."""
+    if len(level) <= most:
+        return str(level.tolist())
+    half = most // 2
+    return f"[{', '.join(map(str, level[:half].tolist()))}, ... {len(level) - 2 * half} more ..., {', '.join(map(str, level[-half:].tolist()))}]"
 
 
 def _whole_numbers(level: Any) -> Any:
