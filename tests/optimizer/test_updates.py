@@ -352,5 +352,5 @@ def test_a_row_outside_of_the_table_is_refused() -> None:
             update("adam", start(("Moment1", "Moment2")) | {"Grad": rows})
         for type, names, attrs in (("sgd", (), {}), ("adagrad", ("Moment",), {}), ("adam", ("Moment1", "Moment2"), {"lazy_mode": True})):
             state = start(names)
-            with pytest.raises((IndexError, RuntimeError)):
+            with pytest.raises((IndexError, RuntimeError, ExecutionError)):
                 update(type, state | {"Grad": rows}, **attrs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.errors import ShapeError
+from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable
@@ -31,13 +31,52 @@ def embedding(
     Raises:
         ShapeError: a size that is not two numbers, or a padding_idx that is no row.
     """
+    return _lookup("lookup_table_v2", ids, size, is_sparse, padding_idx, weight, dtype, name, "embedding")
+
+
+def embedding_bag(
+    ids: Variable, size: Sequence[int], mode: str = "sum", padding_idx: int | None = None, is_sparse: bool = True, *, weight: Any = None,
+    dtype: Any = "fp32", name: str | None = None,
+) -> Variable:  # fmt: skip
+    """The sum (or mean) of the rows of a table that each example's ids name: a lookup and a sum, which the engine runs as one kernel.
+
+    Args:
+        ids: row numbers (int32, int64): dense ``[batch, n]``, or ragged ``[words]`` or ``[words, 1]``, one bag per innermost sequence.
+        size: ``[rows, width]`` of the table.
+        mode: "sum", "mean", or of ragged ids also "sqrt", the sum over the root of the length. An empty sequence gives zeros.
+        padding_idx: a row number that adds zeros and is not trained, but counts in the length; negative ones count from the end.
+        is_sparse: the table's gradient is the rows that were looked up, so that a step does not cost what the table's height is.
+        weight: the table's name, initializer or `ParamAttr`.
+
+    Returns:
+        ``[bags, width]``; of ids with more than one level of sequences, ragged as its outer levels are.
+
+    Raises:
+        ShapeError: ids of other dims, a size that is not two numbers, or a padding_idx that is no row. SchemaError: another mode.
+    """
+    ragged = ids.spec.lod is not None
+    rank = ids.spec.rank
+    if rank not in ((1, 2) if ragged else (2,)) or (ragged and rank == 2 and ids.spec.known_dims[1] != 1):
+        raise ShapeError(f"embedding_bag({ids.name}): ids must be [batch, n], or ragged [words] or [words, 1]; seen {ids.spec.text()}")
+    modes = {"sum": "SUM", "mean": "AVERAGE"} | ({"sqrt": "SQRT"} if ragged else {})
+    if mode not in modes:
+        raise SchemaError(f"embedding_bag({ids.name}): mode must be one of {', '.join(modes)}; seen {mode!r}")
+    rows = _lookup("lookup_table" if ragged and rank == 2 else "lookup_table_v2", ids, size, is_sparse, padding_idx, weight, dtype, name, "embedding_bag")
+    if not ragged:
+        return current_block().apply(f"reduce_{mode}", {"X": rows}, {"dim": [1]})
+    return current_block().apply("sequence_pool", {"X": rows}, {"pooltype": modes[mode]})[0]
+
+
+def _lookup(
+    type: str, ids: Variable, size: Sequence[int], is_sparse: bool, padding_idx: int | None, weight: Any, dtype: Any, name: str | None, layer: str
+) -> Variable:
     if len(size) != 2 or min(size) < 0:
-        raise ShapeError(f"embedding({ids.name}): size must be [rows, width]; seen {list(size)}")
+        raise ShapeError(f"{layer}({ids.name}): size must be [rows, width]; seen {list(size)}")
     rows = size[0]
     if padding_idx is not None and not -rows <= padding_idx < rows:
-        raise ShapeError(f"embedding({ids.name}): padding_idx must be in [{-rows}, {rows}); seen {padding_idx}")
+        raise ShapeError(f"{layer}({ids.name}): padding_idx must be in [{-rows}, {rows}); seen {padding_idx}")
     block = current_block()
-    prefix = name or block.program.unique_name("embedding")
+    prefix = name or block.program.unique_name(layer)
     table = create_parameter(tuple(size), dtype_of(dtype), weight, prefix=prefix)
     padding = -1 if padding_idx is None else padding_idx % rows
-    return block.apply("lookup_table_v2", {"W": table, "Ids": ids}, {"is_sparse": is_sparse, "remote_prefetch": is_sparse, "padding_idx": padding}, prefix)
+    return block.apply(type, {"W": table, "Ids": ids}, {"is_sparse": is_sparse, "remote_prefetch": is_sparse, "padding_idx": padding}, prefix)

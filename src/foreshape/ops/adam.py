@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import FLOATING, AttrType, attribute, b1, f32, f64, i64, operand, reject, result, sample, torch
-from foreshape.ops.rows import Rows
-from foreshape.ops.updates import Update, check_one_number, number, one_layout
+from foreshape.ops.rows import Rows, put_rows
+from foreshape.ops.updates import Update, check_one_number, number, one_layout, put_updated
 from foreshape.spec import BOOL, Spec
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class Adam(Update):
     Sparse rows, exact (``lazy_mode`` False): g is zero elsewhere, so that all moments decay, as in dense training; a block of the
     table at a time. Lazy: only the rows that are there change, and a step without rows changes nothing. PaddlePaddle 2.6's sparse kernel
     multiplies the powers before it uses them, so that its first update is corrected with t = 2; the lazy mode does as it does,
-    since saved programs were trained so. The exact mode does not: it gives what dense training gives.
+    since saved programs were trained so. (Powers that start at 1 instead of beta make it correct the first update with t = 1, here
+    and there: `foreshape.optimizer.Adam` lets them.) The exact mode does not: it gives what dense training gives.
     """
 
     type = "adam"
@@ -90,10 +91,9 @@ class Adam(Update):
             ids = rows.rows
             parts = [t.index_select(0, ids) for t in (target, Moment1, Moment2)]
             adam_step(parts[0], rows.values, parts[1], parts[2], *settings)
-            for whole, part in zip((target, Moment1, Moment2), parts, strict=True):
-                whole.index_copy_(0, ids, part)
-            if MasterParam is not None:
-                Param.index_copy_(0, ids, parts[0].to(Param.dtype))
+            put_updated(Param, MasterParam, ids, parts[0])
+            put_rows(Moment1, ids, parts[1])
+            put_rows(Moment2, ids, parts[2])
             return out
         if isinstance(Grad, Rows):
             _exact_rows(target, Grad.merged(), Moment1, Moment2, settings)
@@ -126,6 +126,9 @@ class Adam(Update):
         if not self.use_global_beta_pow:
             power1.mul_(beta1)
             power2.mul_(beta2)
+
+    def _leaves_rows(self) -> bool:
+        return self.lazy_mode
 
     def _rates(self, rate: Any) -> tuple[Any, Any]:
         """The learning rate, and the part of the parameter that is taken away before the update."""
@@ -233,8 +236,6 @@ def _infinity() -> Tensor:
 def _exact_rows(param: Tensor, grad: Rows, moment1: Tensor, moment2: Tensor, settings: tuple[Any, ...]) -> None:
     """The dense update with a gradient that is zero but for some rows (merged), in blocks, so that no gradient of the table's size is made."""
     height, ids = param.shape[0], grad.rows
-    if len(ids) and (int(ids[0]) < 0 or int(ids[-1]) >= height):
-        raise ExecutionError(f"row ids must be in [0, {height}); seen {int(ids[0])} to {int(ids[-1])}")
     size = max(1, min(height, _BLOCK_ELEMENTS // max(1, param.shape[1:].numel())))
     block = torch.zeros((size, *param.shape[1:]), dtype=moment1.dtype, device=param.device)
     starts = range(0, height, size)

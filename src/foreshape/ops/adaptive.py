@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.ops import FLOATING, AttrType, attribute, f32, f64, operand, reject, require, result, sample, torch
-from foreshape.ops.rows import Rows
-from foreshape.ops.updates import Update, number, subtract
+from foreshape.ops.rows import Rows, put_rows
+from foreshape.ops.updates import Update, number, put_updated, subtract
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ class Adagrad(Update):
             ids = rows.rows
             param, moment = target.index_select(0, ids), Moment.index_select(0, ids)
             self._step(param, rows.values.to(moment.dtype), rate, moment)
-            Moment.index_copy_(0, ids, moment)
-            target.index_copy_(0, ids, param)
-            if MasterParam is not None:
-                Param.index_copy_(0, ids, param.to(Param.dtype))
+            put_rows(Moment, ids, moment)
+            put_updated(Param, MasterParam, ids, param)
         else:
             self._step(target, Grad.to(Moment.dtype), rate, Moment)
             if MasterParam is not None:
@@ -69,7 +67,8 @@ class RMSProp(Update):
     ParamOut = Param - MomentOut, where g is Grad, and v is MeanSquareOut (Tieleman and Hinton, 2012).
 
     ``centered``: v is MeanSquareOut - MeanGradOut^2, with MeanGradOut = decay * MeanGrad + (1 - decay) * g. With sparse rows g is zero
-    elsewhere, so that all state decays, as in dense training: in place, but in time that grows with the table.
+    elsewhere, so that all state decays, as in dense training and in PaddlePaddle: in place, but in time that grows with the table.
+    `lazy_rmsprop` changes only the rows that are there.
     """
 
     type = "rmsprop"
@@ -98,31 +97,39 @@ class RMSProp(Update):
         self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MeanSquare: Tensor, Moment: Tensor, MeanGrad: Tensor | None,
         MasterParam: Tensor | None,
     ) -> Any:  # fmt: skip
-        rate, decay = number(LearningRate), self.decay
+        rate = number(LearningRate)
         target = Param if MasterParam is None else MasterParam
-        MeanSquare.mul_(decay)
-        Moment.mul_(self.momentum)
         if isinstance(Grad, Rows):
-            rows = Grad.merged()
-            ids, grad = rows.rows, rows.values.to(Moment.dtype)
-            MeanSquare.index_add_(0, ids, grad.square(), alpha=1.0 - decay)
-            square = MeanSquare.index_select(0, ids)
-            if self.centered and MeanGrad is not None:
-                MeanGrad.mul_(decay).index_add_(0, ids, grad, alpha=1.0 - decay)
-                square.sub_(MeanGrad.index_select(0, ids).square_())
-            Moment.index_add_(0, ids, grad.div(square.add_(self.epsilon).sqrt_()).mul_(rate))
+            self._rows(target, Grad.merged(), rate, MeanSquare, Moment, MeanGrad)
         else:
-            grad = Grad.to(Moment.dtype)
-            MeanSquare.addcmul_(grad, grad, value=1.0 - decay)
-            root = MeanSquare
-            if self.centered and MeanGrad is not None:
-                MeanGrad.lerp_(grad, 1.0 - decay)
-                root = torch.addcmul(MeanSquare, MeanGrad, MeanGrad, value=-1.0)
-            subtract(Moment, grad.div(root.add(self.epsilon).sqrt_()), rate, -1.0)
-        target.sub_(Moment)
+            self._dense(target, Grad.to(Moment.dtype), rate, MeanSquare, Moment, MeanGrad)
         if MasterParam is not None:
             Param.copy_(MasterParam)
         return Param, Moment, MeanSquare, MeanGrad, MasterParam
+
+    def _dense(self, param: Tensor, grad: Tensor, rate: Any, square: Tensor, moment: Tensor, mean: Tensor | None) -> None:
+        decay = self.decay
+        square.mul_(decay).addcmul_(grad, grad, value=1.0 - decay)
+        root = square
+        if self.centered and mean is not None:
+            mean.lerp_(grad, 1.0 - decay)
+            root = torch.addcmul(square, mean, mean, value=-1.0)
+        subtract(moment.mul_(self.momentum), grad.div(root.add(self.epsilon).sqrt_()), rate, -1.0)
+        param.sub_(moment)
+
+    def _rows(self, param: Tensor, rows: Rows, rate: Any, square: Tensor, moment: Tensor, mean: Tensor | None) -> None:
+        decay = self.decay
+        ids, grad = rows.rows, rows.values.to(moment.dtype)
+        square.mul_(decay).index_add_(0, ids, grad.square().mul_(1.0 - decay))
+        root = square.index_select(0, ids)
+        if self.centered and mean is not None:
+            mean.mul_(decay).index_add_(0, ids, grad * (1.0 - decay))
+            root.sub_(mean.index_select(0, ids).square_())
+        moment.mul_(self.momentum).index_add_(0, ids, grad.div(root.add_(self.epsilon).sqrt_()).mul_(rate))
+        param.sub_(moment)
+
+    def _leaves_rows(self) -> bool:
+        return False
 
     samples = [
         sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2), MeanSquare=f32(3, 2, low=0.1), Moment=f32(3, 2)),
@@ -134,3 +141,36 @@ class RMSProp(Update):
         reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), MeanSquare=f32(2), Moment=f32(3), says="MeanSquare must have the dims of Param"),
         reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), MeanSquare=f32(3), Moment=f32(3), centered=True, says="needs MeanGrad"),
     ]
+
+
+class LazyRMSProp(RMSProp):
+    """`rmsprop`, of which sparse rows change only the rows that are there: their state, and their part of Param.
+
+    A row that is not there keeps its state as it is and does not move by it. An operator of this project: no other program knows it.
+    """
+
+    type = "lazy_rmsprop"
+    samples = RMSProp.samples
+    rejects = RMSProp.rejects
+
+    def kernel(
+        self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MeanSquare: Tensor, Moment: Tensor, MeanGrad: Tensor | None,
+        MasterParam: Tensor | None,
+    ) -> Any:  # fmt: skip
+        if not isinstance(Grad, Rows):
+            return super().kernel(Param, Grad, LearningRate, MeanSquare, Moment, MeanGrad, MasterParam)
+        rows = Grad.merged()
+        ids = rows.rows
+        target = Param if MasterParam is None else MasterParam
+        param, square, moment = (t.index_select(0, ids) for t in (target, MeanSquare, Moment))
+        mean = MeanGrad.index_select(0, ids) if MeanGrad is not None else None
+        self._dense(param, rows.values.to(moment.dtype), number(LearningRate), square, moment, mean)
+        put_rows(MeanSquare, ids, square)
+        put_rows(Moment, ids, moment)
+        if MeanGrad is not None and mean is not None:
+            put_rows(MeanGrad, ids, mean)
+        put_updated(Param, MasterParam, ids, param)
+        return Param, Moment, MeanSquare, MeanGrad, MasterParam
+
+    def _leaves_rows(self) -> bool:
+        return True

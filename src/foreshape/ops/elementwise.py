@@ -146,7 +146,7 @@ class ElementwiseMul(Elementwise):
 
     def kernel(self, X: Tensor | Rows, Y: Tensor) -> Any:
         if isinstance(X, Rows):
-            return Rows(X.rows, X.values * Y.reshape(()), X.height)
+            return X.scaled(Y.reshape(()))
         return torch.mul(*self._pair(X, Y))
 
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)

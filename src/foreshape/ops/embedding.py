@@ -34,8 +34,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_FETCHED = 8
+"""What an element of a row that is fetched from somewhere in a large table costs, in multiplications."""
+
+
 def _gradient_kind(self: Any, Ids: Spec, d_out: Spec, W: Spec) -> Kind:
     return SELECTED_ROWS if self.is_sparse else LOD_TENSOR
+
+
+def outside(type: str, ids: Tensor, W: Tensor) -> ExecutionError:
+    """The error of a lookup whose ids are not all rows of its table."""
+    return ExecutionError(f"{type}: Ids must be in [0, {W.shape[0]}), the rows of W; seen {int(ids.min())} to {int(ids.max())}")
 
 
 class Lookup(Operator):
@@ -55,13 +64,15 @@ class Lookup(Operator):
         at: int = self.padding_idx
         return at if at >= -1 else W.shape[0] + at
 
+    def work(self, W: Spec, Ids: Spec) -> Any:
+        return Ids.elements * W.known_dims[-1] * _FETCHED
+
     def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
         ids = self._ids(Ids)
         try:
             out = torch.embedding(W, ids)
         except IndexError:
-            seen = f"{int(ids.min())} to {int(ids.max())}"
-            raise ExecutionError(f"{self.type}: Ids must be in [0, {W.shape[0]}), the rows of W; seen {seen}") from None
+            raise outside(self.type, ids, W) from None
         padding = self._padding(W)
         return out if padding < 0 else out.masked_fill_((ids == padding).unsqueeze(-1), 0.0)
 

@@ -195,7 +195,7 @@ class ClipByNorm(Operator):
     def kernel(self, X: Any) -> Any:
         if isinstance(X, Rows):
             merged = X.merged()
-            return Rows(merged.rows, self._clipped(merged.values), merged.height)
+            return Rows.unique(merged.rows, self._clipped(merged.values), merged.height)
         return self._clipped(X)
 
     def _clipped(self, x: Tensor) -> Tensor:

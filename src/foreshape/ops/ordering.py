@@ -29,7 +29,6 @@ from foreshape.ops import (
     torch,
     unknown_size,
 )
-from foreshape.ops.rows import Rows
 from foreshape.ops.size_operands import axis_of_any, known_number, number_at_run
 from foreshape.ops.torch_types import element_type, torch_dtype
 from foreshape.spec import INT32, INT64, LOD_TENSOR, Spec
@@ -278,8 +277,7 @@ class Shape(Operator):
         return Spec(LOD_TENSOR, INT32, (Input.rank,)).with_value(Input.known_dims)
 
     def kernel(self, Input: Any) -> Tensor:
-        dims = (Input.height, *Input.values.shape[1:]) if isinstance(Input, Rows) else tuple(Input.shape)
-        return torch.tensor(dims, dtype=torch_dtype(INT32))
+        return torch.tensor(tuple(Input.shape), dtype=torch_dtype(INT32))
 
     samples = [sample(Input=f32(2, 3, 5)), sample(Input=f32()), sample(Input=b1(0, 4))]
 

@@ -47,7 +47,7 @@ class Assign(Operator):
         return X
 
     def kernel(self, X: Any) -> Any:
-        return Rows(X.rows.clone(), X.values.clone(), X.height) if isinstance(X, Rows) else X.clone()
+        return X if isinstance(X, Rows) else X.clone()  # rows are never changed
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")})
@@ -84,10 +84,10 @@ class Sum(Operator):
         dense = [x for x in X if not isinstance(x, Rows)]
         sparse = [x for x in X if isinstance(x, Rows)]
         if not dense:
-            return Rows(torch.cat([x.rows for x in sparse]), torch.cat([x.values for x in sparse]), sparse[0].height)
+            return Rows.joined(sparse)
         out = reduce(torch.add, dense) if len(dense) > 1 else dense[0].clone()
         for x in sparse:
-            out.index_add_(0, x.rows, x.values)
+            x.add_to(out)
         return out
 
     def gradient_ops(self, slots: GradientSlots) -> None:

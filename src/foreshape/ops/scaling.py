@@ -76,7 +76,8 @@ class Scale(Operator):
 
     def kernel(self, X: Tensor | Rows, ScaleTensor: Tensor | None) -> Any:
         if isinstance(X, Rows):
-            return Rows(X.rows, self._scaled(X.values, ScaleTensor), X.height)
+            by: float = self.scale if ScaleTensor is None else ScaleTensor.item()
+            return X.scaled(by if X.dtype.is_floating_point else int(by))
         return self._scaled(X, ScaleTensor)
 
     def _scaled(self, X: Tensor, ScaleTensor: Tensor | None) -> Tensor:
@@ -142,7 +143,7 @@ class Clip(Operator):
     def kernel(self, X: Tensor | Rows, Min: Tensor | None, Max: Tensor | None) -> Any:
         if isinstance(X, Rows):
             merged = X.merged()
-            return Rows(merged.rows, torch.clamp(merged.values, *self._bounds(merged.values, Min, Max)), merged.height)
+            return Rows.unique(merged.rows, torch.clamp(merged.values, *self._bounds(merged.values, Min, Max)), merged.height)
         return torch.clamp(X, *self._bounds(X, Min, Max))
 
     @gradient("X", "Min", "Max", "Out@GRAD", gives="X@GRAD", may_share=SHARED)

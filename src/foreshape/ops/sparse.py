@@ -1,12 +1,27 @@
-"""What SELECTED_ROWS are turned into: rows without repetitions, and the rows' values as a tensor."""
+"""What SELECTED_ROWS are turned into: rows without repetitions, their values as a tensor, rows with weight decay."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.ops import DENSE_OR_ROWS, NUMERIC, ZERO_GRADIENT, Operator, f32, operand, result, sample
+from foreshape.ops import (
+    DENSE_OR_ROWS,
+    FLOATING,
+    NUMERIC,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    operand,
+    reject,
+    result,
+    sample,
+    torch,
+)
 from foreshape.ops.require import unknown_size
 from foreshape.ops.rows import Rows
+from foreshape.ops.updates import check_same_shape
 from foreshape.spec import SELECTED_ROWS, Kind, Spec
 
 if TYPE_CHECKING:
@@ -49,3 +64,39 @@ class GetTensorFromSelectedRows(Operator):
         return X.values if isinstance(X, Rows) else X
 
     samples = [sample(X=f32(3, 2))]
+
+
+class DecaySelectedRows(Operator):
+    """Out = Grad + ``l2`` * Param + ``l1`` * sign(Param), on the rows of Grad: sparse rows stay sparse, each row once.
+
+    A row decays once however often it comes, and one that does not come not at all. A dense Grad decays everywhere. An operator of
+    this project: no other program knows it.
+    """
+
+    type = "decay_selected_rows"
+    Param = operand(FLOATING, doc="the parameter")
+    Grad = operand(FLOATING, same_type_as="Param", kinds=DENSE_OR_ROWS, doc="its gradient, as Param")
+    Out = result(doc="as Grad")
+    l1 = attribute(AttrType.FLOAT, 0.0)
+    l2 = attribute(AttrType.FLOAT, 0.0)
+    gradient = ZERO_GRADIENT
+
+    def infer_var_type(self, Param: Spec, Grad: Spec) -> Kind:
+        return Grad.kind
+
+    def infer_shape(self, Param: Spec, Grad: Spec) -> Spec:
+        check_same_shape(Param, Grad, "Grad")
+        return Grad.like()
+
+    def kernel(self, Param: Tensor, Grad: Tensor | Rows) -> Tensor | Rows:
+        if not isinstance(Grad, Rows):
+            return self._decayed(Grad, Param)
+        rows = Grad.merged()
+        return Rows.unique(rows.rows, self._decayed(rows.values, Param.index_select(0, rows.rows)), rows.height)
+
+    def _decayed(self, grad: Tensor, param: Tensor) -> Tensor:
+        out = torch.add(grad, param, alpha=self.l2)
+        return out.add_(param.sign(), alpha=self.l1) if self.l1 else out
+
+    samples = [sample(Param=f32(3, 2), Grad=f32(3, 2), l2=0.5), sample(Param=f32(4), Grad=f32(4), l1=0.25, l2=0.5)]
+    rejects = [reject(Param=f32(3, 2), Grad=f32(3, 4), l2=0.5, says="the dims of Param")]

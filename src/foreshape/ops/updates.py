@@ -25,8 +25,8 @@ from foreshape.ops import (
     sample,
     torch,
 )
-from foreshape.ops.rows import Rows
-from foreshape.spec import Kind, Spec
+from foreshape.ops.rows import Rows, put_rows
+from foreshape.spec import SELECTED_ROWS, Kind, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,15 +59,6 @@ def subtract(param: Tensor, value: Tensor, rate: Any, factor: float = 1.0) -> No
         param.addcmul_(value, rate, value=-factor)
 
 
-def subtract_rows(param: Tensor, rows: Rows, rate: Any) -> None:
-    """param[rows] -= rate * values; a row that comes twice counts twice."""
-    values = rows.values if rows.values.dtype == param.dtype else rows.values.to(param.dtype)
-    if isinstance(rate, float):
-        param.index_add_(0, rows.rows, values, alpha=-rate)
-    else:
-        param.index_add_(0, rows.rows, values * rate, alpha=-1)
-
-
 class Update(Operator):
     """The base of the update operators. A 16-bit parameter may have a full-precision copy, MasterParam, that is updated for it."""
 
@@ -80,6 +71,13 @@ class Update(Operator):
 
     def infer_var_type(self, *specs: Any) -> Kind:
         return specs[0].kind
+
+    def work(self, Param: Spec, Grad: Spec, **others: Spec | None) -> Any:
+        return 0 if Grad.kind is SELECTED_ROWS and self._leaves_rows() else Param.elements
+
+    def _leaves_rows(self) -> bool:
+        """Whether rows that are not in a sparse gradient stay as they are, so that the table's height costs nothing."""
+        return True
 
     def _check(self, param: Spec, grad: Spec, rate: Spec, master: Spec | None, **state: Spec | None) -> None:
         check_same_shape(param, grad, "Grad")
@@ -105,7 +103,7 @@ class Sgd(Update):
         rate = number(LearningRate)
         target = Param if MasterParam is None else MasterParam
         if isinstance(Grad, Rows):
-            subtract_rows(target, Grad, rate)
+            Grad.add_to(target, -rate)
             if MasterParam is not None:
                 Param.index_copy_(0, Grad.rows, MasterParam.index_select(0, Grad.rows).to(Param.dtype))
         else:
@@ -130,7 +128,9 @@ class Momentum(Update):
 
     With ``use_nesterov`` ParamOut = Param - LearningRate * (g + mu * VelocityOut). g is rescaled by ``rescale_grad``, and
     ``regularization_method`` "l2_decay" adds ``regularization_coeff * Param``. With sparse rows g is zero elsewhere, so that all
-    velocities decay and all of the parameter moves, as in dense training: in place, but in time that grows with the table.
+    velocities decay and all of the parameter moves, as in dense training and in PaddlePaddle: in place, but in time that grows with
+    the table. (PaddlePaddle leaves everything as it is where there are no rows at all; here velocities decay then, too.)
+    `lazy_momentum` changes only the rows that are there.
     """
 
     type = "momentum"
@@ -194,11 +194,14 @@ class Momentum(Update):
         else:
             subtract(param, velocity, rate)
 
+    def _leaves_rows(self) -> bool:
+        return False
+
     def _rows(self, param: Tensor, grad: Rows, rate: Any, velocity: Tensor, decay: float) -> None:
-        values = grad.values.to(velocity.dtype)
+        grad = grad.to(dtype=velocity.dtype)
         if self.rescale_grad != 1.0:
-            values = values * self.rescale_grad
-        velocity.mul_(self.mu).index_add_(0, grad.rows, values)
+            grad = grad.scaled(self.rescale_grad)
+        grad.add_to(velocity.mul_(self.mu))
         if decay:
             velocity.add_(param, alpha=decay)
         if not self.use_nesterov:
@@ -207,7 +210,7 @@ class Momentum(Update):
         if decay:
             param.mul_(1.0 - rate * decay)
         subtract(param, velocity, rate, self.mu)
-        subtract_rows(param, Rows(grad.rows, values, grad.height), rate)
+        grad.add_to(param, -rate)
 
     samples = [
         sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2), Velocity=f32(3, 2), mu=0.9),
@@ -220,6 +223,41 @@ class Momentum(Update):
         reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Velocity=f32(3), mu=0.9, regularization_method="l1", says="one of", error=SchemaError),
         reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Velocity=f32(3), says="needs the attribute mu", error=SchemaError),
     ]
+
+
+class LazyMomentum(Momentum):
+    """`momentum`, of which sparse rows change only the rows that are there: their velocities, their decay, their part of Param.
+
+    A row that is not there keeps its velocity as it is and does not move by it. An operator of this project: no other program knows it.
+    """
+
+    type = "lazy_momentum"
+    samples = Momentum.samples
+    rejects = Momentum.rejects
+
+    def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Velocity: Tensor, MasterParam: Tensor | None) -> Any:
+        if not isinstance(Grad, Rows):
+            return super().kernel(Param, Grad, LearningRate, Velocity, MasterParam)
+        target = Param if MasterParam is None else MasterParam
+        decay = self.regularization_coeff if self.regularization_method else 0.0
+        rows = Grad.merged().to(dtype=Velocity.dtype)
+        values = rows.values if self.rescale_grad == 1.0 else rows.values * self.rescale_grad
+        param, velocity = target.index_select(0, rows.rows), Velocity.index_select(0, rows.rows)
+        self._dense(param, values, number(LearningRate), velocity, decay)
+        put_rows(Velocity, rows.rows, velocity)
+        put_updated(Param, MasterParam, rows.rows, param)
+        return Param, Velocity, MasterParam
+
+    def _leaves_rows(self) -> bool:
+        return True
+
+
+def put_updated(param: Tensor, master: Tensor | None, ids: Tensor, values: Tensor) -> None:
+    """Write rows of the parameter, or of its full-precision copy and of the parameter."""
+    if master is not None:
+        put_rows(master, ids, values)
+        values = values.to(param.dtype)
+    put_rows(param, ids, values)
 
 
 def one_layout(param: Tensor, *others: Tensor) -> bool:

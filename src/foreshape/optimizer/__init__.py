@@ -1,9 +1,10 @@
 """Optimizers: each appends the ops that update the parameters of a loss."""
 
 from foreshape.optimizer.adam import Adam, AdamW
-from foreshape.optimizer.adaptive import Adagrad, RMSProp
+from foreshape.optimizer.adaptive import Adagrad, Ftrl, RMSProp
 from foreshape.optimizer.base import Optimizer
 from foreshape.optimizer.clip import ClipByGlobalNorm, ClipByNorm, ClipByValue
+from foreshape.optimizer.decay import L1Decay, L2Decay, WeightDecay
 from foreshape.optimizer.momentum import Momentum
 from foreshape.optimizer.schedule import (
     CosineDecay,
@@ -28,7 +29,10 @@ __all__ = [
     "ClipByValue",
     "CosineDecay",
     "ExponentialDecay",
+    "Ftrl",
     "InverseTimeDecay",
+    "L1Decay",
+    "L2Decay",
     "LinearWarmup",
     "Momentum",
     "NaturalExpDecay",
@@ -38,4 +42,5 @@ __all__ = [
     "PolynomialDecay",
     "RMSProp",
     "Schedule",
+    "WeightDecay",
 ]

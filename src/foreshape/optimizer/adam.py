@@ -8,6 +8,7 @@ from typing import Any
 from foreshape.layer.parameter import settings
 from foreshape.optimizer.base import Optimizer, UpdateOp
 from foreshape.program import Variable
+from foreshape.spec import SELECTED_ROWS
 
 
 class Adam(Optimizer):
@@ -19,11 +20,19 @@ class Adam(Optimizer):
         epsilon: what is added to the root.
         lazy_mode: of sparse gradients, update only the rows that are there, their means included.
         weight_decay, clip: as of `Optimizer`.
+
+    Of a sparse gradient, exact (the default): all rows move, as in dense training, since a mean that decays still has a direction; a step
+    costs what the table's height is. Lazy: only the rows of the gradient move, and the means and the parameter of all others
+    stay; the bias correction is that of the step's number t, counted over the steps that had rows. A table's memory is three times its
+    own; the means take pages of memory only where a row was touched.
+
+    PaddlePaddle's lazy update multiplies the powers of beta before it uses them, and lets them start at beta, so that its first update
+    is corrected with t = 2. Here they start at 1, so that the same update, here and there, corrects the first with t = 1.
     """
 
     def __init__(
         self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_mode: bool = False, *,
-        weight_decay: float | None = None, clip: Any = None,
+        weight_decay: Any = None, clip: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
@@ -32,8 +41,9 @@ class Adam(Optimizer):
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         moment1 = self.accumulator(parameter, "moment1")
         moment2 = self.accumulator(parameter, "moment2")
-        power1 = self.accumulator(parameter, "beta1_pow_acc", self.beta1, (1,))
-        power2 = self.accumulator(parameter, "beta2_pow_acc", self.beta2, (1,))
+        ahead = self.lazy_mode and gradient.kind is SELECTED_ROWS
+        power1 = self.accumulator(parameter, "beta1_pow_acc", 1.0 if ahead else self.beta1, (1,))
+        power2 = self.accumulator(parameter, "beta2_pow_acc", 1.0 if ahead else self.beta2, (1,))
         inputs = {"Param": parameter, "Grad": gradient, "LearningRate": rate, "Moment1": moment1, "Moment2": moment2, "Beta1Pow": power1, "Beta2Pow": power2}
         outputs = {"ParamOut": parameter, "Moment1Out": moment1, "Moment2Out": moment2, "Beta1PowOut": power1, "Beta2PowOut": power2}
         return "adam", inputs, outputs, {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon, "lazy_mode": self.lazy_mode}
@@ -45,6 +55,8 @@ class AdamW(Adam):
     Args:
         weight_decay: the decay of each parameter.
         apply_decay_param_fun: from a parameter's name to whether it decays; all do where it is left out.
+
+    Of a sparse gradient: exact, all rows move and decay; lazy, only the rows of the gradient do.
     """
 
     def __init__(

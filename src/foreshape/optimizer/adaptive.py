@@ -1,4 +1,4 @@
-"""Adagrad and RMSProp."""
+"""Adagrad, RMSProp and FTRL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.optimizer.base import Optimizer, UpdateOp
 from foreshape.program import Variable
+from foreshape.spec import SELECTED_ROWS
 
 
 class Adagrad(Optimizer):
@@ -13,10 +14,12 @@ class Adagrad(Optimizer):
 
     Args:
         initial_accumulator_value: what the moments start with.
+
+    Of a sparse gradient only its rows move, which is what dense training does.
     """
 
     def __init__(
-        self, learning_rate: Any = 0.001, epsilon: float = 1e-6, initial_accumulator_value: float = 0.0, *, weight_decay: float | None = None,
+        self, learning_rate: Any = 0.001, epsilon: float = 1e-6, initial_accumulator_value: float = 0.0, *, weight_decay: Any = None,
         clip: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
@@ -39,22 +42,56 @@ class RMSProp(Optimizer):
         rho: the part of the mean that stays in a step.
         momentum: the part of the last step that is added to the next.
         centered: subtract the squared mean of the gradients from the mean of their squares.
+        lazy_mode: of sparse gradients, update only the rows that are there, their means included.
+
+    Of a sparse gradient, exact (the default): all means decay, and with ``momentum`` all rows move, as in dense training; a step costs
+    what the table's height is. Lazy: only the rows of the gradient change, in parameter and means; an operator that PaddlePaddle
+    does not have.
     """
 
     def __init__(
-        self, learning_rate: Any = 0.001, rho: float = 0.95, epsilon: float = 1e-6, momentum: float = 0.0, centered: bool = False, *,
-        weight_decay: float | None = None, clip: Any = None,
+        self, learning_rate: Any = 0.001, rho: float = 0.95, epsilon: float = 1e-6, momentum: float = 0.0, centered: bool = False,
+        lazy_mode: bool = False, *,
+        weight_decay: Any = None, clip: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
         self.rho, self.epsilon, self.momentum, self.centered = rho, epsilon, momentum, centered
+        self.lazy_mode = lazy_mode
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         moment = self.accumulator(parameter, "momentum")
         square = self.accumulator(parameter, "mean_square")
-        mean = self.accumulator(parameter, "mean_grad")
+        inputs = {"Param": parameter, "Grad": gradient, "Moment": moment, "MeanSquare": square, "LearningRate": rate}
+        outputs = {"ParamOut": parameter, "MomentOut": moment, "MeanSquareOut": square}
+        if self.centered:
+            inputs["MeanGrad"] = outputs["MeanGradOut"] = self.accumulator(parameter, "mean_grad")
+        attrs = {"epsilon": self.epsilon, "decay": self.rho, "momentum": self.momentum, "centered": self.centered}
+        return "lazy_rmsprop" if self.lazy_mode and gradient.kind is SELECTED_ROWS else "rmsprop", inputs, outputs, attrs
+
+
+class Ftrl(Optimizer):
+    """FTRL-Proximal (McMahan et al., 2013): Adagrad's step with an L1 penalty that makes parameters exactly zero.
+
+    Args:
+        l1, l2: the coefficients of the penalties.
+        lr_power: the power of the summed squared gradients by which the learning rate falls, as a number of at most 0.
+
+    Parameters should start at zero: one whose gradients were all zero becomes zero in dense training. Of a sparse gradient only its rows
+    move; a row that was never looked up keeps what it started with.
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0, lr_power: float = -0.5, *, weight_decay: Any = None, clip: Any = None
+    ) -> None:
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self.l1, self.l2, self.lr_power = l1, l2, lr_power
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        squared = self.accumulator(parameter, "squared")
+        linear = self.accumulator(parameter, "linear")
         return (
-            "rmsprop",
-            {"Param": parameter, "Grad": gradient, "Moment": moment, "MeanSquare": square, "MeanGrad": mean, "LearningRate": rate},
-            {"ParamOut": parameter, "MomentOut": moment, "MeanSquareOut": square, "MeanGradOut": mean},
-            {"epsilon": self.epsilon, "decay": self.rho, "momentum": self.momentum, "centered": self.centered},
+            "ftrl",
+            {"Param": parameter, "SquaredAccumulator": squared, "LinearAccumulator": linear, "Grad": gradient, "LearningRate": rate},
+            {"ParamOut": parameter, "SquaredAccumOut": squared, "LinearAccumOut": linear},
+            {"l1": self.l1, "l2": self.l2, "lr_power": self.lr_power},
         )

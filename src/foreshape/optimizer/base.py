@@ -10,9 +10,10 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
+from foreshape.optimizer.decay import WeightDecay, as_decay
 from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard
 from foreshape.program.collector import collector_waits
-from foreshape.spec import FP32, SELECTED_ROWS, DType, tensor
+from foreshape.spec import FP32, DType, tensor
 
 UpdateOp: TypeAlias = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
 """The update op of one parameter: type, inputs, outputs, attributes."""
@@ -23,11 +24,14 @@ class Optimizer:
 
     Args:
         learning_rate: a number, a variable, or a schedule.
-        weight_decay: the factor of an L2 penalty's gradient, or None.
+        weight_decay: `L1Decay`, `L2Decay`, a number (the coefficient of `L2Decay`), or None.
         clip: a `foreshape.optimizer.clip` object, or None.
+
+    A lookup with ``is_sparse`` has a sparse gradient: the rows that the step has looked up. Clip and weight decay then work on those
+    rows, those of one id summed. Each optimizer says which rows it moves.
     """
 
-    def __init__(self, learning_rate: Any = 0.001, *, weight_decay: float | None = None, clip: Any = None) -> None:
+    def __init__(self, learning_rate: Any = 0.001, *, weight_decay: float | WeightDecay | None = None, clip: Any = None) -> None:
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.clip = clip
@@ -80,7 +84,8 @@ class Optimizer:
         return block.append_op(kind, inputs, outputs, attrs, role_variables=(parameter.name, gradient.name), site=parameter.site)
 
     def _decayed(self, pairs: Sequence[tuple[Variable, Variable]]) -> Sequence[tuple[Variable, Variable]]:
-        if not self.weight_decay:
+        decay = as_decay(self.weight_decay)
+        if decay is None:
             return pairs
         out: list[tuple[Variable, Variable]] = []
         for parameter, gradient in pairs:
@@ -88,13 +93,7 @@ class Optimizer:
             if given is not None and not given.need_decay:
                 out.append((parameter, gradient))
                 continue
-            block, roles = parameter.block, (parameter.name, gradient.name)
-            name = block.program.unique_name("_generated_var")
-            block.append_op("scale", {"X": parameter}, {"Out": name}, {"scale": self.weight_decay}, role_variables=roles)
-            # sparse rows and a dense penalty make a dense sum, which is another variable
-            whole = gradient.name + "@NEWGRAD" if gradient.kind is SELECTED_ROWS else gradient.name
-            block.append_op("sum", {"X": [gradient.name, name]}, {"Out": whole}, role_variables=roles)
-            out.append((parameter, block.var(whole)))
+            out.append((parameter, decay.append(parameter, gradient)))
         return out
 
     def rate_variable(self, program: Program) -> Variable:

@@ -5,11 +5,11 @@ Each module is one rewrite: ``apply(graph) -> bool``, whether anything changed. 
 
 from __future__ import annotations
 
-from foreshape.engine.fusion import alias, bias, classification, constant, convolution, linear, rectifier, update
+from foreshape.engine.fusion import alias, bias, classification, constant, convolution, embedding, linear, rectifier, update
 from foreshape.engine.fusion.graph import Graph
 from foreshape.engine.instruction import Lowered
 
-REWRITES = (constant, alias, bias, classification, linear, convolution, rectifier, update)
+REWRITES = (constant, embedding, alias, bias, classification, linear, convolution, rectifier, update)
 
 
 def fuse(lowered: Lowered) -> Lowered:

@@ -1,0 +1,143 @@
+"""Bags: a lookup and the sum of its rows in one kernel, whose gradient keeps the row of each bag once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
+from foreshape.engine.instruction import Argument, Instruction, Value
+from foreshape.ops.embedding import outside
+from foreshape.ops.offsets import Offsets
+from foreshape.ops.rows import Rows
+from foreshape.ops.torch_proxy import aten, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_POOLS = {"reduce_sum": "SUM", "reduce_mean": "AVERAGE"}
+_SUM = 0
+
+
+def apply(graph: Graph) -> bool:
+    """Rewrite lookups that only a sum, mean or sequence_pool of each example's rows reads, with their gradient, sparse or not."""
+    changed = False
+    for i in graph.instructions("lookup_table_v2", "lookup_table"):
+        changed |= _rewrite(graph, i)
+    return changed
+
+
+def _rewrite(graph: Graph, i: Instruction) -> bool:
+    table, ids = i.arguments
+    out = i.results[0]
+    if not isinstance(out, Value) or graph.is_fixed(out):
+        return False
+    readers = graph.readers(out)
+    pool = next((r for r in readers if not r.op.type.endswith("_grad")), None)
+    how = _pooling(pool, out) if pool is not None else None
+    back = [r for r in readers if r is not pool]
+    if pool is None or how is None or pool.expression is not None or any(not graph.unused(r) for r in pool.results[1:]) or len(back) > 1:
+        return False
+    grad = _lookup_gradient(graph, back[0], pool, i) if back else None
+    if back and grad is None:
+        return False
+    bag = Bag(how, attr(i, "padding_idx"), i.op.type)
+    offsets: list[Argument] = [out.lod] if out.lod is not None else []
+    given = ", {{{at}}}" if offsets else ""
+    instructions = graph.lowered.instructions
+    text = f"{{bag}}({{0}}, {{1}}{given.format(at=2)})"
+    instructions[graph.position(i)] = fused(i, text, [table, ids, *offsets], [pool.results[0]], bag=bag.forward)
+    gone = [pool]
+    if grad is not None:
+        d_bag = back[0].arguments[-1]
+        dense = "" if attr(grad, "is_sparse") else ".to_dense()"
+        text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{given.format(at=3)}){dense}"
+        instructions[graph.position(grad)] = fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], rows=bag.backward)
+        gone.append(back[0])
+    graph.remove(gone)
+    graph.refresh()
+    return True
+
+
+def _pooling(pool: Instruction, out: Value) -> str | None:
+    """How an op pools the rows of each example of a lookup's result; None where it does something else."""
+    rank = len(dims_of(out) or ())
+    if pool.op.type == "sequence_pool":
+        how: str = attr(pool, "pooltype")
+        return how if how in ("SUM", "AVERAGE", "SQRT") and attr(pool, "pad_value") == 0.0 and rank == 2 else None
+    if pool.op.type not in _POOLS or out.lod is not None or rank != 3:
+        return None
+    plain = not attr(pool, "keep_dim") and not attr(pool, "reduce_all") and attr(pool, "out_dtype") < 0
+    return _POOLS[pool.op.type] if plain and tuple(attr(pool, "dim")) in ((1,), (-2,)) else None
+
+
+def _lookup_gradient(graph: Graph, back: Instruction, pool: Instruction, i: Instruction) -> Instruction | None:
+    """The gradient op of the lookup, where it alone reads what the pooling's gradient gives."""
+    if back.op.type != f"{pool.op.type}_grad" or back.expression is not None:
+        return None
+    grad = graph.only_reader(back.results[0])
+    same = grad is not None and grad.op.type == f"{i.op.type}_grad" and grad.arguments[1] is back.results[0] and grad.arguments[2] is i.arguments[0]
+    return grad if same and grad is not None and grad.arguments[0] is i.arguments[1] else None
+
+
+class Bag:
+    """The sum, average or sum over the root of the length (``how``) of the rows that each bag of ids names."""
+
+    __slots__ = ("_even", "how", "padding", "type")
+
+    def __init__(self, how: str, padding: int, type: str) -> None:
+        self.how, self.padding, self.type = how, padding, type
+        self._even: tuple[tuple[int, int], Offsets] | None = None
+
+    def forward(self, table: Tensor, ids: Tensor, offsets: Offsets | None = None) -> Tensor:
+        """``[bags, width]``."""
+        where = self._offsets(ids, offsets)
+        flat, starts = ids.reshape(-1), where.last
+        kept = self._kept(flat, table.shape[0])
+        if kept is not None:
+            before = torch.zeros(len(flat) + 1, dtype=torch.int64, device=flat.device)
+            torch.cumsum(kept, 0, out=before[1:])
+            flat, starts = flat[kept], before[starts]
+        try:
+            out = aten._embedding_bag_forward_only(table, flat.long(), starts, False, _SUM, False, None, True, -1)[0]
+        except (RuntimeError, IndexError):
+            if len(flat) and (int(flat.min()) < 0 or int(flat.max()) >= table.shape[0]):
+                raise outside(self.type, ids, table) from None
+            raise
+        return out if self.how == "SUM" else out.mul_(self._weights(where, offsets is None, out))
+
+    def backward(self, ids: Tensor, d_bag: Tensor, height: int, offsets: Offsets | None = None) -> Rows:
+        """The gradient of the table."""
+        where = self._offsets(ids, offsets)
+        flat, which = ids.reshape(-1).long(), where.segments
+        kept = self._kept(flat, height)
+        if kept is not None:
+            flat, which = flat[kept], which[kept]
+        if self.how != "SUM":
+            d_bag = d_bag * self._weights(where, offsets is None, d_bag)
+        return Rows.spread(flat, d_bag, which, height)
+
+    def _offsets(self, ids: Tensor, given: Offsets | None) -> Offsets:
+        """Where the bags begin and end; of dense ids, all are as long."""
+        if given is not None:
+            return given
+        count, length = ids.shape[0], ids.shape[1]
+        if self._even is None or self._even[0] != (count, length):
+            starts = torch.arange(count + 1, device=ids.device).mul_(length)
+            self._even = (count, length), Offsets([starts])
+        return self._even[1]
+
+    def _kept(self, flat: Tensor, height: int) -> Tensor | None:
+        """Which ids are not the padding row; None where there is none."""
+        at = self.padding if self.padding >= -1 else height + self.padding
+        return None if at < 0 else flat != at
+
+    def _weights(self, where: Offsets, even: bool, like: Tensor) -> Tensor:
+        """What each bag's sum is multiplied by, ``[bags, 1]``."""
+
+        def make() -> Tensor:
+            lengths = where.lengths.to(torch.float64)
+            if not even:
+                lengths = lengths.clamp_(min=1.0)  # an empty sequence gives zeros, and the mean of no elements is not a number
+            return (lengths if self.how == "AVERAGE" else lengths.sqrt()).reciprocal().to(like.dtype).unsqueeze(1)
+
+        return where.kept(("bag", self.how, like.dtype), make)

@@ -1,0 +1,53 @@
+"""Weight decay: what is added to the gradients, between the clip and the updates."""
+
+from __future__ import annotations
+
+from foreshape.errors import SchemaError
+from foreshape.program import Variable
+from foreshape.spec import SELECTED_ROWS
+
+
+class WeightDecay:
+    """The base: ``coefficient`` times the gradient of a penalty on the parameter is added to each gradient.
+
+    Of a sparse gradient the penalty is on the rows that it has, and the sum stays sparse; rows that it does not have do not decay.
+    """
+
+    l1 = False
+
+    def __init__(self, coefficient: float) -> None:
+        if not coefficient >= 0:
+            raise SchemaError(f"{type(self).__name__} needs a coefficient of at least 0; seen {coefficient}")
+        self.coefficient = float(coefficient)
+
+    def append(self, parameter: Variable, gradient: Variable) -> Variable:
+        """Append the ops that decay one parameter. Returns the gradient with the decay in it."""
+        block, roles = parameter.block, (parameter.name, gradient.name)
+        if gradient.kind is SELECTED_ROWS:
+            attrs = {"l1" if self.l1 else "l2": self.coefficient}
+            block.append_op("decay_selected_rows", {"Param": parameter, "Grad": gradient}, {"Out": gradient}, attrs, role_variables=roles)
+            return gradient
+        of = parameter
+        if self.l1:
+            of = block.program.unique_name("_generated_var")
+            block.append_op("sign", {"X": parameter}, {"Out": of}, role_variables=roles)
+        name = block.program.unique_name("_generated_var")
+        block.append_op("scale", {"X": of}, {"Out": name}, {"scale": self.coefficient}, role_variables=roles)
+        block.append_op("sum", {"X": [gradient.name, name]}, {"Out": gradient.name}, role_variables=roles)
+        return gradient
+
+
+class L2Decay(WeightDecay):
+    """The penalty coefficient / 2 * sum(parameter^2): coefficient * parameter is added to the gradient."""
+
+
+class L1Decay(WeightDecay):
+    """The penalty coefficient * sum(|parameter|): coefficient * sign(parameter) is added to the gradient."""
+
+    l1 = True
+
+
+def as_decay(given: float | WeightDecay | None) -> WeightDecay | None:
+    """What an optimizer was given as ``weight_decay``: a number is that of `L2Decay`; None and 0 are no decay."""
+    decay = given if given is None or isinstance(given, WeightDecay) else L2Decay(given)
+    return decay if decay is not None and decay.coefficient else None
