@@ -15,7 +15,8 @@ import foreshape as fs
 
 FOLDER = Path(__file__).parent
 REPLAYED = ("lenet", "vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "mlp_momentum", "lenet_bn_adam", "transformer_encoder",
-            "transformer_adamw", "housing_clip_decay", "metrics", "tensor_surgery", "convolution_family")  # fmt: skip
+            "transformer_adamw", "housing_clip_decay", "metrics", "tensor_surgery", "convolution_family", "sequence_ops", "bow_sparse_sgd",
+            "bow_sparse_lazy_adam")  # fmt: skip
 """The cases that are computed; of the others only the programs are here."""
 LARGE = ("vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1")
 """Those that take more than a moment."""
@@ -39,8 +40,19 @@ class Case:
         return FOLDER / self.name / file
 
     @property
-    def feed(self) -> dict[str, np.ndarray]:
-        return {n: self.arrays[f"feed/{n}"] for n in self.about["feeds"]}
+    def feed(self) -> dict[str, Any]:
+        """What is fed: an array, or a `LoDTensor` where the data are ragged."""
+        out: dict[str, Any] = {}
+        for name, given in self.about["feeds"].items():
+            lengths, data = given.get("sequence_lengths"), self.arrays[f"feed/{name}"]
+            out[name] = fs.LoDTensor(data, lengths) if lengths else data
+        return out
+
+    def assert_ragged_as(self, seen: Any, fetched: str) -> None:
+        """What was fetched has PaddlePaddle's sequences; none where that has none."""
+        expected = self.about.get("fetch_sequence_lengths", {}).get(fetched)
+        lengths = seen.sequence_lengths if isinstance(seen, fs.LoDTensor) else None
+        assert lengths == expected, f"{fetched}: sequences {lengths}, and PaddlePaddle's are {expected}"
 
     def start(self, executor: fs.Executor) -> fs.Scope:
         """The state before the first step: the startup program's, with the parameters set by formula."""

@@ -18,6 +18,7 @@ from survival import checked_words
 
 import foreshape.wire  # noqa: F401  the codec
 from foreshape.engine import Executor, Scope
+from foreshape.engine.values import LoDTensor
 from foreshape.errors import DescriptionError, ForeshapeError
 from foreshape.ops.attributes import AttrType
 from foreshape.ops.fields import Value
@@ -33,6 +34,11 @@ SMALL = 20_000
 Arguments = dict[str, Any]
 
 
+def raggedness(name: str, given: Value) -> Lod | None:
+    """The sequences of a sample tensor, as long as it has rows."""
+    return Lod(name, tuple(len(level) for level in given.lengths)) if given.lengths and given.dims else None
+
+
 def described(cls: type[Operator], arguments: Arguments) -> tuple[Program, Op] | None:
     """A program of the op, or None where its description is refused in the right way."""
     program = Program()
@@ -40,7 +46,7 @@ def described(cls: type[Operator], arguments: Arguments) -> tuple[Program, Op] |
     slots, attrs = split(cls, arguments)
 
     def variable(name: str, given: Any) -> Any:
-        spec = given if isinstance(given, Spec) else Spec(LOD_TENSOR, given.dtype, tuple(given.dims))
+        spec = given if isinstance(given, Spec) else Spec(LOD_TENSOR, given.dtype, tuple(given.dims), raggedness(name, given))
         if isinstance(given, Value) and given.data is not None and given.dtype.is_integer and 0 < np.size(given.data) <= 64:
             spec = spec.with_value([int(x) for x in np.reshape(given.data, -1)])
         return block.create_variable(name, spec, need_check_feed=True)
@@ -70,7 +76,7 @@ def tried(cls: type[Operator], arguments: Arguments) -> None:
     str(program)
     program.to_bytes()
     specs = [v.spec for v in program.all_variables()]
-    if any(s.kind is not LOD_TENSOR or s.lod is not None or s.dims is None or any(not isinstance(d, int) for d in s.dims) for s in specs):
+    if any(s.kind is not LOD_TENSOR or s.dims is None or any(not isinstance(d, int) for d in s.dims) for s in specs):
         return
     if sum(math.prod(max(int(d), 1) for d in s.known_dims) for s in specs) > SMALL or not list(op.output_names()):
         return
@@ -85,6 +91,10 @@ def run(program: Program, op: Op, cls: type[Operator], arguments: Arguments) -> 
         for name, value in zip(op.inputs.get(slot, ()), given if isinstance(given, (list, tuple)) else [given], strict=False):
             fits = value.data is None or np.size(value.data) == math.prod(value.dims)
             feed[name] = array(value if fits else replace(value, data=None), rng)
+            if raggedness(name, value) is not None:
+                if sum(value.lengths[-1]) != value.dims[0]:
+                    return  # other rows than its sequences have: no such value is fed
+                feed[name] = LoDTensor(feed[name], value.lengths)
     outputs = list(op.output_names())
     try:
         fetched = Executor().run(program, feed, outputs, Scope())

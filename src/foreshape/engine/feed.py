@@ -13,10 +13,11 @@ from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.infer.guards import Guards
 from foreshape.ops.offsets import Offsets
+from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
 from foreshape.program import Program, Variable
-from foreshape.spec import Spec
+from foreshape.spec import SELECTED_ROWS, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +48,9 @@ class Feeder:
             given = feed.get(value.name)
             if given is None:
                 raise self._missing(value, feed)
+            if _spec(value).kind is SELECTED_ROWS:
+                out.append(_rows(value, given, wanted).to(self.device))
+                continue
             if value.lod is not None:
                 given = as_ragged(value.name, given, _spec(value))
                 offsets.append(given.offsets_on(self.device))
@@ -92,7 +96,7 @@ class Feeder:
         """
         values: dict[str, int] = {}
         known = self.guards.known
-        later: list[tuple[str, int, Size, int]] = []
+        later: list[tuple[str, str, Size, int]] = []
         offsets = iter(given[len(self.inputs) :])
         for value, tensor in zip(self.inputs, given, strict=False):
             spec, shape = _spec(value), list(tensor.shape)
@@ -106,12 +110,12 @@ class Feeder:
                 elif is_symbol(dim):
                     self._set(values, str(next(iter(symbols_of(dim)))), size, value, f"dim {axis}", str(shape))
                 else:
-                    later.append((value.name, axis, dim, size))
+                    later.append((value.name, f"dim {axis}", dim, size))
             if value.lod is not None and spec.lod is not None:
-                self._admit_counts(value, spec.lod.counts, next(offsets), values)
-        for name, axis, dim, size in later:
+                later += self._admit_counts(value, spec.lod.counts, next(offsets), values)
+        for name, where, dim, size in later:
             if evaluate(dim, values) != size:
-                raise FeedError(f"{name}: dim {axis} must be {dim} = {evaluate(dim, values)}; fed is {size}")
+                raise FeedError(f"{name}: {where} must be {dim} = {evaluate(dim, values)}; fed is {size}")
         for guard in self.guards:
             c = guard.condition
             if all(n in values for n in symbols_of(c.left) | symbols_of(c.right)):
@@ -126,19 +130,32 @@ class Feeder:
         if before != size:
             raise FeedError(f"{value.name} must be {_spec(value).text()}; fed is {seen}: {where} is {name}, and another input made that {before}")
 
-    def _admit_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> None:
+    def _admit_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> list[tuple[str, str, Size, int]]:
+        """Check the numbers of sequences; returns those that are sums of what other inputs make known."""
+        later: list[tuple[str, str, Size, int]] = []
         for level, (count, offsets) in enumerate(zip(counts, given.levels, strict=True)):
             size = len(offsets) - 1
             if is_symbol(count):
                 self._set(values, next(iter(symbols_of(count))), size, value, f"level {level}", f"{size} sequences")
+            elif not isinstance(count, int):
+                later.append((value.name, f"the number of sequences of level {level}", count, size))
             elif count != size:
                 raise FeedError(f"{value.name} must have {count} sequences; fed are {size}")
+        return later
 
 
 def _spec(value: Value) -> Spec:
     variable = value.variable
     assert isinstance(variable, Variable)
     return variable.spec
+
+
+def _rows(value: Value, given: Any, wanted: Any) -> Rows:
+    """Fed sparse rows in the program's element type."""
+    if not isinstance(given, SelectedRows):
+        raise FeedError(f"{value.name} is {_spec(value).text()}; feed a SelectedRows(rows, values, height)")
+    values = _tensor(value.name, given.values)
+    return Rows(to_tensor(given.rows), values if values.dtype is wanted else _converted(value, values, wanted), given.height)
 
 
 def _tensor(name: str, given: Any) -> Tensor:

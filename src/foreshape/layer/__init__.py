@@ -143,6 +143,17 @@ from foreshape.layer.reductions import (
     reduce_prod,
     reduce_sum,
 )
+from foreshape.layer.sequence import (
+    sequence_concat,
+    sequence_conv,
+    sequence_expand,
+    sequence_expand_as,
+    sequence_first_step,
+    sequence_last_step,
+    sequence_pool,
+    sequence_reverse,
+    sequence_softmax,
+)
 from foreshape.layer.tables import embedding
 from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, pool2d
 
@@ -265,6 +276,15 @@ __all__ = [
     "scale",
     "scatter",
     "selu",
+    "sequence_concat",
+    "sequence_conv",
+    "sequence_expand",
+    "sequence_expand_as",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_pool",
+    "sequence_reverse",
+    "sequence_softmax",
     "shape",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.errors import TypeMismatchError
-from foreshape.ops import Operator, Offsets, f32, i64, operand, reject, result, sample
+from foreshape.ops import Offsets, Operator, f32, i64, operand, reject, result, sample
 from foreshape.ops.ragged_rules import ragged
 from foreshape.spec import Spec
 

@@ -1,0 +1,129 @@
+"""Layers over ragged data: poolings, context and repetitions of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.basic import Activation, activate
+from foreshape.layer.parameter import create_parameter
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+
+
+def sequence_pool(input: Variable, pool_type: str = "average", pad_value: float = 0.0) -> Variable:
+    """One row of every innermost sequence.
+
+    Args:
+        input: ragged rows, floating-point.
+        pool_type: "sum", "average", "sqrt" (the sum over the root of the length), "max", "min", "first" or "last".
+        pad_value: what an empty sequence gives.
+
+    Returns:
+        ``[sequences, *row]``; of data with more than one level, ragged as its outer levels are.
+
+    Raises:
+        SchemaError: another pool_type. TypeMismatchError: an input that is not ragged.
+    """
+    out, _ = current_block().apply("sequence_pool", {"X": input}, {"pooltype": pool_type.upper(), "pad_value": pad_value})
+    return out
+
+
+def sequence_first_step(input: Variable) -> Variable:
+    """The first row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one."""
+    return sequence_pool(input, "first")
+
+
+def sequence_last_step(input: Variable) -> Variable:
+    """The last row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one."""
+    return sequence_pool(input, "last")
+
+
+def sequence_softmax(input: Variable) -> Variable:
+    """The softmax over each innermost sequence of ``[rows]`` or ``[rows, 1]``."""
+    return current_block().apply("sequence_softmax", {"X": input})
+
+
+def sequence_conv(
+    input: Variable, num_filters: int, filter_size: int = 3, padding_start: int | None = None, activation: Activation = None, *,
+    trainable_padding: bool = False, weight: Any = None, bias: Any = None, padding: Any = None, name: str | None = None,
+) -> Variable:  # fmt: skip
+    """A convolutional layer along sequences: activation(W times each row with its neighbours + b).
+
+    Args:
+        input: ragged rows ``[rows, width]``. Where the neighbours of a row are outside of its sequence, there are zeros.
+        num_filters: the width that comes out.
+        filter_size: how many rows are multiplied together.
+        padding_start: where they begin, from the row itself; ``-(filter_size // 2)``, the row in their middle, where it is left out.
+        trainable_padding: instead of zeros there are rows of a parameter outside, zeros at first.
+        weight, bias, padding: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+
+    Returns:
+        ``[rows, num_filters]``, ragged as input. W is ``[filter_size * width, num_filters]``, b is ``[num_filters]``.
+
+    Raises:
+        ShapeError: an input that is not ``[rows, width]`` with a known width. SchemaError: a filter_size below 1.
+    """
+    dims = input.spec.known_dims
+    if len(dims) != 2 or not isinstance(dims[1], int):
+        raise ShapeError(f"sequence_conv({input.name}): the input must be [rows, width] with a known width to make a weight; it is {input.spec.text()}")
+    if filter_size < 1:
+        raise SchemaError(f"sequence_conv({input.name}): filter_size must be at least 1; seen {filter_size}")
+    width, of = dims[1], input.spec.known_dtype
+    block = current_block()
+    prefix = name or block.program.unique_name("sequence_conv")
+    start = -(filter_size // 2) if padding_start is None else padding_start
+    outside = max(0, -start) + max(0, start + filter_size - 1)
+    inputs = {"X": input, "Filter": create_parameter((filter_size * width, num_filters), of, weight, prefix=prefix)}
+    if trainable_padding and outside:
+        inputs["PaddingData"] = create_parameter((outside, width), of, padding, prefix=prefix, is_bias=True)
+    attrs = {"contextLength": filter_size, "contextStart": start, "contextStride": 1, "paddingTrainable": "PaddingData" in inputs}
+    out = block.apply("sequence_conv", inputs, attrs, prefix)
+    if bias is not False:
+        b = create_parameter((num_filters,), of, bias, prefix=prefix, suffix="b", is_bias=True)
+        out = block.apply("elementwise_add", {"X": out, "Y": b}, {"axis": 1}, prefix)
+    return activate(out, activation, prefix)
+
+
+def sequence_expand(x: Variable, y: Variable, ref_level: int = -1) -> Variable:
+    """Each row (or, of a ragged x, each sequence) of ``x`` as often as a sequence of ``y`` has parts.
+
+    Args:
+        x: dense rows, one for each sequence of y, or rows with one level of as many sequences.
+        y: ragged; its numbers are not read.
+        ref_level: the level of y whose sequences are meant, 0 the outermost, -1 the last. Their parts are sequences of the next
+            level, of the last level rows.
+
+    Returns:
+        The repetitions one after the other: dense where x is, otherwise with one level of the repeated sequences.
+
+    Raises:
+        ShapeError: another number of rows or sequences, or a ref_level that y does not have.
+    """
+    return current_block().apply("sequence_expand", {"X": x, "Y": y}, {"ref_level": ref_level})
+
+
+def sequence_expand_as(x: Variable, y: Variable) -> Variable:
+    """Row ``i`` of ``x`` once for each row of the innermost sequence ``i`` of ``y``: ``[rows of y, *row of x]``, ragged as y."""
+    return current_block().apply("sequence_expand_as", {"X": x, "Y": y})
+
+
+def sequence_concat(input: Sequence[Variable]) -> Variable:
+    """The outermost sequences of several ragged inputs joined end to end, first with first, second with second.
+
+    Args:
+        input: ragged rows of the same dims, with equally many levels and outermost sequences.
+
+    Returns:
+        As many outermost sequences, each with the parts of all inputs in their order.
+
+    Raises:
+        ShapeError: another number of sequences or levels, or other dims of a row.
+    """
+    return current_block().apply("sequence_concat", {"X": list(input)})
+
+
+def sequence_reverse(x: Variable) -> Variable:
+    """The rows of each innermost sequence, the last one first; ragged as ``x``."""
+    return current_block().apply("sequence_reverse", {"X": x})
