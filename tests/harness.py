@@ -10,10 +10,32 @@ import numpy as np
 
 from foreshape.engine.values import LoDTensor
 from foreshape.infer.rules import Key, answer
-from foreshape.ops.fields import Reject, Sample, Value
+from foreshape.ops.fields import NOT_WRITTEN, Operand, Reject, Sample, Value, operand, result
 from foreshape.ops.operator import Operator, all_operators
-from foreshape.program import Block, Program, Variable
-from foreshape.spec import FP32, FP64, LOD_TENSOR, Lod, Spec
+from foreshape.ops.tensor_array import TensorArray
+from foreshape.program import Block, Op, Program, Variable
+from foreshape.spec import FP32, FP64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Lod, Spec
+
+
+class MakeArray(Operator):
+    """Out = the array of all X: how a sample's array, which cannot be fed, comes into a program."""
+
+    type = "array_of_a_sample"
+    X = operand(many=True)
+    Out = result()
+    gradient = NOT_WRITTEN
+
+    def infer_var_type(self, X: tuple[Spec, ...]) -> Kind:
+        return LOD_TENSOR_ARRAY
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
+        return X[0].like()
+
+    def kernel(self, X: list[Any], *, offsets: list[list[Any]]) -> TensorArray:
+        out = TensorArray()
+        for at, (tensor, where) in enumerate(zip(X, offsets[0], strict=True)):
+            out.write(at, tensor, where)
+        return out
 
 
 def operators() -> list[type[Operator]]:
@@ -52,7 +74,7 @@ def array(value: Value, rng: np.random.RandomState, double: bool = False) -> np.
 
 @dataclass
 class Case:
-    """A sample as a program of one op."""
+    """A sample as a program of one op, after those that make its arrays."""
 
     program: Program
     block: Block
@@ -60,6 +82,27 @@ class Case:
     inputs: dict[str, Any]
     feed: dict[str, Any]
     outputs: dict[str, list[str]]
+
+    @property
+    def op(self) -> Op:
+        """The one op (before gradients are appended)."""
+        return next(op for op in self.block.ops if op.type != MakeArray.type)
+
+    def array(self, name: str) -> TensorArray | None:
+        """The array of this name, if it is one."""
+        import torch
+
+        made = next((op for op in self.block.ops if op.type == MakeArray.type and name in op.output_names()), None)
+        if made is None:
+            return None
+        fed = [self.feed[n] for n in made.input_names()]
+        return MakeArray.kernel(
+            made.operator, [torch.from_numpy(np.array(f)) for f in fed], offsets=[[f.offsets_on(None) if isinstance(f, LoDTensor) else None for f in fed]]
+        )
+
+
+def _is_array(of: Operand) -> bool:
+    return not of.many and LOD_TENSOR_ARRAY in of.kinds
 
 
 def split(cls: type[Operator], arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,6 +135,9 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
         if given is None:
             continue
         inputs[slot] = [variable(f"{slot}.{k}", v) for k, v in enumerate(given)] if isinstance(given, (list, tuple)) else variable(slot, given)
+        if isinstance(given, (list, tuple)) and _is_array(next(o for o in cls.schema.operands if o.name == slot)):
+            block.append_op(MakeArray.type, {"X": inputs[slot]}, {"Out": slot})
+            inputs[slot] = block.vars[slot]
     outputs: dict[str, list[str]] = {}
     op = block.append_op(cls.type, inputs, outputs, _double_types(cls, attrs) if double else attrs)
     del updated
@@ -105,13 +151,13 @@ def _double_types(cls: type[Operator], attrs: dict[str, Any]) -> dict[str, Any]:
 
 def key_of(case: Case) -> tuple[Operator, Key]:
     """The operator and the specs of its inputs."""
-    op = case.block.ops[0]
+    op = case.op
     operator = op.operator
     assert operator is not None
     key: list[Any] = []
-    for operand in case.cls.schema.operands:
-        names = op.inputs.get(operand.name)
-        if operand.many:
+    for slot in case.cls.schema.operands:
+        names = op.inputs.get(slot.name)
+        if slot.many:
             key.append(tuple(case.block.vars[n].spec for n in names or ()))
         else:
             key.append(case.block.vars[names[0]].spec if names else None)

@@ -32,11 +32,15 @@ def tensors(case: Case) -> tuple[list[Any], list[Any]]:
     """What the kernel is called with: tensors and offsets, by operand."""
     import torch
 
-    op = case.block.ops[0]
+    op = case.op
     out: list[Any] = []
     offsets: list[Any] = []
     for operand in case.cls.schema.operands:
         names = op.inputs.get(operand.name) or ()
+        if names and not operand.many and (array := case.array(names[0])) is not None:
+            out.append(array)
+            offsets.append(None)
+            continue
         given = [torch.from_numpy(np.array(case.feed[n])) for n in names]
         out.append(given if operand.many else given[0] if given else None)
         where = [case.feed[n].offsets_on(None) if isinstance(case.feed[n], LoDTensor) else None for n in names]
