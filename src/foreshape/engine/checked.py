@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import evaluate, symbols_of
 from foreshape.engine.emit import Emitted
-from foreshape.engine.instruction import Argument, Instruction, Value
+from foreshape.engine.instruction import Argument, Instruction, Lowered, Value
+from foreshape.engine.regions import running
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.ops.rows import Rows
@@ -25,11 +26,21 @@ def run_checked(emitted: Emitted, tensors: Sequence[Any], scope: Scope, values: 
         ExecutionError: a value of another shape or element type than inferred, or the first op that makes a NaN or an infinity.
     """
     lowered = emitted.lowered
-    held: dict[int, Any] = {id(v): t for v, t in zip(lowered.parameters(), tensors, strict=True)}
     function = emitted.bind(scope)
-    held |= {id(v): t for v, t in zip(lowered.persistables, function.__defaults__ or (), strict=True)}
+    held = dict(zip(map(id, lowered.persistables), function.__defaults__ or (), strict=True))
+    before = running.checked
+    running.checked = lambda block, given: _interpret(block, given, {}, scope, values)
+    try:
+        return _interpret(lowered, tensors, held, scope, values)
+    finally:
+        running.checked = before
+
+
+def _interpret(lowered: Lowered, given: Sequence[Any], held: dict[int, Any], scope: Scope, values: Mapping[str, int]) -> list[Any]:
+    held |= {id(v): t for v, t in zip(lowered.parameters(), given, strict=True)}
     for value in lowered.feeds:
-        _look(value, held[id(value)], None, values, {})
+        if isinstance(held[id(value)], (torch.Tensor, Rows)):
+            _look(value, held[id(value)], None, values, {})
     for i in lowered.instructions:
         for copy, source in i.copies:
             held[id(copy)] = held[id(source)].clone()
@@ -37,6 +48,8 @@ def run_checked(emitted: Emitted, tensors: Sequence[Any], scope: Scope, values: 
         given: Any = _called(i, arguments, held)
         results: list[Any] = list(given) if isinstance(given, tuple) and len(i.results) != 1 else [given]  # pyright: ignore[reportUnknownArgumentType]
         for target, result in zip(i.results, results, strict=False):
+            if target is None or result is None:
+                continue
             pairs: Iterable[tuple[Value | None, Any]] = zip(target, result, strict=True) if isinstance(target, list) else [(target, result)]
             for value, tensor in pairs:
                 if value is not None and tensor is not None:
@@ -45,7 +58,7 @@ def run_checked(emitted: Emitted, tensors: Sequence[Any], scope: Scope, values: 
                     held[id(value)] = tensor
         for place, value in i.stores:
             held[id(place)] = scope.store(place.name, held[id(value)], owned=False)
-    return [held[id(v)] for v in lowered.returns()]
+    return [held.get(id(v)) for v in lowered.returns()]
 
 
 def _called(i: Instruction, arguments: Sequence[Any], held: Mapping[int, Any]) -> Any:
@@ -61,8 +74,8 @@ def _called(i: Instruction, arguments: Sequence[Any], held: Mapping[int, Any]) -
 
 def _given(argument: Argument, held: Mapping[int, Any]) -> Any:
     if isinstance(argument, list):
-        return [None if v is None else held[id(v)] for v in argument]
-    return None if argument is None else held[id(argument)]
+        return [None if v is None else held.get(id(v)) for v in argument]
+    return None if argument is None else held.get(id(argument))
 
 
 def _look(value: Value, tensor: Any, i: Instruction | None, values: Mapping[str, int], held: Mapping[int, Any]) -> None:

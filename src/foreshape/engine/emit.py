@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import CodeType, FunctionType
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakKeyDictionary, WeakMethod
 
 from foreshape.engine.instruction import Argument, Instruction, Lowered, Value
 from foreshape.engine.scope import Scope
@@ -17,15 +17,28 @@ from foreshape.spec import LOD_TENSOR
 STEP_FILE = "<foreshape step>"
 
 
+_lines: WeakKeyDictionary[CodeType, dict[int, Op]] = WeakKeyDictionary()
+
+
+def op_at(code: CodeType, line: int) -> Op | None:
+    """The op of a line of an emitted function."""
+    return _lines.get(code, {}).get(line)
+
+
 class Emitted:
     """The code of a step and what its names stand for; `bind` makes it a function over one scope."""
 
-    __slots__ = ("code", "constants", "lines", "lowered", "source")
+    __slots__ = ("code", "constants", "lowered", "source")
 
     def __init__(self, lowered: Lowered, source: str, constants: dict[str, Any], lines: dict[int, Op]) -> None:
-        self.lowered, self.source, self.constants, self.lines = lowered, source, constants, lines
+        self.lowered, self.source, self.constants = lowered, source, constants
         module = compile(source, STEP_FILE, "exec")
         self.code = next(c for c in module.co_consts if isinstance(c, CodeType))
+        _lines[self.code] = lines
+
+    def bind_region(self) -> FunctionType:
+        """The function of a block that an op runs: all that it reads from outside comes in as an argument."""
+        return FunctionType(self.code, dict(self.constants), "block")
 
     def bind(self, scope: Scope, device: Any = None) -> FunctionType:
         """The step over the values of a scope, moved to ``device`` where one is given.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import run_checked
-from foreshape.engine.emit import STEP_FILE, Emitted, emit
+from foreshape.engine.emit import STEP_FILE, Emitted, emit, op_at
 from foreshape.engine.feed import Feeder
 from foreshape.engine.fusion import fuse
 from foreshape.engine.instruction import Value
@@ -45,7 +45,7 @@ class Step:
     def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True) -> None:
         self.program = program
         guards = program.guards
-        lowered = lower(program.global_block, fetches)
+        lowered = lower(program.global_block, fetches, fused)
         self.plain = replace(lowered, instructions=list(lowered.instructions))
         self.emitted: Emitted = emit(fuse(lowered) if fused else lowered)
         self.feeder = Feeder(program, lowered.feeds, guards, device)
@@ -153,7 +153,7 @@ class Executor:
         except ForeshapeError:
             raise
         except Exception as error:
-            raise _failure(error, step) from error
+            raise _failure(error) from error
         finally:
             if seen.threads != threads:
                 torch.set_num_threads(threads)
@@ -221,13 +221,13 @@ def _names(program: Program, fetch: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _failure(error: Exception, step: Step) -> ExecutionError:
+def _failure(error: Exception) -> ExecutionError:
     """The error of a kernel, with the op and the user's line."""
     op: Op | None = None
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == STEP_FILE:
-            op = step.emitted.lines.get(trace.tb_lineno)
+            op = op_at(trace.tb_frame.f_code, trace.tb_lineno) or op
         trace = trace.tb_next
     if op is None:
         return ExecutionError(str(error))

@@ -42,10 +42,11 @@ class Lowering:
 
     Args:
         region: the block is run by an op of another block, so that all that it reads from outside comes in as an argument.
+        fuse: whether the instructions are going to be rewritten, those of the blocks that its ops run too.
     """
 
-    def __init__(self, block: Block, region: bool = False) -> None:
-        self.block, self.region = block, region
+    def __init__(self, block: Block, region: bool = False, fuse: bool = True) -> None:
+        self.block, self.region, self.fuse = block, region, fuse
         self.current: dict[str, Value] = {}
         self.sources: dict[str, Value] = {}
         """The name that specs have for some offsets -> the value that holds them now."""
@@ -53,6 +54,8 @@ class Lowering:
         self.persistables: list[Value] = []
         self.instructions: list[Instruction] = []
         self._count = 0
+        self._ops: list[Op] = []
+        self._asked: set[str] = set()
 
     def run(self, fetches: Sequence[str]) -> Lowered:
         """Lower the ops that the fetches need.
@@ -60,10 +63,14 @@ class Lowering:
         Raises:
             ExecutionError: an operator that is not known here, or a name that nothing describes.
         """
-        self.ops = needed_ops(self.block, fetches)
-        for op in self.ops:
+        self._ops, self._asked = needed_ops(self.block, fetches), set(fetches)
+        for op in self._ops:
             self._lower(op)
         return Lowered(self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
+
+    def wants(self, name: str, writer: Op) -> bool:
+        """Whether something in this step reads what an op writes."""
+        return name in self._asked or any(name in op.all_reads() for op in self._ops if op is not writer)
 
     # --- values
 
@@ -176,7 +183,7 @@ class Lowering:
                     operand_at = next(i for i, o in enumerate(schema.operands) if o.name == result.updates)
                     source = made.arguments[operand_at]
                     one = source[position] if isinstance(source, list) else source
-                    if one is not None and one.name == name:
+                    if one is not None and one.name == name and not (self.region and one.feed):
                         value = one  # changed in place, as the names say
                         in_place.add(at)
                     elif one is not None:
@@ -214,6 +221,6 @@ class Lowering:
         i.arguments[at] = copies if isinstance(given, list) else copies[0]
 
 
-def lower(block: Block, fetches: Sequence[str]) -> Lowered:
+def lower(block: Block, fetches: Sequence[str], fuse: bool = True) -> Lowered:
     """The instructions of a block. Raises `ExecutionError` for an operator that is not known, or a name that nothing describes."""
-    return Lowering(block).run(fetches)
+    return Lowering(block, fuse=fuse).run(fetches)

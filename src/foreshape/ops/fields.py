@@ -16,6 +16,7 @@ __all__ = [
     "NOT_DIFFERENTIABLE",
     "NOT_WRITTEN",
     "REQUIRED",
+    "THROUGH_BLOCK",
     "ZERO_GRADIENT",
     "AttrType",
     "Attribute",
@@ -102,8 +103,9 @@ def operand(
     optional: bool = False,
     kinds: Sequence[Kind] = DENSE,
     same_type_as: str | None = None,
+    name: str = "",
 ) -> Any:
-    """Declare an input slot of an operator; the class attribute's name is the slot's.
+    """Declare an input slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
     Args:
         dtypes: the element types that it takes.
@@ -112,7 +114,7 @@ def operand(
         kinds: the kinds that it takes; dense unless said otherwise.
         same_type_as: another slot, whose element type this one must have.
     """
-    return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as)
+    return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as, name)
 
 
 def result(
@@ -124,14 +126,15 @@ def result(
     view_of: str | None = None,
     updates: str | None = None,
     new_offsets: bool = False,
+    name: str = "",
 ) -> Any:
-    """Declare an output slot of an operator; the class attribute's name is the slot's.
+    """Declare an output slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
     Args:
         new_offsets: the result may be ragged with offsets that no operand has (its rule gives it a `new_lod`). After its results
             the kernel returns one `Offsets` for each such slot, in the schema's order (None where the rule shared an operand's).
     """
-    return Result(doc, many, optional, may_share, view_of, updates, new_offsets)
+    return Result(doc, many, optional, may_share, view_of, updates, new_offsets, name)
 
 
 def attribute(
@@ -163,6 +166,13 @@ NOT_DIFFERENTIABLE: Final = NoGradient("it is not differentiable")
 NOT_WRITTEN: Final = NoGradient("its gradient is not written yet")
 
 
+class BlockGradient:
+    """The gradient of an operator that runs a block: an operator that runs a block which undoes it."""
+
+
+THROUGH_BLOCK: Final = BlockGradient()
+
+
 @dataclass(frozen=True, slots=True)
 class Gradient:
     """What `gradient` declared: the slots that the gradient op takes, those that it gives, its rule and its kernel."""
@@ -174,6 +184,7 @@ class Gradient:
     kinds: Callable[..., Any] | None = None
     may_share: Mapping[str, str] = field(default_factory=dict[str, str])
     view_of: Mapping[str, str] = field(default_factory=dict[str, str])
+    absent: tuple[str, ...] = ()
     kernel: Callable[..., Any] = lambda: None
 
     def with_kernel(self, kernel: Callable[..., Any]) -> Gradient:
@@ -188,6 +199,7 @@ def gradient(
     kinds: Callable[..., Any] | None = None,
     may_share: Mapping[str, str] | None = None,
     view_of: Mapping[str, str] | None = None,
+    absent: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare the operator ``<type>_grad``; the decorated method is its kernel.
 
@@ -201,9 +213,11 @@ def gradient(
         kinds: the kind rule ``(self, *specs) -> kinds``; the default is LOD_TENSOR.
         may_share: for a gradient: the slot among ``takes`` whose memory it may take over.
         view_of: for a gradient: the slot among ``takes`` that it is a view of.
+        absent: the slots among ``takes``, gradients of single results, that are left out where nothing flows into the result, and are
+            None then; others are filled with zeros.
     """
     given = (gives,) if isinstance(gives, str) else tuple(gives)
-    declared = Gradient(takes, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}))
+    declared = Gradient(takes, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), tuple(absent))
     return declared.with_kernel
 
 

@@ -23,6 +23,7 @@ from foreshape.ops.fields import (
     FLOAT_RESULT_KINDS,
     NOT_WRITTEN,
     Attribute,
+    BlockGradient,
     Gradient,
     NoGradient,
     Operand,
@@ -34,7 +35,7 @@ from foreshape.ops.require import RuleError
 from foreshape.spec import ANY, FLOATING, LOD_TENSOR, Kind, Spec
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "gradient_ops", "work"})
-_SETTINGS = frozenset({"type", "samples", "rejects", "gradient", "abstract", "sub_blocks", "side_effects", "random", "described_results", "accumulates"})
+_SETTINGS = frozenset({"type", "samples", "rejects", "gradient", "abstract", "sub_blocks", "side_effects", "random", "described_results", "accumulates", "region"})
 _CACHE_LIMIT = 4096
 _LONG = 256
 """A value with more elements than this is not kept for the next op with the same."""
@@ -87,10 +88,13 @@ class Operator:
     schema: ClassVar[Schema]
     samples: ClassVar[Sequence[Sample]] = ()
     rejects: ClassVar[Sequence[Reject]] = ()
-    gradient: ClassVar[Gradient | NoGradient | Callable[..., Any] | None] = None
+    gradient: ClassVar[Gradient | NoGradient | BlockGradient | Callable[..., Any] | None] = None
     grad_class: ClassVar[type[Operator] | None] = None
     forward_class: ClassVar[type[Operator] | None] = None
     sub_blocks: ClassVar[tuple[str, ...]] = ()
+    """The attributes that name blocks which it runs. Such an operator has no shape rule and no kernel: it is its block."""
+    region: ClassVar[str] = ""
+    """How it runs its block; `foreshape.program.regions` and `foreshape.engine.regions` have the forms."""
     side_effects: ClassVar[bool] = False
     random: ClassVar[bool] = False
     described_results: ClassVar[bool] = False
@@ -356,7 +360,8 @@ def _define(cls: type[Operator]) -> None:
     for base in reversed(cls.__mro__):
         for name, value in list(base.__dict__.items()):
             if isinstance(value, (Operand, Result, Attribute)):
-                fields[name] = value if value.name else replace(value, name=name)
+                held = value if value.name else replace(value, name=name)
+                fields[held.name] = held
             elif isinstance(value, Gradient) and not isinstance(cls.__dict__.get("gradient"), NoGradient):
                 cls.gradient = value
     where = f"operator {cls.__module__}.{cls.__qualname__}"
@@ -371,14 +376,15 @@ def _define(cls: type[Operator]) -> None:
     )
     _check_slots_named(cls, where)
     names = [o.name for o in cls.schema.operands]
-    for hook in ("infer_shape", "kernel"):
+    for hook in ("infer_shape", "kernel") if not cls.sub_blocks else ():
         function = getattr(cls, hook, None)
         if function is None or function is getattr(Operator, hook, None):
             raise SchemaError(f"{where} needs {hook}({', '.join(['self', *names])})")
         _check_parameters(function, names, f"{where}: {hook}")
     if cls.infer_var_type is not Operator.infer_var_type:
         _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
-    _note_keywords(cls, cls.kernel)
+    if not cls.sub_blocks:
+        _note_keywords(cls, cls.kernel)
     if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
         raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, "
                           "NOT_DIFFERENTIABLE or NOT_WRITTEN")  # fmt: skip
@@ -436,7 +442,7 @@ def _gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type
         elif name in results or (name != base and base in results):
             many = results[base].many
             types, kinds = (FLOATING, DENSE) if name != base else (ANY, FLOAT_RESULT_KINDS)
-            takes.append(Operand(types, "", many, results[base].optional, kinds, None, name))
+            takes.append(Operand(types, "", many, results[base].optional or name in declared.absent, kinds, None, name))
         else:
             raise SchemaError(f"{where}: its gradient takes {name}, which is no slot of it")
     gives: list[Result] = []

@@ -39,10 +39,14 @@ class Block:
         return self.program.blocks[self.parent_idx] if 0 <= self.parent_idx < len(self.program.blocks) else None
 
     def find(self, name: str) -> Variable | None:
-        """The variable of this name here or in a parent."""
+        """The variable of this name here or in a parent; of a block that undoes another, also in that one."""
         found = self.vars.get(name)
         block = self
         while found is None:
+            if 0 <= block.forward_idx < len(self.program.blocks):
+                found = self.program.blocks[block.forward_idx].vars.get(name)
+                if found is not None:
+                    break
             parent = block.parent
             if parent is None or parent is block:
                 return None
@@ -201,6 +205,11 @@ class Block:
         if operator is None:
             error = op.attributes.error
             raise _placed(error if error is not None else SchemaError(f"there is no operator {op.type!r}"), op.type, op.site)
+        if operator.sub_blocks:
+            from foreshape.program.regions import infer_region
+
+            self._set_results(op, operator, infer_region(op), make, prefix)
+            return
         key = self._key(op, operator)
         known = self.program.guards.known
         if known:
@@ -290,7 +299,7 @@ class Block:
         for result, given in zip(operator.schema.results, found.results, strict=True):
             names = outputs.get(result.name)
             if given is None:
-                if names and not result.optional:  # the rule has no answer where one is asked for
+                if names and not result.optional and not operator.sub_blocks:  # the rule has no answer where one is asked for
                     raise _placed(SchemaError(f"there is no result {result.name} for these inputs"), op.type, op.site)
                 continue
             specs = given if isinstance(given, tuple) else (given,)
@@ -322,7 +331,7 @@ class Block:
             return
         variable._spec = spec  # pyright: ignore[reportPrivateUsage]
         variable._known = True  # pyright: ignore[reportPrivateUsage]
-        if variable.op is None and name not in op.input_names():
+        if variable.op is None and variable.block is self and name not in op.input_names():
             variable.op = op
 
     def apply_names(self, names: Sequence[str]) -> list[Variable]:

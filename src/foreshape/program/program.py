@@ -70,7 +70,7 @@ class Program:
         count = self._counters.get(key, 0)
         self._counters[key] = count + 1
         name = f"{key}_{count}"
-        return name if name not in self.blocks[0].vars else self.unique_name(key)
+        return name if not any(name in block.vars for block in self.blocks) else self.unique_name(key)
 
     def var(self, name: str) -> Variable:
         """The variable of this name in the global block, else in any block. Raises `SchemaError` where there is none."""
@@ -141,14 +141,15 @@ class Program:
         self._guards = Guards()
         unknown: list[Op] = []
         errors: list[DescriptionError] = []
+        inner = {i for op in self.all_ops() if op.operator is not None for i in op.sub_block_indices()}
         for block in self.blocks:
-            for op in block.ops:
+            for op in block.ops if block.idx not in inner else ():  # the others are inferred with the op that runs them
                 if op.attributes.operator is None and op.attributes.error is None:
                     unknown.append(op)
-                    _mark_unknown(op)
+                    mark_unknown(op)
                     continue
                 if (unknown or errors) and any(not v.known for v in op.input_variables()):
-                    _mark_unknown(op)
+                    mark_unknown(op)
                     continue
                 try:
                     block.infer_op(op)
@@ -156,7 +157,7 @@ class Program:
                     errors.append(error)
                     if len(errors) >= stop_at:
                         return unknown, errors
-                    _mark_unknown(op)
+                    mark_unknown(op)
         return unknown, errors
 
     def explain(self, variable: Variable | str) -> str:
@@ -257,7 +258,11 @@ class Program:
         return self._guards.list()
 
 
-def _mark_unknown(op: Op) -> None:
+def mark_unknown(op: Op) -> None:
+    """Say of what an op writes that nothing is known of it, and the same of the blocks that it runs."""
+    for index in op.sub_block_indices():
+        for inner in op.block.program.blocks[index].ops:
+            mark_unknown(inner)
     for name in op.output_names():
         variable = op.block.find(name)
         if variable is not None and not variable.persistable:
@@ -308,6 +313,24 @@ def program_guard(main: Program, startup: Program | None = None) -> Generator[No
         yield
     finally:
         _current.main, _current.startup, _current.block = before
+
+
+@contextlib.contextmanager
+def region(parent: Block | None = None) -> Generator[Block]:
+    """A new block that layers append to inside of the ``with``, for an op of the current block to run.
+
+    What must hold for the values that its variables have while it is written is found again, for all that they may have, when
+    the op is appended that runs it.
+    """
+    parent = parent if parent is not None else current_block()
+    program = parent.program
+    before = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
+    block = program.create_block(parent)
+    try:
+        with block_guard(block):
+            yield block
+    finally:
+        program._guards = before  # pyright: ignore[reportPrivateUsage]
 
 
 @contextlib.contextmanager

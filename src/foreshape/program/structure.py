@@ -41,7 +41,7 @@ def check_structure(program: Program, depth_limit: int = MAX_DEPTH) -> None:
 
 
 def link_makers(program: Program) -> None:
-    """Say of each variable which op makes it: the first that writes it and does not read it."""
+    """Say of each variable which op makes it: the first of its own block that writes it and does not read it."""
     for block in program.blocks:
         local = block.vars
         for op in block.ops:
@@ -49,8 +49,6 @@ def link_makers(program: Program) -> None:
             for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
                 for name in names:
                     variable = local.get(name)
-                    if variable is None:
-                        variable = block.find(name)
                     if variable is not None and variable.op is None:
                         if read is None:
                             read = set[str]().union(*op._inputs.values())  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,89 @@
+"""Gradients: appends the gradient ops of a loss, in PaddlePaddle's naming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from foreshape.backward.append import undo
+from foreshape.backward.path import find_path
+from foreshape.backward.steps import GRAD, GradientSlots
+from foreshape.dims import equal, product
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.program import Block, Role, Variable
+from foreshape.program.call_site import tells_line
+from foreshape.program.collector import collector_waits
+
+__all__ = ["GRAD", "GradientSlots", "append_backward"]
+
+
+@tells_line
+@collector_waits
+def append_backward(
+    loss: Variable, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = (),
+    loss_gradient: Variable | None = None,
+) -> list[tuple[Variable, Variable]]:  # fmt: skip
+    """Append the ops that compute the gradients of ``loss``.
+
+    Args:
+        loss: one number, unless ``loss_gradient`` is given.
+        parameters: whose gradients are wanted; all trainable parameters where it is left out. Inputs may be among them.
+        no_gradient: variables at which the way back ends.
+        loss_gradient: the gradient of the loss, of its shape; one where it is left out.
+
+    Returns:
+        (parameter, gradient) pairs, in the order in which the parameters were made.
+
+    Raises:
+        ShapeError: the loss is not one number. SchemaError: an operator on the way has no gradient, or no parameter is reached.
+    """
+    block = loss.block
+    program = block.program
+    program.refresh()
+    if block.idx != 0:
+        raise SchemaError("the loss must be a variable of the global block")
+    stop = {v.name if isinstance(v, Variable) else v for v in no_gradient}
+    wanted = _wanted(block, parameters, stop)
+    path = find_path(block, wanted, [loss.name], stop)
+    if path.final(loss.name) not in path.reached:
+        raise SchemaError(f"no trainable parameter reaches {loss.name}: nothing is to be trained")
+    _append_loss_gradient(loss, loss_gradient)
+    grads = undo(path, block, [loss.name], wanted)
+    out: list[tuple[Variable, Variable]] = []
+    for name in wanted:
+        gradient = block.vars.get(name + GRAD)
+        if gradient is not None and (name in grads or path.final(name) in grads):
+            out.append((block.vars[name], gradient))
+    if not out:
+        raise SchemaError(f"no trainable parameter reaches {loss.name}: nothing is to be trained")
+    return out
+
+
+def _wanted(block: Block, parameters: Iterable[Variable | str] | None, stop: set[str]) -> dict[str, None]:
+    if parameters is None:
+        return {n: None for n, v in block.vars.items() if v.is_parameter and v.trainable and not v.stop_gradient and n not in stop}
+    out: dict[str, None] = {}
+    for given in parameters:
+        variable = block.var(given) if isinstance(given, str) else given
+        if variable.name in stop:
+            raise SchemaError(f"{variable.name} is both wanted and in no_gradient")
+        out[variable.name] = None
+    return out
+
+
+def _append_loss_gradient(loss: Variable, given: Variable | None) -> str:
+    block = loss.block
+    if loss.op is not None:
+        loss.op.role |= Role.LOSS
+    name = loss.name + GRAD
+    if given is not None:
+        if len(given.spec.known_dims) != len(loss.spec.known_dims) or any(
+            equal(a, b) is False for a, b in zip(given.spec.known_dims, loss.spec.known_dims, strict=True)
+        ):
+            raise ShapeError(f"loss_gradient must have the dims of the loss: {loss.name} is {loss.spec.text()}, {given.name} is {given.spec.text()}")
+        block.append_op("assign", {"X": given}, {"Out": name}, role=Role.BACKWARD | Role.LOSS, site=loss.op.site if loss.op else None)
+        return name
+    if product(loss.spec.known_dims) != 1:
+        raise ShapeError(f"a loss is one number; {loss.name} is {loss.spec.text()}: take its mean, or give loss_gradient")
+    attrs = {"shape": list(loss.spec.known_dims), "dtype": loss.spec.known_dtype.code, "value": 1.0}
+    block.append_op("fill_constant", {}, {"Out": name}, attrs, role=Role.BACKWARD | Role.LOSS, site=loss.op.site if loss.op else None)
+    return name

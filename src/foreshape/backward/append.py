@@ -1,0 +1,125 @@
+"""Appends gradient ops to a block: several gradients of one value are summed, and values that are overwritten are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from foreshape.backward.path import Path, Visit, name_of
+from foreshape.backward.steps import GRAD, Step, steps_of
+from foreshape.errors import SchemaError
+from foreshape.ops.operator import Attributes, get
+from foreshape.program import Block, Op, Role
+from foreshape.program.op import EMPTY, Slots
+from foreshape.spec import LOD_TENSOR_ARRAY
+
+
+def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str], entries: Collection[str] = ()) -> set[str]:
+    """Append the gradient ops of a path to a block, where the gradients of ``ends`` are already.
+
+    Args:
+        trained: parameters, whose gradients are marked by role.
+        entries: names whose values before the block's first op the backward pass can read, as that of a loop's block can.
+
+    Returns:
+        The nodes whose gradients there are.
+    """
+    path.into = into
+    grads = {path.final(n) for n in ends}
+    steps: list[Step] = []
+    for visit in reversed(path.visits):
+        made = steps_of(visit, path, grads)
+        if made:
+            _keep_overwritten(visit, made, path, entries)
+            steps += made
+    _append(into, steps, {path.final(n) for n in ends}, trained)
+    return grads
+
+
+def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> None:
+    """Where a gradient op reads a value whose variable is written again after its forward op, keep a copy under another name."""
+    op, block = visit.op, visit.op.block
+    if op.attributes.sub_blocks:
+        return  # its block keeps what it needs, round by round
+    for step in steps:
+        for slot, names in step.inputs.items():
+            changed = [n for n in names if not n.endswith(GRAD) and path.last_write.get(n, -1) > visit.index and n in op.input_names()]
+            if not changed:
+                continue
+            copies: dict[str, str] = {}
+            for name in changed:
+                if name in entries and not _written_until(block, op, name):
+                    continue
+                copy = block.program.unique_name(f"{name}@KEPT")
+                block.append_op("assign", {"X": name}, {"Out": copy}, role=op.role, site=op.site, index=_index(block, op))
+                copies[name] = copy
+            step.inputs = {**step.inputs, slot: tuple([copies.get(n, n) for n in names])}
+
+
+def _index(block: Block, op: Op) -> int:
+    return next(at for at, other in enumerate(block.ops) if other is op)
+
+
+def _written_until(block: Block, op: Op, name: str) -> bool:
+    return any(name in other.all_writes() for other in block.ops[: _index(block, op)])
+
+
+def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained: Collection[str]) -> None:
+    counts: dict[str, int] = {}
+    for step in steps:
+        for names in step.outputs.values():
+            for node in names:
+                if node is not EMPTY:
+                    counts[node] = counts.get(node, 0) + 1
+    parts: dict[str, list[str]] = {}
+    numbers: dict[str, int] = {}
+    for node in given:
+        if node in counts and not _is_array(block, name_of(node)):
+            parts[node] = [name_of(node) + GRAD]
+            counts[node] += 1
+    for step in steps:
+        complete: list[str] = []
+        roles: list[str] = []
+        outputs: Slots = {}
+        for slot, names in step.outputs.items():
+            made: list[str] = []
+            for node in names:
+                if node is EMPTY:
+                    made.append(EMPTY)
+                    continue
+                name = name_of(node)
+                if counts[node] == 1 or _is_array(block, name):
+                    made.append(name + GRAD)
+                else:
+                    list_of = parts.setdefault(node, [])
+                    number = numbers.get(name, 0)
+                    numbers[name] = number + 1
+                    part = f"{name}{GRAD}@RENAME@block{block.idx}@{number}"
+                    list_of.append(part)
+                    made.append(part)
+                    if len(list_of) == counts[node]:
+                        complete.append(node)
+                if name in trained:
+                    roles += [name, name + GRAD]
+            outputs[slot] = tuple(made)
+        append_gradient_op(block, step.attributes, step.inputs, outputs, tuple(roles), step.forward)
+        for node in complete:
+            name = name_of(node)
+            roles = [name, name + GRAD] if name in trained else []
+            append_gradient_op(block, get("sum").describe(None), {"X": tuple(parts[node])}, {"Out": (name + GRAD,)}, tuple(roles), step.forward)
+
+
+def _is_array(block: Block, name: str) -> bool:
+    """Whether the gradient of a name is gathered in place, element by element."""
+    variable = block.find(name)
+    return variable is not None and variable.kind is LOD_TENSOR_ARRAY
+
+
+def append_gradient_op(block: Block, attributes: Attributes, inputs: Slots, outputs: Slots, roles: tuple[str, ...], forward: Op) -> Op:
+    """Append one op of the backward pass, at the user's line of the op that it undoes."""
+    if attributes.operator is None and attributes.error is None:
+        raise SchemaError(f"there is no operator {attributes.type!r}")
+    op = Op(block, attributes, inputs, outputs, Role.BACKWARD, roles, forward.site)
+    block.infer_op(op)
+    block.ops.append(op)
+    block.program.touch()
+    return op

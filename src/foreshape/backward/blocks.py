@@ -1,0 +1,164 @@
+"""The gradients of ops that run blocks: for each block another one that undoes a round of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from foreshape.backward.path import Path, Visit, find_path, is_floating
+from foreshape.backward.steps import GRAD, Step, zeros_step
+from foreshape.errors import SchemaError
+from foreshape.ops.operator import get
+from foreshape.program import Block, Op
+from foreshape.program.op import EMPTY, Slots
+from foreshape.program.regions import carried_names, names_in, sub_block
+from foreshape.spec import LOD_TENSOR_ARRAY
+
+
+def block_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
+    """The gradient op of an op that runs a block, with the block that it runs.
+
+    Raises:
+        SchemaError: an op that has no gradient is on the way through the block, or the form of running it has none.
+    """
+    operator = visit.op.operator
+    assert operator is not None
+    form = _FORMS.get(operator.region)
+    if form is None:
+        raise SchemaError(f"a gradient of {visit.op.type} is not written")
+    return form(visit, path, grads)
+
+
+def is_array(op: Op, name: str) -> bool:
+    """Whether a name is that of an array of tensors, whose gradient is gathered in place."""
+    variable = op.block.find(name)
+    return variable is not None and variable.kind is LOD_TENSOR_ARRAY
+
+
+def _needed_outside(visit: Visit, path: Path) -> list[str]:
+    """What an op's block reads from outside and whose gradient is needed."""
+    return [n for n in sorted(visit.op.all_reads()) if visit.read(n) in path.needed]
+
+
+def _new_block(visit: Visit, path: Path, ends: Collection[str]) -> Block:
+    op, forward = visit.op, sub_block(visit.op)
+    into = path.into if path.into is not None else op.block
+    block = op.block.program.create_block(into)
+    block.forward_idx = forward.idx
+    for name in ends:
+        variable = forward.find(name)
+        assert variable is not None
+        block.create_variable(name + GRAD, variable.spec.like(), site=op.site)
+    return block
+
+
+def _zeros(block: Block, op: Op, name: str) -> None:
+    """Let the gradient of a carried value, as it goes on to the round before, be zero."""
+    from foreshape.backward.append import append_gradient_op
+
+    append_gradient_op(block, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (name + GRAD,)}, (), op)
+
+
+def _grown(start: set[str], live: set[str], forward: Block, pairs: dict[str, str]) -> tuple[Path, set[str], set[str]]:
+    """The path through one round, when what a round hands to the next is followed until nothing is added.
+
+    ``pairs``: what a name is at the beginning of a round -> the name that its value in the round before has at the end.
+    """
+    while True:
+        path = find_path(forward, start, sorted(live), ())
+        more_start = {begin for begin, end in pairs.items() if path.final(end) in path.reached and is_floating(forward.find(begin))}
+        more_live = {end for begin, end in pairs.items() if begin in path.needed}
+        if more_start <= start and more_live <= live:
+            return path, start, live
+        start, live = start | more_start, live | more_live
+
+
+def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: str, again: bool) -> list[Step]:
+    """The gradient of a block that writes variables around it: once (``again`` is False), or round after round."""
+    from foreshape.backward.append import undo
+
+    op, forward = visit.op, sub_block(visit.op)
+    carried = carried_names(op)
+    outside = _needed_outside(visit, path)
+    arrays = [n for n in outside if is_array(op, n) and n not in carried]
+    live = {n for n in carried if visit.wrote(n) in grads and is_floating(op.block.find(n))} | set(arrays)
+    pairs = {n: n for n in carried} if again else {}
+    inner, _, live = _grown(set(outside), live, forward, pairs)
+    ends = [n for n in (*carried, *arrays) if n in live]
+    if not inner.visits:
+        return []
+    block = _new_block(visit, path, ends)
+    got = undo(inner, block, ends, (), carried)
+    for name in ends:
+        handed_on = inner.final(name) != name and name in got
+        if not handed_on and not is_array(op, name):
+            _zeros(block, op, name)
+    out: list[Step] = []
+    for name in ends:
+        if visit.wrote(name) not in grads:
+            out.append(zeros_step(op, name, visit.wrote(name)))
+            grads.add(visit.wrote(name))
+    listed = list(dict.fromkeys([*names_in(op, slot), *outside]))
+    given = {n for n in outside if n in live or n in got}
+    nodes = tuple([visit.read(n) if n in given else EMPTY for n in listed])
+    every = list(dict.fromkeys([*names_in(op, "Out"), *ends]))
+    takes: Slots = {slot: tuple(listed), "Out": tuple(every), "Out@GRAD": tuple([n + GRAD if n in live else EMPTY for n in every])}
+    takes[scopes] = op.outputs.get(scopes) or op.block.name_result(op, scopes)
+    attrs = {"sub_block": block.idx}
+    if not again:
+        takes["Cond"] = names_in(op, "Cond")
+        attrs["is_scalar_condition"] = op.attrs["is_scalar_condition"]
+    grads.update(n for n in nodes if n != EMPTY)
+    return [*out, Step(op, get(f"{op.type}_grad").describe(attrs), takes, {slot + GRAD: nodes})]
+
+
+def _while_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
+    return _carried_step(visit, path, grads, "X", "StepScopes", True)
+
+
+def _conditional_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
+    return _carried_step(visit, path, grads, "Input", "Scope", False)
+
+
+def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
+    from foreshape.backward.append import undo
+
+    op, forward = visit.op, sub_block(visit.op)
+    sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
+    previous, new = list(op.attrs["ex_states"]), list(op.attrs["states"])
+    needed = {n for n in op.all_reads() if visit.read(n) in path.needed}
+    start = {n for n in needed if n not in initial or n in sequences}
+    start |= {ex for ex, first in zip(previous, initial, strict=True) if first in needed}
+    live = {n for n in outputs if visit.wrote(n) in grads}
+    inner, start, live = _grown(start, live, forward, dict(zip(previous, new, strict=True)))
+    if not inner.visits and not any(s in previous for s in start):
+        return []
+    ends = [n for n in dict.fromkeys([*new, *outputs]) if n in live]
+    block = _new_block(visit, path, ends)
+    got = undo(inner, block, ends, (), ())
+    for ex, end in zip(previous, new, strict=True):
+        if end in live and ex not in got and ex != end:
+            _zeros(block, op, ex)
+            got.add(ex)
+    parameters = list(dict.fromkeys([*names_in(op, "parameters"), *sorted(n for n in needed if n not in sequences and n not in initial)]))
+    begun = {first for ex, first in zip(previous, initial, strict=True) if first in needed and (ex in got or ex in live)}
+    gives: Slots = {
+        "inputs@GRAD": tuple([visit.read(n) if n in needed and n in got else EMPTY for n in sequences]),
+        "initial_states@GRAD": tuple([visit.read(n) if n in begun else EMPTY for n in initial]),
+        "parameters@GRAD": tuple([visit.read(n) if n in needed and n in got else EMPTY for n in parameters]),
+    }
+    gives = {slot: names for slot, names in gives.items() if any(n != EMPTY for n in names)}
+    takes: Slots = {"inputs": sequences, "initial_states": initial, "parameters": tuple(parameters), "outputs": outputs}
+    takes["outputs@GRAD"] = tuple([n + GRAD if visit.wrote(n) in grads else EMPTY for n in outputs])
+    takes["step_scopes"] = op.outputs.get("step_scopes") or op.block.name_result(op, "step_scopes")
+    attrs = {n: op.attrs[n] for n in ("has_states", "ex_states", "states", "reverse", "is_train")} | {"sub_block": block.idx}
+    grads.update(n for names in gives.values() for n in names if n != EMPTY)
+    return [Step(op, get("recurrent_grad").describe(attrs), {s: n for s, n in takes.items() if n}, gives)]
+
+
+_FORMS: dict[str, Callable[[Visit, Path, set[str]], list[Step]]] = {
+    "while": _while_steps,
+    "conditional": _conditional_steps,
+    "recurrent": _recurrent_steps,
+}
+
+

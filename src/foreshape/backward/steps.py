@@ -1,0 +1,136 @@
+"""From an op on the way to the gradient ops that undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from foreshape.backward.path import Path, Visit, at
+from foreshape.errors import SchemaError
+from foreshape.ops.fields import BlockGradient, Gradient
+from foreshape.ops.operator import Attributes, Operator, get
+from foreshape.program import Op
+from foreshape.program.op import EMPTY, Slots
+
+GRAD = "@GRAD"
+
+
+@dataclass(slots=True)
+class Step:
+    """A gradient op that is to be appended. In ``outputs`` stand the nodes whose gradients they are."""
+
+    forward: Op
+    attributes: Attributes
+    inputs: Slots
+    outputs: Slots
+
+
+@dataclass(slots=True)
+class GradientSlots:
+    """What ``gradient_ops`` of an operator is given: the names of its op's slots, and which gradients are needed.
+
+    A gradient op is appended with `add`; the gradient of a variable ``x`` is written by naming ``x`` itself in ``gives``.
+    """
+
+    op: Op
+    needed: Collection[str]
+    available: Collection[str]
+    added: list[tuple[str, dict[str, list[str]], dict[str, list[str]], dict[str, Any]]] = field(
+        default_factory=list[tuple[str, dict[str, list[str]], dict[str, list[str]], dict[str, Any]]]
+    )
+
+    def input(self, slot: str) -> list[str]:
+        """The names in an input slot of the forward op."""
+        return list(self.op.inputs.get(slot, ()))
+
+    def output(self, slot: str) -> list[str]:
+        return list(self.op.outputs.get(slot, ()))
+
+    def grad_of_output(self, slot: str) -> list[str]:
+        """The names of the gradients of the results in a slot."""
+        return [n + GRAD for n in self.op.outputs.get(slot, ())]
+
+    def needs(self, name: str) -> bool:
+        """Whether the gradient of this variable is needed."""
+        return name in self.needed
+
+    def add(self, type: str, takes: dict[str, list[str]], gives: dict[str, list[str]], attrs: dict[str, Any] | None = None) -> None:
+        """Append an op: ``takes`` and ``gives`` are its slots; in ``gives`` stand the variables whose gradients it makes."""
+        self.added.append((type, takes, gives, attrs or {}))
+
+
+def steps_of(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
+    """The gradient ops of one op. ``grads``: the nodes whose gradients there are; those that these make are added."""
+    op = visit.op
+    operator = op.operator
+    assert operator is not None
+    cls = type(operator)
+    if isinstance(cls.gradient, Gradient):
+        return _declared_step(visit, cls, cls.gradient, path.needed, grads)
+    if isinstance(cls.gradient, BlockGradient):
+        from foreshape.backward.blocks import block_steps
+
+        return block_steps(visit, path, grads)
+    if visit.alias or visit.written:
+        needed: Collection[str] = {n for n in op.input_names() if visit.read(n) in path.needed}
+        available: Collection[str] = {n for n in op.output_names() if visit.wrote(n) in grads}
+    else:
+        needed, available = path.needed, grads
+    slots = GradientSlots(op, needed, available)
+    getattr(operator, "gradient_ops")(slots)  # noqa: B009
+    out: list[Step] = []
+    read = set(op.input_names())
+    for type_name, takes, gives, attrs in slots.added:
+        nodes: Slots = {slot: tuple([n if n == EMPTY else visit.read(n) if n in read else visit.wrote(n) for n in names]) for slot, names in gives.items()}
+        grads.update(n for names in nodes.values() for n in names if n != EMPTY)
+        out.append(Step(op, get(type_name).describe(attrs), {slot: tuple(names) for slot, names in takes.items()}, nodes))
+    return out
+
+
+def zeros_step(op: Op, name: str, node: str) -> Step:
+    """Zeros as the gradient of a node into which nothing flows."""
+    return Step(op, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (node,)})
+
+
+def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed: set[str], grads: set[str]) -> list[Step]:
+    op = visit.op
+    inputs, outputs = op._inputs, op._outputs  # pyright: ignore[reportPrivateUsage]
+    read, wrote = visit.alias, visit.written
+    gives: Slots = {}
+    any_given = False
+    for slot in declared.gives:
+        names = inputs.get(slot[: -len(GRAD)])
+        if names:
+            if read:
+                names = tuple([read.get(n, n) for n in names])
+            kept = tuple([n if n in needed else EMPTY for n in names])
+            if any(k is not EMPTY for k in kept):
+                gives[slot] = kept
+                any_given = True
+    if not any_given:
+        return []
+    for slot, names in outputs.items():
+        if slot + GRAD not in declared.takes and any(wrote.get(n, n) in grads for n in names):
+            raise SchemaError(f"{cls.type} has no gradient through its result {slot}, and the loss depends on it" + at(op))
+    takes: Slots = {}
+    extra: list[Step] = []
+    for slot in declared.takes:
+        if slot in inputs:
+            takes[slot] = inputs[slot]
+        elif outputs.get(slot):
+            takes[slot] = outputs[slot]
+        elif any(r.name == slot and not r.optional for r in cls.schema.results):
+            takes[slot] = op.block.name_result(op, slot)
+        elif slot.endswith(GRAD):
+            names = outputs.get(slot[: -len(GRAD)])
+            if names and not (slot in declared.absent and wrote.get(names[0], names[0]) not in grads):
+                for name in names:
+                    node = wrote.get(name, name)
+                    if node not in grads:  # nothing flows into this result: its gradient is zero
+                        extra.append(zeros_step(op, name, node))
+                        grads.add(node)
+                takes[slot] = tuple([n + GRAD for n in names])
+    for names in gives.values():
+        grads.update(n for n in names if n is not EMPTY)
+    return [*extra, Step(op, op.attributes.gradient, takes, gives)]

@@ -1,0 +1,319 @@
+"""Ops that run blocks: each block becomes a function of its own, and its op the call that runs it, round by round."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.engine.instruction import Argument, Instruction, Lowered, Value
+from foreshape.errors import ExecutionError
+from foreshape.ops.rows import Rows
+from foreshape.ops.tensor_array import TensorArray
+from foreshape.ops.torch_proxy import torch
+from foreshape.program import Block, Op
+from foreshape.program.op import EMPTY
+from foreshape.program.regions import GRAD, carried_names, entering, names_in, sub_block
+from foreshape.spec import LOD_TENSOR_ARRAY
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.engine.lower import Lowering
+
+
+class _Running(threading.local):
+    checked: Callable[[Lowered, Sequence[Any]], list[Any]] | None = None
+
+
+running = _Running()
+"""How blocks are run in this thread: checked mode sets what it runs them with."""
+
+
+class Region:
+    """A block as a function: of the values of ``entries``, then of what else it reads from outside.
+
+    Args:
+        entries: names whose values come in anew at every call.
+        results: names whose values at the end are given back.
+        saved: names whose values the backward pass needs: of an entry that which came in.
+        fuse: whether its instructions are rewritten as those of a step are.
+    """
+
+    def __init__(self, block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True) -> None:
+        from foreshape.engine.lower import Lowering
+
+        low = Lowering(block, region=True, fuse=fuse)
+        came = {name: low.enter(name) for name in entries}
+        made = low.run([*results, *(n for n in saved if n not in came)])
+        kept = [came[n] if n in came else low.current[n] for n in saved]
+        made.fetches = [low.current[n] for n in results] + kept
+        self.lowered = made
+        self.entries, self.results, self.saved = list(entries), list(results), list(saved)
+        self.captured = [v.name for v in low.feeds[len(came) :]]
+        read = {id(v) for i in made.instructions for v in i.reads()} | {id(v) for v in kept}
+        self.used = {n for n, v in came.items() if id(v) in read}
+        """The entries whose values the block looks at."""
+        self.ragged_results = [at for at, v in enumerate(made.fetches) if v.lod is not None]
+        self._function: Any = None
+        self._fuse = fuse
+
+    def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
+        """The results, the offsets of each of them (None where dense), and what is saved: values, then offsets."""
+        out = running.checked(self.lowered, given) if running.checked is not None else self.function(*given)
+        fetched, offsets = len(self.lowered.fetches), [None] * len(self.lowered.fetches)
+        for at, found in zip(self.ragged_results, out[fetched:], strict=True):
+            offsets[at] = found
+        count = len(self.results)
+        return list(out[:count]), offsets[:count], (out[count:fetched], offsets[count:])
+
+    @property
+    def function(self) -> Any:
+        """The block compiled to one straight-line function."""
+        if self._function is None:
+            from foreshape.engine.emit import emit
+            from foreshape.engine.fusion import fuse
+
+            self._function = emit(fuse(self.lowered) if self._fuse else self.lowered).bind_region()
+        return self._function
+
+    def parameters(self) -> list[Value]:
+        return self.lowered.parameters()
+
+
+def lower_region_op(low: Lowering, op: Op) -> None:
+    """Append the instruction of an op that runs a block.
+
+    Raises:
+        ExecutionError: a form of running a block that is not known here.
+    """
+    operator = op.operator
+    assert operator is not None
+    form = _FORMS.get(operator.region)
+    if form is None:
+        raise ExecutionError(f"{op.type} runs a block of its own in a form ({operator.region!r}) that this engine does not know")
+    form(low, op)
+
+
+def _saved_for(low: Lowering, op: Op, slot: str, entries: Sequence[str]) -> list[str]:
+    """The names of an op's block that the block which undoes it reads, where that is part of this step."""
+    scopes = op.output(slot)
+    wanted = scopes is not None and (low.wants(scopes, op))
+    if not wanted:
+        return []
+    block, blocks = sub_block(op), op.block.program.blocks
+    out: dict[str, None] = {}
+    for undo in blocks:
+        if undo.forward_idx == block.idx:
+            reads = undo.outer_names()[0]
+            out.update(dict.fromkeys(n for n in sorted(reads) if n in block.vars or n in entries))
+    return list(out)
+
+
+def _outside(low: Lowering, region: Region) -> list[Value | None]:
+    return [low.read(n) for n in region.captured]
+
+
+def _offsets(values: Sequence[Value | None]) -> list[Value | None]:
+    return [v.lod if v is not None else None for v in values]
+
+
+def _results(low: Lowering, op: Op, made: Instruction, names: Sequence[str], given: Sequence[Value | None]) -> tuple[list[Value | None], list[Value | None]]:
+    """New values for what an op's block writes outside, with offsets of their own where they are ragged."""
+    out: list[Value | None] = []
+    for name in names:
+        value = low.new(name, low.block.find(name))
+        low.give_offsets(value)
+        low.write(made, name, value)
+        out.append(value)
+    return out, _offsets(out)
+
+
+def _scopes(low: Lowering, op: Op, slot: str) -> Value | None:
+    name = op.output(slot)
+    if name is None:
+        return None
+    value = low.new(name, low.block.find(name))
+    low.current[name] = value
+    return value
+
+
+def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str]) -> list[Value | None]:
+    """The values that carried names have when the op is reached: None for what the block writes before it reads it."""
+    out: list[Value | None] = []
+    for name in names:
+        found = low.current.get(name)
+        variable = low.block.find(name)
+        if found is None and variable is not None:
+            comes = variable.persistable or variable.need_check_feed or (name in region.used and variable.kind is not LOD_TENSOR_ARRAY)
+            found = low.read(name) if comes else None
+        out.append(found)
+    return out
+
+
+def _call_order(region: Region, entries: int) -> Callable[..., list[Any]]:
+    """From entry values, captured values and their offsets to what the region's function takes."""
+    feeds = region.lowered.feeds
+    ragged = [at for at, v in enumerate(feeds) if v.lod is not None]
+
+    def order(values: Sequence[Any], offsets: Sequence[Any]) -> list[Any]:
+        return [*values, *(offsets[at] for at in ragged)]
+
+    return order
+
+
+# --- while
+
+
+def _lower_while(low: Lowering, op: Op) -> None:
+    names = carried_names(op)
+    condition = names.index(names_in(op, "Condition")[0])
+    region = Region(sub_block(op), names, names, _saved_for(low, op, "StepScopes", names), low.fuse)
+    state = _initial(low, op, region, names)
+    captured = _outside(low, region)
+    order = _call_order(region, len(names))
+    keeps = bool(region.saved)
+    count = len(names)
+
+    def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
+        rounds: list[Any] = []
+        while bool(values[condition]):
+            values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
+            if keeps:
+                rounds.append(saved)
+        return values, offsets, rounds
+
+    made = Instruction(op, kernel, [list(state), _offsets(state), list(captured), _offsets(captured)], [])
+    made.results = [*_results(low, op, made, names, state), _scopes(low, op, "StepScopes")]
+    assert len(state) == count
+    low.instructions.append(made)
+
+
+def _lower_while_grad(low: Lowering, op: Op) -> None:
+    block = sub_block(op)
+    forward = op.block.program.blocks[block.forward_idx]
+    out_names, out_grads = names_in(op, "Out"), op.inputs.get("Out@GRAD", ())
+    x_names, x_grads = names_in(op, "X"), op.outputs.get("X@GRAD", ())
+    state_names = [n for n, g in zip(out_names, out_grads, strict=True) if g != EMPTY]
+    entries = [n + GRAD for n in state_names]
+    writes = forward.outer_names()[1]
+    reads = block.outer_names()[0]
+    saved = [n for n in sorted(reads) if n in forward.vars or n in writes]
+    wanted = [(n, g) for n, g in zip(x_names, x_grads, strict=True) if g != EMPTY]
+    sums = [n for n, _ in wanted if n not in state_names]
+    region = Region(block, [*entries, *saved], [*entries, *(n + GRAD for n in sums)], (), low.fuse)
+    state = [low.read(g) for g in out_grads if g != EMPTY]
+    _run_backward(low, op, region, op.input("StepScopes"), state, state_names, sums, wanted, None)
+
+
+def _run_backward(
+    low: Lowering, op: Op, region: Region, scopes: str | None, state: Sequence[Value | None], state_names: Sequence[str], sums: Sequence[str],
+    wanted: Sequence[tuple[str, str]], saved_order: Any,
+) -> None:  # fmt: skip
+    """The rounds undone from the last to the first: states are handed on, the gradients of what was only read are summed."""
+    if scopes is None:
+        raise ExecutionError(f"{op.type} needs what the forward op kept")
+    kept = low.read(scopes)
+    captured = _outside(low, region)
+    like = [low.read(n) for n in sums]
+    order = _call_order(region, len(region.entries))
+    count = len(state_names)
+
+    def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any], rounds: list[Any], likes: list[Any]) -> tuple[Any, ...]:
+        totals: list[Any] = [None] * len(sums)
+        fresh = [False] * len(sums)
+        for saved, saved_offsets in reversed(rounds):
+            results, _, _ = region.call(*order([*values, *saved, *outside], [*offsets, *saved_offsets, *outside_offsets]))
+            values = results[:count]
+            for at, given in enumerate(results[count:]):
+                totals[at], fresh[at] = _added(totals[at], given, fresh[at])
+        return [*values, *(_zeros(o) if t is None else t for t, o in zip(totals, likes, strict=True))], None
+
+    made = Instruction(op, kernel, [list(state), _offsets(state), list(captured), _offsets(captured), kept, list(like)], [])
+    names = [*state_names, *sums]
+    grads = dict(wanted)
+    results: list[Value | None] = []
+    for name in names:
+        if name not in grads:
+            results.append(None)
+            continue
+        value = low.new(grads[name], low.block.find(grads[name]))
+        low.find_offsets(value, [v for v in [*state, *like] if v is not None], op)
+        low.write(made, grads[name], value)
+        results.append(value)
+    made.results = [results, None]
+    low.instructions.append(made)
+
+
+def _added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
+    """A running sum of gradients, and whether it has memory of its own."""
+    if total is None:
+        return given, False
+    if isinstance(total, Rows) and isinstance(given, Rows):
+        return Rows(torch.cat([total.rows, given.rows]), torch.cat([total.values, given.values]), total.height), True
+    if isinstance(total, Rows) or isinstance(given, Rows):
+        dense = [t.to_dense() if isinstance(t, Rows) else t for t in (total, given)]
+        return dense[0] + dense[1], True
+    return (total.add_(given), True) if fresh else (total + given, True)
+
+
+def _zeros(like: Any) -> Any:
+    if isinstance(like, TensorArray):
+        return TensorArray()
+    return torch.zeros_like(like)
+
+
+# --- conditional_block
+
+
+def _holds(conditions: Sequence[Tensor], scalar: bool) -> bool:
+    return bool(conditions[0]) if scalar else all(c.numel() > 0 for c in conditions)
+
+
+def _lower_conditional(low: Lowering, op: Op) -> None:
+    names = carried_names(op)
+    region = Region(sub_block(op), names, names, _saved_for(low, op, "Scope", names), low.fuse)
+    state = _initial(low, op, region, names)
+    captured = _outside(low, region)
+    order = _call_order(region, len(names))
+    scalar = bool(op.attrs.get("is_scalar_condition"))
+
+    def kernel(conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
+        if not _holds(conditions, scalar):
+            return values, offsets, []
+        values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
+        return values, offsets, [saved]
+
+    conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]
+    made = Instruction(op, kernel, [conditions, list(state), _offsets(state), list(captured), _offsets(captured)], [])
+    made.results = [*_results(low, op, made, names, state), _scopes(low, op, "Scope")]
+    low.instructions.append(made)
+
+
+def _lower_conditional_grad(low: Lowering, op: Op) -> None:
+    block = sub_block(op)
+    forward = op.block.program.blocks[block.forward_idx]
+    out_names, out_grads = names_in(op, "Out"), op.inputs.get("Out@GRAD", ())
+    pairs = [(n, g) for n, g in zip(out_names, out_grads, strict=True) if g != EMPTY]
+    writes = forward.outer_names()[1]
+    saved = [n for n in sorted(block.outer_names()[0]) if n in forward.vars or n in writes]
+    wanted = [(n, g) for n, g in zip(names_in(op, "Input"), op.outputs.get("Input@GRAD", ()), strict=True) if g != EMPTY]
+    state_names = [n for n, _ in pairs]
+    own = set(entering(block))
+    sums = [n for n, _ in wanted if n not in state_names]
+    entries = [n + GRAD for n in state_names]
+    results = [n for n in entries if n in own or n in block.vars]
+    region = Region(block, [*entries, *saved], [*results, *(n + GRAD for n in sums)], (), low.fuse)
+    _run_backward(low, op, region, op.input("Scope"), [low.read(g) for _, g in pairs], state_names, sums, wanted, None)
+
+
+_FORMS: dict[str, Callable[[Any, Op], None]] = {
+    "while": _lower_while,
+    "while_grad": _lower_while_grad,
+    "conditional": _lower_conditional,
+    "conditional_grad": _lower_conditional_grad,
+}
+
+
+def kept_argument(value: Argument) -> Argument:
+    return value

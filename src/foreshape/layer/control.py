@@ -1,0 +1,203 @@
+"""Loops and branches over values that only the run knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.layer.creation import assign, fill_constant
+from foreshape.layer.logic import equal, less_than, logical_and, logical_not
+from foreshape.layer.manipulation import reshape
+from foreshape.layer.math import cast
+from foreshape.program import Block, Variable
+from foreshape.program.call_site import tells_line
+from foreshape.program.op import Op
+from foreshape.program.program import current_block, region
+from foreshape.program.regions import carried_names
+from foreshape.spec import BOOL, INT32, LOD_TENSOR_ARRAY
+
+
+def _variables(given: Any, what: str) -> list[Variable]:
+    listed = list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    for one in listed:
+        if not isinstance(one, Variable):
+            raise SchemaError(f"{what} must give variables; seen {one!r}")
+    return listed  # pyright: ignore[reportUnknownVariableType]
+
+
+def _truth(of: Any, what: str) -> Variable:
+    """A bool variable of one element."""
+    if not isinstance(of, Variable):
+        raise SchemaError(f"{what} must be a bool variable; seen {of!r}")
+    if of.dtype is not BOOL:
+        raise TypeMismatchError(f"{what} must be bool; {of.name} is {of.spec.text()}")
+    if of.spec.elements != 1:
+        raise ShapeError(f"{what} must hold one truth value; {of.name} is {of.spec.text()}")
+    return of
+
+
+def _reads(block: Block) -> list[str]:
+    return sorted(n for n in block.outer_names()[0] if block.find(n) is not None)
+
+
+@tells_line
+def while_loop(
+    cond: Callable[..., Variable], body: Callable[..., Any], loop_vars: Sequence[Variable], max_iterations: int | None = None
+) -> list[Variable]:
+    """Run ``body`` for as long as ``cond`` holds.
+
+    Args:
+        cond: takes the loop's variables, gives a bool variable of one element.
+        body: takes the loop's variables, gives their new values: as many, each with the element type and the number of dims that
+            it had; a size that changes from round to round becomes a symbol.
+        loop_vars: the values before the first round. They are not changed: the loop works on copies. An array
+            (`create_array`) is not copied.
+        max_iterations: the loop ends after this many rounds at the latest.
+
+    Returns:
+        The values after the last round; gradients flow through them.
+
+    Raises:
+        SchemaError, TypeMismatchError, ShapeError: what the two give is not that.
+    """
+    given = _variables(loop_vars, "loop_vars")
+    if not given:
+        raise SchemaError("a loop needs at least one variable that changes from round to round")
+    if max_iterations is not None and max_iterations < 0:
+        raise SchemaError(f"max_iterations must be at least 0; seen {max_iterations}")
+    outer = current_block()
+    state = [v if v.kind is LOD_TENSOR_ARRAY else _without_value(assign(v)) for v in given]
+    counter = _without_value(fill_constant([1], "int64", 0)) if max_iterations is not None else None
+
+    def condition() -> Variable:
+        holds = _truth(cond(*state), "the condition")
+        if counter is None:
+            return holds
+        within = less_than(counter, fill_constant([1], "int64", max_iterations or 0))
+        return logical_and(holds, reshape(within, [1] * holds.spec.rank))
+
+    running = assign(condition())
+    with region(outer) as block:
+        new = _variables(body(*state), "the body of a loop")
+        if len(new) != len(state):
+            raise SchemaError(f"the body of a loop must give as many variables as it takes, {len(state)}; seen {len(new)}")
+        for old, value in zip(state, new, strict=True):
+            if value.kind is not old.kind or value.dtype is not old.dtype:
+                raise TypeMismatchError(f"the body of a loop must keep kinds and element types: {old.spec.text()} became {value.spec.text()}")
+        # all is read before anything is written, so that variables may change places
+        moved = {id(v) for v in state}
+        new = [assign(v) if id(v) in moved and v is not old else v for old, v in zip(state, new, strict=True)]
+        for old, value in zip(state, new, strict=True):
+            if value is not old:
+                if old.kind is LOD_TENSOR_ARRAY:
+                    raise SchemaError(f"{old.name} is an array, which is written in place: the body must give it back itself")
+                assign(value, old)
+        if counter is not None:
+            assign(counter + 1, counter)
+        assign(condition(), running)
+    _run_block("while", block, outer, {"X": _reads(block), "Condition": [running.name]}, {})
+    return state
+
+
+def _without_value(v: Variable) -> Variable:
+    """The same variable, of which nothing may be taken from the number that it starts with."""
+    v._spec = v.spec.like()  # pyright: ignore[reportPrivateUsage]
+    return v
+
+
+def _run_block(type: str, block: Block, outer: Block, inputs: Mapping[str, Sequence[str]], attrs: Mapping[str, Any]) -> Op:
+    writes = block.outer_names()[1]
+    probe = dict.fromkeys(n for op in block.ops for n in op.output_names() if n in writes)
+    for op in block.ops:
+        if op.sub_block_indices():
+            probe.update(dict.fromkeys(n for n in carried_names(op) if n in writes))
+    return outer.append_op(type, {k: list(v) for k, v in inputs.items()}, {"Out": list(probe)}, {**attrs, "sub_block": block.idx})
+
+
+Branch = Callable[[], Any]
+
+
+@tells_line
+def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None = None) -> Any:
+    """What ``true_fn()`` gives where ``pred`` holds, otherwise what ``false_fn()`` gives; only that one runs.
+
+    Args:
+        pred: a bool variable of one element.
+        true_fn, false_fn: each gives a variable, or a list (or tuple) of them, or None: both the same number, each pair of one
+            element type and number of dims. A size in which they differ is known only when it runs.
+
+    Returns:
+        As the functions give: a variable, a list, or None. Gradients flow through the branch that ran.
+
+    Raises:
+        SchemaError, TypeMismatchError, ShapeError: the branches do not fit each other.
+    """
+    _truth(pred, "pred")
+    outer = current_block()
+    true_out, true_form = _branch(pred, true_fn, outer)
+    otherwise = logical_not(pred)
+    false_out, false_form = _branch(otherwise, false_fn, outer)
+    if len(true_out) != len(false_out) or true_form is not false_form:
+        raise SchemaError(f"both branches must give as many variables: true_fn gives {len(true_out)}, false_fn {len(false_out)}")
+    if not true_out:
+        return None
+    chosen = cast(pred, INT32)
+    out = [outer.apply("select_input", {"X": [f, t], "Mask": chosen}) for t, f in zip(true_out, false_out, strict=True)]
+    return out if true_form is list else tuple(out) if true_form is tuple else out[0]
+
+
+def _branch(pred: Variable, function: Branch | None, outer: Block) -> tuple[list[Variable], Any]:
+    """Describe one branch; returns its results as variables of the outer block, and the form in which they were given."""
+    if function is None:
+        return [], None
+    results: list[Variable] = []
+    with region(outer) as block:
+        given = function()
+        form = type(given) if isinstance(given, (list, tuple)) else None if given is None else Variable
+        for value in [] if given is None else _variables(given, "a branch"):
+            made = outer.create_variable(outer.program.unique_name("branch"), value.spec.like())
+            assign(value, made)
+            results.append(made)
+    _run_block("conditional_block", block, outer, {"Cond": [pred.name], "Input": _reads(block)}, {"is_scalar_condition": True})
+    return results, form
+
+
+@tells_line
+def case(pred_fn_pairs: Sequence[tuple[Variable, Branch]], default: Branch | None = None) -> Any:
+    """What the function of the first condition that holds gives; where none holds, ``default()`` (the last pair's, if left out)."""
+    pairs = list(pred_fn_pairs)
+    if not pairs:
+        raise SchemaError("case needs at least one pair of a condition and a function")
+    if default is None:
+        *pairs, (_, default) = pairs
+    if not pairs:
+        return default()
+    pred, function = pairs[0]
+    rest = pairs[1:]
+    return cond(pred, function, (lambda: case(rest, default)) if rest else default)
+
+
+@tells_line
+def switch_case(branch_index: Variable, branch_fns: Mapping[int, Branch] | Sequence[Branch | tuple[int, Branch]], default: Branch | None = None) -> Any:
+    """What the function of the number ``branch_index`` gives; of another number, ``default()`` (the last function's, if left out).
+
+    Args:
+        branch_index: one int32 or int64 number.
+        branch_fns: functions by their numbers, or a list of functions, numbered from 0, or of (number, function) pairs.
+    """
+    if isinstance(branch_fns, Mapping):
+        pairs = list(branch_fns.items())
+    else:
+        pairs = [f if isinstance(f, tuple) else (at, f) for at, f in enumerate(branch_fns)]
+    numbers = [n for n, _ in pairs]
+    if len(set(numbers)) != len(numbers):
+        raise SchemaError(f"each branch has a number of its own; seen {numbers}")
+    if branch_index.spec.elements != 1 or branch_index.dtype is None or not branch_index.dtype.is_integer:
+        raise TypeMismatchError(f"branch_index must be one whole number; {branch_index.name} is {branch_index.spec.text()}")
+    if default is None and pairs:
+        *pairs, (_, default) = sorted(pairs)
+    if not pairs and default is not None:
+        return default()
+    number = branch_index.dtype
+    return case([(equal(branch_index, fill_constant(branch_index.dims, number, n)), f) for n, f in pairs], default)
