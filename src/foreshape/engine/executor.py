@@ -157,6 +157,9 @@ class Executor:
         finally:
             if seen.threads != threads:
                 torch.set_num_threads(threads)
+        for value, of in zip(fetched, step.plain.fetches, strict=False):
+            if value is None:
+                raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
         out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
         for at, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
             out[at] = LoDTensor.of_offsets(out[at], offsets)

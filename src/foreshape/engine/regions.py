@@ -13,7 +13,7 @@ from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Block, Op
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, carried_names, entering, names_in, sub_block
+from foreshape.program.regions import GRAD, carried_names, names_in, sub_block
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 if TYPE_CHECKING:
@@ -77,9 +77,6 @@ class Region:
             self._function = emit(fuse(self.lowered) if self._fuse else self.lowered).bind_region()
         return self._function
 
-    def parameters(self) -> list[Value]:
-        return self.lowered.parameters()
-
 
 def lower_region_op(low: Lowering, op: Op) -> None:
     """Append the instruction of an op that runs a block.
@@ -90,35 +87,37 @@ def lower_region_op(low: Lowering, op: Op) -> None:
     operator = op.operator
     assert operator is not None
     form = _FORMS.get(operator.region)
+    if form is None and operator.region.startswith("recurrent"):
+        from foreshape.engine import recurrent
+
+        form = recurrent.FORMS.get(operator.region)
     if form is None:
         raise ExecutionError(f"{op.type} runs a block of its own in a form ({operator.region!r}) that this engine does not know")
     form(low, op)
 
 
-def _saved_for(low: Lowering, op: Op, slot: str, entries: Sequence[str]) -> list[str]:
-    """The names of an op's block that the block which undoes it reads, where that is part of this step."""
-    scopes = op.output(slot)
-    wanted = scopes is not None and (low.wants(scopes, op))
-    if not wanted:
-        return []
-    block, blocks = sub_block(op), op.block.program.blocks
-    out: dict[str, None] = {}
-    for undo in blocks:
-        if undo.forward_idx == block.idx:
-            reads = undo.outer_names()[0]
-            out.update(dict.fromkeys(n for n in sorted(reads) if n in block.vars or n in entries))
-    return list(out)
+def saved_names(forward: Block) -> list[str]:
+    """What the blocks that undo a block read of it: what it made itself, and what the variables that it writes outside held before."""
+    writes = forward.outer_names()[1]
+    reads = [n for undo in forward.program.blocks if undo.forward_idx == forward.idx for n in sorted(undo.forward_names())]
+    return [n for n in dict.fromkeys(reads) if n in forward.vars or n in writes]
 
 
-def _outside(low: Lowering, region: Region) -> list[Value | None]:
+def saved_for(low: Lowering, op: Op, slot: str) -> list[str]:
+    """What an op's block has to keep, where what undoes it is part of this step."""
+    kept = op.output(slot)
+    return saved_names(sub_block(op)) if kept is not None and low.wants(kept, op) else []
+
+
+def outside(low: Lowering, region: Region) -> list[Value | None]:
     return [low.read(n) for n in region.captured]
 
 
-def _offsets(values: Sequence[Value | None]) -> list[Value | None]:
+def offsets_of(values: Sequence[Value | None]) -> list[Value | None]:
     return [v.lod if v is not None else None for v in values]
 
 
-def _results(low: Lowering, op: Op, made: Instruction, names: Sequence[str], given: Sequence[Value | None]) -> tuple[list[Value | None], list[Value | None]]:
+def new_results(low: Lowering, op: Op, made: Instruction, names: Sequence[str], given: Sequence[Value | None]) -> tuple[list[Value | None], list[Value | None]]:
     """New values for what an op's block writes outside, with offsets of their own where they are ragged."""
     out: list[Value | None] = []
     for name in names:
@@ -126,10 +125,10 @@ def _results(low: Lowering, op: Op, made: Instruction, names: Sequence[str], giv
         low.give_offsets(value)
         low.write(made, name, value)
         out.append(value)
-    return out, _offsets(out)
+    return out, offsets_of(out)
 
 
-def _scopes(low: Lowering, op: Op, slot: str) -> Value | None:
+def scopes_value(low: Lowering, op: Op, slot: str) -> Value | None:
     name = op.output(slot)
     if name is None:
         return None
@@ -151,7 +150,7 @@ def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str]) -> lis
     return out
 
 
-def _call_order(region: Region, entries: int) -> Callable[..., list[Any]]:
+def call_order(region: Region) -> Callable[..., list[Any]]:
     """From entry values, captured values and their offsets to what the region's function takes."""
     feeds = region.lowered.feeds
     ragged = [at for at, v in enumerate(feeds) if v.lod is not None]
@@ -168,12 +167,11 @@ def _call_order(region: Region, entries: int) -> Callable[..., list[Any]]:
 def _lower_while(low: Lowering, op: Op) -> None:
     names = carried_names(op)
     condition = names.index(names_in(op, "Condition")[0])
-    region = Region(sub_block(op), names, names, _saved_for(low, op, "StepScopes", names), low.fuse)
+    region = Region(sub_block(op), names, names, saved_for(low, op, "StepScopes"), low.fuse)
     state = _initial(low, op, region, names)
-    captured = _outside(low, region)
-    order = _call_order(region, len(names))
+    captured = outside(low, region)
+    order = call_order(region)
     keeps = bool(region.saved)
-    count = len(names)
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         rounds: list[Any] = []
@@ -183,9 +181,8 @@ def _lower_while(low: Lowering, op: Op) -> None:
                 rounds.append(saved)
         return values, offsets, rounds
 
-    made = Instruction(op, kernel, [list(state), _offsets(state), list(captured), _offsets(captured)], [])
-    made.results = [*_results(low, op, made, names, state), _scopes(low, op, "StepScopes")]
-    assert len(state) == count
+    made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured)], [])
+    made.results = [*new_results(low, op, made, names, state), scopes_value(low, op, "StepScopes")]
     low.instructions.append(made)
 
 
@@ -196,27 +193,25 @@ def _lower_while_grad(low: Lowering, op: Op) -> None:
     x_names, x_grads = names_in(op, "X"), op.outputs.get("X@GRAD", ())
     state_names = [n for n, g in zip(out_names, out_grads, strict=True) if g != EMPTY]
     entries = [n + GRAD for n in state_names]
-    writes = forward.outer_names()[1]
-    reads = block.outer_names()[0]
-    saved = [n for n in sorted(reads) if n in forward.vars or n in writes]
+    saved = saved_names(forward)
     wanted = [(n, g) for n, g in zip(x_names, x_grads, strict=True) if g != EMPTY]
     sums = [n for n, _ in wanted if n not in state_names]
     region = Region(block, [*entries, *saved], [*entries, *(n + GRAD for n in sums)], (), low.fuse)
     state = [low.read(g) for g in out_grads if g != EMPTY]
-    _run_backward(low, op, region, op.input("StepScopes"), state, state_names, sums, wanted, None)
+    _run_backward(low, op, region, op.input("StepScopes"), state, state_names, sums, wanted)
 
 
 def _run_backward(
     low: Lowering, op: Op, region: Region, scopes: str | None, state: Sequence[Value | None], state_names: Sequence[str], sums: Sequence[str],
-    wanted: Sequence[tuple[str, str]], saved_order: Any,
+    wanted: Sequence[tuple[str, str]],
 ) -> None:  # fmt: skip
     """The rounds undone from the last to the first: states are handed on, the gradients of what was only read are summed."""
     if scopes is None:
         raise ExecutionError(f"{op.type} needs what the forward op kept")
     kept = low.read(scopes)
-    captured = _outside(low, region)
+    captured = outside(low, region)
     like = [low.read(n) for n in sums]
-    order = _call_order(region, len(region.entries))
+    order = call_order(region)
     count = len(state_names)
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any], rounds: list[Any], likes: list[Any]) -> tuple[Any, ...]:
@@ -226,10 +221,10 @@ def _run_backward(
             results, _, _ = region.call(*order([*values, *saved, *outside], [*offsets, *saved_offsets, *outside_offsets]))
             values = results[:count]
             for at, given in enumerate(results[count:]):
-                totals[at], fresh[at] = _added(totals[at], given, fresh[at])
-        return [*values, *(_zeros(o) if t is None else t for t, o in zip(totals, likes, strict=True))], None
+                totals[at], fresh[at] = added(totals[at], given, fresh[at])
+        return [*values, *(zeros(o) if t is None else t for t, o in zip(totals, likes, strict=True))], None
 
-    made = Instruction(op, kernel, [list(state), _offsets(state), list(captured), _offsets(captured), kept, list(like)], [])
+    made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [])
     names = [*state_names, *sums]
     grads = dict(wanted)
     results: list[Value | None] = []
@@ -245,7 +240,7 @@ def _run_backward(
     low.instructions.append(made)
 
 
-def _added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
+def added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
     """A running sum of gradients, and whether it has memory of its own."""
     if total is None:
         return given, False
@@ -257,7 +252,7 @@ def _added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
     return (total.add_(given), True) if fresh else (total + given, True)
 
 
-def _zeros(like: Any) -> Any:
+def zeros(like: Any) -> Any:
     if isinstance(like, TensorArray):
         return TensorArray()
     return torch.zeros_like(like)
@@ -272,10 +267,10 @@ def _holds(conditions: Sequence[Tensor], scalar: bool) -> bool:
 
 def _lower_conditional(low: Lowering, op: Op) -> None:
     names = carried_names(op)
-    region = Region(sub_block(op), names, names, _saved_for(low, op, "Scope", names), low.fuse)
+    region = Region(sub_block(op), names, names, saved_for(low, op, "Scope"), low.fuse)
     state = _initial(low, op, region, names)
-    captured = _outside(low, region)
-    order = _call_order(region, len(names))
+    captured = outside(low, region)
+    order = call_order(region)
     scalar = bool(op.attrs.get("is_scalar_condition"))
 
     def kernel(conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
@@ -285,8 +280,8 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
         return values, offsets, [saved]
 
     conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]
-    made = Instruction(op, kernel, [conditions, list(state), _offsets(state), list(captured), _offsets(captured)], [])
-    made.results = [*_results(low, op, made, names, state), _scopes(low, op, "Scope")]
+    made = Instruction(op, kernel, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [])
+    made.results = [*new_results(low, op, made, names, state), scopes_value(low, op, "Scope")]
     low.instructions.append(made)
 
 
@@ -295,16 +290,13 @@ def _lower_conditional_grad(low: Lowering, op: Op) -> None:
     forward = op.block.program.blocks[block.forward_idx]
     out_names, out_grads = names_in(op, "Out"), op.inputs.get("Out@GRAD", ())
     pairs = [(n, g) for n, g in zip(out_names, out_grads, strict=True) if g != EMPTY]
-    writes = forward.outer_names()[1]
-    saved = [n for n in sorted(block.outer_names()[0]) if n in forward.vars or n in writes]
+    saved = saved_names(forward)
     wanted = [(n, g) for n, g in zip(names_in(op, "Input"), op.outputs.get("Input@GRAD", ()), strict=True) if g != EMPTY]
     state_names = [n for n, _ in pairs]
-    own = set(entering(block))
     sums = [n for n, _ in wanted if n not in state_names]
     entries = [n + GRAD for n in state_names]
-    results = [n for n in entries if n in own or n in block.vars]
-    region = Region(block, [*entries, *saved], [*results, *(n + GRAD for n in sums)], (), low.fuse)
-    _run_backward(low, op, region, op.input("Scope"), [low.read(g) for _, g in pairs], state_names, sums, wanted, None)
+    region = Region(block, [*entries, *saved], [*entries, *(n + GRAD for n in sums)], (), low.fuse)
+    _run_backward(low, op, region, op.input("Scope"), [low.read(g) for _, g in pairs], state_names, sums, wanted)
 
 
 _FORMS: dict[str, Callable[[Any, Op], None]] = {
@@ -313,7 +305,3 @@ _FORMS: dict[str, Callable[[Any, Op], None]] = {
     "conditional": _lower_conditional,
     "conditional_grad": _lower_conditional_grad,
 }
-
-
-def kept_argument(value: Argument) -> Argument:
-    return value

@@ -63,12 +63,22 @@ class Block:
 
     def outer_names(self) -> tuple[set[str], set[str]]:
         """What this block, and the blocks within it, read and write of the blocks around it."""
+        reads, writes = self._names_of_ops()
+        if 0 <= self.forward_idx < len(self.program.blocks):  # what that block left is given by the op that runs this one
+            reads -= self.program.blocks[self.forward_idx].vars.keys()
+        return reads - self.vars.keys(), writes - self.vars.keys()
+
+    def forward_names(self) -> set[str]:
+        """What this block reads that it does not have itself, what the block that it undoes has included."""
+        return self._names_of_ops()[0] - self.vars.keys()
+
+    def _names_of_ops(self) -> tuple[set[str], set[str]]:
         reads: set[str] = set()
         writes: set[str] = set()
         for op in self.ops:
             reads |= op.all_reads()
             writes |= op.all_writes()
-        return reads - self.vars.keys(), writes - self.vars.keys()
+        return reads, writes
 
     # --- variables
 

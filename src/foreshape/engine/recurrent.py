@@ -1,0 +1,228 @@
+"""`recurrent`: a block run once per time step, over dense input or over ragged rows, and the steps undone again.
+
+Over ragged rows the sequences are ordered by falling length, so that those that are alive at a step are the first rows, and
+nothing is padded: a state loses the rows of the sequences that have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from foreshape.engine.instruction import Instruction, Value
+from foreshape.engine.regions import Region, added, call_order, offsets_of, outside, saved_for, saved_names, scopes_value, zeros
+from foreshape.errors import ExecutionError
+from foreshape.ops.offsets import Offsets
+from foreshape.ops.torch_proxy import torch
+from foreshape.program import Op
+from foreshape.program.op import EMPTY
+from foreshape.program.regions import GRAD, names_in, sub_block
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.engine.lower import Lowering
+
+
+class _Dense:
+    """Time steps of dense ``[time, batch, *row]``."""
+
+    def __init__(self, like: Tensor, reverse: bool) -> None:
+        self.count, self.batch = like.shape[0], like.shape[1]
+        self.steps = range(self.count - 1, -1, -1) if reverse else range(self.count)
+
+    def slices(self, x: Tensor) -> Tensor:
+        return x
+
+    def at(self, x: Tensor, t: int) -> Tensor:
+        return x[t]
+
+    def start(self, state: Tensor) -> Tensor:
+        return state
+
+    def shrink(self, state: Tensor, t: int) -> Tensor:
+        return state
+
+    def widen(self, gradient: Tensor, t: int) -> Tensor:
+        return gradient
+
+    def finish(self, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def whole(self, parts: dict[int, Tensor]) -> Tensor:
+        return torch.stack([parts[t] for t in range(self.count)])
+
+
+class _Ragged:
+    """Time steps of ragged rows, in the order of falling length."""
+
+    def __init__(self, offsets: Offsets, reverse: bool) -> None:
+        self.offsets = offsets
+        self.alive = offsets.alive
+        self.count, self.batch = len(self.alive), offsets.count
+        self.steps = range(self.count)
+        by_time: Tensor = offsets.by_time
+        self.rows: Tensor = offsets.kept("reversed by time", lambda: offsets.reversal[by_time]) if reverse else by_time
+        starts = [0]
+        for n in self.alive:
+            starts.append(starts[-1] + n)
+        self.starts = starts
+        self.reverse = reverse
+
+    def slices(self, x: Tensor) -> Tensor:
+        return x.index_select(0, self.rows)
+
+    def at(self, x: Tensor, t: int) -> Tensor:
+        return x.narrow(0, self.starts[t], self.alive[t])
+
+    def start(self, state: Tensor) -> Tensor:
+        return state.index_select(0, self.offsets.order)
+
+    def shrink(self, state: Tensor, t: int) -> Tensor:
+        return state if state.shape[0] == self.alive[t] else state.narrow(0, 0, self.alive[t])
+
+    def widen(self, gradient: Tensor, t: int) -> Tensor:
+        missing = self.alive[t] - gradient.shape[0]
+        return gradient if not missing else torch.cat([gradient, gradient.new_zeros((missing, *gradient.shape[1:]))])
+
+    def finish(self, gradient: Tensor) -> Tensor:
+        whole = gradient.new_zeros((self.batch, *gradient.shape[1:]))
+        return whole.index_copy_(0, self.offsets.order[: gradient.shape[0]], gradient)
+
+    def whole(self, parts: dict[int, Tensor]) -> Tensor:
+        rows = torch.cat([parts[t] for t in range(self.count)])
+        out = torch.empty_like(rows)
+        out[self.rows] = rows
+        return out
+
+
+def _times(first: Tensor, where: Offsets | None, reverse: bool) -> _Dense | _Ragged:
+    return _Dense(first, reverse) if where is None else _Ragged(where, reverse)
+
+
+def _lower_recurrent(low: Lowering, op: Op) -> None:
+    sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
+    previous, new, reverse = list(op.attrs["ex_states"]), list(op.attrs["states"]), bool(op.attrs["reverse"])
+    entries = list(dict.fromkeys([*sequences, *previous]))
+    region = Region(sub_block(op), entries, [*new, *outputs], saved_for(low, op, "step_scopes"), low.fuse)
+    states = len(new)
+    keeps = bool(region.saved)
+    empties = [_empty_dims(op, n) for n in outputs]
+    captured = outside(low, region)
+    order = call_order(region)
+
+    def kernel(inputs: list[Any], where: list[Any], first: list[Any], others: list[Any], other_offsets: list[Any]) -> tuple[Any, ...]:
+        times = _times(inputs[0], where[0], reverse)
+        if not times.count:
+            return [e(inputs[0]) for e in empties], []
+        cut = [times.slices(x) for x in inputs]
+        state = [times.start(s) for s in first]
+        no_offsets = [None] * len(entries)
+        made: list[dict[int, Tensor]] = [{} for _ in outputs]
+        rounds: list[Any] = []
+        for t in times.steps:
+            given = [*(times.at(x, t) for x in cut), *(times.shrink(s, t) for s in state)]
+            results, _, saved = region.call(*order([*given, *others], [*no_offsets, *other_offsets]))
+            state = results[:states]
+            for out, value in zip(made, results[states:], strict=True):
+                out[t] = value
+            if keeps:
+                rounds.append(saved)
+        return [times.whole(out) for out in made], rounds
+
+    begin: list[Value | None] = [low.read(n) for n in initial]
+    given: list[Value | None] = [low.read(n) for n in sequences]
+    made = Instruction(op, kernel, [given, offsets_of(given), begin, list(captured), offsets_of(captured)], [])
+    results: list[Value | None] = []
+    for name in outputs:
+        value = low.new(name, low.block.find(name))
+        low.find_offsets(value, [v for v in given if v is not None], op)
+        low.write(made, name, value)
+        results.append(value)
+    made.results = [results, scopes_value(low, op, "step_scopes")]
+    low.instructions.append(made)
+
+
+def _empty_dims(op: Op, name: str) -> Callable[[Tensor], Tensor]:
+    """The output of a recurrence without steps."""
+    variable = op.block.find(name)
+    dims = list(variable.spec.known_dims) if variable is not None and variable.spec.dims is not None else []
+    ragged = variable is not None and variable.spec.lod is not None
+
+    def empty(like: Tensor) -> Tensor:
+        row = dims[1:] if ragged else dims[2:]
+        if not all(isinstance(d, int) for d in row):
+            raise ExecutionError(f"{name} has no steps, and its row {row} is not known without one")
+        return like.new_zeros((0, *([] if ragged else [like.shape[1]]), *(d for d in row if isinstance(d, int))))
+
+    return empty
+
+
+def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
+    block = sub_block(op)
+    forward = op.block.program.blocks[block.forward_idx]
+    sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
+    previous, new, reverse = list(op.attrs["ex_states"]), list(op.attrs["states"]), bool(op.attrs["reverse"])
+    out_grads = [(n, g) for n, g in zip(outputs, op.inputs.get("outputs@GRAD", ()), strict=False) if g != EMPTY]
+    states = [at for at, n in enumerate(new) if n + GRAD in block.vars]
+    entry_names = list(dict.fromkeys([*(new[at] for at in states), *(n for n, _ in out_grads if n + GRAD in block.vars)]))
+    out_grads = [(n, g) for n, g in out_grads if n in entry_names]
+    saved = saved_names(forward)
+    wanted_inputs = [(n, g) for n, g in zip(sequences, op.outputs.get("inputs@GRAD", ()), strict=False) if g != EMPTY]
+    wanted_parameters = [(n, g) for n, g in zip(names_in(op, "parameters"), op.outputs.get("parameters@GRAD", ()), strict=False) if g != EMPTY]
+    wanted_first = [(at, g) for at, g in enumerate(op.outputs.get("initial_states@GRAD", ())) if g != EMPTY]
+    results = [*(previous[at] + GRAD for at in states), *(n + GRAD for n, _ in wanted_inputs), *(n + GRAD for n, _ in wanted_parameters)]
+    region = Region(block, [*(n + GRAD for n in entry_names), *saved], results, (), low.fuse)
+    captured = outside(low, region)
+    order = call_order(region)
+    kept_name = op.input("step_scopes")
+    if kept_name is None:
+        raise ExecutionError(f"{op.type} needs what the forward op kept")
+
+    def kernel(
+        grads: list[Any], sequence: list[Any], where: list[Any], first: list[Any], others: list[Any], other_offsets: list[Any], rounds: list[Any],
+        parameters: list[Any],
+    ) -> tuple[Any, ...]:  # fmt: skip
+        times = _times(sequence[0], where[0], reverse)
+        cut = {n: times.slices(g) for (n, _), g in zip(out_grads, grads, strict=True)}
+        incoming: list[Any] = [None] * len(states)
+        parts: list[dict[int, Tensor]] = [{} for _ in wanted_inputs]
+        totals: list[Any] = [None] * len(wanted_parameters)
+        fresh = [False] * len(wanted_parameters)
+        for t, (held, held_offsets) in zip(reversed(times.steps), reversed(rounds), strict=True):
+            arriving: dict[str, Any] = {n: times.at(g, t) for n, g in cut.items()}
+            for at, gradient in zip(states, incoming, strict=True):
+                full = times.widen(gradient, t) if gradient is not None else zeros(times.shrink(first[at][: times.alive[t]] if isinstance(times, _Ragged) else first[at], t))
+                before = arriving.get(new[at])
+                arriving[new[at]] = full if before is None else before + full
+            given = [arriving[n] for n in entry_names]
+            got, _, _ = region.call(*order([*given, *held, *others], [*([None] * len(given)), *held_offsets, *other_offsets]))
+            incoming = got[: len(states)]
+            for out, value in zip(parts, got[len(states) :], strict=False):
+                out[t] = value
+            for at, value in enumerate(got[len(states) + len(parts) :]):
+                totals[at], fresh[at] = added(totals[at], value, fresh[at])
+        by_state = dict(zip(states, incoming, strict=True))
+        firsts = [zeros(first[at]) if by_state.get(at) is None else times.finish(by_state[at]) for at, _ in wanted_first]
+        by_input = dict(zip((n for n, _ in wanted_inputs), parts, strict=True))
+        wholes = [times.whole(by_input[n]) if rounds else zeros(sequence[sequences.index(n)]) for n, _ in wanted_inputs]
+        return [*wholes, *firsts, *(zeros(p) if g is None else g for g, p in zip(totals, parameters, strict=True))], None
+
+    given: list[Value | None] = [low.read(n) for n in sequences]
+    begin: list[Value | None] = [low.read(n) for n in initial]
+    parameters: list[Value | None] = [low.read(n) for n, _ in wanted_parameters]
+    made = Instruction(
+        op, kernel, [[low.read(g) for _, g in out_grads], given, offsets_of(given), begin, list(captured), offsets_of(captured), low.read(kept_name), parameters], []
+    )
+    out: list[Value | None] = []
+    for name in [*(g for _, g in wanted_inputs), *(g for _, g in wanted_first), *(g for _, g in wanted_parameters)]:
+        value = low.new(name, low.block.find(name))
+        low.find_offsets(value, [v for v in [*given, *begin] if v is not None], op)
+        low.write(made, name, value)
+        out.append(value)
+    made.results = [out, None]
+    low.instructions.append(made)
+
+
+FORMS: dict[str, Callable[[Any, Op], None]] = {"recurrent": _lower_recurrent, "recurrent_grad": _lower_recurrent_grad}
+

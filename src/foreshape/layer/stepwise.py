@@ -1,0 +1,136 @@
+"""`rnn`: a step that the user writes, run over the time steps of dense or ragged input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.creation import assign
+from foreshape.layer.manipulation import transpose
+from foreshape.program import Block, Variable
+from foreshape.program.call_site import tells_line
+from foreshape.program.program import current_block, region
+from foreshape.spec import LOD_TENSOR, Spec
+
+Step = Callable[..., Any]
+
+
+def _list(given: Any, what: str) -> list[Variable]:
+    listed = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    for one in listed:
+        if not isinstance(one, Variable):
+            raise SchemaError(f"{what} must be variables; seen {one!r}")
+    return listed  # pyright: ignore[reportUnknownVariableType]
+
+
+@tells_line
+def rnn(
+    step_net: Step | Mapping[str, Any], inputs: Variable | Sequence[Variable], memories: Variable | Sequence[Variable] = (),
+    static_inputs: Variable | Sequence[Variable] = (), *, time_major: bool = False, reverse: bool = False,
+) -> Any:  # fmt: skip
+    """Run ``step_net`` once for every time step; it is traced once, into a block of the program.
+
+    Args:
+        step_net: called as ``step_net(inputs..., memories..., static_inputs...)`` with the inputs at one step, ``[batch, *row]``, and
+            the memories after the step before; gives ``(outputs, new_memories)``: each a variable or a list of them. Or a mapping
+            with the entry "step": such a function, and optionally "inputs", "memories", "static_inputs" in the place of the arguments.
+        inputs: dense, ``[batch, time, *row]`` (``[time, batch, *row]`` if ``time_major``), or all ragged. Ragged sequences run in
+            the order of falling length, and end one by one; nothing is padded, and rows and offsets come back in their own order.
+        memories: the memories before the first step, one row for each example (of ragged input: for each sequence).
+        static_inputs: the same at every step, with one row for each example, for ragged input for each sequence. What else the
+            step reads, such as a weight, it reads as it is.
+        reverse: from the last step to the first.
+
+    Returns:
+        ``(outputs, last_memories)``. An output is all steps: ``[batch, time, *row]`` (time first if ``time_major``), or ragged rows with
+        the inputs' offsets. A last memory has one row for each example. Each is a variable where ``step_net`` gave one, otherwise a list.
+
+    Raises:
+        SchemaError, ShapeError, TypeMismatchError: the step does not give what it must, a memory changes its shape, or inputs differ
+        in their steps.
+    """
+    if isinstance(step_net, Mapping):
+        named = dict(step_net)
+        function = named.pop("step", None)
+        inputs, memories, static_inputs = named.pop("inputs", inputs), named.pop("memories", memories), named.pop("static_inputs", static_inputs)
+        if function is None or named:
+            raise SchemaError('step_net is a function, or {"step": function} with "inputs", "memories" and "static_inputs"; '
+                              f"seen {', '.join(map(repr, step_net))}")  # fmt: skip
+        step_net = function
+    if not callable(step_net):
+        raise SchemaError(f"step_net must be a function; seen {step_net!r}")
+    sequences, first, fixed = _list(inputs, "inputs"), _list(memories, "memories"), _list(static_inputs, "static_inputs")
+    if not sequences:
+        raise SchemaError("rnn needs an input with time steps")
+    ragged = sequences[0].spec.lod is not None
+    turned = not ragged and not time_major
+    if turned:
+        sequences = [_turned(v) for v in sequences]
+    outer = current_block()
+    program = outer.program
+    state = [*first, *(fixed if ragged else [])]  # what goes with a sequence has to end with it
+    with region(outer) as block:
+        alive = block.program.unique_name("rnn.alive")
+        slices = [_local(block, v.name, _slice(v, ragged, alive)) for v in sequences]
+        before = [_local(block, program.unique_name("rnn.memory"), _row(v, ragged, alive)) for v in state]
+        given = step_net(*slices, *before[: len(first)], *(before[len(first) :] if ragged else fixed))
+        if not isinstance(given, tuple) or len(given) != 2:  # pyright: ignore[reportUnknownArgumentType]
+            raise SchemaError(f"step_net must give (outputs, new_memories); seen {given!r}")
+        out_form, memory_form = given  # pyright: ignore[reportUnknownVariableType]
+        outs, new = _list(out_form, "outputs"), _list(memory_form, "new memories")
+        if len(new) != len(first):
+            raise SchemaError(f"step_net must give as many new memories as it takes, {len(first)}; seen {len(new)}")
+        kept = [assign(v) for v in (*new, *before[len(first) :])]
+        made = [assign(v) for v in (*outs, *kept[: len(first)])]
+        if not made:
+            raise SchemaError("step_net must give an output or a memory")
+    names = [v.name for v in made]
+    reads = sorted(n for n in block.outer_names()[0] if block.find(n) is not None)
+    outer.append_op(
+        "recurrent",
+        {"inputs": sequences, "initial_states": state, "parameters": reads},
+        {"outputs": names},
+        {"has_states": bool(state), "ex_states": [v.name for v in before], "states": [v.name for v in kept], "reverse": reverse, "sub_block": block.idx},
+    )
+    whole = [outer.vars[n] for n in names]
+    last = [_last(v, ragged, reverse) for v in whole[len(outs) :]]
+    results = [_turned(v) if turned else v for v in whole[: len(outs)]]
+    return _as_given(results, out_form), _as_given(last, memory_form)
+
+
+def _as_given(values: list[Variable], form: Any) -> Any:
+    return values if isinstance(form, (list, tuple)) else values[0] if values else None
+
+
+def _turned(v: Variable) -> Variable:
+    if v.spec.rank < 2:
+        raise ShapeError(f"an input of rnn is [batch, time, *row]; {v.name} is {v.spec.text()}")
+    return transpose(v, [1, 0, *range(2, v.spec.rank)])
+
+
+def _local(block: Block, name: str, spec: Spec) -> Variable:
+    return block.create_variable(name, spec)
+
+
+def _slice(v: Variable, ragged: bool, alive: str) -> Spec:
+    dims = v.spec.known_dims
+    if len(dims) < (1 if ragged else 2):
+        raise ShapeError(f"an input of rnn is [time, batch, *row], or ragged rows; {v.name} is {v.spec.text()}")
+    return _row(v, True, alive) if ragged else Spec(LOD_TENSOR, v.spec.dtype, dims[1:])
+
+
+def _row(v: Variable, ragged: bool, alive: str) -> Spec:
+    from foreshape.dims import symbol
+
+    dims = v.spec.known_dims
+    return Spec(LOD_TENSOR, v.spec.dtype, (symbol(alive), *dims[1:]) if ragged else dims)
+
+
+def _last(v: Variable, ragged: bool, reverse: bool) -> Variable:
+    """The memory after the last step that was run."""
+    block = current_block()
+    if ragged:
+        return block.apply("sequence_pool", {"X": v}, {"pooltype": "FIRST" if reverse else "LAST"})[0]
+    ends = {"starts": [0], "ends": [1]} if reverse else {"starts": [-1], "ends": [2**31 - 1]}
+    return block.apply("slice", {"Input": v}, {"axes": [0], **ends, "decrease_axis": [0], "infer_flags": [1]})
