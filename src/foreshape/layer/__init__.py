@@ -12,6 +12,7 @@ from foreshape.layer.creation import (
     range,
     uniform_random,
 )
+from foreshape.layer.decoding import beam_search, beam_search_decode
 from foreshape.layer.functions import (
     elu,
     gelu,
@@ -143,6 +144,7 @@ from foreshape.layer.reductions import (
     reduce_prod,
     reduce_sum,
 )
+from foreshape.layer.sampled import hierarchical_sigmoid, hsigmoid, multinomial, nce, sampling_id
 from foreshape.layer.sequence import (
     sequence_concat,
     sequence_conv,
@@ -177,6 +179,8 @@ __all__ = [
     "assign",
     "batch_norm",
     "bce_loss",
+    "beam_search",
+    "beam_search_decode",
     "bmm",
     "cast",
     "ceil",
@@ -216,6 +220,8 @@ __all__ = [
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
+    "hierarchical_sigmoid",
+    "hsigmoid",
     "huber_loss",
     "increment",
     "instance_norm",
@@ -248,7 +254,9 @@ __all__ = [
     "minimum",
     "mish",
     "mse_loss",
+    "multinomial",
     "multiply",
+    "nce",
     "norm",
     "not_equal",
     "one_hot",
@@ -273,6 +281,7 @@ __all__ = [
     "roll",
     "round",
     "rsqrt",
+    "sampling_id",
     "scale",
     "scatter",
     "selu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, product
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     NOT_DIFFERENTIABLE,
@@ -18,7 +18,6 @@ from foreshape.ops import (
     i64,
     operand,
     reject,
-    require,
     require_equal,
     require_rank,
     result,
@@ -27,6 +26,7 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.ragged_rules import new_lod, rows
+from foreshape.ops.require import require_one_per_row
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR_ARRAY, Lod, Spec
 
@@ -64,8 +64,7 @@ class BeamSearch(Operator):
         require_rank(2, scores, "scores")
         count = scores.known_dims[0]
         for slot, spec in (("pre_ids", pre_ids), ("pre_scores", pre_scores)):
-            require(spec.rank > 0, f"{slot} must have one number for each row of scores", **{slot: None})
-            require_equal(product(spec.known_dims), count, f"{slot} must have one number for each row of scores", **{slot: None, "scores": 0})
+            require_one_per_row(spec, slot, count, "scores")
         if ids is not None:
             require_rank(2, ids, "ids")
             for axis in (0, 1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, product
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     AttrType,
@@ -17,7 +17,6 @@ from foreshape.ops import (
     i64,
     operand,
     reject,
-    require,
     require_equal,
     require_rank,
     result,
@@ -25,6 +24,7 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.gradient_dims import check_made
+from foreshape.ops.require import require_one_per_row
 from foreshape.ops.rows import Rows
 from foreshape.spec import FP32, FP64, INT64, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 
@@ -72,8 +72,7 @@ class HierarchicalSigmoid(Operator):
         require_rank(2, W, "W")
         batch, nodes = X.known_dims[0], W.known_dims[0]
         require_equal(X.known_dims[1], W.known_dims[1], "the rows of X and W must be of one width", X=1, W=1)
-        require(Label.rank > 0, "Label must have one number for each row of X", Label=None, X=0)
-        require_equal(product(Label.known_dims), batch, "Label must have one number for each row of X", Label=None, X=0)
+        require_one_per_row(Label, "Label", batch, "X")
         longest: Size
         if PathTable is not None and PathCode is not None:
             require_rank(2, PathTable, "PathTable")
@@ -87,7 +86,7 @@ class HierarchicalSigmoid(Operator):
             require_equal(nodes, self.num_classes - 1, f"W must have {self.num_classes - 1} rows, one for each inner node of the tree", W=0)
             longest = (self.num_classes - 1).bit_length()
         if Bias is not None:
-            require_equal(product(Bias.known_dims), nodes, "Bias must have one number for each row of W", Bias=None, W=0)
+            require_one_per_row(Bias, "Bias", nodes, "W")
         return X.with_dims((batch, 1)), X.dense((batch, longest)), W.like()
 
     def _path(self, Label: Tensor, PathTable: Tensor | None, PathCode: Tensor | None, nodes: int) -> tuple[Tensor, Tensor, Tensor]:

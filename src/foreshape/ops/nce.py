@@ -27,6 +27,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.random import generator_for
+from foreshape.ops.require import require_one_per_row
 from foreshape.ops.rows import Rows
 from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 
@@ -84,9 +85,9 @@ class Nce(Operator):
         require_equal(Input.known_dims[1], Weight.known_dims[1], "the rows of Input and Weight must be of one width", Input=1, Weight=1)
         require_equal(Weight.known_dims[0], classes, f"Weight must have {classes} rows, one for each class", Weight=0)
         if Bias is not None:
-            require_equal(product(Bias.known_dims), classes, f"Bias must have {classes} numbers, one for each class", Bias=None)
+            require_one_per_row(Bias, "Bias", classes, "Weight")
         if SampleWeight is not None:
-            require_equal(product(SampleWeight.known_dims), batch, "SampleWeight must have one number for each row of Input", SampleWeight=None, Input=0)
+            require_one_per_row(SampleWeight, "SampleWeight", batch, "Input")
         if self.sampler == LOG_UNIFORM:
             require(classes > 1, "the log-uniform sampler needs at least 2 classes", Weight=0)
         if self.sampler == CUSTOM:
@@ -193,7 +194,7 @@ class Nce(Operator):
         reject(Input=f32(5, 3), Label=i64(4, 2), Weight=f32(7, 3), num_total_classes=7, says="as many rows"),
         reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(7, 4), num_total_classes=7, says="of one width"),
         reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(6, 3), num_total_classes=7, says="Weight must have 7 rows"),
-        reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(7, 3), Bias=f32(6, 1), num_total_classes=7, says="Bias must have 7 numbers"),
+        reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(7, 3), Bias=f32(6, 1), num_total_classes=7, says="Bias must have one number for each row"),
         reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(7, 3), SampleWeight=f32(4), num_total_classes=7, says="SampleWeight must have one number"),
         reject(Input=f32(5, 3), Label=i64(5, 2, 1), Weight=f32(7, 3), num_total_classes=7, says="Label must have 1 or 2 dims"),
         reject(Input=f32(3), Label=i64(5, 2), Weight=f32(7, 3), num_total_classes=7, says="Input must have 2 dims"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from foreshape.dims import Size, bounds, equal, evaluate, is_symbol, less_equal, symbol
+from foreshape.dims import Size, bounds, equal, evaluate, is_symbol, less_equal, product, symbol
 from foreshape.errors import DescriptionError, ShapeError
 
 PLACEHOLDER = "?"
@@ -126,3 +126,11 @@ def require_rank(rank: int, spec: Any, slot: str) -> None:
     """The tensor in ``slot`` must have ``rank`` dims."""
     if len(spec.dims) != rank:
         raise RuleError(f"{slot} must have {rank} dims, not {len(spec.dims)}", {slot: None})
+
+
+def require_one_per_row(spec: Any, slot: str, rows: Size, of: str) -> None:
+    """The tensor in ``slot`` must have one number for each of the ``rows`` rows of ``of``: ``[rows, 1]`` or ``[rows]``."""
+    requirement = f"{slot} must have one number for each row of {of}"
+    require(len(spec.dims) > 0, requirement, **{slot: None})
+    require_equal(spec.dims[0], rows, requirement, **{slot: 0, of: 0})
+    require_equal(product(spec.dims[1:]), 1, requirement, **{slot: None})

@@ -48,7 +48,7 @@ class SamplingId(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         require_rank(2, X, "X")
         require(equal(X.known_dims[1], 0) is not True, "X must have at least one column to draw", X=1)
-        require(self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
+        require(self.min < self.max, f"min must be less than max; seen {self.min} and {self.max}")
         return X.with_dims(X.known_dims[:1]).with_dtype(INT64)
 
     def kernel(self, X: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class SamplingId(Operator):
     rejects = [
         reject(X=f32(3), says="X must have 2 dims"),
         reject(X=f32(5, 0), says="at least one column"),
-        reject(X=f32(5, 3), min=1.0, max=0.5, says="min must be at most max"),
+        reject(X=f32(5, 3), min=0.5, max=0.5, says="min must be less than max"),
         reject(X=i64(5, 3), says="fp32", error=TypeMismatchError),
     ]
 

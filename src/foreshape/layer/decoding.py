@@ -1,0 +1,51 @@
+"""Beam search: a step of it, and the sentences in the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+
+
+def beam_search(
+    pre_ids: Variable, pre_scores: Variable, ids: Variable | None, scores: Variable, beam_size: int, end_id: int, level: int = 0, *,
+    is_accumulated: bool = True, return_parent_idx: bool = False, name: str | None = None,
+) -> Any:  # fmt: skip
+    """One step of a beam search: the ``beam_size`` best continuations of all prefixes of each source.
+
+    Args:
+        pre_ids, pre_scores: the last word of each prefix (int64) and its score, ``[prefixes, 1]``.
+        ids: the words that each prefix may go on with (int64), ``[prefixes, candidates]``, as top-k gives them; the column numbers of
+            scores where it is None.
+        scores: ragged as ids: the score of the prefix with each word; or, without ``is_accumulated``, the probability of the word.
+        end_id: the word that ends a sentence: such a prefix is kept as it is while it is among the best.
+        level: the level of the offsets of scores whose sequences are the sources.
+        return_parent_idx: also which prefix (int32 ``[kept]``) each row goes on from.
+
+    Returns:
+        (selected_ids, selected_scores[, parent_idx]), ``[kept, 1]``, ragged in two levels: sources of prefixes, prefixes of what was kept
+        of them. A source of which only ended sentences are left keeps nothing any more.
+
+    Raises:
+        ShapeError: operands that do not fit, or a level that scores has not.
+    """
+    slots = {"pre_ids": pre_ids, "pre_scores": pre_scores, "scores": scores} | ({} if ids is None else {"ids": ids})
+    attrs = {"level": level, "beam_size": beam_size, "end_id": end_id, "is_accumulated": is_accumulated}
+    block = current_block()
+    prefix = name or block.program.unique_name("beam_search")
+    op = block.append_op("beam_search", slots, {"parent_idx": f"{prefix}.parent_idx"}, attrs, prefix=prefix)
+    selected = tuple(block.vars[op.outputs[slot][0]] for slot in ("selected_ids", "selected_scores", "parent_idx"))
+    return selected if return_parent_idx else selected[:2]
+
+
+def beam_search_decode(ids: Variable, scores: Variable, beam_size: int, end_id: int, name: str | None = None) -> tuple[Variable, Variable]:
+    """The sentences of a beam search, from the arrays of what `beam_search` gave in each step.
+
+    Args:
+        ids, scores: arrays of selected_ids and selected_scores, an element for each step.
+
+    Returns:
+        (words, scores), ``[words]``, ragged in two levels: sources of ``beam_size`` sentences, the best first, and sentences of words.
+    """
+    return current_block().apply("beam_search_decode", {"Ids": ids, "Scores": scores}, {"beam_size": beam_size, "end_id": end_id}, name)

@@ -1,0 +1,178 @@
+"""Losses over large vocabularies, which do not look at every class, and draws from distributions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.initializer import Initializer
+from foreshape.layer.parameter import create_parameter, initialise
+from foreshape.program.call_site import tells_line
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import FP32, INT32, LOD_TENSOR, DType, Spec
+
+_SAMPLERS = {"uniform": 0, "log_uniform": 1, "custom_dist": 2}
+
+
+class _Written(Initializer):
+    """The numbers themselves, written in the startup program."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: Sequence[float]) -> None:
+        self.numbers = list(numbers)
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        return "assign_value", {"shape": list(shape), "dtype": of.code, ("fp32_values" if of.is_floating else "int32_values"): self.numbers}
+
+
+@tells_line
+def nce(
+    input: Variable, label: Variable, num_total_classes: int, sample_weight: Variable | None = None, num_neg_samples: int = 10,
+    sampler: str = "uniform", custom_dist: Sequence[float] | None = None, seed: int = 0, is_sparse: bool = False, *, weight: Any = None,
+    bias: Any = None, name: str | None = None,
+) -> Variable:  # fmt: skip
+    """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010): tells the true classes of each row from a few that are drawn, so that
+    a step does not cost what the vocabulary's size is.
+
+    Args:
+        input: ``[batch, width]``, dense or ragged.
+        label: the true classes (int64), ``[batch, labels]``.
+        sample_weight: what the cost of each row counts, ``[batch, 1]``.
+        num_neg_samples: how many classes are drawn for each row.
+        sampler: "uniform"; "log_uniform", for classes numbered by falling frequency; "custom_dist".
+        custom_dist: with which probability each class is drawn, for "custom_dist"; its numbers are stored in the program.
+        seed: draws the same classes in every step; 0 draws others each time, from the executor's generator.
+        is_sparse: the weight's gradient is the rows that were looked at, not a whole table.
+        weight, bias: ``[classes, width]`` and ``[classes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+
+    Returns:
+        The cost ``[batch, 1]``, divided by ``num_neg_samples + 1``.
+
+    Raises:
+        SchemaError: a sampler that there is not, or one without its distribution. ShapeError: operands that do not fit.
+    """
+    block = current_block()
+    prefix = name or block.program.unique_name("nce")
+    if sampler not in _SAMPLERS:
+        raise SchemaError(f"nce({input.name}): sampler must be one of {', '.join(_SAMPLERS)}; seen {sampler!r}")
+    if (sampler == "custom_dist") != (custom_dist is not None):
+        raise SchemaError(f"nce({input.name}): the sampler custom_dist, and no other, takes the argument custom_dist; seen sampler {sampler!r}")
+    width = _width("nce", input)
+    slots = {"Input": input, "Label": label}
+    slots["Weight"] = create_parameter((num_total_classes, width), input.spec.known_dtype, weight, prefix=prefix)
+    if bias is not False:
+        slots["Bias"] = create_parameter((num_total_classes, 1), input.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
+    if sample_weight is not None:
+        slots["SampleWeight"] = sample_weight
+    if custom_dist is not None:
+        probabilities = [float(p) for p in custom_dist]
+        if len(probabilities) != num_total_classes or not all(p >= 0.0 for p in probabilities) or abs(sum(probabilities) - 1.0) > 1e-3:
+            raise SchemaError(f"nce({input.name}): custom_dist must have {num_total_classes} probabilities whose sum is 1; seen {len(probabilities)} "
+                              f"numbers whose sum is {sum(probabilities)}")  # fmt: skip
+        alias, keep = alias_tables(probabilities)
+        slots["CustomDistProbs"] = _constant(prefix, FP32, probabilities)
+        slots["CustomDistAlias"] = _constant(prefix, INT32, alias)
+        slots["CustomDistAliasProbs"] = _constant(prefix, FP32, keep)
+    attrs = {"num_total_classes": num_total_classes, "num_neg_samples": num_neg_samples, "sampler": _SAMPLERS[sampler], "seed": seed,
+             "is_sparse": is_sparse, "remote_prefetch": is_sparse}  # fmt: skip
+    cost = block.apply("nce", slots, attrs, prefix)[0]
+    return block.apply("scale", {"X": cost}, {"scale": 1.0 / (num_neg_samples + 1)}, prefix)
+
+
+def alias_tables(probabilities: Sequence[float]) -> tuple[list[int], list[float]]:
+    """The tables of the alias method (Walker, 1977): a class is drawn by taking one of all with equal chances, and keeping it with the
+    second table's probability, else taking the first table's class (-1 where it is always kept)."""
+    count = len(probabilities)
+    alias, keep = [-1] * count, [1.0] * count
+    scaled = [p * count for p in probabilities]
+    large = deque(c for c, p in enumerate(scaled) if p > 1.0)
+    small = deque(c for c, p in enumerate(scaled) if p < 1.0)
+    while large and small:
+        one, other = large.popleft(), small.popleft()
+        alias[other], keep[other] = one, scaled[other]
+        scaled[one] += scaled[other] - 1.0
+        if scaled[one] > 1.0:
+            large.append(one)
+        elif scaled[one] < 1.0:
+            small.append(one)
+    return alias, keep
+
+
+def _constant(prefix: str, of: DType, numbers: Sequence[float]) -> Variable:
+    """A persistable variable with these numbers, which no training changes."""
+    block = current_block().program.global_block
+    variable = block.create_variable(block.program.unique_name(f"{prefix}.w"), Spec(LOD_TENSOR, of, (len(numbers),)), persistable=True, stop_gradient=True)
+    initialise(variable, _Written(numbers))
+    return variable
+
+
+@tells_line
+def hierarchical_sigmoid(
+    input: Variable, label: Variable, num_classes: int, path_table: Variable | None = None, path_code: Variable | None = None,
+    is_sparse: bool = False, *, weight: Any = None, bias: Any = None, name: str | None = None,
+) -> Variable:  # fmt: skip
+    """The loss of a hierarchical softmax (Morin and Bengio, 2005): each class is a leaf of a binary tree, and a row looks at the inner
+    nodes on the path to its class alone.
+
+    Args:
+        input: ``[batch, width]``, dense or ragged.
+        label: the classes (int64), ``[batch, 1]``.
+        num_classes: of the complete tree, its leaves; of one that path_table describes, its inner nodes.
+        path_table, path_code: the path of each row in a tree of your own (int64), ``[batch, longest path]``: inner nodes from the root,
+            and 1 or 0 for which way the path goes there; -1 after its end.
+        is_sparse: the weight's gradient is the rows that were looked at, not a whole table.
+        weight, bias: ``[inner nodes, width]`` and ``[inner nodes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves
+            the bias out.
+
+    Returns:
+        The cost, ``[batch, 1]``. As in PaddlePaddle, a path that is shorter than the longest adds log(2) for each place it leaves free.
+
+    Raises:
+        SchemaError: a path_table without path_code. ShapeError: operands that do not fit.
+    """
+    block = current_block()
+    prefix = name or block.program.unique_name("hierarchical_sigmoid")
+    if (path_table is None) != (path_code is None):
+        raise SchemaError(f"hierarchical_sigmoid({input.name}): path_table and path_code come together")
+    nodes = num_classes if path_table is not None else num_classes - 1
+    slots = {"X": input, "Label": label}
+    slots["W"] = create_parameter((nodes, _width("hierarchical_sigmoid", input)), input.spec.known_dtype, weight, prefix=prefix)
+    if bias is not False:
+        slots["Bias"] = create_parameter((nodes, 1), input.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
+    if path_table is not None and path_code is not None:
+        slots |= {"PathTable": path_table, "PathCode": path_code}
+    return block.apply("hierarchical_sigmoid", slots, {"num_classes": num_classes, "is_sparse": is_sparse}, prefix)[0]
+
+
+hsigmoid = hierarchical_sigmoid
+
+
+def _width(layer: str, input: Variable) -> int:
+    dims = input.spec.known_dims
+    if len(dims) != 2 or not isinstance(dims[1], int):
+        raise ShapeError(f"{layer}({input.name}): the input must be [batch, width] with a known width to make a weight; it is {input.spec.text()}")
+    return dims[1]
+
+
+def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0) -> Variable:
+    """A column of each row of ``x``, drawn with the probability that stands there.
+
+    Args:
+        x: ``[batch, classes]``, each row a distribution.
+        min, max: the uniform number that decides is drawn from [min, max).
+        seed: draws the same numbers in every step; 0 others each time.
+
+    Returns:
+        int64 ``[batch]``.
+    """
+    return current_block().apply("sampling_id", {"X": x}, {"min": min, "max": max, "seed": seed})
+
+
+def multinomial(x: Variable, num_samples: int = 1, replacement: bool = False) -> Variable:
+    """``num_samples`` columns of each row of ``x`` (int64), drawn with probabilities in proportion to its numbers, which are not negative."""
+    return current_block().apply("multinomial", {"X": x}, {"num_samples": num_samples, "replacement": replacement})
