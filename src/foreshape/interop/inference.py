@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreshape.engine import Executor, Scope, default_scope
-from foreshape.engine.scope import to_tensor
+from foreshape.engine.scope import to_numpy, to_tensor
 from foreshape.errors import ExecutionError, FormatError, SchemaError
 from foreshape.interop.parameters import read_parameters, write_parameters
 from foreshape.ops.torch_proxy import torch
@@ -150,7 +150,7 @@ def _values(parameters: Mapping[str, Variable], scope: Scope) -> dict[str, Any]:
     missing: list[str] = []
     for name, variable in parameters.items():
         if name in scope:
-            out[name] = scope.get(name)
+            out[name] = to_numpy(scope.tensor(name))
         elif variable.value is not None:
             of = variable.spec.known_dtype
             sizes = [d if isinstance(d, int) else 1 for d in variable.spec.known_dims]

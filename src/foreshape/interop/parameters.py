@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from foreshape.errors import FormatError
 from foreshape.spec import BF16, MAX_RANK, DType, Spec, dtype
 from foreshape.wire import decode_tensor_desc, encode_tensor_desc, read_file, replacing
+from foreshape.wire.files import map_file
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview"
 MAX_BYTES: Final = 2**40
 """The largest parameter file that is read."""
+_MAPPED: Final = 1 << 26
+"""From how many bytes on a file is mapped into memory instead of read."""
 _MAX_LEVELS: Final = 8
 _MAX_DESCRIPTION: Final = 1024
 
@@ -37,7 +40,8 @@ def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Sp
         specs: name -> what the program says of it; the file's element type and dims must be that.
 
     Returns:
-        Name -> array. The arrays are read-only views of the bytes that were read: copy one to change it. bf16, which numpy has
+        Name -> array. The arrays are read-only views of the bytes that were read (of a large file, of the file): copy one to change
+        it. bf16, which numpy has
         not, comes as fp32, exactly.
 
     Raises:
@@ -49,8 +53,14 @@ def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Sp
         return _combined(bytes(source), wanted, expected)
     folder = os.fspath(source)
     if os.path.isdir(folder):
-        return {n: _combined(read_file(_inside(folder, n), MAX_BYTES), [n], expected)[n] for n in wanted}
-    return _combined(read_file(source, MAX_BYTES), wanted, expected)
+        return {n: _combined(_bytes_of(_inside(folder, n)), [n], expected)[n] for n in wanted}
+    return _combined(_bytes_of(folder), wanted, expected)
+
+
+def _bytes_of(path: str) -> Any:
+    """A file's bytes; of a large one the file itself as memory, so that its tensors are in memory once when they have been copied."""
+    large = os.path.isfile(path) and os.path.getsize(path) >= _MAPPED
+    return map_file(path, MAX_BYTES, writable=False) if large else read_file(path, MAX_BYTES)
 
 
 def write_parameters(path: Any, values: Mapping[str, Any], types: Mapping[str, DType] | None = None) -> None:
@@ -92,7 +102,7 @@ def _write(file: IO[bytes], value: Any, of: DType | None) -> None:
     file.write(numpy.ascontiguousarray(data).data if data.size else b"")
 
 
-def _combined(data: bytes, names: list[str], specs: Mapping[str, Spec]) -> dict[str, Array]:
+def _combined(data: Any, names: list[str], specs: Mapping[str, Spec]) -> dict[str, Array]:
     out: dict[str, Array] = {}
     at = 0
     for name in names:
@@ -112,7 +122,7 @@ class _Reader:
 
     __slots__ = ("at", "data", "name")
 
-    def __init__(self, data: bytes, at: int, name: str) -> None:
+    def __init__(self, data: Any, at: int, name: str) -> None:
         self.data, self.at, self.name = data, at, name
 
     def refuse(self, what: str, at: int | None = None) -> NoReturn:
@@ -136,7 +146,7 @@ class _Reader:
         return start
 
 
-def _tensor(data: bytes, at: int, name: str, spec: Spec | None) -> tuple[Array, int]:
+def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Array, int]:
     import numpy
 
     reader = _Reader(data, at, name)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
 
 from foreshape.engine import Scope, default_scope
-from foreshape.errors import ExecutionError, FormatError, TypeMismatchError
+from foreshape.errors import FormatError, TypeMismatchError
+from foreshape.interop import safetensors_file
 from foreshape.interop.parameters import MAX_BYTES
-from foreshape.ops.torch_types import dtype_of_torch
-from foreshape.wire import read_file, replacing
+from foreshape.wire import replacing
+from foreshape.wire.files import map_file
 
 
 def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, names: Iterable[str] | None = None) -> None:
@@ -24,11 +24,12 @@ def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, n
         ExecutionError: a name that has no value. FormatError: the file cannot be written.
     """
     held = scope if scope is not None else default_scope()
-    # safetensors refuses tensors that share memory, so that each is copied
-    tensors = {n: held.tensor(n).detach().cpu().contiguous().clone() for n in (held.names() if names is None else names)}
-    data: bytes = _library().save(tensors)
+    head, tensors = safetensors_file.header({n: held.tensor(n) for n in (held.names() if names is None else names)})
     with replacing(path) as file:
-        file.write(data)
+        file.write(head)
+        for tensor in tensors:
+            for piece in safetensors_file.pieces(tensor):
+                file.write(piece)
 
 
 def load_safetensors(path: str | os.PathLike[str], scope: Scope | None = None) -> list[str]:
@@ -37,26 +38,14 @@ def load_safetensors(path: str | os.PathLike[str], scope: Scope | None = None) -
     Raises:
         FormatError: it cannot be read, is no safetensors file, or holds an element type that no program here has.
     """
-    data = read_file(path, MAX_BYTES)
+    data = map_file(path, MAX_BYTES)
     try:
-        tensors = _library().load(data)
-        for tensor in tensors.values():
-            dtype_of_torch(tensor.dtype)
-    except ExecutionError:
-        raise
+        _, tensors = safetensors_file.parse(data)
     except TypeMismatchError as error:
         raise FormatError(f"{os.fspath(path)}: {error}") from None
-    except Exception as error:  # the library has its own errors, and passes on those of json and torch
+    except FormatError as error:
         raise FormatError(f"{os.fspath(path)}: not a safetensors file: {error}") from None
     held = scope if scope is not None else default_scope()
     for name, tensor in tensors.items():
         held.set(name, tensor)
     return sorted(tensors)
-
-
-def _library() -> Any:
-    try:
-        import safetensors.torch
-    except ModuleNotFoundError as error:
-        raise ExecutionError(f"this needs safetensors, which is not installed: pip install 'foreshape[train]' ({error})") from error
-    return safetensors.torch

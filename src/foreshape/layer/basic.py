@@ -12,7 +12,7 @@ from foreshape.ops.operator import find
 from foreshape.program.call_site import here, tells_line
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable, dims_of
-from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 
 Activation = str | Callable[[Variable], Variable] | None
 
@@ -20,7 +20,7 @@ Activation = str | Callable[[Variable], Variable] | None
 @tells_line
 def data(
     name: str, shape: Sequence[Any] | int | None = None, dtype: Any = "fp32", lod_level: int = 0, *, dims: Sequence[Any] | int | None = None,
-    input_size: int | None = None, data_type: Any = None, stop_gradient: bool = True,
+    input_size: int | None = None, data_type: Any = None, stop_gradient: bool = True, kind: Any = LOD_TENSOR,
 ) -> Variable:  # fmt: skip
     """An input of the network.
 
@@ -31,18 +31,23 @@ def data(
             packed rows.
         dtype: its element type. Also ``data_type=``.
         lod_level: how many levels of sequences the rows are grouped in; 0 where dense.
+        kind: ``fs.SELECTED_ROWS`` for some rows of a table of this shape, fed as `foreshape.SelectedRows`.
 
     Raises:
         ShapeError, TypeMismatchError: a dim or an element type that cannot be. SchemaError: a taken name.
     """
     from foreshape.spec import dtype as dtype_of
+    from foreshape.spec import kind as kind_of
 
     given = [x for x in (shape, dims, input_size) if x is not None]
     if len(given) != 1:
         raise SchemaError(f'data("{name}") takes one of shape, dims and input_size; seen {len(given)}')
     sizes: Sequence[Any] = [-1, given[0]] if isinstance(given[0], int) else given[0]
     packed, lod = dims_of(name, sizes, lod_level)
-    spec = Spec(LOD_TENSOR, dtype_of(data_type if data_type is not None else dtype), packed, lod)
+    of = kind_of(kind)
+    if of not in (LOD_TENSOR, SELECTED_ROWS) or (of is SELECTED_ROWS and (lod is not None or not packed)):
+        raise SchemaError(f'data("{name}") is LOD_TENSOR, or SELECTED_ROWS of at least one dim without sequences; seen {of.name}, {list(sizes)}')
+    spec = Spec(of, dtype_of(data_type if data_type is not None else dtype), packed, lod)
     block = current_block().program.global_block
     return block.create_variable(name, spec, site=here(), need_check_feed=True, stop_gradient=stop_gradient)
 

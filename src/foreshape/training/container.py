@@ -11,8 +11,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import ExecutionError, FormatError
-from foreshape.wire.files import read_file, replacing
+from foreshape.errors import FormatError, TypeMismatchError
+from foreshape.interop import safetensors_file
+from foreshape.wire.files import map_file, replacing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 _NO_DIGITS = b"0" * 64
 _KEY = b'"checksum":"'
 _LARGEST = 1 << 44
-_CHUNK = 1 << 22
 
 
 def write(path: Any, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -29,46 +29,44 @@ def write(path: Any, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     Raises:
         FormatError: the place cannot be written to, or the disk is full; what was there before is left.
     """
-    save = _safetensors().save
-    own = {name: t.detach().cpu().clone() for name, t in tensors.items()}  # safetensors refuses tensors that share memory
-    data: bytes = save(own, {"facts": json.dumps(facts), "checksum": _NO_DIGITS.decode()})
-    del own
-    at = _digits_at(data)
+    head, ordered = safetensors_file.header(tensors, {"facts": json.dumps(facts), "checksum": _NO_DIGITS.decode()})
+    at = _digits_at(head, len(head))
     if at is None:
-        raise FormatError(f"{path}: safetensors wrote the header in a way that is not known here")
-    digits = _digest(data, at)
+        raise FormatError(f"{path}: a name or a fact of this run looks like the checksum's place")
+    digest = hashlib.sha256(head)
+    for tensor in ordered:
+        for piece in safetensors_file.pieces(tensor):
+            digest.update(piece)
     with replacing(path) as file:
-        file.write(data[:at] + digits)
-        view = memoryview(data)[at + 64 :]
-        for start in range(0, len(view), _CHUNK):
-            file.write(view[start : start + _CHUNK])
+        file.write(head[:at] + digest.hexdigest().encode() + head[at + 64 :])
+        for tensor in ordered:
+            for piece in safetensors_file.pieces(tensor):
+                file.write(piece)
 
 
 def read(path: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a file.
+    """The tensors and facts of a file. The tensors are views of the file as it is mapped into memory: they take none of their own.
 
     Raises:
         FormatError: it cannot be read, or is not, byte for byte, what was written.
     """
-    load = _safetensors().load
-    data = read_file(path, _LARGEST)
-    at = _digits_at(data)
+    data = map_file(path, _LARGEST)
+    at = _digits_at(data, len(data))
     if at is None:
         raise FormatError(f"{path}: {len(data)} bytes that are no checkpoint, or only the beginning of one")
     if _digest(data, at) != data[at : at + 64]:
         raise FormatError(f"{path}: its bytes are not those that were written (the checksum differs)")
     try:
-        size = int.from_bytes(data[:8], "little")
-        facts = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["facts"])
-        return load(data), facts
-    except Exception as error:  # the checksum holds, so that somebody wrote it so
+        metadata, tensors = safetensors_file.parse(data)
+        return tensors, json.loads(metadata["facts"])
+    except (FormatError, TypeMismatchError, ValueError, KeyError, TypeError) as error:  # the checksum holds, so that somebody wrote it so
         raise FormatError(f"{path}: not a checkpoint: {error}") from None
 
 
-def _digits_at(data: bytes) -> int | None:
+def _digits_at(data: Any, length: int) -> int | None:
     """Where the checksum's digits are: in the header, once."""
     size = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or size > len(data) - 8:
+    if length < 8 or size > length - 8:
         return None
     at = data.find(_KEY, 8, 8 + size)
     if at < 0 or data.find(_KEY, at + 1, 8 + size) >= 0 or at + len(_KEY) + 64 > 8 + size:
@@ -76,18 +74,10 @@ def _digits_at(data: bytes) -> int | None:
     return at + len(_KEY)
 
 
-def _digest(data: bytes, at: int) -> bytes:
+def _digest(data: Any, at: int) -> bytes:
     """The checksum's digits, were they zeros at ``at``."""
     view = memoryview(data)
     out = hashlib.sha256(view[:at])
     out.update(_NO_DIGITS)
     out.update(view[at + 64 :])
     return out.hexdigest().encode()
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ModuleNotFoundError as error:
-        raise ExecutionError(f"checkpoints need safetensors, which is not installed: pip install 'foreshape[train]' ({error})") from error
-    return safetensors.torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import stat
 import tempfile
@@ -22,14 +23,35 @@ def read_file(path: Any, limit: int) -> bytes:
         shown: str = os.fsdecode(path)
         handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(handle, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise FormatError(f"{shown}: not a regular file")
-            if status.st_size > limit:
-                raise FormatError(f"{shown}: {status.st_size} bytes; the limit is {limit}")
-            return file.read(status.st_size)  # not limit: that much memory would be taken first
+            return file.read(_checked_size(file, shown, limit))  # not limit: that much memory would be taken first
     except (OSError, ValueError, TypeError) as error:
         raise FormatError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def map_file(path: Any, limit: int, writable: bool = True) -> Any:
+    """The bytes of a regular file as they are in memory's pages, which the system reads when they are touched, and takes back when it
+    needs them. What is written there, where that is allowed, does not reach the file. For a file that nobody changes in place.
+
+    Raises:
+        FormatError: as `read_file`.
+    """
+    try:
+        shown: str = os.fsdecode(path)
+        handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(handle, "rb") as file:
+            size = _checked_size(file, shown, limit)
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ) if size else bytearray()
+    except (OSError, ValueError, TypeError) as error:
+        raise FormatError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _checked_size(file: IO[bytes], shown: str, limit: int) -> int:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise FormatError(f"{shown}: not a regular file")
+    if status.st_size > limit:
+        raise FormatError(f"{shown}: {status.st_size} bytes; the limit is {limit}")
+    return status.st_size
 
 
 @contextlib.contextmanager
