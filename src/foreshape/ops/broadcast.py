@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.ops.require import RuleError, require_equal
+from foreshape.spec import Lod, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +36,14 @@ def broadcast_dims(x: Sequence[Size], y: Sequence[Size], axis: int = -1, slots: 
         else:
             out.append(require_equal(a, b, f"the dims of {slots[0]} and {slots[1]} must be equal or 1", **{slots[0]: at - x_shift, slots[1]: at - y_shift}))
     return tuple(out)
+
+
+def broadcast_lod(x: Spec, y: Spec, dims: Sequence[Size], axis: int = -1) -> Lod | None:
+    """Whose sequences the rows of an elementwise result are: those of the first ragged operand whose rows stay rows."""
+    for one in (x, y):
+        if one.lod is not None and one.dims and (len(one.dims) == len(dims) or axis == 0) and one.dims[0] == dims[0]:
+            return one.lod
+    return None
 
 
 def aligned(y: Tensor, x: Tensor, axis: int) -> Tensor:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import ZERO_GRADIENT, AttrType, Operator, attribute, b1, f32, fail, gradient, i64, operand, reject, result, sample, torch
-from foreshape.ops.broadcast import aligned, broadcast_dims
+from foreshape.ops.broadcast import aligned, broadcast_dims, broadcast_lod
 from foreshape.ops.size_operands import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 def broadcast(x: Spec, y: Spec, axis: int = -1, slots: tuple[str, str] = ("X", "Y")) -> Spec:
     """``x`` in the shape that two tensors are broadcast to; ragged where either is."""
-    ragged = y if x.lod is None and y.lod is not None else x
     dims = x.known_dims if x.dims is y.dims else broadcast_dims(x.known_dims, y.known_dims, axis, slots)
-    return Spec(x.kind, x.dtype, dims, ragged.with_dims(dims).lod)
+    return Spec(x.kind, x.dtype, dims, broadcast_lod(x, y, dims, axis))
 
 
 class Comparison(Operator):

@@ -11,6 +11,7 @@ from foreshape.ops import (
     INDEX,
     ZERO_GRADIENT,
     AttrType,
+    Offsets,
     Operator,
     attribute,
     axis_of,
@@ -28,6 +29,7 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.known_values import carry, fits
+from foreshape.ops.pages import filled_on_demand
 from foreshape.ops.size_operands import known_number, known_sizes, sizes_at_run
 from foreshape.ops.torch_types import dtype_of_torch, element_type, torch_dtype
 from foreshape.spec import ANY, BOOL, FP32, FP64, MAX_VALUE_ELEMENTS, DType, Spec, tensor
@@ -112,7 +114,7 @@ class FillConstant(Operator):
         shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)
         of = element_type(self.dtype)
         number = number_of(of, self.value, _text(self.str_value)) if ValueTensor is None else ValueTensor.reshape(-1)[0].item()
-        return torch.full(shape, number, dtype=torch_dtype(of))
+        return filled_on_demand(shape, number, torch_dtype(of))
 
     samples = [
         sample(shape=[2, 3], value=1.5),
@@ -171,7 +173,10 @@ class FillAnyLike(Operator):
 
 
 class FillConstantBatchSizeLike(Operator):
-    """Out = a tensor of ``shape``, with the size of one dim of Input at ``output_dim_idx``, whose every element is ``value``."""
+    """Out = a tensor of ``shape``, with the size of one dim of Input at ``output_dim_idx``, whose every element is ``value``.
+
+    Dim 0 of a ragged Input counts as the number of its innermost sequences.
+    """
 
     type = "fill_constant_batch_size_like"
     Input = operand(doc="the tensor whose dim is taken")
@@ -188,22 +193,26 @@ class FillConstantBatchSizeLike(Operator):
     def infer_shape(self, Input: Spec) -> Spec:
         source = axis_of(self.input_dim_idx, Input.rank, "input_dim_idx", Input=None)
         at = axis_of(self.output_dim_idx, len(self.shape), "output_dim_idx")
-        require(Input.lod is None or source > 0, "the number of sequences of a ragged Input cannot be taken: take that of a dense tensor", Input=0)
         dims: list[Size] = list(self.shape)
-        dims[at] = Input.known_dims[source]
+        dims[at] = Input.known_dims[source] if source or Input.lod is None else Input.lod.counts[-1]
         require(all(isinstance(n, Dim) or n >= 0 for n in dims), f"a size in shape must be at least 0; seen {dims}")
         of = element_type(self.dtype)
         return filled(tensor(of, *dims), number_of(of, self.value, _text(self.str_value)))
 
-    def kernel(self, Input: Tensor) -> Tensor:
-        shape = list(self.shape)
+    def kernel(self, Input: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
+        shape, sequences = list(self.shape), offsets[0]
         shape[self.output_dim_idx] = Input.shape[self.input_dim_idx]
+        if sequences is not None and self.input_dim_idx % Input.dim() == 0:
+            shape[self.output_dim_idx] = sequences.count
         of = element_type(self.dtype)
         return torch.full(shape, number_of(of, self.value, _text(self.str_value)), dtype=torch_dtype(of))
 
     samples = [
         sample(Input=f32(2, 3), shape=[-1, 5], value=1.5),
         sample(Input=f32(2, 3), shape=[4, -1], input_dim_idx=1, output_dim_idx=1, dtype=3, value=2.0),
+        sample(Input=f32(9, 3).ragged([4, 5]), shape=[-1, 5], value=1.5),
+        sample(Input=f32(7, 2).ragged([2, 1, 1], [3, 0, 4, 0]), shape=[5, -1], input_dim_idx=-2, output_dim_idx=1),
+        sample(Input=f32(9, 3).ragged([4, 5]), shape=[4, -1], input_dim_idx=1, output_dim_idx=1),
     ]
     rejects = [
         reject(Input=f32(2, 3), shape=[-1, 5], input_dim_idx=2, says="input_dim_idx must be in [-2, 2)"),

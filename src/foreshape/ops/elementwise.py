@@ -25,7 +25,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
-from foreshape.ops.broadcast import aligned, broadcast_dims, sum_to
+from foreshape.ops.broadcast import aligned, broadcast_dims, broadcast_lod, sum_to
 from foreshape.ops.known_values import carry, combined, truncated
 from foreshape.ops.rows import Rows
 from foreshape.spec import NUMERIC, SELECTED_ROWS, Kind, Spec
@@ -51,10 +51,10 @@ class Elementwise(Operator):
         return carry(out, combined(X, Y, self._number))
 
     def _broadcast(self, X: Spec, Y: Spec) -> Spec:
-        ragged = Y if X.lod is None and Y.lod is not None else X
         if X.dims is Y.dims:
-            return ragged.like()
-        return ragged.with_dims(broadcast_dims(X.known_dims, Y.known_dims, self.axis))
+            return (Y if X.lod is None and Y.lod is not None else X).like()
+        dims = broadcast_dims(X.known_dims, Y.known_dims, self.axis)
+        return Spec(X.kind, X.dtype, dims, broadcast_lod(X, Y, dims, self.axis))
 
     def _pair(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         if X.dim() >= Y.dim():

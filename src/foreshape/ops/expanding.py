@@ -30,7 +30,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.broadcast import sum_to
 from foreshape.ops.size_operands import axes_of, known_sizes, sizes_at_run
-from foreshape.spec import MAX_RANK, Spec
+from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,6 +59,11 @@ def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:
     return out
 
 
+def _repeated(X: Spec, dims: Sequence[Size]) -> Spec:
+    """X in these dims; its rows are rows still where no axis comes before them, and they are not repeated."""
+    return (X if len(dims) == X.rank else X.dense()).with_dims(dims)
+
+
 class ExpandV2(Operator):
     """Out = X repeated along its dims of 1 to the dims ``shape``, last dims lined up; -1 keeps a dim of X."""
 
@@ -70,7 +75,7 @@ class ExpandV2(Operator):
     shape = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec, Shape: Spec | None, expand_shapes_tensor: tuple[Spec, ...]) -> Spec:
-        return X.with_dims(expanded(X.known_dims, known_sizes(self.shape, Shape, expand_shapes_tensor, "Shape", "expand_shapes_tensor")))
+        return _repeated(X, expanded(X.known_dims, known_sizes(self.shape, Shape, expand_shapes_tensor, "Shape", "expand_shapes_tensor")))
 
     def kernel(self, X: Tensor, Shape: Tensor | None, expand_shapes_tensor: list[Tensor]) -> Tensor:
         return X.expand(*sizes_at_run(self.shape, Shape, expand_shapes_tensor)) if X.dim() or self.shape or Shape is not None else X
@@ -106,7 +111,8 @@ class ExpandAsV2(Operator):
     target_shape = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec, Y: Spec | None) -> Spec:
-        return X.with_dims(expanded(X.known_dims, self.target_shape if Y is None else Y.known_dims))
+        out = _repeated(X, expanded(X.known_dims, self.target_shape if Y is None else Y.known_dims))
+        return out if out.lod is not None or Y is None or Y.lod is None else Spec(LOD_TENSOR, X.dtype, out.dims, Y.lod)
 
     def kernel(self, X: Tensor, Y: Tensor | None) -> Tensor:
         return X.expand(self.target_shape if Y is None else Y.shape)
@@ -141,7 +147,7 @@ class Tile(Operator):
             low = None if n is None else bounds(n)[0]
             require(n is None or not isinstance(n, int) or n > 0, f"repeat_times must be at least 1; seen {n}", X=None)
             out.append(unknown_size(str(at)) if n is None or low is None or low < 0 else d * n)
-        return X.with_dims(out)
+        return _repeated(X, out)
 
     def kernel(self, X: Tensor, RepeatTimes: Tensor | None, repeat_times_tensor: list[Tensor]) -> Tensor:
         return torch.tile(X, tuple(sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor)))

@@ -34,7 +34,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.size_operands import known_axis, known_number, number_at_run
 from foreshape.ops.torch_types import element_type, torch_dtype
-from foreshape.spec import BOOL, FP32, Spec
+from foreshape.spec import BOOL, FP32, LOD_TENSOR, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +89,7 @@ class Gather(Operator):
         if axis is None:
             return X.dense([unknown_size(str(at)) for at in range(X.rank - 1 + len(picked))])
         dims = (*X.known_dims[:axis], *picked, *X.known_dims[axis + 1 :])
-        out = (X if axis else X.dense()).with_dims(dims)
+        out = X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod if picked else None)
         if X.value is not None and X.rank == 1 and Index.value is not None:
             chosen = [X.value[k] for k in Index.value if isinstance(k, int) and 0 <= k < len(X.value)]
             return out.with_value(chosen) if len(chosen) == len(Index.value) else out
@@ -133,7 +133,8 @@ class IndexSelect(Operator):
         axis = axis_of(self.dim, X.rank, "dim", X=None)
         picked = _column(Index, "Index")
         require(len(picked) == 1, "Index must have one dim", Index=None)
-        return (X if axis else X.dense()).with_dims((*X.known_dims[:axis], picked[0], *X.known_dims[axis + 1 :]))
+        dims = (*X.known_dims[:axis], picked[0], *X.known_dims[axis + 1 :])
+        return X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod)
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
         return _taken(X, Index, self.dim)
@@ -164,7 +165,7 @@ class GatherNd(Operator):
         if not isinstance(k, int):
             fail("how many axes a row of Index names must be known before the run", Index=Index.rank - 1)
         require(1 <= k <= X.rank, f"a row of Index must name from 1 to {X.rank} axes of X, not {k}", X=None, Index=Index.rank - 1)
-        return X.dense(Index.known_dims[:-1] + X.known_dims[k:])
+        return Spec(LOD_TENSOR, X.dtype, Index.known_dims[:-1] + X.known_dims[k:], Index.lod if Index.rank > 1 else None)
 
     def _places(self, X: Tensor, Index: Tensor) -> tuple[Tensor, ...]:
         columns = Index.unbind(-1)

@@ -223,7 +223,7 @@ class Stack(Operator):
         count = dims[axis]
         if not isinstance(count, int) or not 0 < count <= MAX_PARTS:
             raise RuleError(f"the dim at axis {axis} must be a number from 1 to {MAX_PARTS}; seen {count}", {"Y@GRAD": axis})
-        return (d_out.dense(dims[:axis] + dims[axis + 1 :]),) * count
+        return ((d_out if axis else d_out.dense()).with_dims(dims[:axis] + dims[axis + 1 :]),) * count
 
     @gradient("Y@GRAD", gives="X@GRAD", infer=_parts, view_of={"X@GRAD": "Y@GRAD"})
     def backward(self, d_out: Tensor) -> list[Tensor]:
@@ -283,8 +283,9 @@ class Unstack(Unstacking):
 
     def _whole(self, d: tuple[Spec, ...]) -> Spec:
         dims = list(d[0].known_dims)
-        dims.insert(axis_of(self.axis, len(dims) + 1), len(d))
-        return d[0].dense(dims)
+        axis = axis_of(self.axis, len(dims) + 1)
+        dims.insert(axis, len(d))
+        return (next((x for x in d if x.lod is not None), d[0]) if axis else d[0].dense()).with_dims(dims)
 
     @gradient("Y@GRAD", gives="X@GRAD", infer=_whole)
     def backward(self, d: list[Tensor]) -> Tensor:

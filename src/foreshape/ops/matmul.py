@@ -113,7 +113,8 @@ class MatmulV2(Operator):
             out += (x[-1] if self.trans_x else x[-2],)
         if len(y) > 1:
             out += (y[-2] if self.trans_y else y[-1],)
-        return X.with_dims(out) if len(x) > 2 or not self.trans_x else X.dense(out)
+        rows_stay = len(y) <= max(len(x), 2) and (len(x) > 2 or (len(x) == 2 and not self.trans_x))
+        return (X if rows_stay else X.dense()).with_dims(out)
 
     def work(self, X: Spec, Y: Spec) -> Size:
         columns = Y.known_dims[-2:-1] if self.trans_y else Y.known_dims[1:][-1:]
@@ -259,7 +260,7 @@ class Addmm(Operator):
             if not isinstance(size, int) or size != 1:
                 at = Input.rank - 1 - axis
                 require_equal(size, (columns, rows)[axis], "Input must have the dims of the product, or 1", Input=at)
-        return X.with_dims((rows, columns))
+        return (Input if X.lod is None and Input.lod is not None else X).with_dims((rows, columns))
 
     def kernel(self, Input: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         return torch.addmm(Input, X, Y, beta=self.Beta, alpha=self.Alpha)

@@ -32,7 +32,7 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
-from foreshape.spec import MAX_RANK, Spec
+from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,12 @@ def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:
     """The dims that X had."""
     dims = XShape.known_dims
     require(len(dims) > 0 and dims[0] == 0, "XShape must have the dims [0, *dims of X]", XShape=None)
-    return d_out.dense(dims[1:])
+    return Spec(LOD_TENSOR, d_out.dtype, dims[1:], XShape.lod)
+
+
+def _remembered(X: Spec) -> Spec:
+    """What the gradient is shaped by: the dims of X, and whose sequences its rows are, without data."""
+    return Spec(LOD_TENSOR, X.dtype, (0, *X.known_dims), X.lod)
 
 
 class Reshaping(Operator):
@@ -54,7 +59,7 @@ class Reshaping(Operator):
     XShape = result(doc="[0, *dims of X], no elements")
 
     def _results(self, X: Spec, dims: Sequence[Size]) -> tuple[Spec, Spec]:
-        return X.with_dims(dims).with_value(X.value), X.dense((0, *X.known_dims))
+        return X.with_dims(dims).with_value(X.value), _remembered(X)
 
     def _with_shape(self, out: Tensor, X: Tensor, wants: tuple[bool, ...]) -> Any:
         return out, X.new_empty((0, *X.shape)) if wants[1] else None
@@ -298,7 +303,7 @@ class Transpose2(Operator):
         order = self._order(X.rank)
         dims = tuple(X.known_dims[a] for a in order)
         out = X.with_dims(dims) if not order or order[0] == 0 else X.dense(dims)
-        return out.with_value(X.value) if len(dims) < 2 else out, X.dense((0, *X.known_dims))
+        return out.with_value(X.value) if len(dims) < 2 else out, _remembered(X)
 
     def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return X.permute(self.axis), X.new_empty((0, *X.shape)) if wants[1] else None

@@ -106,7 +106,7 @@ class SequenceTopkAvgPooling(Operator):
     def backward(self, X: Tensor, ROW: Tensor, COLUMN: Tensor, pos: Tensor, d_out: Tensor, *, offsets: list[Any]) -> Tensor:
         begin, _ = self._lines(*offsets[:3])
         shares = d_out.reshape(len(begin), len(self.topks)) @ self._shares(X)
-        column = pos.view(len(begin), -1)
+        column = pos.view(len(begin), self.topks[-1])
         there = column >= 0
         place = (begin.unsqueeze(1) + column)[there]
         return X.new_zeros(X.shape[0]).index_copy_(0, place, shares[there]).view(X.shape)
