@@ -1,6 +1,7 @@
 """What a user writes: each layer appends ops to the default main program and returns the variable that comes out."""
 
 from foreshape.layer.basic import activate, cross_entropy, data, fc, mean, softmax_with_cross_entropy
+from foreshape.layer.control import case, cond, switch_case, while_loop
 from foreshape.layer.creation import (
     assign,
     eye,
@@ -130,6 +131,7 @@ from foreshape.layer.math import (
 )
 from foreshape.layer.norm import batch_norm, dropout, group_norm, instance_norm, layer_norm
 from foreshape.layer.parameter import ParamAttr, create_parameter
+from foreshape.layer.recurrent import gru, lstm, simple_rnn
 from foreshape.layer.reductions import (
     bmm,
     dot,
@@ -156,7 +158,23 @@ from foreshape.layer.sequence import (
     sequence_reverse,
     sequence_softmax,
 )
-from foreshape.layer.tables import embedding
+from foreshape.layer.sequence_losses import chunk_eval, crf_decoding, ctc_greedy_decoder, edit_distance, linear_chain_crf, warpctc
+from foreshape.layer.sequence_rows import (
+    lod_append,
+    lod_reset,
+    sequence_attention,
+    sequence_enumerate,
+    sequence_erase,
+    sequence_mask,
+    sequence_pad,
+    sequence_reshape,
+    sequence_scatter,
+    sequence_slice,
+    sequence_topk_avg_pooling,
+    sequence_unpad,
+)
+from foreshape.layer.stepwise import rnn
+from foreshape.layer.tables import embedding, embedding_bag
 from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, pool2d
 
 __all__ = [
@@ -182,22 +200,29 @@ __all__ = [
     "beam_search",
     "beam_search_decode",
     "bmm",
+    "case",
     "cast",
     "ceil",
+    "chunk_eval",
     "clip",
     "concat",
+    "cond",
     "conv2d",
     "conv2d_transpose",
     "cos",
     "create_parameter",
+    "crf_decoding",
     "cross_entropy",
+    "ctc_greedy_decoder",
     "cumsum",
     "data",
     "divide",
     "dot",
     "dropout",
+    "edit_distance",
     "elu",
     "embedding",
+    "embedding_bag",
     "equal",
     "erf",
     "exp",
@@ -217,6 +242,7 @@ __all__ = [
     "greater_equal",
     "greater_than",
     "group_norm",
+    "gru",
     "hard_sigmoid",
     "hard_swish",
     "hard_tanh",
@@ -234,7 +260,10 @@ __all__ = [
     "leaky_relu",
     "less_equal",
     "less_than",
+    "linear_chain_crf",
     "linspace",
+    "lod_append",
+    "lod_reset",
     "log",
     "log1p",
     "log2",
@@ -247,6 +276,7 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "logsumexp",
+    "lstm",
     "masked_select",
     "matmul",
     "maximum",
@@ -278,6 +308,7 @@ __all__ = [
     "relu",
     "relu6",
     "reshape",
+    "rnn",
     "roll",
     "round",
     "rsqrt",
@@ -285,20 +316,31 @@ __all__ = [
     "scale",
     "scatter",
     "selu",
+    "sequence_attention",
     "sequence_concat",
     "sequence_conv",
+    "sequence_enumerate",
+    "sequence_erase",
     "sequence_expand",
     "sequence_expand_as",
     "sequence_first_step",
     "sequence_last_step",
+    "sequence_mask",
+    "sequence_pad",
     "sequence_pool",
+    "sequence_reshape",
     "sequence_reverse",
+    "sequence_scatter",
+    "sequence_slice",
     "sequence_softmax",
+    "sequence_topk_avg_pooling",
+    "sequence_unpad",
     "shape",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "sign",
     "silu",
+    "simple_rnn",
     "sin",
     "slice",
     "softmax",
@@ -315,6 +357,7 @@ __all__ = [
     "subtract",
     "sum",
     "swish",
+    "switch_case",
     "tanh",
     "tanh_shrink",
     "tile",
@@ -325,5 +368,7 @@ __all__ = [
     "uniform_random",
     "unsqueeze",
     "unstack",
+    "warpctc",
     "where",
+    "while_loop",
 ]

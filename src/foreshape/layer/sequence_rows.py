@@ -1,0 +1,143 @@
+"""Layers that change which rows the sequences of a ragged variable are made of, and attention within sequences.
+
+All of them work on the innermost sequences, whatever the number of levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import INT64, dtype
+
+
+def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
+    return current_block().apply(type, inputs, attrs)
+
+
+def sequence_slice(input: Variable, offset: Variable, length: Variable) -> Variable:
+    """Of each sequence i the ``length[i]`` rows from its row ``offset[i]`` on. Both are integers ``[sequences, 1]``.
+
+    A range that does not lie in its sequence is an error of the run.
+    """
+    return _apply("sequence_slice", {"X": input, "Offset": offset, "Length": length})
+
+
+def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = None) -> tuple[Variable, Variable]:
+    """The sequences side by side, each filled up to one length.
+
+    Args:
+        x: ragged rows ``[rows, *row]``, of at least 2 dims.
+        pad_value: a number, or a variable that holds one, or one row of ``x``.
+        maxlen: the length; at least that of every sequence. The longest sequence's where it is left out.
+
+    Returns:
+        ``[sequences, maxlen, *row]``, and the sequences' own lengths, int64 ``[sequences]``.
+    """
+    if not isinstance(pad_value, Variable):
+        of = x.spec.known_dtype
+        text = str(int(pad_value)) if of.is_integer else ""
+        pad_value = _apply("fill_constant", {}, shape=[1], dtype=of, value=float(pad_value), str_value=text)
+    padded, length = _apply("sequence_pad", {"X": x, "PadValue": pad_value}, padded_length=-1 if maxlen is None else maxlen)
+    length.stop_gradient = True
+    return padded, length
+
+
+def sequence_unpad(x: Variable, length: Variable) -> Variable:
+    """The first ``length[i]`` rows of each entry ``x[i]`` as ragged rows; ``x`` is ``[sequences, time, *row]``, ``length`` ``[sequences]``."""
+    return _apply("sequence_unpad", {"X": x, "Length": length})
+
+
+def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any = INT64) -> Variable:
+    """For each length in ``x`` a row of ``maxlen`` numbers: 1 at positions before the length, 0 from there on.
+
+    Args:
+        x: lengths, any shape.
+        maxlen: a number, or a variable that holds one; the largest length where it is left out.
+        dtype: the element type of the result.
+    """
+    return _mask(x, maxlen, dtype)
+
+
+def _mask(x: Variable, maxlen: int | Variable | None, of: Any) -> Variable:
+    if isinstance(maxlen, Variable):
+        return _apply("sequence_mask", {"X": x, "MaxLenTensor": maxlen}, maxlen=-1, out_dtype=dtype(of))
+    return _apply("sequence_mask", {"X": x}, maxlen=-1 if maxlen is None else maxlen, out_dtype=dtype(of))
+
+
+def sequence_reshape(input: Variable, new_dim: int) -> Variable:
+    """The numbers of each sequence in rows of ``new_dim``, which must divide how many they are; ``input`` is ``[rows, width]``."""
+    return _apply("sequence_reshape", {"X": input}, new_dim=new_dim)
+
+
+def sequence_enumerate(input: Variable, win_size: int, pad_value: int = 0) -> Variable:
+    """For each row the ``win_size`` ids from it on, ``pad_value`` past the end of its sequence; ``input`` is integers ``[rows, 1]``."""
+    return _apply("sequence_enumerate", {"X": input}, win_size=win_size, pad_value=pad_value)
+
+
+def sequence_erase(input: Variable, tokens: Sequence[int]) -> Variable:
+    """``input``, integers ``[rows, 1]``, without the rows that are one of ``tokens``."""
+    return _apply("sequence_erase", {"X": input}, tokens=list(tokens))
+
+
+def sequence_scatter(input: Variable, index: Variable, updates: Variable) -> Variable:
+    """``input``, ``[sequences, width]``, with the updates of sequence i added to its row i, at the columns ``index``.
+
+    ``index`` (integers) and ``updates`` are ragged with the same sequences, ``[rows, 1]`` or ``[rows]``.
+    """
+    return _apply("sequence_scatter", {"X": input, "Ids": index, "Updates": updates})
+
+
+def sequence_topk_avg_pooling(input: Variable, row: Variable, col: Variable, topks: Sequence[int], channel_num: int) -> Variable:
+    """Averages of the largest numbers in the rows of matrices, of which each sequence of ``input`` holds ``channel_num``.
+
+    Args:
+        input: ragged ``[numbers, 1]``; sequence i is ``channel_num`` matrices, as high as sequence i of ``row`` is long, and as wide
+            as sequence i of ``col`` is long.
+        topks: how many numbers each average is of, rising; where a row has fewer, the sum of all is still divided by it.
+
+    Returns:
+        ``[rows of row, channel_num * len(topks)]``, ragged as ``row``.
+    """
+    return _apply("sequence_topk_avg_pooling", {"X": input, "ROW": row, "COLUMN": col}, topks=list(topks), channel_num=channel_num)[0]
+
+
+def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
+    """The rows of ``x`` grouped into other sequences.
+
+    Args:
+        y: ragged, with as many rows as ``x``: its sequences are taken; or integers ``[sequences + 1]``, the offsets.
+        target_lod: the offsets, which rise from 0 to the number of rows.
+    """
+    return _apply("lod_reset", {"X": x, "Y": y}, target_lod=[] if target_lod is None or y is not None else list(target_lod))
+
+
+def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
+    """``x`` with one more level of sequences, below those that it has: ``level`` are its offsets, as many sequences as ``x`` has rows.
+
+    A dense ``x`` gets its first level. Of a ragged variable ``level`` all levels are taken, in place of those of ``x``.
+    """
+    if isinstance(level, Variable):
+        return _apply("lod_reset", {"X": x, "Y": level}, append=True)
+    return _apply("lod_reset", {"X": x}, target_lod=list(level), append=True)
+
+
+def sequence_attention(
+    query: Variable, key: Variable, value: Variable, heads: int = 1, causal: bool = False, scale: float | None = None
+) -> Variable:
+    """Multi-head scaled dot-product attention within each sequence, without padding (Vaswani et al., 2017).
+
+    Args:
+        query: ragged ``[rows, width]``; sequence i looks at sequence i of ``key`` and ``value``.
+        key: ragged ``[key rows, width]``, as many sequences as ``query``; their lengths may be others.
+        value: as ``key``, with the same sequences.
+        heads: the equal parts of the columns that attend each on their own.
+        causal: row j of a sequence of ``query`` sees rows 0..j only.
+        scale: what the products are multiplied by; one over the root of width / heads where it is left out.
+
+    Returns:
+        Ragged rows as ``query``; zeros where a sequence of ``key`` has no rows.
+    """
+    return _apply("sequence_attention", {"Q": query, "K": key, "V": value}, heads=heads, causal=causal, scale=scale or 0.0)[0]
