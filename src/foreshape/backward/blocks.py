@@ -10,7 +10,7 @@ from foreshape.errors import SchemaError
 from foreshape.ops.operator import get
 from foreshape.program import Block, Op
 from foreshape.program.op import EMPTY, Slots
-from foreshape.program.regions import carried_names, names_in, sub_block
+from foreshape.program.regions import carried_names, names_in, sub_block, written_before
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 
@@ -55,7 +55,8 @@ def _zeros(block: Block, op: Op, name: str) -> None:
     """Let the gradient of a carried value, as it goes on to the round before, be zero."""
     from foreshape.backward.append import append_gradient_op
 
-    append_gradient_op(block, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (name + GRAD,)}, (), op)
+    shaped = name if name in sub_block(op).vars or written_before(op, name) else name + GRAD
+    append_gradient_op(block, get("fill_zeros_like").describe(None), {"X": (shaped,)}, {"Out": (name + GRAD,)}, (), op)
 
 
 def _grown(start: set[str], live: set[str], forward: Block, pairs: dict[str, str]) -> tuple[Path, set[str], set[str]]:
@@ -90,7 +91,7 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: 
     got = undo(inner, block, ends, (), carried)
     for name in ends:
         handed_on = inner.final(name) != name and name in got
-        if not handed_on and not is_array(op, name):
+        if not handed_on and not is_array(op, name) and (again or name in outside):
             _zeros(block, op, name)
     out: list[Step] = []
     for name in ends:

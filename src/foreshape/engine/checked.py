@@ -16,7 +16,7 @@ from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import dtype_of_torch
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 def run_checked(emitted: Emitted, tensors: Sequence[Any], scope: Scope, values: Mapping[str, int]) -> list[Any]:

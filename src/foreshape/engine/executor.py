@@ -25,7 +25,7 @@ from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.spec import LOD_TENSOR
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 _SEEN_LIMIT = 4096
 
@@ -150,6 +150,8 @@ class Executor:
                 else:
                     with self._target:  # what kernels make from nothing is made there
                         fetched = function(*tensors)
+        except ExecutionError as error:
+            raise _placed(error) from error.__cause__
         except ForeshapeError:
             raise
         except Exception as error:
@@ -224,16 +226,31 @@ def _names(program: Program, fetch: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _failure(error: Exception) -> ExecutionError:
-    """The error of a kernel, with the op and the user's line."""
+def _op_of(error: Exception) -> Op | None:
+    """The op whose kernel raised an error."""
     op: Op | None = None
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == STEP_FILE:
             op = op_at(trace.tb_frame.f_code, trace.tb_lineno) or op
         trace = trace.tb_next
+    return op
+
+
+def _line_of(op: Op) -> str:
+    site = op.call_site
+    return f"\n    at {site.source_line() or op.type}    {site.short()}" if site is not None else ""
+
+
+def _placed(error: ExecutionError) -> ExecutionError:
+    """An error that a kernel worded, with the user's line."""
+    op = _op_of(error)
+    return error if op is None or "\n    at " in str(error) else error.__class__(f"{error}{_line_of(op)}")
+
+
+def _failure(error: Exception) -> ExecutionError:
+    """The error of a kernel, with the op and the user's line."""
+    op = _op_of(error)
     if op is None:
         return ExecutionError(str(error))
-    site = op.call_site
-    where = f"\n    at {site.source_line() or op.type}    {site.short()}" if site is not None else ""
-    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{where}")
+    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{_line_of(op)}")

@@ -89,6 +89,10 @@ class Lowering:
         variable = self.block.find(name)
         if variable is None:
             raise ExecutionError(f"{name!r} is not described in the program")
+        if variable.kind is LOD_TENSOR_ARRAY and variable.block is self.block and not (variable.persistable or variable.need_check_feed):
+            made = self.current[name] = self.new(name, variable)  # nothing has been written to it yet
+            self.instructions.append(Instruction(op, TensorArray, [], [made]))
+            return made
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
         (self.persistables if held else self.feeds).append(made)
@@ -98,7 +102,7 @@ class Lowering:
 
     def give_offsets(self, value: Value) -> Value | None:
         """Offsets of its own for a value that is ragged."""
-        lod = value.variable.spec.lod if value.variable is not None else None
+        lod = _lod(value)
         if lod is not None:
             value.source = lod.source
             value.lod = self.sources[lod.source] = self.new(value.name, feed=value.feed, levels=len(lod.counts))
@@ -106,7 +110,7 @@ class Lowering:
 
     def find_offsets(self, value: Value, arguments: Sequence[Value], op: Op) -> None:
         """Give a result the offsets that it shares with an argument, or with whatever else has them."""
-        lod = value.variable.spec.lod if value.variable is not None else None
+        lod = _lod(value)
         if lod is None:
             return
         value.source = lod.source
@@ -152,7 +156,7 @@ class Lowering:
             for value in out if isinstance(out, list) else (out,):
                 if value is None or value.persistable:
                     continue
-                lod = value.variable.spec.lod if value.variable is not None else None
+                lod = _lod(value)
                 if result.new_offsets and lod is not None and all(v.source != lod.source for v in given):
                     new = self.give_offsets(value)
                 else:
@@ -219,6 +223,12 @@ class Lowering:
                 i.copies.append((copy, one))
             copies.append(copy)
         i.arguments[at] = copies if isinstance(given, list) else copies[0]
+
+
+def _lod(value: Value) -> Lod | None:
+    """The raggedness of what a value holds, which of rows alone has offsets beside it."""
+    spec = value.variable.spec if value.variable is not None else None
+    return None if spec is None or spec.kind is not LOD_TENSOR else spec.lod
 
 
 def lower(block: Block, fetches: Sequence[str], fuse: bool = True) -> Lowered:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foreshape.engine.instruction import Instruction, Value
-from foreshape.engine.regions import Region, added, call_order, offsets_of, outside, saved_for, saved_names, scopes_value, zeros
+from foreshape.engine.regions import Region, added, call_order, keeps_rounds, offsets_of, outside, saved_names, scopes_value, zeros
 from foreshape.errors import ExecutionError
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.torch_proxy import torch
@@ -104,9 +104,9 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
     sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
     previous, new, reverse = list(op.attrs["ex_states"]), list(op.attrs["states"]), bool(op.attrs["reverse"])
     entries = list(dict.fromkeys([*sequences, *previous]))
-    region = Region(sub_block(op), entries, [*new, *outputs], saved_for(low, op, "step_scopes"), low.fuse)
+    keeps = keeps_rounds(low, op, "step_scopes")
+    region = Region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse)
     states = len(new)
-    keeps = bool(region.saved)
     empties = [_empty_dims(op, n) for n in outputs]
     captured = outside(low, region)
     order = call_order(region)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.engine.instruction import Argument, Instruction, Lowered, Value
+from foreshape.engine.instruction import Instruction, Lowered, Value
 from foreshape.errors import ExecutionError
 from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
@@ -103,10 +103,10 @@ def saved_names(forward: Block) -> list[str]:
     return [n for n in dict.fromkeys(reads) if n in forward.vars or n in writes]
 
 
-def saved_for(low: Lowering, op: Op, slot: str) -> list[str]:
-    """What an op's block has to keep, where what undoes it is part of this step."""
+def keeps_rounds(low: Lowering, op: Op, slot: str) -> bool:
+    """Whether what undoes an op's block is part of this step, so that its rounds must be kept."""
     kept = op.output(slot)
-    return saved_names(sub_block(op)) if kept is not None and low.wants(kept, op) else []
+    return kept is not None and low.wants(kept, op)
 
 
 def outside(low: Lowering, region: Region) -> list[Value | None]:
@@ -167,11 +167,11 @@ def call_order(region: Region) -> Callable[..., list[Any]]:
 def _lower_while(low: Lowering, op: Op) -> None:
     names = carried_names(op)
     condition = names.index(names_in(op, "Condition")[0])
-    region = Region(sub_block(op), names, names, saved_for(low, op, "StepScopes"), low.fuse)
+    keeps = keeps_rounds(low, op, "StepScopes")
+    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse)
     state = _initial(low, op, region, names)
     captured = outside(low, region)
     order = call_order(region)
-    keeps = bool(region.saved)
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         rounds: list[Any] = []
@@ -267,7 +267,8 @@ def _holds(conditions: Sequence[Tensor], scalar: bool) -> bool:
 
 def _lower_conditional(low: Lowering, op: Op) -> None:
     names = carried_names(op)
-    region = Region(sub_block(op), names, names, saved_for(low, op, "Scope"), low.fuse)
+    keeps = keeps_rounds(low, op, "Scope")
+    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse)
     state = _initial(low, op, region, names)
     captured = outside(low, region)
     order = call_order(region)

@@ -186,10 +186,11 @@ def switch_case(branch_index: Variable, branch_fns: Mapping[int, Branch] | Seque
         branch_index: one int32 or int64 number.
         branch_fns: functions by their numbers, or a list of functions, numbered from 0, or of (number, function) pairs.
     """
+    pairs: list[tuple[int, Branch]]
     if isinstance(branch_fns, Mapping):
         pairs = list(branch_fns.items())
     else:
-        pairs = [f if isinstance(f, tuple) else (at, f) for at, f in enumerate(branch_fns)]
+        pairs = [f if isinstance(f, tuple) else (at, f) for at, f in enumerate(branch_fns)]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     numbers = [n for n, _ in pairs]
     if len(set(numbers)) != len(numbers):
         raise SchemaError(f"each branch has a number of its own; seen {numbers}")

@@ -17,11 +17,11 @@ Step = Callable[..., Any]
 
 
 def _list(given: Any, what: str) -> list[Variable]:
-    listed = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    listed: list[Any] = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType]
     for one in listed:
         if not isinstance(one, Variable):
             raise SchemaError(f"{what} must be variables; seen {one!r}")
-    return listed  # pyright: ignore[reportUnknownVariableType]
+    return listed
 
 
 @tells_line
@@ -51,12 +51,13 @@ def rnn(
         in their steps.
     """
     if isinstance(step_net, Mapping):
-        named = dict(step_net)
+        named: dict[str, Any] = dict(step_net)  # pyright: ignore[reportUnknownArgumentType]
+        seen = ", ".join(map(repr, named))
         function = named.pop("step", None)
         inputs, memories, static_inputs = named.pop("inputs", inputs), named.pop("memories", memories), named.pop("static_inputs", static_inputs)
         if function is None or named:
             raise SchemaError('step_net is a function, or {"step": function} with "inputs", "memories" and "static_inputs"; '
-                              f"seen {', '.join(map(repr, step_net))}")  # fmt: skip
+                              f"seen {seen}")  # fmt: skip
         step_net = function
     if not callable(step_net):
         raise SchemaError(f"step_net must be a function; seen {step_net!r}")

@@ -59,12 +59,12 @@ class Offsets:
     @property
     def host(self) -> list[int]:
         """`last` as a list."""
-        return self.kept("host", lambda: self.levels[-1].tolist())
+        return self.kept("host", lambda: as_list(self.levels[-1]))
 
     @property
     def host_lengths(self) -> list[int]:
         """`lengths` as a list."""
-        return self.kept("host lengths", lambda: self.lengths.tolist())
+        return self.kept("host lengths", lambda: as_list(self.lengths))
 
     @property
     def lengths(self) -> Tensor:
@@ -122,7 +122,7 @@ class Offsets:
             if not self.longest:
                 return []
             ended = torch.bincount(self.lengths, minlength=self.longest + 1)
-            return (self.count - ended.cumsum(0))[: self.longest].tolist()
+            return as_list((self.count - ended.cumsum(0))[: self.longest])
 
         return self.kept("alive", make)
 
@@ -162,7 +162,12 @@ class Offsets:
         return self.kept("reversal", make)
 
     def __repr__(self) -> str:
-        return f"Offsets({', '.join(str(level.tolist()) for level in self.levels)})"
+        return f"Offsets({', '.join(str(as_list(level)) for level in self.levels)})"
+
+
+def as_list(numbers: Any) -> list[int]:
+    """A tensor of whole numbers as a list."""
+    return numbers.tolist()
 
 
 def _from_lengths(lengths: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from foreshape.infer.messages import describe_failure
 from foreshape.infer.rules import Answer, Key, Slot, answer, named_after, replace_symbols
 from foreshape.ops.operator import Operator, get
 from foreshape.ops.require import RuleError
+from foreshape.program.arrays import gathered
 from foreshape.program.call_site import Site, here
 from foreshape.program.op import EMPTY, Op, Slots
 from foreshape.program.variable import Variable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Block:
     """One scope of a program. Names are looked up here, then in the parents."""
 
-    __slots__ = ("__weakref__", "forward_idx", "idx", "ops", "parent_idx", "program", "unknown_fields", "vars")
+    __slots__ = ("__weakref__", "before", "forward_idx", "idx", "ops", "parent_idx", "program", "unknown_fields", "vars")
 
     def __init__(self, program: Program, idx: int, parent_idx: int) -> None:
         self.program = program
@@ -33,6 +34,8 @@ class Block:
         self.vars: dict[str, Variable] = {}
         self.ops: list[Op] = []
         self.unknown_fields = b""
+        self.before: dict[str, tuple[Variable, Spec | None, bool]] | None = None
+        """While it is written for an op to run: what was known of variables around it before it wrote them."""
 
     @property
     def parent(self) -> Block | None:
@@ -323,7 +326,7 @@ class Block:
             if len(names) != len(specs):
                 raise _placed(SchemaError(f"{result.name} has {len(names)} names for {len(specs)} tensors"), op.type, op.site)
             for name, spec in zip(names, specs, strict=True):
-                self._set_result(op, name, spec)
+                self._set_result(op, name, gathered(op, name, spec) if result.name in operator.accumulates else spec)
 
     def _set_result(self, op: Op, name: str, spec: Spec) -> None:
         variable = self.vars.get(name)
@@ -339,10 +342,19 @@ class Block:
             if variable._spec is not spec:  # pyright: ignore[reportPrivateUsage]
                 _check_kept(op, variable, spec)
             return
+        if variable.block is not self:
+            self._remember(variable)
         variable._spec = spec  # pyright: ignore[reportPrivateUsage]
         variable._known = True  # pyright: ignore[reportPrivateUsage]
         if variable.op is None and variable.block is self and name not in op.input_names():
             variable.op = op
+
+    def _remember(self, variable: Variable) -> None:
+        block: Block | None = self
+        while block is not None and block is not variable.block:
+            if block.before is not None:
+                block.before.setdefault(variable.name, (variable, variable._spec, variable._known))  # pyright: ignore[reportPrivateUsage]
+            block = block.parent
 
     def apply_names(self, names: Sequence[str]) -> list[Variable]:
         """The variables of these names."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from foreshape.errors import DescriptionError, SchemaError, ShapeError
 from foreshape.infer.guards import Guard, Guards
+from foreshape.program.arrays import forget_elements
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
 from foreshape.program.op import Op
@@ -139,6 +140,7 @@ class Program:
     @collector_waits
     def _infer_all(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
         self._guards = Guards()
+        forget_elements(self)
         unknown: list[Op] = []
         errors: list[DescriptionError] = []
         inner = {i for op in self.all_ops() if op.operator is not None for i in op.sub_block_indices()}
@@ -319,18 +321,22 @@ def program_guard(main: Program, startup: Program | None = None) -> Generator[No
 def region(parent: Block | None = None) -> Generator[Block]:
     """A new block that layers append to inside of the ``with``, for an op of the current block to run.
 
-    What must hold for the values that its variables have while it is written is found again, for all that they may have, when
-    the op is appended that runs it.
+    What was found while it was written, for the values that its variables have then, is dropped: it is found again, for all that
+    they may have, when the op is appended that runs it.
     """
     parent = parent if parent is not None else current_block()
     program = parent.program
     before = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
     block = program.create_block(parent)
+    block.before = {}
     try:
         with block_guard(block):
             yield block
     finally:
         program._guards = before  # pyright: ignore[reportPrivateUsage]
+        for variable, spec, known in block.before.values():
+            variable._spec, variable._known = spec, known  # pyright: ignore[reportPrivateUsage]
+        block.before = None
 
 
 @contextlib.contextmanager

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from foreshape.dims import Size, equal, product, symbol
-from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.dims import Size, equal, product, substitute, symbol
+from foreshape.errors import DescriptionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import describe_failure
 from foreshape.infer.rules import Answer
 from foreshape.ops.require import Condition, RuleError
@@ -62,9 +62,9 @@ def infer_region(op: Op) -> Answer:
     return Answer(tuple(given.get(r.name) for r in operator.schema.results), ())
 
 
-def _error(op: Op, words: str, error: type[SchemaError] | type[ShapeError] | type[TypeMismatchError] = ShapeError, **sides: int | None) -> Exception:
+def _error(op: Op, words: str, error: type[DescriptionError] = ShapeError, slot: str = "") -> Exception:
     views = {slot: [v for n in names if (v := op.block.find(n)) is not None] for slot, names in op.inputs.items()}
-    return describe_failure(RuleError(words, sides, error), op.type, views, op.call_site)
+    return describe_failure(RuleError(words, {slot: None} if slot else {}, error), op.type, views, op.call_site)
 
 
 def _walk(block: Block) -> None:
@@ -114,7 +114,7 @@ def _infer_while(op: Op) -> dict[str, Spec]:
     _check_condition(op, condition, "Condition")
     carried = _variables(op, carried_names(op))
     if not any(v is condition for v in carried):
-        raise _error(op, f"the loop's block must write its condition, {condition.name}, or it would never end", SchemaError, Condition=None)
+        raise _error(op, f"the loop's block must write its condition, {condition.name}, or it would never end", SchemaError, "Condition")
     begun = {v.name: written_before(op, v.name) for v in carried}
     before = program._guards  # pyright: ignore[reportPrivateUsage]
     for _ in range(MAX_ROUNDS):
@@ -126,6 +126,7 @@ def _infer_while(op: Op) -> dict[str, Spec]:
                 entries[v.name] = v.spec
         _walk(block)
         changed = False
+        leaves = {v.name: v.spec for v in carried}
         for v in carried:
             if v.name not in entries:
                 entries[v.name], begun[v.name] = v.spec.like(), True
@@ -134,8 +135,20 @@ def _infer_while(op: Op) -> dict[str, Spec]:
             changed = changed or widened is not entries[v.name]
             _set(v, widened)
         if not changed:
+            for v in carried:
+                _check_every_round(op, v, entries[v.name], leaves[v.name])
             return {"StepScopes": SCOPES}
     raise _error(op, "the shapes of the loop's variables do not settle")
+
+
+def _check_every_round(op: Op, v: Variable, entry: Spec, leave: Spec) -> None:
+    """What the block requires of a variable when a round begins must hold of what the round before has made of it."""
+    known = op.block.program._guards.known  # pyright: ignore[reportPrivateUsage]
+    for axis, (a, b) in enumerate(zip(entry.dims or (), leave.dims or (), strict=False)):
+        if not isinstance(a, int) and a is not b:
+            required = substitute(a, known)
+            if required is not a and equal(required, substitute(b, known)) is False:
+                raise _error(op, f"dim {axis} of {v.name} must be {required} in every round, as the block needs it; a round makes it {b}{_writer_site(op, v.name)}")
 
 
 def _check_condition(op: Op, condition: Variable, slot: str) -> None:
@@ -143,9 +156,9 @@ def _check_condition(op: Op, condition: Variable, slot: str) -> None:
     if spec.dims is None or spec.kind is not LOD_TENSOR:
         return
     if spec.dtype is not None and spec.dtype.family != "bool":
-        raise _error(op, f"{slot} must be bool, not {spec.dtype.name}", TypeMismatchError, **{slot: None})
+        raise _error(op, f"{slot} must be bool, not {spec.dtype.name}", TypeMismatchError, slot)
     if equal(product(spec.dims), 1) is False:
-        raise _error(op, f"{slot} must hold one truth value", **{slot: None})
+        raise _error(op, f"{slot} must hold one truth value", slot=slot)
 
 
 def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
@@ -301,7 +314,10 @@ def _infer_gradient(*slots: str) -> Callable[[Op], dict[str, Spec]]:
                 _set(variable, of.spec.like())
         _walk(block)
         for slot in slots:
-            for name, gradient in zip(names_in(op, slot), op.outputs.get(slot + GRAD, ()), strict=True):
+            gradients = op.outputs.get(slot + GRAD, ())
+            if gradients and len(gradients) != len(names_in(op, slot)):
+                raise _error(op, f"{slot}{GRAD} has {len(gradients)} names for the {len(names_in(op, slot))} of {slot}", SchemaError)
+            for name, gradient in zip(names_in(op, slot), gradients, strict=False):
                 of, out = op.block.find(name), op.block.find(gradient) if gradient != EMPTY else None
                 if of is None or gradient == EMPTY:
                     continue
