@@ -279,3 +279,16 @@ def test_a_narrow_beam_is_the_beam_search_of_a_few_lines() -> None:
             beam = sorted(grown, reverse=True)[:beam_size]
         np.testing.assert_allclose([s for s, _ in found[source]], [s for s, _ in beam], rtol=1e-4, atol=1e-5)
         assert [w for _, w in found[source]] == [w for _, w in beam]
+
+
+def test_the_sentences_of_dense_beams_are_those_of_paddlepaddle() -> None:
+    program = fs.Program()
+    with fs.program_guard(program, fs.Program()):
+        inputs = [layer.data(n, shape=[-1, 2, 2], dtype="int64") for n in ("ids", "parents")]
+        out = layer.gather_tree(*inputs)
+    ids = np.array([[[2, 2], [6, 1]], [[3, 9], [6, 1]], [[0, 1], [9, 0]]])
+    parents = np.array([[[0, 0], [1, 1]], [[1, 0], [1, 0]], [[0, 0], [0, 1]]])
+    got = fs.Executor().run(program, {"ids": ids, "parents": parents}, [out], fs.Scope())[0]
+    assert got.tolist() == [[[2, 2], [1, 6]], [[3, 3], [6, 1]], [[0, 1], [9, 0]]]
+    with pytest.raises(ExecutionError, match=r"Parents must be in \[0, 2\), the places of a beam; seen 0 to 2"):
+        fs.Executor().run(program, {"ids": ids, "parents": parents * 2}, [out], fs.Scope())

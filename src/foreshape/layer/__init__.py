@@ -13,7 +13,7 @@ from foreshape.layer.creation import (
     range,
     uniform_random,
 )
-from foreshape.layer.decoding import beam_search, beam_search_decode
+from foreshape.layer.decoding import beam_search, beam_search_decode, gather_tree
 from foreshape.layer.functions import (
     elu,
     gelu,
@@ -237,6 +237,7 @@ __all__ = [
     "floor",
     "gather",
     "gather_nd",
+    "gather_tree",
     "gaussian_random",
     "gelu",
     "greater_equal",

@@ -49,3 +49,13 @@ def beam_search_decode(ids: Variable, scores: Variable, beam_size: int, end_id: 
         (words, scores), ``[words]``, ragged in two levels: sources of ``beam_size`` sentences, the best first, and sentences of words.
     """
     return current_block().apply("beam_search_decode", {"Ids": ids, "Scores": scores}, {"beam_size": beam_size, "end_id": end_id}, name)
+
+
+def gather_tree(ids: Variable, parents: Variable) -> Variable:
+    """The sentences of a beam search whose beams are dense: ``[steps, batch, beam]``, each followed back from its place in the last step.
+
+    Args:
+        ids: the words that each step kept (int32, int64), ``[steps, batch, beam]``.
+        parents: as ids: the place in the step before that each goes on from.
+    """
+    return current_block().apply("gather_tree", {"Ids": ids, "Parents": parents})
