@@ -16,7 +16,7 @@ import foreshape as fs
 FOLDER = Path(__file__).parent
 REPLAYED = ("lenet", "vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "mlp_momentum", "lenet_bn_adam", "transformer_encoder",
             "transformer_adamw", "housing_clip_decay", "metrics", "tensor_surgery", "convolution_family", "sequence_ops", "bow_sparse_sgd",
-            "bow_sparse_lazy_adam")  # fmt: skip
+            "bow_sparse_lazy_adam", "while_loop", "cond_branches")  # fmt: skip
 """The cases that are computed; of the others only the programs are here."""
 LARGE = ("vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1")
 """Those that take more than a moment."""

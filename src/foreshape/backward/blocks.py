@@ -102,7 +102,7 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: 
     given = {n for n in outside if n in live or n in got}
     nodes = tuple([visit.read(n) if n in given else EMPTY for n in listed])
     every = list(dict.fromkeys([*names_in(op, "Out"), *ends]))
-    takes: Slots = {slot: tuple(listed), "Out": tuple(every), "Out@GRAD": tuple([n + GRAD if n in live else EMPTY for n in every])}
+    takes: Slots = {slot: tuple(listed), "Out": tuple(every), "Out@GRAD": tuple([n + GRAD for n in every if n in live])}
     takes[scopes] = op.outputs.get(scopes) or op.block.name_result(op, scopes)
     attrs = {"sub_block": block.idx}
     if not again:
@@ -149,7 +149,7 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
     }
     gives = {slot: names for slot, names in gives.items() if any(n != EMPTY for n in names)}
     takes: Slots = {"inputs": sequences, "initial_states": initial, "parameters": tuple(parameters), "outputs": outputs}
-    takes["outputs@GRAD"] = tuple([n + GRAD if visit.wrote(n) in grads else EMPTY for n in outputs])
+    takes["outputs@GRAD"] = tuple([n + GRAD for n in outputs if visit.wrote(n) in grads])
     takes["step_scopes"] = op.outputs.get("step_scopes") or op.block.name_result(op, "step_scopes")
     attrs = {n: op.attrs[n] for n in ("has_states", "ex_states", "states", "reverse", "is_train")} | {"sub_block": block.idx}
     grads.update(n for names in gives.values() for n in names if n != EMPTY)

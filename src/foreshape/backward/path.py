@@ -102,7 +102,7 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     for index, op in enumerate(ops):
         regional = bool(op.attributes.sub_blocks)
         reads = op.all_reads() if regional else [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
-        flows = any((alias[n] if n in alias else n) in reached for n in reads)
+        flows = any(alias.get(n, n) in reached for n in reads)
         writes = sorted(op.all_writes()) if regional else list(op.output_names())
         if not flows and not alias and not any(n in wanted or n in reached for n in writes):
             continue

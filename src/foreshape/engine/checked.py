@@ -45,8 +45,8 @@ def _interpret(lowered: Lowered, given: Sequence[Any], held: dict[int, Any], sco
         for copy, source in i.copies:
             held[id(copy)] = held[id(source)].clone()
         arguments = [_given(a, held) for a in i.arguments]
-        given: Any = _called(i, arguments, held)
-        results: list[Any] = list(given) if isinstance(given, tuple) and len(i.results) != 1 else [given]  # pyright: ignore[reportUnknownArgumentType]
+        made: Any = _called(i, arguments, held)
+        results: list[Any] = list(made) if isinstance(made, tuple) and len(i.results) != 1 else [made]  # pyright: ignore[reportUnknownArgumentType]
         for target, result in zip(i.results, results, strict=False):
             if target is None or result is None:
                 continue

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from foreshape.engine.instruction import Instruction, Value
-from foreshape.engine.regions import Region, added, call_order, keeps_rounds, offsets_of, outside, saved_names, scopes_value, zeros
+from foreshape.engine.instruction import Argument, Instruction, Value
+from foreshape.engine.regions import Region, added, call_order, given_gradients, keeps_rounds, offsets_of, outside, saved_names, scopes_value, zeros
 from foreshape.errors import ExecutionError
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.torch_proxy import torch
@@ -161,9 +161,9 @@ def _empty_dims(op: Op, name: str) -> Callable[[Tensor], Tensor]:
 def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     block = sub_block(op)
     forward = op.block.program.blocks[block.forward_idx]
-    sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
+    sequences, initial = names_in(op, "inputs"), names_in(op, "initial_states")
     previous, new, reverse = list(op.attrs["ex_states"]), list(op.attrs["states"]), bool(op.attrs["reverse"])
-    out_grads = [(n, g) for n, g in zip(outputs, op.inputs.get("outputs@GRAD", ()), strict=False) if g != EMPTY]
+    out_grads = given_gradients(op, "outputs")
     states = [at for at, n in enumerate(new) if n + GRAD in block.vars]
     entry_names = list(dict.fromkeys([*(new[at] for at in states), *(n for n, _ in out_grads if n + GRAD in block.vars)]))
     out_grads = [(n, g) for n, g in out_grads if n in entry_names]
@@ -190,12 +190,12 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
         totals: list[Any] = [None] * len(wanted_parameters)
         fresh = [False] * len(wanted_parameters)
         for t, (held, held_offsets) in zip(reversed(times.steps), reversed(rounds), strict=True):
-            arriving: dict[str, Any] = {n: times.at(g, t) for n, g in cut.items()}
+            now: dict[str, Any] = {n: times.at(g, t) for n, g in cut.items()}
             for at, gradient in zip(states, incoming, strict=True):
-                full = times.widen(gradient, t) if gradient is not None else zeros(times.shrink(first[at][: times.alive[t]] if isinstance(times, _Ragged) else first[at], t))
-                before = arriving.get(new[at])
-                arriving[new[at]] = full if before is None else before + full
-            given = [arriving[n] for n in entry_names]
+                full = times.widen(gradient, t) if gradient is not None else zeros(times.shrink(first[at], t))
+                before = now.get(new[at])
+                now[new[at]] = full if before is None else before + full
+            given = [now[n] for n in entry_names]
             got, _, _ = region.call(*order([*given, *held, *others], [*([None] * len(given)), *held_offsets, *other_offsets]))
             incoming = got[: len(states)]
             for out, value in zip(parts, got[len(states) :], strict=False):
@@ -211,9 +211,9 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     given: list[Value | None] = [low.read(n) for n in sequences]
     begin: list[Value | None] = [low.read(n) for n in initial]
     parameters: list[Value | None] = [low.read(n) for n, _ in wanted_parameters]
-    made = Instruction(
-        op, kernel, [[low.read(g) for _, g in out_grads], given, offsets_of(given), begin, list(captured), offsets_of(captured), low.read(kept_name), parameters], []
-    )
+    arriving: list[Value | None] = [low.read(g) for _, g in out_grads]
+    arguments: list[Argument] = [arriving, given, offsets_of(given), begin, list(captured), offsets_of(captured), low.read(kept_name), parameters]
+    made = Instruction(op, kernel, arguments, [])
     out: list[Value | None] = []
     for name in [*(g for _, g in wanted_inputs), *(g for _, g in wanted_first), *(g for _, g in wanted_parameters)]:
         value = low.new(name, low.block.find(name))

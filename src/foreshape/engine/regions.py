@@ -97,10 +97,28 @@ def lower_region_op(low: Lowering, op: Op) -> None:
 
 
 def saved_names(forward: Block) -> list[str]:
-    """What the blocks that undo a block read of it: what it made itself, and what the variables that it writes outside held before."""
+    """What the blocks that undo a block read of it: what it made itself, and what the variables that it writes outside held before.
+
+    A variable that a block counts on, and that the block which undoes it counts back, is not kept: it is there.
+    """
+    blocks = forward.program.blocks
+    undoing = [b for b in blocks if b.forward_idx == forward.idx]
     writes = forward.outer_names()[1]
-    reads = [n for undo in forward.program.blocks if undo.forward_idx == forward.idx for n in sorted(undo.forward_names())]
-    return [n for n in dict.fromkeys(reads) if n in forward.vars or n in writes]
+    back = {n for b in undoing for n in b.outer_names()[1]}
+    reads = [n for b in undoing for n in sorted(b.forward_names())]
+    return [n for n in dict.fromkeys(reads) if n in forward.vars or (n in writes and n not in back)]
+
+
+def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
+    """The names in a result slot of a forward op with those of their gradients, of which files may leave out some."""
+    names, gradients = names_in(op, slot), op.inputs.get(slot + GRAD, ())
+    if len(gradients) == len(names):
+        return [(n, g) for n, g in zip(names, gradients, strict=True) if g != EMPTY]
+    found = [(g.partition(GRAD)[0], g) for g in gradients if g != EMPTY]
+    wrong = [n for n, _ in found if n not in names]
+    if wrong:
+        raise ExecutionError(f"{op.type}: {slot}{GRAD} has the gradient of {wrong[0]}, which is not in {slot}")
+    return found
 
 
 def keeps_rounds(low: Lowering, op: Op, slot: str) -> bool:
@@ -187,18 +205,26 @@ def _lower_while(low: Lowering, op: Op) -> None:
 
 
 def _lower_while_grad(low: Lowering, op: Op) -> None:
+    _lower_undone(low, op, "X", "StepScopes")
+
+
+def _lower_conditional_grad(low: Lowering, op: Op) -> None:
+    _lower_undone(low, op, "Input", "Scope")
+
+
+def _lower_undone(low: Lowering, op: Op, slot: str, scopes: str) -> None:
     block = sub_block(op)
     forward = op.block.program.blocks[block.forward_idx]
-    out_names, out_grads = names_in(op, "Out"), op.inputs.get("Out@GRAD", ())
-    x_names, x_grads = names_in(op, "X"), op.outputs.get("X@GRAD", ())
-    state_names = [n for n, g in zip(out_names, out_grads, strict=True) if g != EMPTY]
-    entries = [n + GRAD for n in state_names]
+    ends = given_gradients(op, "Out")
     saved = saved_names(forward)
-    wanted = [(n, g) for n, g in zip(x_names, x_grads, strict=True) if g != EMPTY]
+    wanted = [(n, g) for n, g in zip(names_in(op, slot), op.outputs.get(slot + GRAD, ()), strict=False) if g != EMPTY]
+    state_names = [n for n, _ in ends]
+    entries = [n + GRAD for n in state_names]
+    back = [n for n in sorted(block.outer_names()[1]) if n not in entries and not any(n == w + GRAD for w, _ in wanted)]
     sums = [n for n, _ in wanted if n not in state_names]
-    region = Region(block, [*entries, *saved], [*entries, *(n + GRAD for n in sums)], (), low.fuse)
-    state = [low.read(g) for g in out_grads if g != EMPTY]
-    _run_backward(low, op, region, op.input("StepScopes"), state, state_names, sums, wanted)
+    region = Region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse)
+    state = [low.read(g) for _, g in ends] + [low.read(n) for n in back]
+    _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, wanted)
 
 
 def _run_backward(
@@ -284,20 +310,6 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
     made = Instruction(op, kernel, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [])
     made.results = [*new_results(low, op, made, names, state), scopes_value(low, op, "Scope")]
     low.instructions.append(made)
-
-
-def _lower_conditional_grad(low: Lowering, op: Op) -> None:
-    block = sub_block(op)
-    forward = op.block.program.blocks[block.forward_idx]
-    out_names, out_grads = names_in(op, "Out"), op.inputs.get("Out@GRAD", ())
-    pairs = [(n, g) for n, g in zip(out_names, out_grads, strict=True) if g != EMPTY]
-    saved = saved_names(forward)
-    wanted = [(n, g) for n, g in zip(names_in(op, "Input"), op.outputs.get("Input@GRAD", ()), strict=True) if g != EMPTY]
-    state_names = [n for n, _ in pairs]
-    sums = [n for n, _ in wanted if n not in state_names]
-    entries = [n + GRAD for n in state_names]
-    region = Region(block, [*entries, *saved], [*entries, *(n + GRAD for n in sums)], (), low.fuse)
-    _run_backward(low, op, region, op.input("Scope"), [low.read(g) for _, g in pairs], state_names, sums, wanted)
 
 
 _FORMS: dict[str, Callable[[Any, Op], None]] = {

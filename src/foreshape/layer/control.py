@@ -19,11 +19,11 @@ from foreshape.spec import BOOL, INT32, LOD_TENSOR_ARRAY
 
 
 def _variables(given: Any, what: str) -> list[Variable]:
-    listed = list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType]
     for one in listed:
         if not isinstance(one, Variable):
             raise SchemaError(f"{what} must give variables; seen {one!r}")
-    return listed  # pyright: ignore[reportUnknownVariableType]
+    return listed
 
 
 def _truth(of: Any, what: str) -> Variable:
@@ -154,7 +154,7 @@ def _branch(pred: Variable, function: Branch | None, outer: Block) -> tuple[list
     results: list[Variable] = []
     with region(outer) as block:
         given = function()
-        form = type(given) if isinstance(given, (list, tuple)) else None if given is None else Variable
+        form = list if isinstance(given, list) else tuple if isinstance(given, tuple) else None if given is None else Variable
         for value in [] if given is None else _variables(given, "a branch"):
             made = outer.create_variable(outer.program.unique_name("branch"), value.spec.like())
             assign(value, made)

@@ -148,7 +148,8 @@ def _check_every_round(op: Op, v: Variable, entry: Spec, leave: Spec) -> None:
         if not isinstance(a, int) and a is not b:
             required = substitute(a, known)
             if required is not a and equal(required, substitute(b, known)) is False:
-                raise _error(op, f"dim {axis} of {v.name} must be {required} in every round, as the block needs it; a round makes it {b}{_writer_site(op, v.name)}")
+                words = f"dim {axis} of {v.name} must be {required} in every round, as the block needs it; a round makes it {b}"
+                raise _error(op, words + _writer_site(op, v.name))
 
 
 def _check_condition(op: Op, condition: Variable, slot: str) -> None:
@@ -174,18 +175,18 @@ def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
     if leave.dims is None:
         return entry
     site = _writer_site(op, v.name)
-    way = "before" if what == "loop" else "otherwise"
+    seen = f"it is {entry.text()} {'before' if what == 'loop' else 'otherwise'}, and {leave.text()} after the block{site}"
     if entry.kind is not leave.kind or entry.dtype is not leave.dtype:
-        raise _error(op, f"{v.name} must keep its kind and element type: it is {entry.text()} {way}, and {leave.text()} after the block{site}", TypeMismatchError)
+        raise _error(op, f"{v.name} must keep its kind and element type: {seen}", TypeMismatchError)
     if len(entry.dims) != len(leave.dims):
-        raise _error(op, f"{v.name} must keep its number of dims: it is {entry.text()} {way}, and {leave.text()} after the block{site}")
+        raise _error(op, f"{v.name} must keep its number of dims: {seen}")
     dims = tuple(_either(a, b, f"{v.name}.{what}{axis}") for axis, (a, b) in enumerate(zip(entry.dims, leave.dims, strict=True)))
     if v.persistable and dims != entry.dims:
         raise _error(op, f"{v.name} is kept from run to run and must stay {entry.text()}; the block makes it {leave.text()}{site}")
     lod = entry.lod
     if lod is not None and leave.lod is not lod:
         if leave.lod is None or len(leave.lod.counts) != len(lod.counts):
-            raise _error(op, f"{v.name} must keep its levels of sequences: it is {entry.text()} {way}, and {leave.text()} after the block{site}")
+            raise _error(op, f"{v.name} must keep its levels of sequences: {seen}")
         counts = tuple(_either(a, b, f"{v.name}.{what}.level{k}") for k, (a, b) in enumerate(zip(lod.counts, leave.lod.counts, strict=True)))
         lod = Lod(f"{v.name}.{what}", counts)
     elif lod is None and leave.lod is not None:
@@ -245,9 +246,10 @@ def _infer_recurrent(op: Op) -> dict[str, Spec]:
             raise _error(op, f"an input of a recurrence is [time, batch, *row], or ragged rows; {v.name} is {v.spec.text()}")
         if (v.spec.lod is None) != (lod is None):
             raise _error(op, f"all inputs of a recurrence are ragged or none is; {v.name} is {v.spec.text()}, {sequences[0].name} is {first.text()}")
-        for axis in range(1 if lod is not None else 2):
-            _must_equal(op, v.spec.known_dims[axis], first.known_dims[axis], f"all inputs of a recurrence must have as many {'rows' if lod else ('steps', 'examples')[axis]}")
-    alive: Size = symbol(f"{names_in(op, 'outputs')[0] if names_in(op, 'outputs') else op.type}.alive"[:512]) if lod is not None else first.known_dims[1]
+        for axis, what in enumerate(("rows",) if lod is not None else ("steps", "examples")):
+            _must_equal(op, v.spec.known_dims[axis], first.known_dims[axis], f"all inputs of a recurrence must have as many {what}")
+    called = (names_in(op, "outputs") or (op.type,))[0]
+    alive: Size = symbol(f"{called}.alive"[:512]) if lod is not None else first.known_dims[1]
     for v in sequences:
         dims = v.spec.known_dims
         _set(block.var(v.name), Spec(LOD_TENSOR, v.spec.dtype, (alive, *dims[1:]) if lod is not None else dims[1:]))
