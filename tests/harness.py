@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,32 +10,11 @@ import numpy as np
 
 from foreshape.engine.values import LoDTensor
 from foreshape.infer.rules import Key, answer
-from foreshape.ops.fields import NOT_WRITTEN, Operand, Reject, Sample, Value, operand, result
+from foreshape.ops.fields import Reject, Sample, Value
 from foreshape.ops.operator import Operator, all_operators
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.program import Block, Op, Program, Variable
-from foreshape.spec import FP32, FP64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Lod, Spec
-
-
-class MakeArray(Operator):
-    """Out = the array of all X: how a sample's array, which cannot be fed, comes into a program."""
-
-    type = "array_of_a_sample"
-    X = operand(many=True)
-    Out = result()
-    gradient = NOT_WRITTEN
-
-    def infer_var_type(self, X: tuple[Spec, ...]) -> Kind:
-        return LOD_TENSOR_ARRAY
-
-    def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
-        return X[0].like()
-
-    def kernel(self, X: list[Any], *, offsets: list[list[Any]]) -> TensorArray:
-        out = TensorArray()
-        for at, (tensor, where) in enumerate(zip(X, offsets[0], strict=True)):
-            out.write(at, tensor, where)
-        return out
+from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 
 def operators() -> list[type[Operator]]:
@@ -74,7 +53,7 @@ def array(value: Value, rng: np.random.RandomState, double: bool = False) -> np.
 
 @dataclass
 class Case:
-    """A sample as a program of one op, after those that make its arrays."""
+    """A sample as a program of one op, after those that make its arrays and rank tables, which cannot be fed."""
 
     program: Program
     block: Block
@@ -82,27 +61,21 @@ class Case:
     inputs: dict[str, Any]
     feed: dict[str, Any]
     outputs: dict[str, list[str]]
+    op: Op
+    made: dict[str, Any]
+    """By name, what arrays and rank tables are made of: a list of names (None where nothing is written), or one name."""
 
-    @property
-    def op(self) -> Op:
-        """The one op (before gradients are appended)."""
-        return next(op for op in self.block.ops if op.type != MakeArray.type)
-
-    def array(self, name: str) -> TensorArray | None:
-        """The array of this name, if it is one."""
+    def value(self, name: str) -> tuple[Any, Any]:
+        """What a kernel is given for a name, and its offsets."""
         import torch
 
-        made = next((op for op in self.block.ops if op.type == MakeArray.type and name in op.output_names()), None)
-        if made is None:
-            return None
-        fed = [self.feed[n] for n in made.input_names()]
-        return MakeArray.kernel(
-            made.operator, [torch.from_numpy(np.array(f)) for f in fed], offsets=[[f.offsets_on(None) if isinstance(f, LoDTensor) else None for f in fed]]
-        )
-
-
-def _is_array(of: Operand) -> bool:
-    return not of.many and LOD_TENSOR_ARRAY in of.kinds
+        made = self.made.get(name, name)
+        if isinstance(made, list):
+            elements = [self.value(n) if n is not None else (None, None) for n in made]
+            return TensorArray.of([e[0] for e in elements], [e[1] for e in elements]), None
+        fed = self.feed[made]
+        offsets = fed.offsets_on(None) if isinstance(fed, LoDTensor) else None
+        return (torch.from_numpy(np.array(fed)), offsets) if made == name else (offsets, None)
 
 
 def split(cls: type[Operator], arguments: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -119,7 +92,6 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
     slots, attrs = split(cls, arguments)
     inputs: dict[str, Any] = {}
     feed: dict[str, Any] = {}
-    updated = {r.updates for r in cls.schema.results}
 
     def variable(name: str, value: Value) -> Variable:
         numbers = array(value, rng, double)
@@ -131,17 +103,35 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
         feed[name] = LoDTensor(numbers, value.lengths) if value.lengths else numbers
         return block.create_variable(name, spec, need_check_feed=True)
 
+    made: dict[str, Any] = {}
+    operands = {o.name: o for o in cls.schema.operands}
+
+    def array_of(name: str, values: Sequence[Value | None]) -> Variable:
+        out = block.create_variable(name, Spec(LOD_TENSOR_ARRAY, FP64 if double else FP32, None))
+        made[name] = [f"{name}.{k}" if v is not None else None for k, v in enumerate(values)]
+        for k, value in enumerate(values):
+            if value is not None:
+                at = block.apply("fill_constant", {}, {"shape": [1], "dtype": INT64.code, "value": float(k)}, f"{name}.at")
+                block.append_op("write_to_array", {"X": variable(f"{name}.{k}", value), "I": at}, {"Out": out})
+        return out
+
+    def table_of(name: str, value: Value) -> Variable:
+        made[name] = f"{name}.of"
+        level = {"level": len(value.lengths) - 1}
+        block.append_op("lod_rank_table", {"X": variable(f"{name}.of", value)}, {"Out": name}, level)
+        return block.vars[name]
+
     for slot, given in slots.items():
         if given is None:
             continue
-        inputs[slot] = [variable(f"{slot}.{k}", v) for k, v in enumerate(given)] if isinstance(given, (list, tuple)) else variable(slot, given)
-        if isinstance(given, (list, tuple)) and _is_array(next(o for o in cls.schema.operands if o.name == slot)):
-            block.append_op(MakeArray.type, {"X": inputs[slot]}, {"Out": slot})
-            inputs[slot] = block.vars[slot]
+        if isinstance(given, (list, tuple)):
+            is_array = not operands[slot].many and LOD_TENSOR_ARRAY in operands[slot].kinds
+            inputs[slot] = array_of(slot, given) if is_array else [variable(f"{slot}.{k}", v) for k, v in enumerate(given)]
+        else:
+            inputs[slot] = table_of(slot, given) if LOD_RANK_TABLE in operands[slot].kinds else variable(slot, given)
     outputs: dict[str, list[str]] = {}
     op = block.append_op(cls.type, inputs, outputs, _double_types(cls, attrs) if double else attrs)
-    del updated
-    return Case(program, block, cls, inputs, feed, {s: list(n) for s, n in op.outputs.items()})
+    return Case(program, block, cls, inputs, feed, {s: list(n) for s, n in op.outputs.items()}, op, made)
 
 
 def _double_types(cls: type[Operator], attrs: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import MakeArray
 
 import foreshape as fs
 from foreshape import layer
@@ -46,10 +45,12 @@ def decode(steps: Sequence[Step], beam_size: int, end_id: int = END) -> tuple[Lo
     program = fs.Program()
     feed: dict[str, Any] = {}
     with fs.program_guard(program, fs.Program()):
-        block, arrays = program.global_block, []
+        arrays: list[fs.Variable] = []
         for kind, of in (("ids", "int64"), ("scores", "fp32")):
             inputs = [layer.data(f"{kind}{k}", shape=[-1, 1], dtype=of, lod_level=2) for k in range(len(steps))]
-            arrays.append(block.apply(MakeArray.type, {"X": inputs}))
+            arrays.append(layer.create_array(of))
+            for k, one in enumerate(inputs):
+                layer.array_write(one, layer.fill_constant([1], "int64", k), arrays[-1])
         out = layer.beam_search_decode(*arrays, beam_size, end_id)
     for k, (ids, scores, lengths) in enumerate(steps):
         feed[f"ids{k}"] = LoDTensor(np.asarray(ids, np.int64).reshape(-1, 1), lengths)
@@ -292,3 +293,42 @@ def test_the_sentences_of_dense_beams_are_those_of_paddlepaddle() -> None:
     assert got.tolist() == [[[2, 2], [1, 6]], [[3, 3], [6, 1]], [[0, 1], [9, 0]]]
     with pytest.raises(ExecutionError, match=r"Parents must be in \[0, 2\), the places of a beam; seen 0 to 2"):
         fs.Executor().run(program, {"ids": ids, "parents": parents * 2}, [out], fs.Scope())
+
+
+def test_a_loop_decodes_ragged_beams() -> None:
+    """The program that a user writes: a loop that reads what was kept, grows it, and writes what is kept now."""
+    words, beam_size, steps = 5, 3, 6
+    main = fs.Program()
+    with fs.program_guard(main, fs.Program()):
+
+        def body(at: Any, ids: Any, scores: Any) -> tuple[Any, Any, Any]:
+            pre_ids, pre_scores = layer.array_read(ids, at), layer.array_read(scores, at)
+            chances = layer.softmax(layer.embedding(layer.squeeze(pre_ids, [1]), [words, words], weight="table"))
+            found_ids, found_scores = layer.beam_search(pre_ids, pre_scores, None, chances, beam_size, END, is_accumulated=False)
+            layer.array_write(found_ids, at + 1, ids)
+            layer.array_write(found_scores, at + 1, scores)
+            return at + 1, ids, scores
+
+        first = [layer.data("ids", shape=[-1, 1], dtype="int64", lod_level=2), layer.data("scores", shape=[-1, 1], lod_level=2)]
+        layer.create_parameter([words, words], fs.FP32, "table")
+        start = layer.fill_constant([1], "int64", 0)
+        arrays = [layer.array_write(x, start) for x in first]
+        _, *arrays = layer.while_loop(lambda at, *_: layer.less_than(at, layer.fill_constant([1], "int64", steps)), body, [start, *arrays])
+        out = layer.beam_search_decode(*arrays, beam_size, END)
+    assert out[0].spec.lod is not None and [str(c) for c in out[0].spec.lod.counts] == ["batch", "3*batch"]
+    rng = np.random.RandomState(1)
+    logits = 2 * rng.standard_normal((words, words)).astype(np.float32)
+    scope = fs.Scope()
+    scope.set("table", logits)
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    starts, executor = [2, 3, 1, 4], fs.Executor()
+    feed = {"ids": LoDTensor(np.array(starts)[:, None], [[1] * 4] * 2), "scores": LoDTensor(np.zeros((4, 1), np.float32), [[1] * 4] * 2)}
+    found, values = executor.run(main, feed, list(out), scope)
+    for source, start_word in enumerate(starts):
+        beam: list[tuple[float, list[int]]] = [(0.0, [start_word])]
+        for _ in range(steps):
+            grown = [(s, w) for s, w in beam if w[-1] == END]
+            grown += [(s + float(np.log(p)), [*w, k]) for s, w in beam if w[-1] != END for k, p in enumerate(chances[w[-1]])]
+            beam = sorted(grown, reverse=True)[:beam_size]
+        assert [w.tolist() for w in found.to_list()[source]] == [w for _, w in beam]
+        np.testing.assert_allclose([s[-1] for s in values.to_list()[source]], [s for s, _ in beam], rtol=1e-4)

@@ -13,12 +13,14 @@ from foreshape.backward import append_backward
 from foreshape.dims import evaluate, symbol, symbols_of
 from foreshape.engine import Executor, Scope
 from foreshape.engine.values import LoDTensor
+from foreshape.ops import Offsets
 from foreshape.ops.fields import Gradient, NoGradient, Reject, Sample
 from foreshape.ops.operator import Operator
 from foreshape.ops.require import RuleError
+from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_types import dtype_of_torch
 from foreshape.program import Program
-from foreshape.spec import Lod, Spec
+from foreshape.spec import LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 CASES = list(sampled())
 IDS = [c[0] for c in CASES]
@@ -30,21 +32,12 @@ def run(program: Program, feed: dict[str, Any], fetch: list[str]) -> list[Any]:
 
 def tensors(case: Case) -> tuple[list[Any], list[Any]]:
     """What the kernel is called with: tensors and offsets, by operand."""
-    import torch
-
-    op = case.op
     out: list[Any] = []
     offsets: list[Any] = []
     for operand in case.cls.schema.operands:
-        names = op.inputs.get(operand.name) or ()
-        if names and not operand.many and (array := case.array(names[0])) is not None:
-            out.append(array)
-            offsets.append(None)
-            continue
-        given = [torch.from_numpy(np.array(case.feed[n])) for n in names]
-        out.append(given if operand.many else given[0] if given else None)
-        where = [case.feed[n].offsets_on(None) if isinstance(case.feed[n], LoDTensor) else None for n in names]
-        offsets.append(where if operand.many else where[0] if where else None)
+        pairs = [case.value(n) for n in case.op.inputs.get(operand.name) or ()]
+        for all_of, values in ((out, [p[0] for p in pairs]), (offsets, [p[1] for p in pairs])):
+            all_of.append(values if operand.many else values[0] if values else None)
     return out, offsets
 
 
@@ -89,8 +82,13 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
         pairs = zip(spec, value, strict=True) if isinstance(spec, tuple) else [(spec, value)]
         for s, v in pairs:
             assert isinstance(s, Spec)
-            assert list(v.shape) == [d if isinstance(d, int) else size for d, size in zip(s.known_dims, v.shape, strict=True)], field.name
-            assert dtype_of_torch(v.dtype) is s.dtype, field.name
+            if isinstance(v, Offsets):
+                assert s.kind is LOD_RANK_TABLE and s.dims == (v.rows,) and s.lod is not None and s.lod.counts == tuple(len(x) - 1 for x in v.levels)
+                continue
+            assert isinstance(v, TensorArray) is (s.kind is LOD_TENSOR_ARRAY), field.name
+            for one in [t for t in v.tensors if t is not None] if isinstance(v, TensorArray) else [v]:
+                assert list(one.shape) == [d if isinstance(d, int) else size for d, size in zip(s.known_dims, one.shape, strict=True)], field.name
+                assert dtype_of_torch(one.dtype) is s.dtype, field.name
             if s.value is not None and all(isinstance(x, int) for x in s.value):
                 assert v.reshape(-1).tolist() == list(s.value), field.name
 
@@ -100,7 +98,7 @@ def test_the_symbolic_answer_substituted_is_the_concrete_one(name: str, cls: typ
     operator, key = key_of(build(cls, sample.arguments))
     concrete = answer(operator, key).results
     flat = [s for k in key for s in (k if isinstance(k, tuple) else (k,)) if s is not None]
-    for size in sorted({d for s in flat for d in s.known_dims if isinstance(d, int) and d > 1}):
+    for size in sorted({d for s in flat for d in s.dims or () if isinstance(d, int) and d > 1}):
         n = symbol("n")
 
         def swap(spec: Spec, size: int = size, n: Any = n) -> Spec:
@@ -132,6 +130,14 @@ def symbolic_mismatch(words: str) -> bool:
     return any(w in words for w in ("must", "cannot"))
 
 
+def each_of(first: list[Any], second: list[Any]) -> list[tuple[Any, Any]]:
+    """Fetched values in pairs, of arrays element by element."""
+    out: list[tuple[Any, Any]] = []
+    for a, b in zip(first, second, strict=True):
+        out += each_of([x for x in a if x is not None], [x for x in b if x is not None]) if isinstance(a, list) else [(a, b)]
+    return out
+
+
 @pytest.mark.parametrize(("name", "cls", "sample"), [c for c in CASES if c[2].exact], ids=[c[0] for c in CASES if c[2].exact])
 def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
@@ -149,11 +155,11 @@ def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], s
     for variable in case.program.all_variables():
         dims = again.var(variable.name).dims  # a value that was known while describing is not in the file
         assert len(dims) == len(variable.dims) and all(a in (-1, b) for a, b in zip(dims, variable.dims, strict=True))
-    for a, b in zip(first, run(again, case.feed, fetch), strict=True):
+    for a, b in each_of(first, run(again, case.feed, fetch)):
         np.testing.assert_array_equal(a, b)
     if all(np.isfinite(np.asarray(a)).all() for a in case.feed.values()):  # checked mode stops at a NaN, fed ones too
         checked = Executor(check=True).run(case.program, case.feed, fetch, Scope())
-        for a, b in zip(first, checked, strict=True):
+        for a, b in each_of(first, checked):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -182,11 +188,14 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
             out = case.block.vars[case.outputs[slot][position]]
             if out.dtype is None or not out.dtype.is_floating or not floating:
                 continue
+            if out.kind is LOD_TENSOR_ARRAY:  # which cannot be fed, so that no gradient of it can be: that of all its elements can
+                out, _ = case.block.apply("tensor_array_to_tensor", {"X": out})
             value = run(case.program, case.feed, [out.name])[0]
             if 0 in np.shape(value):
                 continue
             weight = with_numbers(value, rng.standard_normal(np.shape(value)))
-            grad_in = case.block.create_variable("out_gradient", out.spec.like(), need_check_feed=True)
+            made = out.spec.like() if out.name in names else Spec(LOD_TENSOR, out.dtype, np.shape(value))
+            grad_in = case.block.create_variable("out_gradient", made, need_check_feed=True)
             for n in floating:
                 case.block.vars[n].stop_gradient = False
             try:
@@ -204,8 +213,9 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
                 want = numeric(case, variable.name, out.name, weight)
                 np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6, err_msg=f"d {out.name} / d {variable.name}")
                 compared += 1
+    results = [probe.block.vars[n] for names in probe.outputs.values() for n in names]
     assert compared or not floating or all(0 in np.shape(probe.feed[n]) for n in floating) or not any(
-        (v := probe.block.vars[n]).dtype is not None and v.dtype.is_floating and 0 not in v.dims for ns in probe.outputs.values() for n in ns
+        v.dtype is not None and v.dtype.is_floating and 0 not in v.dims for v in results
     ), "no gradient was compared"
 
 

@@ -18,8 +18,10 @@ from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.threads import threads_for
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import ExecutionError, ForeshapeError, SchemaError
+from foreshape.ops.offsets import Offsets
 from foreshape.ops.random import current
 from foreshape.ops.rows import Rows
+from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.spec import LOD_TENSOR
@@ -123,7 +125,8 @@ class Executor:
             scope: holds the parameters; the default scope where it is left out.
 
         Returns:
-            The fetched values in order: numpy arrays, `LoDTensor` where ragged, `SelectedRows` where sparse.
+            The fetched values in order: numpy arrays, `LoDTensor` where ragged, `SelectedRows` where sparse. Of an array of tensors
+            a list of such, with None where nothing was written; of a rank table (sequence, length) pairs, the longest first.
 
         Raises:
             FeedError, GuardError: fed values that the program does not take. ExecutionError: a parameter without a value, an
@@ -200,12 +203,21 @@ def _fetcher(of: Value) -> Callable[[Any], Any]:
     def other(value: Any) -> Any:
         if isinstance(value, Rows):
             return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
-        if isinstance(value, list):
-            return [to_numpy(v).copy() for v in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        if isinstance(value, TensorArray):
+            return [None if t is None else _element(to_numpy(t).copy(), o) for t, o in zip(value.tensors, value.offsets, strict=True)]
+        if isinstance(value, Offsets):
+            order: list[int] = value.order.tolist()
+            return [(at, value.host_lengths[at]) for at in order]
+        if value is None:  # an array that nothing was written to
+            return []
         array = to_numpy(value)
         return array.copy() if shared else array
 
     return to_numpy if not shared and of.variable is not None and of.variable.kind is LOD_TENSOR else other
+
+
+def _element(data: Any, offsets: Offsets | None) -> Any:
+    return data if offsets is None else LoDTensor.of_offsets(data, offsets)
 
 
 def _names(program: Program, fetch: Any) -> tuple[str, ...]:

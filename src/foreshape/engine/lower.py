@@ -8,8 +8,10 @@ from operator import methodcaller
 from foreshape.engine.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.errors import ExecutionError
 from foreshape.ops.operator import Schema
+from foreshape.ops.tensor_array import TensorArray
 from foreshape.program import Block, Op, Variable
 from foreshape.program.op import EMPTY
+from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod
 
 
 def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
@@ -55,6 +57,7 @@ class Lowering:
         self.instructions: list[Instruction] = []
         self._count = 0
         self._ops: list[Op] = []
+        self._op: Op | None = None
         self._asked: set[str] = set()
 
     def run(self, fetches: Sequence[str]) -> Lowered:
@@ -89,9 +92,9 @@ class Lowering:
         variable = self.block.find(name)
         if variable is None:
             raise ExecutionError(f"{name!r} is not described in the program")
-        if variable.kind is LOD_TENSOR_ARRAY and variable.block is self.block and not (variable.persistable or variable.need_check_feed):
+        if self._op is not None and variable.kind is LOD_TENSOR_ARRAY and variable.block is self.block and not variable.need_check_feed:
             made = self.current[name] = self.new(name, variable)  # nothing has been written to it yet
-            self.instructions.append(Instruction(op, TensorArray, [], [made]))
+            self.instructions.append(Instruction(self._op, TensorArray, [], [made]))
             return made
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
@@ -128,6 +131,7 @@ class Lowering:
     # --- ops
 
     def _lower(self, op: Op) -> None:
+        self._op = op
         operator = op.operator
         if operator is None:
             site = op.call_site
@@ -143,6 +147,10 @@ class Lowering:
             made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
         if operator.accumulates:
             made.before = [self.current.get(n) for slot in operator.accumulates for n in op.outputs.get(slot, ())]
+            for at, one in enumerate(made.arguments):
+                if isinstance(one, Value) and one.variable is not None and one.variable.persistable:  # may be changed in place later
+                    copy = made.arguments[at] = self.new(one.name, one.variable)
+                    made.copies.append((copy, one))
         given = values_of(made.arguments)
         self._results(op, made, schema)
         made.results += self._offsets_of_results(op, schema, made.results, given)

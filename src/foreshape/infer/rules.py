@@ -10,7 +10,7 @@ from foreshape.errors import ForeshapeError, SchemaError, ShapeError, TypeMismat
 from foreshape.ops.fields import Operand
 from foreshape.ops.operator import Operator
 from foreshape.ops.require import PLACEHOLDER, Condition, RuleError, collector
-from foreshape.spec import TENSOR_KINDS, Kind, Lod, Spec
+from foreshape.spec import LOD_TENSOR_ARRAY, TENSOR_KINDS, Kind, Lod, Spec
 
 Slot: TypeAlias = "Spec | tuple[Spec, ...] | None"
 Key: TypeAlias = "tuple[Slot, ...]"
@@ -104,7 +104,7 @@ def check_operand(operand: Operand, given: Slot) -> None:
         if spec.kind not in operand.kinds:
             wanted = " or ".join(k.name for k in operand.kinds)
             raise RuleError(f"{operand.name} must be of kind {wanted}, not {spec.kind.name}", {operand.name: None}, TypeMismatchError)
-        if spec.dims is None and spec.kind in TENSOR_KINDS:
+        if spec.dims is None and spec.kind in TENSOR_KINDS and spec.kind is not LOD_TENSOR_ARRAY:  # an array may be empty
             raise RuleError(f"nothing is known of {operand.name}", {operand.name: None}, ShapeError)
         if spec.dtype is not None and spec.dtype not in operand.dtypes:
             raise RuleError(f"{operand.name} must be {_type_words(operand)}, not {spec.dtype.name}", {operand.name: None}, TypeMismatchError)

@@ -25,7 +25,8 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.rows import Rows
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
+from foreshape.ops.tensor_array import TensorArray
+from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,11 +34,14 @@ if TYPE_CHECKING:
     from foreshape.backward import GradientSlots
 
 
+HELD = (*DENSE_OR_ROWS, LOD_TENSOR_ARRAY)
+
+
 class Assign(Operator):
     """Out = X, in memory of its own."""
 
     type = "assign"
-    X = operand(kinds=DENSE_OR_ROWS, doc="any shape")
+    X = operand(kinds=HELD, doc="any shape; of an array the elements stay where they are")
     Out = result(doc="as X")
 
     def infer_var_type(self, X: Spec) -> Kind:
@@ -47,12 +51,19 @@ class Assign(Operator):
         return X
 
     def kernel(self, X: Any) -> Any:
+        if X is None:  # an array that nothing was written to
+            return TensorArray()
         return X if isinstance(X, Rows) else X.clone()  # rows are never changed
 
     def gradient_ops(self, slots: GradientSlots) -> None:
-        slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")})
+        x, (out,) = slots.input("X"), slots.output("Out")
+        variable = slots.op.block.find(out)
+        if variable is None or variable.kind is not LOD_TENSOR_ARRAY:
+            slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": x})
+        elif out in slots.available:
+            slots.add("assign_array_grad", {"Out@GRAD": slots.grad_of_output("Out")}, {"X@GRAD": x, "Rest@GRAD": [out]})
 
-    samples = [sample(X=f32(2, 3)), sample(X=i64(3, data=[4, 5, 6]))]
+    samples = [sample(X=f32(2, 3)), sample(X=i64(3, data=[4, 5, 6])), sample(X=[f32(2, 3), f32(4, 3)])]
 
 
 class Sum(Operator):
@@ -103,17 +114,20 @@ class FillZerosLike(Operator):
     """Out = zeros in the shape and element type of X."""
 
     type = "fill_zeros_like"
-    X = operand(doc="any shape")
-    Out = result(doc="as X")
+    X = operand(kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="any shape")
+    Out = result(doc="as X; of an array one without elements, as the gradient of an array begins")
     gradient = ZERO_GRADIENT
+
+    def infer_var_type(self, X: Spec) -> Kind:
+        return X.kind
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.like()
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.zeros_like(X)
+    def kernel(self, X: Tensor | TensorArray | None) -> Tensor | TensorArray:
+        return TensorArray() if X is None or isinstance(X, TensorArray) else torch.zeros_like(X)
 
-    samples = [sample(X=f32(2, 3))]
+    samples = [sample(X=f32(2, 3)), sample(X=[f32(2, 3), f32(4, 3)])]
 
 
 class Feed(Operator):
@@ -139,7 +153,7 @@ class Fetch(Operator):
     """Puts X into column ``col`` of the fetched values."""
 
     type = "fetch"
-    X = operand(kinds=(*DENSE_OR_ROWS,), doc="what is fetched")
+    X = operand(kinds=HELD, doc="what is fetched")
     Out = result(optional=True)
     col = attribute(AttrType.INT, 0, low=0)
     gradient = ZERO_GRADIENT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foreshape.errors import ExecutionError
@@ -24,6 +25,14 @@ class TensorArray:
         self.tensors: list[Tensor | None] = []
         self.offsets: list[Offsets | None] = []
 
+    @staticmethod
+    def of(tensors: Sequence[Tensor | None], offsets: Sequence[Offsets | None] | None = None) -> TensorArray:
+        """The array of these elements."""
+        out = TensorArray()
+        out.tensors = list(tensors)
+        out.offsets = list(offsets) if offsets is not None else [None] * len(out.tensors)
+        return out
+
     def __len__(self) -> int:
         return len(self.tensors)
 
@@ -44,8 +53,28 @@ class TensorArray:
             raise ExecutionError(f"nothing was written at position {at} of this array; it has {len(self.tensors)} positions")
         return tensor, self.offsets[at]
 
+    def whole(self) -> list[Tensor]:
+        """All elements. Raises `ExecutionError` where one is missing."""
+        return [self.read(at)[0] for at in range(len(self.tensors))]
+
+    # --- arrays of gradients: nothing at a position stands for zeros
+
+    def add(self, at: int, tensor: Tensor) -> None:
+        """Add to the element at a position, which was nothing at first."""
+        before = self.tensors[at] if 0 <= at < len(self.tensors) else None
+        self.write(at, tensor if before is None else before + tensor)
+
+    def take(self, at: int) -> Tensor | None:
+        """The element at a position, which becomes nothing."""
+        if not 0 <= at < len(self.tensors):
+            return None
+        out = self.tensors[at]
+        self.tensors[at] = self.offsets[at] = None
+        return out
+
     def copy(self) -> TensorArray:
         """The same elements in another array."""
-        out = TensorArray()
-        out.tensors, out.offsets = list(self.tensors), list(self.offsets)
-        return out
+        return TensorArray.of(self.tensors, self.offsets)
+
+    clone = copy
+    """By the name that tensors have for it."""

@@ -1,0 +1,99 @@
+"""Arrays of tensors, and ragged data taken apart into time steps by a rank table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.errors import TypeMismatchError
+from foreshape.program.call_site import tells_line
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import LOD_TENSOR_ARRAY, Spec
+from foreshape.spec import dtype as dtype_of
+
+
+@tells_line
+def create_array(dtype: Any = "float32") -> Variable:
+    """An empty array of tensors, to be written with `array_write`.
+
+    Args:
+        dtype: the element type of its tensors; what is written first decides.
+    """
+    block = current_block()
+    return block.create_variable(block.program.unique_name("array"), Spec(LOD_TENSOR_ARRAY, dtype_of(dtype), None))
+
+
+@tells_line
+def array_write(x: Variable, i: Variable, array: Variable | None = None) -> Variable:
+    """Let element ``i`` of ``array`` be ``x``. The array is changed in place, and lengthened where it is shorter.
+
+    Args:
+        x: what is written, dense or ragged. All elements have one element type, number of dims and of levels.
+        i: one position, int32 or int64, from 0.
+        array: a new one where it is left out.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeMismatchError, ShapeError: ``array`` is none, or its other elements are not like ``x``.
+    """
+    if array is None:
+        array = create_array(x.spec.known_dtype)
+    elif array.kind is not LOD_TENSOR_ARRAY:
+        raise TypeMismatchError(f"array must be an array of tensors; {array.name} is {array.spec.text()}")
+    current_block().append_op("write_to_array", {"X": x, "I": i}, {"Out": array})
+    return array
+
+
+def array_read(array: Variable, i: Variable) -> Variable:
+    """Element ``i`` of an array, to which something must have been written; a size in which elements differ is known when it runs."""
+    return current_block().apply("read_from_array", {"X": array, "I": i})
+
+
+def array_length(array: Variable) -> Variable:
+    """The number of positions of an array, int64 ``[1]``."""
+    return current_block().apply("lod_array_length", {"X": array})
+
+
+def tensor_array_to_tensor(input: Variable, axis: int = 0, use_stack: bool = False) -> tuple[Variable, Variable]:
+    """All elements of an array as one tensor.
+
+    Args:
+        axis: the dim along which they are joined, or the new one along which they are stacked.
+        use_stack: stack them; all must have the same dims then.
+
+    Returns:
+        The tensor, and int32 ``[elements]``: the size of each along ``axis``.
+    """
+    return current_block().apply("tensor_array_to_tensor", {"X": input}, {"axis": axis, "use_stack": use_stack})
+
+
+def lod_rank_table(x: Variable, level: int = 0) -> Variable:
+    """The sequences of ``x`` at one level, 0 the outermost, ranked by falling length; those of one length stay in their order."""
+    return current_block().apply("lod_rank_table", {"X": x}, {"level": level})
+
+
+def max_sequence_len(rank_table: Variable) -> Variable:
+    """The length of the longest sequence of a rank table, int64 ``[1]``."""
+    return current_block().apply("max_sequence_len", {"RankTable": rank_table})
+
+
+def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
+    """Ragged rows taken apart: element t of the array has step t of all sequences that are longer than t, in the order of the table."""
+    return current_block().apply("lod_tensor_to_array", {"X": x, "RankTable": table})
+
+
+def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
+    """The ragged rows whose time steps are the elements of an array: the inverse of `lod_tensor_to_array`."""
+    return current_block().apply("array_to_lod_tensor", {"X": x, "RankTable": table})
+
+
+def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
+    """The first rows of ``x``, as many as sequences of the table are longer than ``i``: what a recurrence keeps at step ``i``."""
+    return current_block().apply("shrink_rnn_memory", {"X": x, "RankTable": table, "I": i})
+
+
+def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
+    """The rows of ``x``, or of a ragged x its outermost sequences, in the order of the table."""
+    return current_block().apply("reorder_lod_tensor_by_rank", {"X": x, "RankTable": rank_table})
