@@ -29,7 +29,8 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
     for visit in reversed(path.visits):
         made = steps_of(visit, path, grads)
         if made:
-            _keep_overwritten(visit, made, path, entries)
+            if path.last_write:
+                _keep_overwritten(visit, made, path, entries)
             steps += made
     _append(into, steps, {path.final(n) for n in ends}, trained)
     return grads

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from foreshape.errors import SchemaError
 from foreshape.ops.fields import NOT_DIFFERENTIABLE, NOT_WRITTEN, NoGradient
 from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 _VERSION = "\0"
@@ -50,7 +51,7 @@ class Path:
     reached: set[str]
     """The nodes to which something of what is wanted flows."""
     last_write: dict[str, int]
-    """Name -> the position of the last op of the block that writes it."""
+    """Name -> the position of the last op of the block that writes it; empty where every name is written once."""
     into: Block | None = None
     """The block that its gradient ops go to."""
 
@@ -83,33 +84,32 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
         SchemaError: an op on the way has no gradient.
     """
     ops = [op for op in block.ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE)]
-    last_write: dict[str, int] = {}
-    entering: set[str] = set()
-    for index, op in enumerate(ops):
-        regional = bool(op.attributes.sub_blocks)
-        for name in op.all_reads() if regional else op.input_names():
-            if name not in last_write:
-                entering.add(name)
-        for name in op.all_writes() if regional else op.output_names():
-            last_write[name] = index
-    reached = {n for n in wanted if n in entering or n not in last_write}
+    last_write, overwritten = _writes(block, ops)
+    begun = {n for n in wanted if n not in last_write or _is_read_first(ops, n)}
+    reached = set(begun)
     alias: dict[str, str] = {}
     candidates: list[Visit] = []
     used: set[str] = set()
-    """The names that ops on the way have read."""
+    """The names that ops on the way have read and that are written again."""
     count = 0
     find = block.find
     for index, op in enumerate(ops):
-        regional = bool(op.attributes.sub_blocks)
-        reads = op.all_reads() if regional else [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
-        flows = any(alias.get(n, n) in reached for n in reads)
-        writes = sorted(op.all_writes()) if regional else list(op.output_names())
-        if not flows and not alias and not any(n in wanted or n in reached for n in writes):
+        if op.attributes.sub_blocks:
+            reads, writes = list(op.all_reads()), sorted(op.all_writes())
+        else:
+            reads = [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
+            writes = [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
+        flows = any(alias.get(n, n) in reached for n in reads) if alias else not reached.isdisjoint(reads)
+        if not flows and not alias and reached.isdisjoint(writes) and not any(n in wanted for n in writes):
             continue
         visit = Visit(op, index, dict(alias) if alias else _NOTHING, _NOTHING)
         if flows:
-            used.update(reads)
+            candidates.append(visit)
+            if overwritten:
+                used.update(n for n in reads if n in overwritten)
         for name in writes:
+            if not name or name == EMPTY:
+                continue
             node = name
             variable = find(name)
             goes = flows and name not in stop and is_floating(variable) and not (variable is not None and variable.stop_gradient and name not in wanted)
@@ -119,16 +119,14 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
                 node = f"{name}{_VERSION}{count}"
                 alias[name] = node
                 visit.written = visit.written | {name: node}
-            if goes or (name in wanted and name not in entering):
+            if goes or (name in wanted and name not in begun):
                 reached.add(node)
-        if flows:
-            candidates.append(visit)
-    path = Path([], set(), alias, reached, last_write)
+    path = Path([], set(), alias, reached, last_write if overwritten else _NEVER)
     live = {path.final(n) for n in ends}
     for visit in reversed(candidates):
-        op = visit.op
+        op, written, read = visit.op, visit.written, visit.alias
         regional = bool(op.attributes.sub_blocks)
-        if any((node := visit.wrote(n)) in live and node in reached for n in (op.all_writes() if regional else op.output_names())):
+        if any((node := written.get(n, n)) in live and node in reached for n in (op.all_writes() if regional else op.output_names())):
             reason = no_gradient(op)
             if reason is NOT_DIFFERENTIABLE or reason is NOT_WRITTEN or op.operator is None:
                 words = reason.reason if reason is not None else "its operator is not known here"
@@ -137,7 +135,7 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
                 continue
             path.visits.append(visit)
             for name in op.all_reads() if regional else op.input_names():
-                node = visit.read(name)
+                node = read.get(name, name)
                 if node in reached:
                     live.add(node)
     path.visits.reverse()
@@ -145,4 +143,35 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     return path
 
 
+def _writes(block: Block, ops: Sequence[Op]) -> tuple[dict[str, int], set[str]]:
+    """The position of the last op that writes each name, and the names that have a value already when an op writes them."""
+    last: dict[str, int] = {}
+    overwritten: set[str] = set()
+    local = block.vars
+    for index, op in enumerate(ops):
+        if op.attributes.sub_blocks:
+            names = op.all_writes()
+            overwritten |= names
+            last.update(dict.fromkeys(names, index))
+            continue
+        for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
+            for name in names:
+                last[name] = index
+                variable = local.get(name)
+                if variable is None or variable.op is not op:
+                    overwritten.add(name)
+    overwritten.discard(EMPTY)
+    return last, overwritten
+
+
+def _is_read_first(ops: Sequence[Op], name: str) -> bool:
+    for op in ops:
+        if name in op.all_reads():
+            return True
+        if name in op.all_writes():
+            return False
+    return True
+
+
 _NOTHING: dict[str, str] = {}
+_NEVER: dict[str, int] = {}

@@ -71,7 +71,9 @@ class Program:
         count = self._counters.get(key, 0)
         self._counters[key] = count + 1
         name = f"{key}_{count}"
-        return name if not any(name in block.vars for block in self.blocks) else self.unique_name(key)
+        blocks = self.blocks
+        taken = name in blocks[0].vars or (len(blocks) > 1 and any(name in block.vars for block in blocks))
+        return self.unique_name(key) if taken else name
 
     def var(self, name: str) -> Variable:
         """The variable of this name in the global block, else in any block. Raises `SchemaError` where there is none."""
