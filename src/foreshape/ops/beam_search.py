@@ -25,10 +25,11 @@ from foreshape.ops import (
     torch,
     unknown_size,
 )
+from foreshape.ops.array_rules import ARRAY, own_size
 from foreshape.ops.ragged_rules import new_lod, rows
 from foreshape.ops.require import require_one_per_row
 from foreshape.ops.tensor_array import TensorArray
-from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.spec import FP32, FP64, INT32, INT64, Lod, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,8 +149,8 @@ class BeamSearchDecode(Operator):
     """
 
     type = "beam_search_decode"
-    Ids = operand((INT64,), kinds=(LOD_TENSOR_ARRAY,), doc="an array of [kept, 1], ragged")
-    Scores = operand((FP32, FP64), kinds=(LOD_TENSOR_ARRAY,), doc="as Ids")
+    Ids = operand((INT64,), kinds=ARRAY, doc="an array of [kept, 1], ragged")
+    Scores = operand((FP32, FP64), kinds=ARRAY, doc="as Ids")
     SentenceIds = result(new_offsets=True, doc="int64 [words], ragged: sources, sentences")
     SentenceScores = result(new_offsets=True, doc="[words], ragged as SentenceIds")
     beam_size = attribute(AttrType.INT, low=1)
@@ -162,14 +163,15 @@ class BeamSearchDecode(Operator):
             if spec.lod is not None:
                 if len(spec.lod.counts) != 2:
                     fail(f"Ids and Scores must have 2 levels of sequences, sources and prefixes, not {len(spec.lod.counts)}", Ids=None, Scores=None)
-                sources = spec.lod.counts[0]
+                sources = own_size(spec.lod.counts[0], "sources")
         lod = new_lod("sentences", (sources, sources * self.beam_size))
         words = (unknown_size("words"),)
         return rows(INT64, words, lod), rows(Scores.dtype, words, lod)
 
-    def kernel(self, Ids: TensorArray, Scores: TensorArray) -> tuple[Tensor, Tensor, Offsets, Offsets]:
-        if not len(Ids) or len(Ids) != len(Scores):
-            raise ExecutionError(f"beam_search_decode: Ids and Scores must have one element for each step; they have {len(Ids)} and {len(Scores)}")
+    def kernel(self, Ids: TensorArray | None, Scores: TensorArray | None) -> tuple[Tensor, Tensor, Offsets, Offsets]:
+        if Ids is None or Scores is None or not len(Ids) or len(Ids) != len(Scores):
+            seen = " and ".join(str(len(a) if a is not None else 0) for a in (Ids, Scores))
+            raise ExecutionError(f"beam_search_decode: Ids and Scores must have one element for each step; they have {seen}")
         at: Tensor | None = None
         words: list[Tensor] = []
         values: list[Tensor] = []
