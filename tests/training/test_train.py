@@ -322,3 +322,21 @@ def test_the_loop_is_what_one_would_write_by_hand(program_seed: int) -> None:
     losses = [float(executor.run(main, batch, cost, scope)[0]) for epoch in (1, 2) for batch in data.epoch(epoch)]
     assert history.losses == losses
     assert scope.names() == trained.names() and all(scope.get(n).tobytes() == trained.get(n).tobytes() for n in scope.names())
+
+
+def test_ragged_data_in_memory_may_be_lists_of_sequences():
+    with fs.program_guard(fs.Program(), fs.Program()):
+        words = layer.data("words", shape=[-1, 2], lod_level=2)
+        program = words.block.program
+    texts = [[np.full((n, 2), 10 * t + s, "float32") for s, n in enumerate(lines)] for t, lines in enumerate(([2, 0, 1], [], [3], [1, 1]))]
+    data = as_data({"words": texts, "y": np.arange(4)}, 3, True, 1, program)
+    seen: list[int] = []
+    for batch in data.epoch(0):
+        assert isinstance(batch["words"], fs.LoDTensor)
+        assert len(batch["words"]) == len(batch["y"])
+        for given, t in zip(batch["words"].to_list(), batch["y"].tolist(), strict=True):
+            seen.append(t)
+            assert len(given) == len(texts[t])
+            for a, b in zip(given, texts[t], strict=True):
+                np.testing.assert_array_equal(a, b)
+    assert sorted(seen) == [0, 1, 2, 3]

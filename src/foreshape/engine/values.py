@@ -95,6 +95,24 @@ class LoDTensor:
     def lod_level(self) -> int:
         return len(self._lengths)
 
+    def __len__(self) -> int:
+        """The number of outermost sequences."""
+        return len(self._lengths[0]) if self._lengths else len(self.data)
+
+    def choose(self, sequences: Any) -> LoDTensor:
+        """The outermost sequences of these numbers, in this order, as a ragged tensor of their own."""
+        import numpy
+
+        chosen = numpy.asarray(sequences, dtype=numpy.int64)
+        lengths: list[Any] = []
+        for level in self._lengths:
+            taken = level[chosen]
+            begin = numpy.concatenate([[0], numpy.cumsum(level)])[:-1][chosen]
+            # the parts of each chosen sequence stand one after the other: its first one, then one more each
+            chosen = numpy.repeat(begin - numpy.concatenate([[0], numpy.cumsum(taken)])[:-1], taken) + numpy.arange(int(taken.sum()))
+            lengths.append(taken)
+        return LoDTensor.of_lengths(self.data[chosen], lengths)
+
     def offsets(self) -> list[list[int]]:
         """The same as offsets: for each level a list that begins with 0."""
         import numpy

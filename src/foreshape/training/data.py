@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, Protocol, cast
 
 from foreshape.engine import LoDTensor
+from foreshape.engine.ragged import as_ragged
 from foreshape.errors import FeedError
+from foreshape.program import Program
 
 Batch = Mapping[str, Any]
 
@@ -28,7 +30,7 @@ class Data(Protocol):
 
 
 class Arrays:
-    """Arrays (or ragged tensors) in memory, by input, one example per row (or sequence).
+    """Arrays (or ragged data, in any form that can be fed) in memory, by input, one example per row (or sequence).
 
     The order of epoch e is the permutation that numpy's PCG64 draws from (seed, e), so that it needs no state; the last batch is
     smaller where the examples do not divide.
@@ -37,12 +39,15 @@ class Arrays:
         FeedError: no examples, values of different lengths, or a batch size below 1.
     """
 
-    def __init__(self, arrays: Batch, batch_size: int, shuffle: bool, seed: int) -> None:
+    def __init__(self, arrays: Batch, batch_size: int, shuffle: bool, seed: int, program: Program | None = None) -> None:
         if batch_size < 1:
             raise FeedError(f"batch_size must be at least 1; seen {batch_size}")
         import numpy
 
-        self.arrays = {name: a if isinstance(a, LoDTensor) else numpy.asarray(a) for name, a in arrays.items()}
+        ragged = {} if program is None else {n: v.spec for n in arrays if (v := program.global_block.find(n)) is not None and v.spec.lod is not None}
+        self.arrays = {
+            name: as_ragged(name, a, ragged[name]) if name in ragged else a if isinstance(a, LoDTensor) else numpy.asarray(a) for name, a in arrays.items()
+        }
         counts = {name: examples(name, a) for name, a in self.arrays.items()}
         if not counts or not min(counts.values()):
             raise FeedError(f"there is nothing to train on: {counts or 'no arrays'}")
@@ -108,10 +113,10 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
     return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
-def as_data(given: Any, batch_size: int, shuffle: bool, seed: int) -> Data:
-    """What `train` was given as data. Raises `FeedError` where it is none."""
+def as_data(given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None) -> Data:
+    """What `train` was given as data for the inputs of ``program``. Raises `FeedError` where it is none."""
     if isinstance(given, Mapping):
-        return Arrays(given, batch_size, shuffle, seed)  # pyright: ignore[reportUnknownArgumentType]
+        return Arrays(given, batch_size, shuffle, seed, program)  # pyright: ignore[reportUnknownArgumentType]
     if callable(given) or hasattr(given, "__iter__"):
         return Batches(cast("Iterable[Batch]", given))
     raise FeedError(f"data are a dict of arrays, an iterable of dicts, or a function that returns one; seen {type(given).__name__}")
@@ -120,7 +125,7 @@ def as_data(given: Any, batch_size: int, shuffle: bool, seed: int) -> Data:
 def examples(name: str, value: Any) -> int:
     """How many examples a fed value has: rows, or sequences where ragged. Raises `FeedError` for a single number."""
     if isinstance(value, LoDTensor):
-        return len(value.sequence_lengths[0]) if value.sequence_lengths else len(value.data)
+        return len(value)
     shape = getattr(value, "shape", None)
     if shape is None:
         import numpy
@@ -141,13 +146,4 @@ def batch_examples(batch: Batch) -> int:
 
 def rows_of(value: Any, chosen: Any) -> Any:
     """The chosen rows of an array, or the chosen sequences of a ragged tensor."""
-    if not isinstance(value, LoDTensor):
-        return value[chosen]
-    import numpy
-
-    lengths: list[list[int]] = []
-    rows: list[int] = [int(i) for i in chosen]
-    for level, offsets in zip(value.sequence_lengths, value.offsets(), strict=True):
-        lengths.append([level[i] for i in rows])
-        rows = [row for i in rows for row in range(offsets[i], offsets[i + 1])]
-    return LoDTensor(value.data[numpy.array(rows, dtype=numpy.int64)], lengths)
+    return value.choose(chosen) if isinstance(value, LoDTensor) else value[chosen]

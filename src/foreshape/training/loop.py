@@ -74,14 +74,14 @@ def train(
     loss = scalar_loss(cost, startup)
     minimise_once(loss, optimizer, startup)
     run = _Run(
-        loss, metrics or {}, as_data(data, batch_size, shuffle, seed), as_checkpoint(checkpoint),
+        loss, metrics or {}, as_data(data, batch_size, shuffle, seed, program), as_checkpoint(checkpoint),
         executor if executor is not None else Executor(seed=seed), scope if scope is not None else default_scope(),
         shown(progress, console),
     )  # fmt: skip
     if validation is not None:
         evaluated = for_test(program)
         evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
-        run.evaluation = (evaluated, as_data(validation, batch_size, False, seed))
+        run.evaluation = (evaluated, as_data(validation, batch_size, False, seed, program))
     return run.run(epochs, startup, callbacks, check)
 
 
