@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import TypeMismatchError
+from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import (
     DENSE_OR_ROWS,
     NUMERIC,
@@ -26,7 +26,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,17 +69,23 @@ class Assign(Operator):
 class Sum(Operator):
     """Out = the sum of all X, which are of one shape.
 
-    Of sparse rows only, the result is sparse rows; where any X is dense, the result is dense.
+    Of sparse rows only, the result is sparse rows; where any X is dense, the result is dense. Arrays are summed element by element;
+    nothing at a position stands for zeros.
     """
 
     type = "sum"
-    X = operand(NUMERIC, many=True, kinds=DENSE_OR_ROWS, doc="one or more tensors of one shape")
+    X = operand(NUMERIC, many=True, kinds=HELD, doc="one or more tensors of one shape, or arrays of them")
     Out = result(doc="as each X")
 
     def infer_var_type(self, X: tuple[Spec, ...]) -> Kind:
-        return SELECTED_ROWS if all(x.kind is SELECTED_ROWS for x in X) else LOD_TENSOR
+        kinds = {x.kind for x in X}
+        return kinds.pop() if len(kinds) == 1 else LOD_TENSOR
 
     def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
+        arrays = [x for x in X if x.kind is LOD_TENSOR_ARRAY]
+        if arrays:
+            require(len(arrays) == len(X), "either all X are arrays or none is", X=None)
+            return next((x for x in X if x.dims is not None), X[0]).like()
         first = X[0]
         dims = list(first.known_dims)
         for at, x in enumerate(X[1:], 1):
@@ -92,6 +98,8 @@ class Sum(Operator):
         return ragged.with_dims(dims)
 
     def kernel(self, X: list[Any]) -> Any:
+        if any(isinstance(x, TensorArray) or x is None for x in X):
+            return _sum_of_arrays(X)
         dense = [x for x in X if not isinstance(x, Rows)]
         sparse = [x for x in X if isinstance(x, Rows)]
         if not dense:
@@ -102,12 +110,24 @@ class Sum(Operator):
         return out
 
     def gradient_ops(self, slots: GradientSlots) -> None:
+        out = slots.op.block.find(slots.output("Out")[0])
+        if out is not None and out.kind is LOD_TENSOR_ARRAY:
+            raise SchemaError("a gradient of the sum of arrays is not written")
         for name in slots.input("X"):
             if slots.needs(name):
                 slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": [name]})
 
     samples = [sample(X=[f32(2, 3)]), sample(X=[f32(2, 3), f32(2, 3), f32(2, 3)]), sample(X=[i64(4), i64(4)])]
     rejects = [reject(X=[f32(2, 3), f32(2, 4)], says="one shape"), reject(X=[f32(2), i64(2)], says="one element type", error=TypeMismatchError)]
+
+
+def _sum_of_arrays(arrays: list[TensorArray | None]) -> TensorArray:
+    out = TensorArray()
+    for array in arrays:
+        for at, tensor in enumerate(array.tensors if array is not None else ()):
+            if tensor is not None:
+                out.add(at, tensor)
+    return out
 
 
 class FillZerosLike(Operator):

@@ -17,13 +17,17 @@ MAX_LENGTH = 1 << 24
 
 
 class TensorArray:
-    """Elements by position, each with its offsets where it is ragged (else None). A position that nothing was written to is None."""
+    """Elements by position, each with its offsets where it is ragged (else None). A position that nothing was written to is None.
 
-    __slots__ = ("offsets", "tensors")
+    ``empty`` is an element without rows, where one is known: what is made of an array without elements is made of it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("empty", "offsets", "tensors")
+
+    def __init__(self, empty: tuple[Tensor, Offsets | None] | None = None) -> None:
         self.tensors: list[Tensor | None] = []
         self.offsets: list[Offsets | None] = []
+        self.empty = empty
 
     @staticmethod
     def of(tensors: Sequence[Tensor | None], offsets: Sequence[Offsets | None] | None = None) -> TensorArray:
@@ -61,20 +65,25 @@ class TensorArray:
 
     def add(self, at: int, tensor: Tensor) -> None:
         """Add to the element at a position, which was nothing at first."""
-        before = self.tensors[at] if 0 <= at < len(self.tensors) else None
+        before = self.get(at)
         self.write(at, tensor if before is None else before + tensor)
+
+    def get(self, at: int) -> Tensor | None:
+        """The element at a position."""
+        return self.tensors[at] if 0 <= at < len(self.tensors) else None
 
     def take(self, at: int) -> Tensor | None:
         """The element at a position, which becomes nothing."""
-        if not 0 <= at < len(self.tensors):
-            return None
-        out = self.tensors[at]
-        self.tensors[at] = self.offsets[at] = None
+        out = self.get(at)
+        if out is not None:
+            self.tensors[at] = self.offsets[at] = None
         return out
 
     def copy(self) -> TensorArray:
         """The same elements in another array."""
-        return TensorArray.of(self.tensors, self.offsets)
+        out = TensorArray.of(self.tensors, self.offsets)
+        out.empty = self.empty
+        return out
 
     clone = copy
     """By the name that tensors have for it."""

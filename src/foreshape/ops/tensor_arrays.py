@@ -20,6 +20,7 @@ from foreshape.ops import (
     attribute,
     axis_of,
     f32,
+    fail,
     i32,
     i64,
     operand,
@@ -117,20 +118,34 @@ class WriteToArrayGrad(Operator):
 
 
 class ReadFromArray(Operator):
-    """Out = element I of X, to which something must have been written."""
+    """Out = element I of X, to which something must have been written.
+
+    With X_W an element that nothing was written to is zeros in the shape of X_W: so PaddlePaddle's files read a gradient, of what
+    was written to an array.
+    """
 
     type = "read_from_array"
     X = operand(kinds=ARRAY, doc="an array")
     I = operand(INDEX, doc="one position, from 0")
-    X_W = operand(optional=True, kinds=ARRAY, doc="not read: PaddlePaddle's files may have it")
+    X_W = operand(optional=True, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="as the element; an array is not read")
     Out = result(view_of="X", new_offsets=True, doc="the element, with its offsets")
 
     def infer_shape(self, X: Spec, I: Spec, X_W: Spec | None) -> Spec:
         one_position(I)
-        return element_of(X, "X")
+        if X_W is None or X_W.kind is LOD_TENSOR_ARRAY:
+            return element_of(X, "X")
+        if X.dims is not None:
+            require(len(X.dims) == X_W.rank, f"an element of X must have as many dims as X_W; X is {X.text()}, X_W is {X_W.text()}", X=None, X_W=None)
+            if X.dtype is not X_W.dtype:
+                fail(f"X and X_W must have one element type; X is {X.text()}, X_W is {X_W.text()}", TypeMismatchError, X=None, X_W=None)
+        return X_W.like()
 
-    def kernel(self, X: TensorArray | None, I: Tensor, X_W: TensorArray | None) -> tuple[Tensor, Offsets | None]:
-        return (X if X is not None else TensorArray()).read(int(I))
+    def kernel(self, X: TensorArray | None, I: Tensor, X_W: Any) -> tuple[Tensor, Offsets | None]:
+        X = X if X is not None else TensorArray()
+        if isinstance(X_W, torch.Tensor):
+            found = X.get(int(I))
+            return torch.zeros_like(X_W) if found is None else found, None
+        return X.read(int(I))
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         if slots.needs(slots.input("X")[0]) and slots.output("Out")[0] in slots.available:
@@ -141,11 +156,15 @@ class ReadFromArray(Operator):
         sample(X=[f32(2, 3), f32(4, 3)], I=i64(1, data=[0])),
         sample(X=[f32(7, 3).ragged([2, 1], [3, 0, 4]), f32(2, 3).ragged([0, 1], [2])], I=i32(1, data=[1])),
         sample(X=[None, i64(0, 3)], I=i64(data=1)),
+        sample(X=[None, f32(2, 3)], I=i64(1, data=[1]), X_W=f32(2, 3), differentiate=False),
+        sample(X=[None, f32(7, 3)], I=i64(1, data=[4]), X_W=f32(7, 3).ragged([3, 4]), differentiate=False),
     ]
     rejects = [
         reject(X=[f32(2, 3)], I=i64(2, data=[0, 1]), says="I must be one whole number"),
         reject(X=f32(2, 3), I=i64(1), says="LOD_TENSOR_ARRAY", error=TypeMismatchError),
         reject(X=[], I=i64(1), says="nothing is written to X before"),
+        reject(X=[f32(2, 3)], I=i64(1), X_W=f32(2), says="as many dims as X_W"),
+        reject(X=[f32(2, 3)], I=i64(1), X_W=i64(2, 3), says="one element type", error=TypeMismatchError),
     ]
 
 
