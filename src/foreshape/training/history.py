@@ -51,6 +51,7 @@ class History:
             axes[1].plot(range(1, len(self.epochs) + 1), [row.get(name) for row in self.epochs], marker=".", label=name)
         if figures:
             axes[1].set(xlabel="epoch")
+            axes[1].xaxis.get_major_locator().set_params(integer=True)
         for a in axes:
             a.grid(alpha=0.3)
             a.legend()
