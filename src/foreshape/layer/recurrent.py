@@ -1,0 +1,167 @@
+"""Recurrent layers: LSTM, GRU and the plain recurrence, over ragged rows or dense sequences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.layer.initializer import Constant, Uniform
+from foreshape.layer.manipulation import transpose
+from foreshape.layer.parameter import ParamAttr, create_parameter
+from foreshape.ops.recurrent_net import GATES
+from foreshape.program.program import current_block
+from foreshape.program.variable import Variable
+
+_ZERO = ParamAttr(initializer=Constant(0.0), trainable=False)
+
+
+def lstm(
+    input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Sequence[Variable] | None = None,
+    sequence_length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
+    input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = False, name: str | None = None,
+) -> tuple[Variable, tuple[Variable, Variable]]:  # fmt: skip
+    """Long short-term memory: with i, f, g, o = x W + b + h V (V's columns in that order), c = sigmoid(f) c + sigmoid(i) tanh(g) and
+    h = sigmoid(o) tanh(c), step by step.
+
+    Args:
+        input: ragged rows ``[rows, features]``, each innermost sequence a sequence, without padding; or dense
+            ``[batch, time, features]`` (``[time, batch, features]`` where ``time_major``).
+        num_layers: layers on top of each other, the first over the input, each other one over what the one before gives.
+        bidirectional: each layer runs from both ends, and gives both results side by side; a unit is one direction of one layer.
+        initial_states: the hidden state and the cell before the first step, each ``[units, batch, hidden_size]``; zeros where left out.
+        sequence_length: of dense input, how many steps each sequence has: ``[batch]`` integers.
+        dropout: the probability that an element between two layers is zero, in training. ``seed``: not 0 draws the same in every run.
+        input_weight, hidden_weight, bias: a name, an initializer or a `ParamAttr` for each unit, in a list where there are several; one
+            without a name does for all. ``bias=False`` leaves it out. Weights are ``[4 hidden_size, features]`` and
+            ``[4 hidden_size, hidden_size]``, biases ``[4 hidden_size]``, all uniform in +-1/sqrt(hidden_size) where nothing is said.
+        hidden_bias: a second bias, added as the first is; none where left out.
+
+    Returns:
+        (out, (hidden, cell)): the hidden states of the last layer, as the input with ``hidden_size`` (twice that where bidirectional)
+        features, ragged as it; and the states after each sequence's last step, ``[units, batch, hidden_size]``.
+
+    Raises:
+        ShapeError: an input of other dims, unknown features, or states that do not fit. SchemaError: a name for several units.
+    """
+    layers = _Layers("LSTM", hidden_size, num_layers, bidirectional, dropout, is_test, seed, name or current_block().program.unique_name("lstm"))
+    weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
+    out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
+    return out, (states[0], states[1])
+
+
+def gru(
+    input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Variable | None = None,
+    sequence_length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
+    input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = None, name: str | None = None,
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """Gated recurrent unit: r, z = sigmoid(x W + b + h V + d), n = tanh(x W_n + b_n + r (h V_n + d_n)), h = (1 - z) n + z h, step by step.
+
+    As `lstm`, with weights of 3 hidden sizes (the columns r, z, n) and ``hidden_bias`` d trained beside ``bias`` b.
+
+    Returns:
+        (out, hidden): as of `lstm`.
+    """
+    layers = _Layers("GRU", hidden_size, num_layers, bidirectional, dropout, is_test, seed, name or current_block().program.unique_name("gru"))
+    weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
+    out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
+    return out, states[0]
+
+
+def simple_rnn(
+    input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Variable | None = None,
+    sequence_length: Variable | None = None, dropout: float = 0.0, activation: str = "tanh", *, time_major: bool = False, is_test: bool = False,
+    seed: int = 0, input_weight: Any = None, hidden_weight: Any = None, bias: Any = None, hidden_bias: Any = False, name: str | None = None,
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """The plain recurrence h = activation(x W + b + h V), step by step; ``activation`` is "tanh" or "relu". Otherwise as `lstm`.
+
+    Returns:
+        (out, hidden): as of `lstm`.
+    """
+    if activation not in ("tanh", "relu"):
+        raise SchemaError(f'simple_rnn: activation must be "tanh" or "relu"; seen {activation!r}')
+    prefix = name or current_block().program.unique_name("simple_rnn")
+    layers = _Layers(f"RNN_{activation.upper()}", hidden_size, num_layers, bidirectional, dropout, is_test, seed, prefix)
+    weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
+    out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
+    return out, states[0]
+
+
+class _Layers:
+    """What the three share."""
+
+    def __init__(self, mode: str, hidden: int, layers: int, bidirectional: bool, dropout: float, is_test: bool, seed: int, prefix: str) -> None:
+        if hidden < 1 or layers < 1:
+            raise ShapeError(f"{prefix}: hidden_size and num_layers must be at least 1; seen {hidden} and {layers}")
+        self.mode, self.hidden, self.prefix = mode, hidden, prefix
+        self.directions = 2 if bidirectional else 1
+        self.units = layers * self.directions
+        self.states = 2 if mode == "LSTM" else 1
+        self.attributes = {
+            "mode": mode, "hidden_size": hidden, "num_layers": layers, "is_bidirec": bidirectional, "dropout_prob": dropout, "is_test": is_test,
+            "seed": seed,
+        }  # fmt: skip
+
+    def weights(self, input: Variable, input_weight: Any, hidden_weight: Any, bias: Any, hidden_bias: Any) -> list[Variable]:
+        spec = input.spec
+        features = spec.known_dims[-1] if spec.rank else 0
+        if not isinstance(features, int) or not features:
+            raise ShapeError(f"{self.prefix}: the features must be known to make weights, and at least 1; the input is {spec.text()}")
+        gates = GATES[self.mode] * self.hidden
+        inner = [features if u < self.directions else self.directions * self.hidden for u in range(self.units)]
+        made: list[Variable] = []
+        for u in range(self.units):
+            made.append(self._parameter(input, (gates, inner[u]), input_weight, u, "input_weight"))
+            made.append(self._parameter(input, (gates, self.hidden), hidden_weight, u, "hidden_weight"))
+        for u in range(self.units):
+            made.append(self._parameter(input, (gates,), bias, u, "bias"))
+            made.append(self._parameter(input, (gates,), hidden_bias, u, "hidden_bias"))
+        return made
+
+    def _parameter(self, input: Variable, shape: Sequence[int], given: Any, unit: int, what: str) -> Variable:
+        if isinstance(given, (list, tuple)):
+            several: list[Any] = list(given)  # pyright: ignore[reportUnknownArgumentType]
+            if len(several) != self.units:
+                raise SchemaError(f"{self.prefix}: {what} must have one entry for each of the {self.units} units; seen {len(several)}")
+            given = several[unit]
+        elif self.units > 1 and (isinstance(given, str) or (isinstance(given, ParamAttr) and given.name is not None)):
+            raise SchemaError(f"{self.prefix}: {what} is named, and there are {self.units} units: give a list with a name for each")
+        bound = 1.0 / math.sqrt(self.hidden)
+        attr: Any = _ZERO if given is False else given
+        suffix = "b" if "bias" in what else "w"
+        return create_parameter(shape, input.spec.known_dtype, attr, prefix=self.prefix, suffix=suffix, initializer=Uniform(-bound, bound))
+
+    def run(
+        self, input: Variable, weights: list[Variable], initial: Variable | Sequence[Variable] | None, lengths: Variable | None, time_major: bool
+    ) -> tuple[Variable, list[Variable]]:
+        given = [] if initial is None else [initial] if isinstance(initial, Variable) else list(initial)
+        if given and len(given) != self.states:
+            raise SchemaError(f"{self.prefix}: initial_states must be {'the hidden state and the cell' if self.states == 2 else 'the hidden state'}; "
+                              f"seen {len(given)} variables")  # fmt: skip
+        block = current_block()
+        if input.spec.lod is not None:
+            if lengths is not None:
+                raise TypeMismatchError(f"{self.prefix}: sequence_length is for dense input, and the input is ragged, {input.spec.text()}")
+            inputs: dict[str, Any] = {"Input": input, "WeightList": weights} | dict(zip(("InitHidden", "InitCell"), given, strict=False))
+            cell = {"LastCell": block.program.unique_name(f"{self.prefix}.tmp")} if self.states == 2 else {}
+            op = block.append_op("sequence_rnn", inputs, cell, self.attributes, prefix=self.prefix)
+            out, *states = block.apply_names([op.outputs[slot][0] for slot in ("Out", "LastHidden", *cell)])
+            return out, states
+        if input.spec.rank != 3:
+            axes = "[time, batch, features]" if time_major else "[batch, time, features]"
+            raise ShapeError(f"{self.prefix}: the input must be ragged, or dense {axes}; seen {input.spec.text()}")
+        if not given:
+            given = [self._zeros(input, 1 if time_major else 0)] * self.states
+        steps = input if time_major else transpose(input, [1, 0, 2])
+        inputs = {"Input": steps, "PreState": given, "WeightList": weights} | ({} if lengths is None else {"SequenceLength": lengths})
+        features: Size = input.spec.known_dims[-1]
+        made = block.apply("rnn", inputs, self.attributes | {"input_size": features}, self.prefix)
+        return made[0] if time_major else transpose(made[0], [1, 0, 2]), list(made[2])
+
+    def _zeros(self, input: Variable, batch_axis: int) -> Variable:
+        attrs = {
+            "shape": [self.units, -1, self.hidden], "dtype": input.spec.known_dtype.code, "value": 0.0, "input_dim_idx": batch_axis, "output_dim_idx": 1
+        }  # fmt: skip
+        return current_block().apply("fill_constant_batch_size_like", {"Input": input}, attrs, self.prefix)
