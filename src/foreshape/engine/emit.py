@@ -115,8 +115,9 @@ def emit(lowered: Lowered) -> Emitted:
         targets = _targets(i, last, kept)
         out.append(f"    {targets}{_call(i, at, constants, last, kept)}")
         lines[len(out)] = i.op
+        stored = {id(v) for _, v in i.stores}
         for place_of, result in enumerate(i.results):
-            if isinstance(result, list) and any(v is not None and (id(v) in last or id(v) in kept) for v in result):
+            if isinstance(result, list) and any(v is not None and (id(v) in last or id(v) in kept or id(v) in stored) for v in result):
                 names = [repr(v) if v is not None else "_" for v in result]
                 out.append(f"    {', '.join(names)}, = l{place_of}")
                 lines[len(out)] = i.op
@@ -180,7 +181,7 @@ def _targets(i: Instruction, last: dict[int, int], kept: set[int]) -> str:
     stored = {id(v) for _, v in i.stores}
     for at, r in enumerate(i.results):
         if isinstance(r, list):
-            names.append(f"l{at}" if any(v is not None and (id(v) in last or id(v) in kept) for v in r) else "_")
+            names.append(f"l{at}" if any(v is not None and (id(v) in last or id(v) in kept or id(v) in stored) for v in r) else "_")
         elif r is None or (at in i.in_place and id(r) not in stored) or (id(r) not in last and id(r) not in kept and id(r) not in stored):
             names.append("_")
         else:
