@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Generator
 
 from foreshape.backward.path import Path, Visit, find_path, is_floating
 from foreshape.backward.steps import GRAD, Step, zeros_step
@@ -51,6 +52,17 @@ def _new_block(visit: Visit, path: Path, ends: Collection[str]) -> Block:
     return block
 
 
+@contextlib.contextmanager
+def _found_again(block: Block) -> Generator[None]:
+    """Drop the guards that are found while a block is written: the op that runs it finds them when it is appended, as a load does."""
+    program = block.program
+    before = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
+    try:
+        yield
+    finally:
+        program._guards = before  # pyright: ignore[reportPrivateUsage]
+
+
 def _zeros(block: Block, op: Op, name: str) -> None:
     """Let the gradient of a carried value, as it goes on to the round before, be zero."""
     from foreshape.backward.append import append_gradient_op
@@ -88,11 +100,12 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: 
     if not inner.visits:
         return []
     block = _new_block(visit, path, ends)
-    got = undo(inner, block, ends, (), carried)
-    for name in ends:
-        handed_on = inner.final(name) != name and name in got
-        if not handed_on and not is_array(op, name) and (again or name in outside):
-            _zeros(block, op, name)
+    with _found_again(block):
+        got = undo(inner, block, ends, (), carried)
+        for name in ends:
+            handed_on = inner.final(name) != name and name in got
+            if not handed_on and not is_array(op, name) and (again or name in outside):
+                _zeros(block, op, name)
     out: list[Step] = []
     for name in ends:
         if visit.wrote(name) not in grads:
@@ -135,11 +148,12 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
         return []
     ends = [n for n in dict.fromkeys([*new, *outputs]) if n in live]
     block = _new_block(visit, path, ends)
-    got = undo(inner, block, ends, (), ())
-    for ex, end in zip(previous, new, strict=True):
-        if end in live and ex not in got and ex != end:
-            _zeros(block, op, ex)
-            got.add(ex)
+    with _found_again(block):
+        got = undo(inner, block, ends, (), ())
+        for ex, end in zip(previous, new, strict=True):
+            if end in live and ex not in got and ex != end:
+                _zeros(block, op, ex)
+                got.add(ex)
     parameters = list(dict.fromkeys([*names_in(op, "parameters"), *sorted(n for n in needed if n not in sequences and n not in initial)]))
     begun = {first for ex, first in zip(previous, initial, strict=True) if first in needed and (ex in got or ex in live)}
     gives: Slots = {

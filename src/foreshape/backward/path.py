@@ -99,6 +99,8 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
         else:
             reads = [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
             writes = [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
+            if op.operator is not None and op.operator.accumulates:  # what it writes into must not keep the gradient of what was there
+                reads += writes
         flows = any(alias.get(n, n) in reached for n in reads) if alias else not reached.isdisjoint(reads)
         if not flows and not alias and reached.isdisjoint(writes) and not any(n in wanted for n in writes):
             continue

@@ -206,8 +206,7 @@ def _fetcher(of: Value) -> Callable[[Any], Any]:
         if isinstance(value, TensorArray):
             return [None if t is None else _element(to_numpy(t).copy(), o) for t, o in zip(value.tensors, value.offsets, strict=True)]
         if isinstance(value, Offsets):
-            order: list[int] = value.order.tolist()
-            return [(at, value.host_lengths[at]) for at in order]
+            return [(int(at), value.host_lengths[int(at)]) for at in value.order]
         if value is None:  # an array that nothing was written to
             return []
         array = to_numpy(value)

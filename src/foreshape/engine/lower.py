@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import methodcaller
 
 from foreshape.engine.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.errors import ExecutionError
+from foreshape.ops.offsets import Offsets
 from foreshape.ops.operator import Schema
 from foreshape.ops.tensor_array import TensorArray
+from foreshape.ops.torch_proxy import torch
+from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Block, Op, Variable
 from foreshape.program.op import EMPTY
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod
+from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 
 def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
@@ -94,7 +98,8 @@ class Lowering:
             raise ExecutionError(f"{name!r} is not described in the program")
         if self._op is not None and variable.kind is LOD_TENSOR_ARRAY and variable.block is self.block and not variable.need_check_feed:
             made = self.current[name] = self.new(name, variable)  # nothing has been written to it yet
-            self.instructions.append(Instruction(self._op, TensorArray, [], [made]))
+            make = partial(_empty_array, variable.spec)
+            self.instructions.append(Instruction(self._op, make, [], [made], expression="{make}()", constants={"make": make}))
             return made
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
@@ -231,6 +236,15 @@ class Lowering:
                 i.copies.append((copy, one))
             copies.append(copy)
         i.arguments[at] = copies if isinstance(given, list) else copies[0]
+
+
+def _empty_array(spec: Spec) -> TensorArray:
+    """An array without elements, that knows the rows which they would have where these are described."""
+    row = [d for d in (spec.dims or ())[1:] if isinstance(d, int)]
+    if spec.dtype is None or not spec.dims or len(row) + 1 != len(spec.dims):
+        return TensorArray()
+    rows = torch.empty([0, *row], dtype=torch_dtype(spec.dtype))
+    return TensorArray((rows, Offsets([torch.zeros(1, dtype=torch.int64)] * spec.lod_level) if spec.lod_level else None))
 
 
 def _lod(value: Value) -> Lod | None:

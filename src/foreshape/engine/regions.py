@@ -162,7 +162,7 @@ def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str]) -> lis
         found = low.current.get(name)
         variable = low.block.find(name)
         if found is None and variable is not None:
-            comes = variable.persistable or variable.need_check_feed or (name in region.used and variable.kind is not LOD_TENSOR_ARRAY)
+            comes = variable.persistable or variable.need_check_feed or name in region.used or variable.kind is LOD_TENSOR_ARRAY
             found = low.read(name) if comes else None
         out.append(found)
     return out

@@ -203,7 +203,9 @@ def _taken_apart(x: Tensor, of_x: Offsets, table: Offsets) -> TensorArray:
         seen = f"it has {shown(of_x.levels[depth - 1])}, the table {shown(table.last)}"
         raise ExecutionError(f"X must be grouped as what the table was made of; {seen}")
     if len(of_x.levels) == depth:
-        parts: Sequence[Tensor] = aten.split_with_sizes(x.index_select(0, table.by_time), table.alive) if table.alive else ()
+        if not table.alive:
+            return TensorArray((x[:0], None))
+        parts: Sequence[Tensor] = aten.split_with_sizes(x.index_select(0, table.by_time), table.alive)
         return TensorArray.of(parts)
     index, levels = _selected(of_x.levels[depth:], table.by_time)
     x = x.index_select(0, index)
@@ -217,7 +219,9 @@ def _taken_apart(x: Tensor, of_x: Offsets, table: Offsets) -> TensorArray:
             begin, end = int(piece[0]), int(piece[-1])
         tensors.append(x[begin:end])
         offsets.append(Offsets(own))
-    return TensorArray.of(tensors, offsets)
+    out = TensorArray.of(tensors, offsets)
+    out.empty = (x[:0], Offsets(levels))  # without parts all of it is empty
+    return out
 
 
 class LodTensorToArrayGrad(Operator):
@@ -246,7 +250,7 @@ class LodTensorToArrayGrad(Operator):
         if len(offsets[0].levels) > len(table.levels):
             index, levels = _selected(offsets[0].levels[len(table.levels) :], index)
             for level in levels:
-                cuts: list[int] = level[cuts].tolist()
+                cuts = [int(n) for n in level[cuts]]
         out = torch.zeros_like(x)
         for at, (begin, end) in enumerate(pairwise(cuts)):
             part = d_out.take(at)
@@ -282,7 +286,10 @@ class ArrayToLodTensor(Operator):
     def kernel(self, X: TensorArray | None, RankTable: Offsets) -> tuple[Tensor, Offsets]:
         parts = X.whole() if X is not None else []
         if X is None or not parts:
-            raise ExecutionError("array_to_lod_tensor: the array has no elements, so that nothing is known of their rows")
+            if X is None or X.empty is None or RankTable.alive:
+                raise ExecutionError("array_to_lod_tensor: the array has no elements, so that nothing is known of their rows")
+            rows, inner = X.empty
+            return rows, RankTable if inner is None else Offsets([*RankTable.levels, *inner.levels])
         if any(o is not None for o in X.offsets):
             return self._of_sequences(X, parts, RankTable)
         alive = RankTable.alive or [0]
@@ -292,7 +299,7 @@ class ArrayToLodTensor(Operator):
         return torch.cat(parts).index_select(0, RankTable.from_time), RankTable
 
     def _of_sequences(self, X: TensorArray, parts: Sequence[Tensor], table: Offsets) -> tuple[Tensor, Offsets]:
-        each = [o.levels if o is not None else () for o in X.offsets]
+        each: list[tuple[Tensor, ...]] = [o.levels if o is not None else () for o in X.offsets]
         if any(len(e) != len(each[0]) for e in each) or [len(e[0]) - 1 for e in each] != table.alive:
             raise ExecutionError(f"array_to_lod_tensor: the elements must have {table.alive[:12]} sequences, as many as sequences are longer; "
                                  f"seen {[len(e[0]) - 1 if e else None for e in each[:12]]}")  # fmt: skip

@@ -141,11 +141,11 @@ class ReadFromArray(Operator):
         return X_W.like()
 
     def kernel(self, X: TensorArray | None, I: Tensor, X_W: Any) -> tuple[Tensor, Offsets | None]:
-        X = X if X is not None else TensorArray()
+        array = X if X is not None else TensorArray()
         if isinstance(X_W, torch.Tensor):
-            found = X.get(int(I))
+            found = array.get(int(I))
             return torch.zeros_like(X_W) if found is None else found, None
-        return X.read(int(I))
+        return array.read(int(I))
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         if slots.needs(slots.input("X")[0]) and slots.output("Out")[0] in slots.available:
