@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
+from foreshape.ops.pages import copied
 from foreshape.ops.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Scope:
             if old is not value:
                 old.copy_(value)
             return old
-        kept = value if owned else value.clone(memory_format=torch.contiguous_format)
+        kept = value if owned else copied(value)
         self._values[name] = kept
         self.version += 1
         return kept

@@ -14,6 +14,8 @@ from foreshape.spec import BOOL, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
+ROWS_AT_ONCE = 4096
+"""How many rows the lazy update takes out of the table at a time, so that they are still in the cache when they are put back."""
 _BLOCK_ELEMENTS = 1 << 18
 """How much of a table the exact update on sparse rows works on at a time."""
 
@@ -88,12 +90,13 @@ class Adam(Update):
         settings = beta1, beta2, rate, epsilon, decay
         if touched is not None:
             rows = touched.merged()
-            ids = rows.rows
-            parts = [t.index_select(0, ids) for t in (target, Moment1, Moment2)]
-            adam_step(parts[0], rows.values, parts[1], parts[2], *settings)
-            put_updated(Param, MasterParam, ids, parts[0])
-            put_rows(Moment1, ids, parts[1])
-            put_rows(Moment2, ids, parts[2])
+            for first in range(0, len(rows.rows), ROWS_AT_ONCE):
+                ids = rows.rows[first : first + ROWS_AT_ONCE]
+                param, moment1, moment2 = (t.index_select(0, ids) for t in (target, Moment1, Moment2))
+                adam_step(param, rows.values[first : first + ROWS_AT_ONCE], moment1, moment2, *settings)
+                put_updated(Param, MasterParam, ids, param)
+                put_rows(Moment1, ids, moment1)
+                put_rows(Moment2, ids, moment2)
             return out
         if isinstance(Grad, Rows):
             _exact_rows(target, Grad.merged(), Moment1, Moment2, settings)

@@ -29,7 +29,7 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.known_values import carry, fits
-from foreshape.ops.pages import filled_on_demand
+from foreshape.ops.pages import full
 from foreshape.ops.size_operands import known_number, known_sizes, sizes_at_run
 from foreshape.ops.torch_types import dtype_of_torch, element_type, torch_dtype
 from foreshape.spec import ANY, BOOL, FP32, FP64, MAX_VALUE_ELEMENTS, DType, Spec, tensor
@@ -114,7 +114,7 @@ class FillConstant(Operator):
         shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)
         of = element_type(self.dtype)
         number = number_of(of, self.value, _text(self.str_value)) if ValueTensor is None else ValueTensor.reshape(-1)[0].item()
-        return filled_on_demand(shape, number, torch_dtype(of))
+        return full(shape, number, torch_dtype(of))
 
     samples = [
         sample(shape=[2, 3], value=1.5),

@@ -29,6 +29,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.creation import DTYPE_DOC, shape_at_run, shape_from
 from foreshape.ops.known_values import fits
+from foreshape.ops.pages import empty
 from foreshape.ops.torch_types import element_type, torch_dtype
 from foreshape.spec import BF16, FP16, FP32, FP64, INT32, INT64, DType, Spec, tensor
 
@@ -82,7 +83,7 @@ class Random(Drawn):
         return tensor(self._type(), *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
 
     def _empty(self, ShapeTensor: Any, ShapeTensorList: Any) -> Tensor:
-        return torch.empty(tuple(shape_at_run(self.shape, ShapeTensor, ShapeTensorList)), dtype=torch_dtype(self.dtype))
+        return empty(shape_at_run(self.shape, ShapeTensor, ShapeTensorList), torch_dtype(self.dtype))
 
 
 class UniformRandom(Random):
@@ -168,7 +169,7 @@ class TruncatedGaussianRandom(Drawn):
         of = torch_dtype(self.dtype)
         wide = torch_dtype(FP32) if element_type(self.dtype) in (FP16, BF16) else of
         edge = math.erf(math.sqrt(2.0))  # the share of the distribution that is kept
-        out = torch.empty(self.shape, dtype=wide).uniform_(-edge, edge, generator=generator_for(self.seed)).erfinv_()
+        out = empty(self.shape, wide).uniform_(-edge, edge, generator=generator_for(self.seed)).erfinv_()
         out = out.mul_(math.sqrt(2.0)).clamp_(-2.0, 2.0).mul_(self.std).add_(self.mean)
         return out if wide is of else out.to(of)
 

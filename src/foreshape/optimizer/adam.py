@@ -24,7 +24,7 @@ class Adam(Optimizer):
     Of a sparse gradient, exact (the default): all rows move, as in dense training, since a mean that decays still has a direction; a step
     costs what the table's height is. Lazy: only the rows of the gradient move, and the means and the parameter of all others
     stay; the bias correction is that of the step's number t, counted over the steps that had rows. A table's memory is three times its
-    own; the means take pages of memory only where a row was touched.
+    own.
 
     PaddlePaddle's lazy update multiplies the powers of beta before it uses them, and lets them start at beta, so that its first update
     is corrected with t = 2. Here they start at 1, so that the same update, here and there, corrects the first with t = 1.
