@@ -26,6 +26,13 @@ def _images(w: workloads.Workload) -> fs.Variable:
     return layer.fc(layer.reduce_mean(h, [2, 3]), 10, weight="fw", bias="fb")
 
 
+def _text(w: workloads.Workload) -> fs.Variable:
+    words, width = w.parameters["emb"].shape
+    h = layer.embedding(layer.data("x", shape=[-1], dtype="int64", lod_level=1), [words, width], weight="emb")
+    _, (last, _) = layer.lstm(h, w.settings["hidden"], input_weight="wi", hidden_weight="wh", bias="b")
+    return layer.fc(layer.squeeze(last, [0]), 2, weight="fw", bias="fb")
+
+
 def _encoder(w: workloads.Workload) -> fs.Variable:
     width, heads, inner = w.settings["width"], w.settings["heads"], w.settings["inner"]
     h = layer.data("x", shape=["batch", "time", width])
@@ -48,27 +55,38 @@ def _encoder(w: workloads.Workload) -> fs.Variable:
     return layer.fc(layer.reduce_mean(h, 1), 10, weight="fw", bias="fb")
 
 
+def _bag(w: workloads.Workload) -> fs.Variable:
+    ids = layer.data("x", shape=["batch", w.data[0][0].shape[1]], dtype="int64")
+    h = layer.embedding_bag(ids, w.parameters["emb"].shape, weight="emb")
+    return layer.fc(h, 1, weight="fw", bias="fb")
+
+
 def build(w: workloads.Workload, variant: str) -> Callable[[int], float]:
     """Describe, differentiate and set the parameters; returns the step."""
     main, startup = fs.Program(), fs.Program()
     with fs.program_guard(main, startup):
-        logits = {"stack": _stack, "images": _images, "encoder": _encoder}[w.kind](w)
-        label = layer.data("y", shape=["batch"], dtype="int64")
-        loss = layer.mean(layer.softmax_with_cross_entropy(logits, label))
+        logits = {"stack": _stack, "images": _images, "text": _text, "encoder": _encoder, "bag": _bag}[w.kind](w)
+        if w.kind == "bag":
+            loss = layer.mean(layer.sigmoid_cross_entropy_with_logits(logits, layer.data("y", shape=["batch", 1])))
+        else:
+            loss = layer.mean(layer.softmax_with_cross_entropy(logits, layer.data("y", shape=["batch"], dtype="int64")))
         optimizers: dict[str, Callable[[], Any]] = {
             "sgd": lambda: fs.optimizer.SGD(w.rate),
             "momentum": lambda: fs.optimizer.Momentum(w.rate, w.settings["momentum"]),
             "adam": lambda: fs.optimizer.Adam(w.rate),
+            "lazy adam": lambda: fs.optimizer.Adam(w.rate, lazy_mode=True),
         }
         optimizers[w.optimizer]().minimize(loss)
     executor, scope = fs.Executor(), fs.Scope()
     executor.run(startup, scope=scope)
     for name, value in w.parameters.items():
-        scope.set(name, value)
+        scope.set(name, value.T if name in ("wi", "wh") else value)  # an LSTM's weights are [out, in]
     data, fetch = w.data, [loss]
 
     def step(i: int) -> float:
-        x, y = data[i % len(data)]
+        x, *lengths, y = data[i % len(data)]
+        if lengths:
+            x = fs.LoDTensor(x, lengths)
         return float(executor.run(main, {"x": x, "y": y}, fetch, scope)[0])
 
     return step

@@ -1,4 +1,7 @@
-"""The workloads in PyTorch: eager with autograd and torch.optim, as its users write it. Variants: eager, fused, compile."""
+"""The workloads in PyTorch: eager with autograd and torch.optim, as its users write it.
+
+Variants: eager, fused, compile. Ragged text is padded beforehand, and packed in the step in the variant packed.
+"""
 
 from __future__ import annotations
 
@@ -63,28 +66,86 @@ class _Encoder(nn.Module):
         return self.head(x.mean(1))
 
 
+class _Text(nn.Module):
+    def __init__(self, w: workloads.Workload, packed: bool) -> None:
+        super().__init__()
+        p, hidden = w.parameters, w.settings["hidden"]
+        self.packed = packed
+        self.embedding = nn.Embedding(*p["emb"].shape, _weight=T(p["emb"].copy()))
+        self.lstm = nn.LSTM(p["emb"].shape[1], hidden, batch_first=True)
+        self.lstm.weight_ih_l0.data, self.lstm.weight_hh_l0.data = T(p["wi"].T.copy()), T(p["wh"].T.copy())
+        self.lstm.bias_ih_l0.data, self.lstm.bias_hh_l0.data = T(p["b"].copy()), torch.zeros(4 * hidden)
+        self.lstm.bias_hh_l0.requires_grad_(False)
+        self.head = _linear(p["fw"], p["fb"])
+
+    def forward(self, padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(padded)
+        if self.packed:
+            last = self.lstm(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1][0][0]
+        else:
+            last = self.lstm(x)[0][torch.arange(len(lengths)), lengths - 1]
+        return self.head(last)
+
+
+def _padded(ids: np.ndarray, lengths: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+    out = np.zeros((len(lengths), lengths.max()), np.int64)
+    out[np.arange(lengths.max()) < lengths[:, None]] = ids
+    return out, lengths, y
+
+
+class _Bag(nn.Module):
+    def __init__(self, w: workloads.Workload) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag.from_pretrained(T(w.parameters["emb"].copy()), freeze=False, mode="sum", sparse=True)
+        self.head = _linear(w.parameters["fw"], w.parameters["fb"])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(x))
+
+
+class _Both:
+    """Lazy Adam on the table, Adam on the rest."""
+
+    def __init__(self, module: nn.Module, rate: float, fused: dict[str, bool]) -> None:
+        self.each = [torch.optim.SparseAdam(list(module.table.parameters()), rate), torch.optim.Adam(module.head.parameters(), rate, **fused)]
+
+    def zero_grad(self) -> None:
+        for one in self.each:
+            one.zero_grad()
+
+    def step(self) -> None:
+        for one in self.each:
+            one.step()
+
+
 def build(w: workloads.Workload, variant: str) -> Callable[[int], float]:
     """Make the module and the optimizer; returns the step."""
     torch.set_num_threads(2)
-    module = {"stack": _stack, "images": _images, "encoder": _Encoder}[w.kind](w)
+    made = {"stack": _stack, "images": _images, "encoder": _Encoder, "bag": _Bag, "text": lambda w: _Text(w, variant == "packed")}
+    module = made[w.kind](w)
     fused = {"fused": True} if variant == "fused" else {}
-    parameters = list(module.parameters())
-    optimizer: torch.optim.Optimizer
-    if w.optimizer == "adam":
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    optimizer: torch.optim.Optimizer | _Both
+    if w.optimizer == "lazy adam":
+        optimizer = _Both(module, w.rate, fused)
+    elif w.optimizer == "adam":
         optimizer = torch.optim.Adam(parameters, w.rate, **fused)
     else:
-        optimizer = torch.optim.SGD(parameters, w.rate, momentum=w.settings.get("momentum", 0.0), **fused)
+        optimizer = torch.optim.SGD(parameters, w.rate, momentum=w.settings.get("momentum", 0.0), **({} if w.kind == "bag" else fused))
 
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(module(x), y)
+    def loss_of(*given: torch.Tensor) -> torch.Tensor:
+        *x, y = given
+        if w.kind == "bag":
+            return F.binary_cross_entropy_with_logits(module(*x), y)
+        return F.cross_entropy(module(*x), y)
 
     compute = torch.compile(loss_of) if variant == "compile" else loss_of
-    data = w.data
+    data = [_padded(*given) for given in w.data] if w.kind == "text" else w.data
 
     def step(i: int) -> float:
-        x, y = data[i % len(data)]
+        given = data[i % len(data)]
         optimizer.zero_grad()
-        loss = compute(T(x), T(y))
+        loss = compute(*map(T, given))
         loss.backward()
         optimizer.step()
         return loss.item()
