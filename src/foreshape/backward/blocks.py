@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Generator
+from typing import Any
 
 from foreshape.backward.path import Path, Visit, find_path, is_floating
 from foreshape.backward.steps import GRAD, Step, zeros_step
@@ -40,15 +41,17 @@ def _needed_outside(visit: Visit, path: Path) -> list[str]:
     return [n for n in sorted(visit.op.all_reads()) if visit.read(n) in path.needed]
 
 
-def _new_block(visit: Visit, path: Path, ends: Collection[str]) -> Block:
+def _new_block(visit: Visit, path: Path, ends: Collection[str], around: Collection[str] = ()) -> Block:
+    """A block for gradients. Those of ``ends`` are variables of its own; of ``around`` it reads those around it, as PaddlePaddle does."""
     op, forward = visit.op, sub_block(visit.op)
     into = path.into if path.into is not None else op.block
     block = op.block.program.create_block(into)
     block.forward_idx = forward.idx
     for name in ends:
-        variable = forward.find(name)
+        variable, where = forward.find(name), into if name in around else block
         assert variable is not None
-        block.create_variable(name + GRAD, variable.spec.like(), site=op.site)
+        if name + GRAD not in where.vars:
+            where.create_variable(name + GRAD, variable.spec.like(), site=op.site)
     return block
 
 
@@ -99,7 +102,7 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: 
     ends = [n for n in (*carried, *arrays) if n in live]
     if not inner.visits:
         return []
-    block = _new_block(visit, path, ends)
+    block = _new_block(visit, path, ends, () if again else set(ends).difference(outside))
     with _found_again(block):
         got = undo(inner, block, ends, (), carried)
         for name in ends:
@@ -117,8 +120,10 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: 
     every = list(dict.fromkeys([*names_in(op, "Out"), *ends]))
     takes: Slots = {slot: tuple(listed), "Out": tuple(every), "Out@GRAD": tuple([n + GRAD for n in every if n in live])}
     takes[scopes] = op.outputs.get(scopes) or op.block.name_result(op, scopes)
-    attrs = {"sub_block": block.idx}
-    if not again:
+    attrs: dict[str, Any] = {"sub_block": block.idx}
+    if again:
+        attrs["original_output_grad"] = list(takes["Out@GRAD"])
+    else:
         takes["Cond"] = names_in(op, "Cond")
         attrs["is_scalar_condition"] = op.attrs["is_scalar_condition"]
     grads.update(n for n in nodes if n != EMPTY)
@@ -161,7 +166,7 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
         "initial_states@GRAD": tuple([visit.read(n) if n in begun else EMPTY for n in initial]),
         "parameters@GRAD": tuple([visit.read(n) if n in needed and n in got else EMPTY for n in parameters]),
     }
-    gives = {slot: names for slot, names in gives.items() if any(n != EMPTY for n in names)}
+    gives = {slot: names for slot, names in gives.items() if names}  # PaddlePaddle looks for all of them
     takes: Slots = {"inputs": sequences, "initial_states": initial, "parameters": tuple(parameters), "outputs": outputs}
     takes["outputs@GRAD"] = tuple([n + GRAD for n in outputs if visit.wrote(n) in grads])
     takes["step_scopes"] = op.outputs.get("step_scopes") or op.block.name_result(op, "step_scopes")

@@ -48,6 +48,8 @@ class WhileGrad(Operator):
     StepScopes = operand(kinds=(STEP_SCOPES,))
     X_GRAD = result(many=True, optional=True, name="X@GRAD")
     sub_block = attribute(AttrType.BLOCK)
+    is_test = attribute(AttrType.BOOLEAN, False)
+    original_output_grad = attribute(AttrType.STRINGS, [], doc="Out@GRAD by the names that these have in the block; PaddlePaddle needs them")
     sub_blocks = ("sub_block",)
     region = "while_grad"
     gradient = THROUGH_BLOCK
