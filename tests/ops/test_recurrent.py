@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 import foreshape as fs
 from foreshape import layer
 from foreshape.backward import append_backward
-from foreshape.errors import ExecutionError
+from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.ops import Offsets, lstm_pieces
 from foreshape.ops.recurrence import Timetable, cut
 
@@ -162,6 +162,22 @@ def test_long_batches_are_cut_into_pieces_and_stay_exact(dtype: str) -> None:
         close(seen, one, "value")
 
 
+def test_a_last_cell_is_exact_where_inputs_are_enormous() -> None:
+    """What idle places are fed must not reach the gates that are shut there."""
+    lengths = [40, *[3] * 30]
+    x, w = torch.randn(sum(lengths), 4) * 1e5, torch.randn(256, 4)
+    v, b = torch.randn(256, 64) * 0.1, torch.randn(256)
+    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), costs=(1e9, 1.0, 1.0))
+    start = torch.zeros(31, 64)
+    run = lstm_pieces.forward(table.to_places(x), (w, v, b, torch.zeros(256)), start, start, table, True, False)
+    net = nn.LSTM(4, 64)
+    for name, value in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), (w, v, b, torch.zeros(256)), strict=True):
+        getattr(net, name).data = value
+    wanted = net(pack_sequence(list(x.split(lengths)), enforce_sorted=False))[1][1][0]
+    assert run.last_cell is not None
+    close(table.unsorted(run.last_cell), wanted.detach(), "cell")
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_empty_sequences_keep_their_state_and_two_levels_run_over_the_inner_one(mode: str) -> None:
     lengths = [0, 4, 0, 2, 0]
@@ -288,6 +304,29 @@ def test_a_sequence_length_out_of_range_is_refused() -> None:
     for wrong in (5, -1):
         with pytest.raises(ExecutionError, match="SequenceLength must be from 0 to 4"):
             executor.run(fs.default_main_program(), {"x": np.zeros((2, 4, 3), np.float32), "n": np.array([2, wrong], np.int32)}, [out], scope)
+
+
+def test_layers_refuse_what_does_not_fit() -> None:
+    ragged, dense = layer.data("r", [-1, 3], lod_level=1), layer.data("d", ["batch", 4, 3])
+    lengths = layer.data("n", ["batch"], "int64")
+    with pytest.raises(ShapeError, match="must be ragged, or dense"):
+        layer.lstm(layer.data("x", ["batch", 3]), 4)
+    with pytest.raises(TypeMismatchError, match="sequence_length is for dense input"):
+        layer.gru(ragged, 4, sequence_length=lengths)
+    with pytest.raises(SchemaError, match="named, and there are 2 units"):
+        layer.gru(dense, 4, bidirectional=True, input_weight="w")
+    with pytest.raises(SchemaError, match="one entry for each of the 2 units"):
+        layer.gru(dense, 4, num_layers=2, bias=["b"])
+    with pytest.raises(SchemaError, match="the hidden state and the cell"):
+        layer.lstm(dense, 4, initial_states=[dense])
+    with pytest.raises(ShapeError, match="features must be known"):
+        layer.lstm(layer.data("y", ["batch", 4, "features"]), 4)
+    with pytest.raises(ShapeError, match="at least 1"):
+        layer.lstm(dense, 0)
+    with pytest.raises(SchemaError, match='"tanh" or "relu"'):
+        layer.simple_rnn(dense, 4, activation="gelu")
+    with pytest.raises(ShapeError, match=r"InitHidden must be \[1, .*, 4\]"):
+        layer.gru(ragged, 4, initial_states=layer.data("h", [2, 5, 4]))
 
 
 def test_what_the_gradient_needs_cannot_be_fed() -> None:

@@ -18,8 +18,8 @@ from foreshape.ops.torch_proxy import F, aten, torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHUT = 200.0
-"""What is added to the gates of idle places; far beyond where a sigmoid in fp32 is 0 or 1, and where weights lead."""
+SHUT = 1e4
+"""What is added to the gates of idle places; far beyond where a sigmoid in fp32 is 0 or 1, and where a hidden state's weights lead."""
 EXTRA = 16
 """The columns that the extra feature takes: the kernel is slow where the features do not fill its registers."""
 LSTM = 2
@@ -66,7 +66,7 @@ def forward(x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tenso
     size = h_weight.shape[1]
     idle = table.idle
     if cell and idle is not None:
-        x = F.pad(x, (0, EXTRA))
+        x = F.pad(x, (0, EXTRA)).index_fill_(0, idle, 0.0)
         x[:, -EXTRA].index_fill_(0, idle, SHUT)
         x_weight = F.pad(x_weight, (0, EXTRA))
         x_weight[:size, -EXTRA] = -1.0
