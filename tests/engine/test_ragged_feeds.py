@@ -56,6 +56,35 @@ def test_offsets_say_what_lengths_say() -> None:
     check(fed(b, levels=2), PACKED, [2, 1], [4, 0, 5])
 
 
+def test_iterating_gives_the_outermost_sequences() -> None:
+    for value in (LoDTensor(PACKED, [[4, 0, 5]]), LoDTensor(PACKED, [[2, 1], [4, 0, 5]])):
+        assert len(list(value)) == len(value)
+    for got, wanted in zip(LoDTensor(PACKED, [[4, 0, 5]]), SEQUENCES, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    outer = list(LoDTensor(PACKED, [[2, 1], [4, 0, 5]]))
+    assert [[len(inner) for inner in sequence] for sequence in outer] == [[4, 0], [5]]
+
+
+def test_none_is_no_value() -> None:
+    with pytest.raises(FeedError, match=r"x \(f32\[x \| batch, 3\], described at .*\) is fed None, which is no value"):
+        fed(None)
+
+
+def test_the_number_of_rows_is_not_that_of_sequences() -> None:
+    with pytest.raises(fs.ShapeError, match=r"""data\("x"\) is ragged: .* name it otherwise, as in \['words', 3\]"""):
+        fed(SEQUENCES, shape=("batch", 3))
+
+
+def test_a_mean_is_an_average() -> None:
+    program = fs.Program()
+    with fs.program_guard(program, fs.Program()):
+        x = layer.data("x", shape=["rows", 3], lod_level=1)
+        pooled = [layer.sequence_pool(x, name) for name in ("mean", "average")]
+    mean, average = fs.Executor().run(program, {"x": SEQUENCES}, pooled, fs.Scope())
+    np.testing.assert_array_equal(mean, average)
+    np.testing.assert_allclose(mean, [SEQUENCES[0].mean(0), np.zeros(3), SEQUENCES[2].mean(0)])
+
+
 @pytest.mark.parametrize(
     ("offsets", "says"),
     [
@@ -409,8 +438,8 @@ BAD_COLUMNS: dict[str, tuple[Any, int, str]] = {
     "negative": (ArrowLists(ArrowNumbers(IDS), [-1, 7]), 1, "they go from -1 to 7"),
     "nulls": (ArrowLists(ArrowNumbers(IDS), [0, 8], null_count=1), 1, "no missing values; fed is an Arrow column with 1 of them"),
     "nones": (AwkwardArray(AwkwardOption(AWKWARD_IDS, 5)), 1, "no missing values; fed is an awkward array with 2 of them"),
-    "shallow": (ARROW_IDS, 2, "x has 2 levels of sequences; fed is a column with 1 levels of lists"),
-    "flat": (ArrowNumbers(IDS), 1, "x has 1 levels of sequences; fed is a column with 0 levels of lists"),
+    "shallow": (ARROW_IDS, 2, "x has 2 levels of sequences; fed is a column with 1 level of lists"),
+    "flat": (ArrowNumbers(IDS), 1, "x has 1 level of sequences; fed is a column with 0 levels of lists"),
     "texts": (ArrowLists(ArrowNumbers(np.array(["a", "b"], object)), [0, 2]), 1, "made of lists of numbers; fed are elements of object"),
     "records": (AwkwardArray(AwkwardRecords()), 1, "made of lists of numbers; fed is an awkward array with a AwkwardRecords"),
     "deep": (ArrowLists(ARROW_IDS, [0, 3]), 1, "x must have rows [1]; the lists of the column at depth 2 have 2 elements and, number 1, 0"),

@@ -32,7 +32,8 @@ def column_of(name: str, given: Any, levels: int) -> tuple[Any, list[Any], list[
         values = values.reshape(values.shape[0] * values.shape[1], *values.shape[2:])
     if len(lengths) < levels:
         if len(values):
-            raise FeedError(f"{name} has {levels} levels of sequences; fed is a column with {len(lengths)} levels of lists")
+            wanted, seen = (f"{n} level{'s' * (n != 1)} of" for n in (levels, len(lengths)))
+            raise FeedError(f"{name} has {wanted} sequences; fed is a column with {seen} lists")
         lengths += [_even(0, 0)] * (levels - len(lengths))  # of nothing awkward knows no levels
     return values, lengths[:levels], lengths[levels:]
 

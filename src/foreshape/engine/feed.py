@@ -86,6 +86,8 @@ class Feeder:
     def _missing(self, value: Value, feed: Mapping[str, Any]) -> FeedError:
         site = value.variable.call_site if value.variable is not None else None
         where = f", described at {site.short()}" if site is not None else ""
+        if value.name in feed:
+            return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value")
         return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
 
     def admit(self, given: Sequence[Any]) -> dict[str, int]:

@@ -33,7 +33,7 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     levels = spec.lod_level
     if isinstance(given, LoDTensor):
         if given.lod_level != levels:
-            raise FeedError(f"{name} has {levels} levels of sequences; fed are {given.lod_level}")
+            raise FeedError(f"{name} has {levels} level{'s' * (levels != 1)} of sequences; fed are {given.lod_level}")
         if _lacks_last(given.data.shape, spec):
             given = given.with_data(given.data[..., None])
         return given

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -98,6 +98,10 @@ class LoDTensor:
     def __len__(self) -> int:
         """The number of outermost sequences."""
         return len(self._lengths[0]) if self._lengths else len(self.data)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The outermost sequences, as `to_list` gives them."""
+        return iter(self.to_list())
 
     def choose(self, sequences: Any) -> LoDTensor:
         """The outermost sequences of these numbers, in this order, as a ragged tensor of their own."""

@@ -97,6 +97,9 @@ class Guards:
     def __len__(self) -> int:
         return len(self._all)
 
+    def __str__(self) -> str:
+        return "\n".join(map(str, self._all))
+
     def list(self) -> list[Guard]:
         return list(self._all)
 

@@ -28,7 +28,7 @@ def data(
         name: what it is fed as.
         shape: all sizes, the batch first: ints, -1 or UNK where unknown, a string for a named symbol. One int (or
             ``input_size``, or ``dims``) is the size of one example: the batch is put before it. Of ragged data the shape of the
-            packed rows.
+            packed rows, as ``["words", 64]``: ``batch`` is there the number of sequences.
         dtype: its element type. Also ``data_type=``.
         lod_level: how many levels of sequences the rows are grouped in; 0 where dense.
         kind: ``fs.SELECTED_ROWS`` for some rows of a table of this shape, fed as `foreshape.SelectedRows`.
@@ -44,6 +44,9 @@ def data(
         raise SchemaError(f'data("{name}") takes one of shape, dims and input_size; seen {len(given)}')
     sizes: Sequence[Any] = [-1, given[0]] if isinstance(given[0], int) else given[0]
     packed, lod = dims_of(name, sizes, lod_level)
+    if lod is not None and packed[0] is lod.counts[0]:
+        raise ShapeError(f'data("{name}") is ragged: the first dim of its shape counts its rows, and batch is how many sequences these make; '
+                         f"name it otherwise, as in {['words', *sizes[1:]]}")  # fmt: skip
     of = kind_of(kind)
     if of not in (LOD_TENSOR, SELECTED_ROWS) or (of is SELECTED_ROWS and (lod is not None or not packed)):
         raise SchemaError(f'data("{name}") is LOD_TENSOR, or SELECTED_ROWS of at least one dim without sequences; seen {of.name}, {list(sizes)}')

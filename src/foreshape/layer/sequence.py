@@ -17,7 +17,7 @@ def sequence_pool(input: Variable, pool_type: str = "average", pad_value: float 
 
     Args:
         input: ragged rows, floating-point.
-        pool_type: "sum", "average", "sqrt" (the sum over the root of the length), "max", "min", "first" or "last".
+        pool_type: "sum", "average" or "mean", "sqrt" (the sum over the root of the length), "max", "min", "first" or "last".
         pad_value: what an empty sequence gives.
 
     Returns:
@@ -26,7 +26,8 @@ def sequence_pool(input: Variable, pool_type: str = "average", pad_value: float 
     Raises:
         SchemaError: another pool_type. TypeMismatchError: an input that is not ragged.
     """
-    out, _ = current_block().apply("sequence_pool", {"X": input}, {"pooltype": pool_type.upper(), "pad_value": pad_value})
+    kind = "AVERAGE" if pool_type.lower() == "mean" else pool_type.upper()
+    out, _ = current_block().apply("sequence_pool", {"X": input}, {"pooltype": kind, "pad_value": pad_value})
     return out
 
 
