@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from foreshape.ops.fields import Reject, Sample, Value
 from foreshape.ops.operator import Operator, all_operators
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.program import Block, Op, Program, Variable
-from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
 
 
 def operators() -> list[type[Operator]]:
@@ -84,13 +84,46 @@ def split(cls: type[Operator], arguments: Mapping[str, Any]) -> tuple[dict[str, 
     return slots, {k: v for k, v in arguments.items() if k not in slots}
 
 
+def placed(
+    cls: type[Operator], block: Block, slots: Mapping[str, Any], variable: Callable[[str, Any], Variable], of: DType = FP32
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The inputs of a sample: what can be fed by ``variable``, arrays and rank tables by the ops that make them (see `Case.made`)."""
+    inputs: dict[str, Any] = {}
+    made: dict[str, Any] = {}
+    operands = {o.name: o for o in cls.schema.operands}
+
+    def array_of(name: str, values: Sequence[Any]) -> Variable:
+        out = block.create_variable(name, Spec(LOD_TENSOR_ARRAY, of, None))
+        made[name] = [f"{name}.{k}" if v is not None else None for k, v in enumerate(values)]
+        for k, value in enumerate(values):
+            if value is not None:
+                at = block.apply("fill_constant", {}, {"shape": [1], "dtype": INT64.code, "value": float(k)}, f"{name}.at")
+                block.append_op("write_to_array", {"X": variable(f"{name}.{k}", value), "I": at}, {"Out": out})
+        return out
+
+    def table_of(name: str, value: Any) -> Variable:
+        made[name] = f"{name}.of"
+        ranked = variable(f"{name}.of", value)
+        block.append_op("lod_rank_table", {"X": ranked}, {"Out": name}, {"level": max(ranked.lod_level - 1, 0)})
+        return block.vars[name]
+
+    for slot, given in slots.items():
+        if given is None:
+            continue
+        if isinstance(given, (list, tuple)):
+            is_array = not operands[slot].many and LOD_TENSOR_ARRAY in operands[slot].kinds
+            inputs[slot] = array_of(slot, given) if is_array else [variable(f"{slot}.{k}", v) for k, v in enumerate(given)]
+        else:
+            inputs[slot] = table_of(slot, given) if LOD_RANK_TABLE in operands[slot].kinds else variable(slot, given)
+    return inputs, made
+
+
 def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, double: bool = False) -> Case:
     """A program whose inputs are the sample's tensors and whose only op is the operator's."""
     program = Program()
     block = program.global_block
     rng = np.random.RandomState(seed)
     slots, attrs = split(cls, arguments)
-    inputs: dict[str, Any] = {}
     feed: dict[str, Any] = {}
 
     def variable(name: str, value: Value) -> Variable:
@@ -103,32 +136,7 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
         feed[name] = LoDTensor(numbers, value.lengths) if value.lengths else numbers
         return block.create_variable(name, spec, need_check_feed=True)
 
-    made: dict[str, Any] = {}
-    operands = {o.name: o for o in cls.schema.operands}
-
-    def array_of(name: str, values: Sequence[Value | None]) -> Variable:
-        out = block.create_variable(name, Spec(LOD_TENSOR_ARRAY, FP64 if double else FP32, None))
-        made[name] = [f"{name}.{k}" if v is not None else None for k, v in enumerate(values)]
-        for k, value in enumerate(values):
-            if value is not None:
-                at = block.apply("fill_constant", {}, {"shape": [1], "dtype": INT64.code, "value": float(k)}, f"{name}.at")
-                block.append_op("write_to_array", {"X": variable(f"{name}.{k}", value), "I": at}, {"Out": out})
-        return out
-
-    def table_of(name: str, value: Value) -> Variable:
-        made[name] = f"{name}.of"
-        level = {"level": len(value.lengths) - 1}
-        block.append_op("lod_rank_table", {"X": variable(f"{name}.of", value)}, {"Out": name}, level)
-        return block.vars[name]
-
-    for slot, given in slots.items():
-        if given is None:
-            continue
-        if isinstance(given, (list, tuple)):
-            is_array = not operands[slot].many and LOD_TENSOR_ARRAY in operands[slot].kinds
-            inputs[slot] = array_of(slot, given) if is_array else [variable(f"{slot}.{k}", v) for k, v in enumerate(given)]
-        else:
-            inputs[slot] = table_of(slot, given) if LOD_RANK_TABLE in operands[slot].kinds else variable(slot, given)
+    inputs, made = placed(cls, block, slots, variable, FP64 if double else FP32)
     outputs: dict[str, list[str]] = {}
     op = block.append_op(cls.type, inputs, outputs, _double_types(cls, attrs) if double else attrs)
     return Case(program, block, cls, inputs, feed, {s: list(n) for s, n in op.outputs.items()}, op, made)
@@ -154,4 +162,4 @@ def key_of(case: Case) -> tuple[Operator, Key]:
     return operator, tuple(key)
 
 
-__all__ = ["Case", "answer", "array", "build", "key_of", "operators", "rejected", "sampled", "split"]
+__all__ = ["Case", "answer", "array", "build", "key_of", "operators", "placed", "rejected", "sampled", "split"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import array, operators, split
+from harness import array, operators, placed, split
 from survival import checked_words
 
 import foreshape.wire  # noqa: F401  the codec
@@ -39,24 +39,22 @@ def raggedness(name: str, given: Value) -> Lod | None:
     return Lod(name, tuple(len(level) for level in given.lengths)) if given.lengths and given.dims else None
 
 
-def described(cls: type[Operator], arguments: Arguments) -> tuple[Program, Op] | None:
-    """A program of the op, or None where its description is refused in the right way."""
+def described(cls: type[Operator], arguments: Arguments, given_as: dict[str, Any] | None = None) -> tuple[Program, Op] | None:
+    """A program of the op, or None where its description is refused in the right way. ``given_as`` takes what each name was given as."""
     program = Program()
     block = program.global_block
     slots, attrs = split(cls, arguments)
 
     def variable(name: str, given: Any) -> Any:
+        if given_as is not None:
+            given_as[name] = given
         spec = given if isinstance(given, Spec) else Spec(LOD_TENSOR, given.dtype, tuple(given.dims), raggedness(name, given))
         if isinstance(given, Value) and given.data is not None and given.dtype.is_integer and 0 < np.size(given.data) <= 64:
             spec = spec.with_value([int(x) for x in np.reshape(given.data, -1)])
         return block.create_variable(name, spec, need_check_feed=True)
 
     try:
-        inputs = {
-            slot: [variable(f"{slot}.{k}", v) for k, v in enumerate(given)] if isinstance(given, (list, tuple)) else variable(slot, given)
-            for slot, given in slots.items()
-            if given is not None
-        }
+        inputs, _ = placed(cls, block, slots, variable)
         op = block.append_op(cls.type, inputs, None, attrs)
     except DescriptionError as error:
         checked_words(error)
@@ -69,7 +67,8 @@ def described(cls: type[Operator], arguments: Arguments) -> tuple[Program, Op] |
 
 def tried(cls: type[Operator], arguments: Arguments) -> None:
     """Describe; then print, save and, where everything is small, run: the results are as inferred or an error is named."""
-    made = described(cls, arguments)
+    given_as: dict[str, Any] = {}
+    made = described(cls, arguments, given_as)
     if made is None:
         return
     program, op = made
@@ -80,21 +79,19 @@ def tried(cls: type[Operator], arguments: Arguments) -> None:
         return
     if sum(math.prod(max(int(d), 1) for d in s.known_dims) for s in specs) > SMALL or not list(op.output_names()):
         return
-    run(program, op, cls, arguments)
+    run(program, op, given_as)
 
 
-def run(program: Program, op: Op, cls: type[Operator], arguments: Arguments) -> None:
+def run(program: Program, op: Op, given_as: dict[str, Any]) -> None:
     rng = np.random.RandomState(1)
     feed: dict[str, Any] = {}
-    slots, _ = split(cls, arguments)
-    for slot, given in slots.items():
-        for name, value in zip(op.inputs.get(slot, ()), given if isinstance(given, (list, tuple)) else [given], strict=False):
-            fits = value.data is None or np.size(value.data) == math.prod(value.dims)
-            feed[name] = array(value if fits else replace(value, data=None), rng)
-            if raggedness(name, value) is not None:
-                if sum(value.lengths[-1]) != value.dims[0]:
-                    return  # other rows than its sequences have: no such value is fed
-                feed[name] = LoDTensor(feed[name], value.lengths)
+    for name, value in given_as.items():
+        fits = value.data is None or np.size(value.data) == math.prod(value.dims)
+        feed[name] = array(value if fits else replace(value, data=None), rng)
+        if raggedness(name, value) is not None:
+            if sum(value.lengths[-1]) != value.dims[0]:
+                return  # other rows than its sequences have: no such value is fed
+            feed[name] = LoDTensor(feed[name], value.lengths)
     outputs = list(op.output_names())
     try:
         fetched = Executor().run(program, feed, outputs, Scope())
@@ -136,7 +133,7 @@ def test_a_dim_of_zero_in_every_place(cls: type[Operator]) -> None:
             for axis in range(len(value.dims)):
                 tried(cls, put(with_dims(value, (*value.dims[:axis], 0, *value.dims[axis + 1 :]))))
         everything = {
-            k: with_dims(v, (0,) * len(v.dims)) if isinstance(v, Value) else [with_dims(x, (0, *x.dims[1:])) for x in v] if isinstance(v, list) and v and isinstance(v[0], Value) else v
+            k: with_dims(v, (0,) * len(v.dims)) if isinstance(v, Value) else [x and with_dims(x, (0, *x.dims[1:])) for x in v] if isinstance(v, list) and v and isinstance(v[0], Value) else v
             for k, v in arguments.items()
         }  # fmt: skip
         tried(cls, everything)
