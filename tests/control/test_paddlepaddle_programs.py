@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import foreshape as fs
+from foreshape import layer
 
 CASES = sorted((Path(__file__).parent / "paddlepaddle").glob("*.pdmodel"))
 
@@ -107,3 +108,28 @@ def test_gradients_that_it_gets_wrong_are_torch_s(function: Any) -> None:
     for seen, want in zip(got, parameters, strict=True):
         assert want.grad is not None
         np.testing.assert_allclose(seen, want.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_written_here_has_what_paddlepaddle_looks_for() -> None:
+    """It was run there: attributes that no default stands for, and no variable in a block that would hide the one around it."""
+    main = fs.Program()
+    with fs.program_guard(main, fs.Program()):
+        x, flag = layer.data("x", shape=["batch", 3]), layer.data("flag", shape=[1], dtype="bool")
+        start = layer.fill_constant([1], "int64", 0)
+
+        def body(i: Any, h: Any) -> Any:
+            return i + 1, layer.tanh(layer.fc(h, 3, weight="w", bias=False))
+
+        _, h = layer.while_loop(lambda i, h: layer.less_than(i, layer.fill_constant([1], "int64", 3)), body, [start, x])
+        h = layer.cond(flag, lambda: layer.fc(h, 3, weight="v", bias=False), lambda: h * 2.0)
+        h, _ = layer.rnn(lambda h, m: (h + m, h + m), layer.reshape(h, [-1, 1, 3]), layer.fill_constant([5, 3], "fp32", 0.0))
+        fs.optimizer.SGD(0.1).minimize(layer.mean(h * h))
+    ops = {op.type: op for op in main.all_ops()}
+    loop, undone = ops["while"], ops["while_grad"]
+    assert undone.attrs["is_test"] is False and undone.attrs["original_output_grad"] == undone.inputs["Out@GRAD"]
+    assert loop.inputs["X"] == undone.inputs["X"] and loop.outputs["Out"] == undone.inputs["Out"], "by these it finds the two that belong together"
+    for branch in main.all_ops():
+        if branch.type == "conditional_block_grad":
+            inner = main.blocks[branch.sub_block_indices()[0]]
+            assert not set(branch.inputs["Out@GRAD"]) & inner.vars.keys()
+    assert {"inputs@GRAD", "initial_states@GRAD"} <= ops["recurrent_grad"].outputs.keys()

@@ -48,7 +48,7 @@ def with_numbers(fed: Any, numbers: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("cls", operators(), ids=lambda c: c.type)
 def test_every_operator_has_samples_and_words(cls: type[Operator]) -> None:
-    assert cls.samples, f"{cls.type} has no samples"
+    assert cls.samples or cls.region, f"{cls.type} has no samples"  # what runs a block needs one: see tests/control
     assert (cls.__doc__ or "").strip(), f"{cls.type} has no docstring"
 
 

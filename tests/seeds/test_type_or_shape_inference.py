@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 import foreshape as fs
@@ -85,3 +86,46 @@ def test_the_element_types_of_the_document(name):
     x = layer.data("x", dims=3, dtype=getattr(fs, name))
     loaded = fs.load_program(fs.default_main_program().to_bytes())
     assert x.dtype.name == loaded.var("x").dtype.name == name.lower()
+
+
+def test_the_recurrent_example_completed():
+    """The document ends with ``a = Var(); b = Var(); c = layer.rnn(step_net={``: here ``a`` has the steps and ``b`` is the first memory."""
+    Var = layer.data
+    a = Var("a", shape=["batch", 7, 4])
+    b = Var("b", shape=["batch", 3])
+    c, last = layer.rnn(
+          step_net={
+              "inputs": a,
+              "memories": b,
+              "step": lambda x, h: (h, layer.fc(x, 3, weight="w", bias="b_w") + layer.fc(h, 3, weight="u", bias=False)),
+          })
+    assert c.shape == [UNK, 7, 3] and str(c.shape[0]) == "batch"
+    assert last.shape == [UNK, 3]
+    run = next(op for op in c.block.ops if op.type == "recurrent")
+    block = c.block.program.blocks[run.sub_block_indices()[0]]
+    assert block.vars[run.inputs["inputs"][0]].packed_shape == [UNK, 4], "in the block it is what it is at one step"
+
+    executor, scope = fs.Executor(seed=1), fs.Scope()
+    executor.run(fs.default_startup_program(), scope=scope)
+    rng = np.random.RandomState(0)
+    fed = {"a": rng.randn(5, 7, 4).astype("float32"), "b": rng.randn(5, 3).astype("float32")}
+    w, b_w, u = (scope.get(n) for n in ("w", "b_w", "u"))
+    h, steps = fed["b"], []
+    for t in range(7):
+        steps.append(h)
+        h = fed["a"][:, t] @ w + b_w + h @ u
+    outs = executor.run(fs.default_main_program(), fed, [c, last], scope)
+    np.testing.assert_allclose(outs[0], np.stack(steps, 1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outs[1], h, rtol=1e-4, atol=1e-5)
+
+
+def test_the_recurrent_example_with_variables_of_ones_own():
+    """With `Variable` for ``Var``; ragged input: the sequences end one by one."""
+    a = fs.Variable("a", shape=[6, 5, 4], data_type=fs.FP32)
+    b = fs.Variable("b", shape=[5, 4], data_type=fs.FP32)
+    c, last = layer.rnn(step_net={"step": lambda x, h: (x * h, x + h), "inputs": a, "memories": b}, time_major=True)
+    assert c.shape == [6, 5, 4] and last.shape == [5, 4]
+    paragraph = layer.data("paragraph", lod_level=1, input_size=4)
+    start = layer.data("start", shape=[UNK, 4])
+    c, last = layer.rnn(step_net={"step": lambda x, h: (x * h, x + h), "inputs": paragraph, "memories": start})
+    assert c.lod_level == 1 and c.shape == [UNK, UNK, 4] and last.shape == [UNK, 4]

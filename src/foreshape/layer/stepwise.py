@@ -26,7 +26,7 @@ def _list(given: Any, what: str) -> list[Variable]:
 
 @tells_line
 def rnn(
-    step_net: Step | Mapping[str, Any], inputs: Variable | Sequence[Variable], memories: Variable | Sequence[Variable] = (),
+    step_net: Step | Mapping[str, Any], inputs: Variable | Sequence[Variable] = (), memories: Variable | Sequence[Variable] = (),
     static_inputs: Variable | Sequence[Variable] = (), *, time_major: bool = False, reverse: bool = False,
 ) -> Any:  # fmt: skip
     """Run ``step_net`` once for every time step; it is traced once, into a block of the program.
