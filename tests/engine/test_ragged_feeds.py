@@ -75,6 +75,15 @@ def test_the_number_of_rows_is_not_that_of_sequences() -> None:
         fed(SEQUENCES, shape=("batch", 3))
 
 
+def test_a_layer_that_cannot_be_made_of_ids_says_what_they_are_and_where() -> None:
+    with fs.program_guard(fs.Program(), fs.Program()):
+        ids = layer.data("ids", shape=["words"], dtype="int64", lod_level=1)
+        with pytest.raises(fs.ShapeError, match=r"fc\(ids\): the input must be .* it is i64\[words \| batch\]\n    at layer.fc\(ids, 3\)"):
+            layer.fc(ids, 3)
+        with pytest.raises(fs.ShapeError, match=r"sequence_conv\(ids\): .* it is i64\[words \| batch\]\n    at layer.sequence_conv\(ids, 3\)"):
+            layer.sequence_conv(ids, 3)
+
+
 def test_a_mean_is_an_average() -> None:
     program = fs.Program()
     with fs.program_guard(program, fs.Program()):

@@ -95,6 +95,8 @@ def fc(
     for x in (input,) if isinstance(input, Variable) else tuple(input):
         spec = x.spec
         dims = spec.known_dims
+        if len(dims) < 2:
+            raise ShapeError(f"fc({x.name}): the input must be [..., features], of at least 2 dims; it is {spec.text()}")
         flat = len(dims) - 1 if num_flatten_dims is None else num_flatten_dims
         if not 1 <= flat < len(dims):
             raise ShapeError(f"fc({x.name}): num_flatten_dims must be in [1, {len(dims)}), since the input is {spec.text()}; seen {flat}")

@@ -8,6 +8,7 @@ from typing import Any
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.parameter import create_parameter
+from foreshape.program.call_site import tells_line
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable
 
@@ -46,6 +47,7 @@ def sequence_softmax(input: Variable) -> Variable:
     return current_block().apply("sequence_softmax", {"X": input})
 
 
+@tells_line
 def sequence_conv(
     input: Variable, num_filters: int, filter_size: int = 3, padding_start: int | None = None, activation: Activation = None, *,
     trainable_padding: bool = False, weight: Any = None, bias: Any = None, padding: Any = None, name: str | None = None,
