@@ -412,6 +412,30 @@ def test_a_loop_may_keep_its_state_in_an_array() -> None:
                 same(gradient, gradients[name])
 
 
+def test_what_a_round_joins_is_what_the_array_held_then() -> None:
+    def describe() -> fs.Variable:
+        x, total = wanted("x", ["batch", 3]), layer.fill_constant([], "fp32", 0.0)
+        array = layer.create_array("float32")
+
+        def step(i: fs.Variable, total: fs.Variable) -> fs.Variable:
+            layer.array_write(x * layer.cast(i + 1, "float32"), i, array)
+            joined, _ = layer.tensor_array_to_tensor(array)
+            return total + layer.reduce_sum(joined * joined)
+
+        (total,) = rounds(number(3), step, total)
+        loss = layer.mean(total)
+        append_backward(loss, [x])
+        return loss
+
+    program, loss = program_of(describe)
+    feed = {"x": np.random.RandomState(1).randn(4, 3).astype("float32")}
+    want, gradients = in_torch(feed, lambda x: sum(((k + 1) * x).square().sum() * (3 - k) for k in range(3)))
+    for one in read_back(program):
+        got = run(one, feed, [loss, "x@GRAD"])
+        same(got[0], want)
+        same(got[1], gradients["x"])
+
+
 def test_loops_and_branches_within_loops_write_to_one_array() -> None:
     def describe() -> Any:
         x, w = wanted("x", ["batch", 3]), wanted("u", [3, 3])

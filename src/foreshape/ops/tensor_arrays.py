@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
     INDEX,
@@ -31,7 +31,7 @@ from foreshape.ops import (
     torch,
     unknown_size,
 )
-from foreshape.ops.array_rules import ARRAY, array_of, differs, element_of, known_array, one_position
+from foreshape.ops.array_rules import ARRAY, EACH, array_of, differs, element_of, known_array, one_position
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.spec import INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 
@@ -249,7 +249,9 @@ class TensorArrayToTensor(Operator):
         x = slots.input("X")
         if slots.needs(x[0]) and slots.output("Out")[0] in slots.available:
             attrs = {"axis": self.axis, "use_stack": self.use_stack}
-            slots.add("tensor_array_to_tensor_grad", {"X": x, "Out@GRAD": slots.grad_of_output("Out")}, {"X@GRAD": x}, attrs)
+            sizes = slots.output("OutIndex") or [slots.op.block.name_result(slots.op, "OutIndex")[0]]
+            # the sizes, and not X, which may have grown since
+            slots.add("tensor_array_to_tensor_grad", {"OutIndex": sizes, "Out@GRAD": slots.grad_of_output("Out")}, {"X@GRAD": x}, attrs)
 
     samples = [
         sample(X=[f32(2, 3), f32(4, 3)]),
@@ -270,7 +272,8 @@ class TensorArrayToTensorGrad(Operator):
     """X@GRAD, an array: to each element its part of Out@GRAD is added, in place."""
 
     type = "tensor_array_to_tensor_grad"
-    X = operand(kinds=ARRAY, doc="an array")
+    X = operand(kinds=ARRAY, optional=True, doc="the array, where OutIndex is not given, as in PaddlePaddle's files")
+    OutIndex = operand((INT32,), optional=True, doc="the size of each element along axis")
     Out_GRAD = operand(FLOATING, name="Out@GRAD", doc="as Out")
     X_GRAD = result(name="X@GRAD", doc="an array")
     axis = attribute(AttrType.INT, 0)
@@ -281,16 +284,31 @@ class TensorArrayToTensorGrad(Operator):
     def infer_var_type(self, *specs: Spec) -> Kind:
         return LOD_TENSOR_ARRAY
 
-    def infer_shape(self, *specs: Spec) -> Spec:
-        rank = len(known_array(specs[0], "X")) + self.use_stack
-        axis_of(self.axis, rank, X=None)
-        require(specs[1].rank == rank, f"Out@GRAD must have {rank} dims, not {specs[1].rank}", **_d_out(None))
-        return specs[0].like()
+    def infer_shape(self, *specs: Spec | None) -> Spec:
+        X, sizes, d_out = specs
+        assert d_out is not None
+        if X is not None:
+            rank = len(known_array(X, "X")) + self.use_stack
+            require(d_out.rank == rank, f"Out@GRAD must have {rank} dims, not {d_out.rank}", **_d_out(None))
+        axis = axis_of(self.axis, d_out.rank, **_d_out(None))
+        if X is not None:
+            return X.like()
+        if sizes is None:
+            fail("OutIndex or X must be given", SchemaError)
+        dims = list(d_out.known_dims)
+        if self.use_stack:
+            del dims[axis]
+        else:
+            dims[axis] = unknown_size(f"{EACH}{axis}")
+        return Spec(LOD_TENSOR_ARRAY, d_out.dtype, tuple(dims))
 
     def kernel(self, *given: Any, before: list[TensorArray | None]) -> TensorArray:
-        X, d_out = given
+        X, sizes, d_out = given
         out = before[0] if before[0] is not None else TensorArray()
-        parts = d_out.unbind(self.axis) if self.use_stack else d_out.split([x.shape[self.axis] for x in X.whole()], self.axis)
+        if self.use_stack:
+            parts = d_out.unbind(self.axis)
+        else:
+            parts = d_out.split([int(n) for n in sizes] if sizes is not None else [x.shape[self.axis] for x in X.whole()], self.axis)
         for at, part in enumerate(parts):
             out.add(at, part)
         return out
@@ -298,6 +316,8 @@ class TensorArrayToTensorGrad(Operator):
     samples = [
         sample(X=[f32(2, 3), f32(4, 3)], **_d_out(f32(6, 3))),
         sample(X=[f32(2, 3), f32(2, 3)], axis=1, use_stack=True, **_d_out(f32(2, 2, 3))),
+        sample(OutIndex=i32(2, data=[2, 4]), **_d_out(f32(6, 3))),
+        sample(OutIndex=i32(2), axis=1, use_stack=True, **_d_out(f32(3, 2, 5))),
     ]
     rejects = [
         reject(X=[f32(2, 3)], says="Out@GRAD must have 2 dims", **_d_out(f32(2))),
