@@ -41,10 +41,11 @@ def texts(files, most):
     """Up to so many different texts of 1 to 6 lines, from anywhere in the files."""
     found = set()
     for lines in map(str.splitlines, files):
-        while lines:
+        at = 0
+        while at < len(lines):
             size = random.randint(1, 6)
-            found.add(tuple(lines[:size]))
-            lines = lines[size:]
+            found.add(tuple(lines[at : at + size]))
+            at += size
     found = sorted(text for text in found if sum(map(len, text)) >= 20)
     return random.sample(found, min(most, len(found)))
 
@@ -71,13 +72,13 @@ names = list(sources)
 if few := [name for name in names if len(sources[name]) < 20]:
     sys.exit(f"this Python has hardly any files in {', '.join(few)}; pip install '.[train]' installs numpy, scikit-learn and torch with theirs")
 
-# Every fourth file is held out, and of it what no other file has.
+# Every fourth file is held out; of it are kept the texts that are not read elsewhere.
 train, test = [], []
 for language, found in enumerate(sources.values()):
     random.shuffle(found)
-    known = texts([file for i, file in enumerate(found) if i % 4], 4000)
-    train += [(text, language) for text in known]
-    test += [(text, language) for text in texts(found[::4], 500) if text not in set(known)]
+    read = texts([file for i, file in enumerate(found) if i % 4], 4000)
+    train += [(text, language) for text in read]
+    test += [(text, language) for text in texts(found[::4], 500) if text not in read]
 print(f"{len(train)} texts to train on, {len(test)} texts of other files to test with")
 
 # The description: rows are words, sequences are lines, and sequences of lines are texts.
