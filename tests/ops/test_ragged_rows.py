@@ -28,6 +28,7 @@ MOVED = {
     "flip": "along axis 0 it moves rows from one sequence to another",
     "roll": "along axis 0 it moves rows from one sequence to another",
     "lod_reset": "it is there to group the rows otherwise",
+    "coalesce_tensor": "it lays the elements of all its operands one after the other",
     "get_tensor_from_selected_rows": "it takes sparse rows, which have no sequences",
     "decay_selected_rows": "dim 0 is a parameter's",
     "cross_entropy_grad2": "XShape says whose sequences the rows are, as it says the dims",

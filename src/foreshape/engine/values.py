@@ -87,6 +87,16 @@ class LoDTensor:
         return out
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The packed shape, ``(rows, *row)``."""
+        return self.data.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The element type of the rows."""
+        return self.data.dtype
+
+    @property
     def sequence_lengths(self) -> list[list[int]]:
         """For each level the lengths of its sequences."""
         return [level.tolist() for level in self._lengths]

@@ -12,12 +12,14 @@ from foreshape.layer.initializer import Constant, Uniform
 from foreshape.layer.manipulation import transpose
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.ops.recurrent_net import GATES
+from foreshape.program.call_site import tells_line
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable
 
 _ZERO = ParamAttr(initializer=Constant(0.0), trainable=False)
 
 
+@tells_line
 def lstm(
     input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Sequence[Variable] | None = None,
     sequence_length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
@@ -52,6 +54,7 @@ def lstm(
     return out, (states[0], states[1])
 
 
+@tells_line
 def gru(
     input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Variable | None = None,
     sequence_length: Variable | None = None, dropout: float = 0.0, *, time_major: bool = False, is_test: bool = False, seed: int = 0,
@@ -70,6 +73,7 @@ def gru(
     return out, states[0]
 
 
+@tells_line
 def simple_rnn(
     input: Variable, hidden_size: int, num_layers: int = 1, bidirectional: bool = False, initial_states: Variable | None = None,
     sequence_length: Variable | None = None, dropout: float = 0.0, activation: str = "tanh", *, time_major: bool = False, is_test: bool = False,

@@ -120,6 +120,7 @@ def ctc_greedy_decoder(input: Variable, blank: int, input_length: Variable | Non
     return block.apply("ctc_align", {"Input": best, "InputLength": input_length}, attrs | {"padding_value": padding_value}, prefix)
 
 
+@tells_line
 def edit_distance(
     input: Variable, label: Variable, normalized: bool = True, ignored_tokens: Sequence[int] | None = None, input_length: Variable | None = None,
     label_length: Variable | None = None,

@@ -7,11 +7,13 @@ from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter
+from foreshape.program.call_site import tells_line
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import dtype as dtype_of
 
 
+@tells_line
 def embedding(
     ids: Variable, size: Sequence[int], is_sparse: bool = False, padding_idx: int | None = None, *, weight: Any = None, dtype: Any = "fp32",
     name: str | None = None,
@@ -34,6 +36,7 @@ def embedding(
     return _lookup("lookup_table_v2", ids, size, is_sparse, padding_idx, weight, dtype, name, "embedding")
 
 
+@tells_line
 def embedding_bag(
     ids: Variable, size: Sequence[int], mode: str = "sum", padding_idx: int | None = None, is_sparse: bool = True, *, weight: Any = None,
     dtype: Any = "fp32", name: str | None = None,

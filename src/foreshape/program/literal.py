@@ -45,16 +45,21 @@ def float_text(value: float, single: bool = True) -> str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if single:
-        try:
-            held = _FLOAT32.pack(value)
-            if _FLOAT32.unpack(held)[0] == value:
-                for digits in range(1, 10):
-                    short = f"{value:.{digits}g}"
-                    if _FLOAT32.pack(float(short)) == held:
-                        return repr(float(short))
-        except OverflowError:
-            pass
+        held = _single(value)
+        if held is not None and _FLOAT32.unpack(held)[0] == value:
+            for digits in range(1, 10):
+                short = float(f"{value:.{digits}g}")
+                if _single(short) == held:
+                    return repr(short)
     return repr(float(value))
+
+
+def _single(value: float) -> bytes | None:
+    """The number in single precision; None where that has no number so large, as one rounded up may be."""
+    try:
+        return _FLOAT32.pack(value)
+    except OverflowError:
+        return None
 
 
 def attribute_text(type: AttrType, value: Any) -> str:
