@@ -12,7 +12,7 @@ from foreshape.errors import SchemaError
 from foreshape.ops.operator import get
 from foreshape.program import Block, Op
 from foreshape.program.op import EMPTY, Slots
-from foreshape.program.regions import carried_names, names_in, sub_block, written_before
+from foreshape.program.regions import carried_names, names_in, setting, sub_block, written_before
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 
@@ -125,7 +125,7 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: 
         attrs["original_output_grad"] = list(takes["Out@GRAD"])
     else:
         takes["Cond"] = names_in(op, "Cond")
-        attrs["is_scalar_condition"] = op.attrs["is_scalar_condition"]
+        attrs["is_scalar_condition"] = setting(op, "is_scalar_condition")
     grads.update(n for n in nodes if n != EMPTY)
     return [*out, Step(op, get(f"{op.type}_grad").describe(attrs), takes, {slot + GRAD: nodes})]
 
@@ -143,7 +143,7 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
 
     op, forward = visit.op, sub_block(visit.op)
     sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
-    previous, new = list(op.attrs["ex_states"]), list(op.attrs["states"])
+    previous, new = list(setting(op, "ex_states")), list(setting(op, "states"))
     needed = {n for n in op.all_reads() if visit.read(n) in path.needed}
     start = {n for n in needed if n not in initial or n in sequences}
     start |= {ex for ex, first in zip(previous, initial, strict=True) if first in needed}
@@ -170,7 +170,7 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
     takes: Slots = {"inputs": sequences, "initial_states": initial, "parameters": tuple(parameters), "outputs": outputs}
     takes["outputs@GRAD"] = tuple([n + GRAD for n in outputs if visit.wrote(n) in grads])
     takes["step_scopes"] = op.outputs.get("step_scopes") or op.block.name_result(op, "step_scopes")
-    attrs = {n: op.attrs[n] for n in ("has_states", "ex_states", "states", "reverse", "is_train")} | {"sub_block": block.idx}
+    attrs = {n: setting(op, n) for n in ("has_states", "ex_states", "states", "reverse", "is_train")} | {"sub_block": block.idx}
     grads.update(n for names in gives.values() for n in names if n != EMPTY)
     return [Step(op, get("recurrent_grad").describe(attrs), {s: n for s, n in takes.items() if n}, gives)]
 

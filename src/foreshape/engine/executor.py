@@ -24,7 +24,7 @@ from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op, Program, Variable, default_main_program
-from foreshape.spec import LOD_TENSOR
+from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 
 if TYPE_CHECKING:
     pass
@@ -199,6 +199,8 @@ class Executor:
 def _fetcher(of: Value) -> Callable[[Any], Any]:
     """How one fetched value is handed out: copied where it shares memory with what lives on."""
     shared = _is_shared(of)
+    if of.variable is not None and of.variable.kind is STEP_SCOPES:
+        raise ExecutionError(f"{of.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
 
     def other(value: Any) -> Any:
         if isinstance(value, Rows):

@@ -15,6 +15,7 @@ from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Block, Op, Variable
 from foreshape.program.op import EMPTY
+from foreshape.program.regions import joined_sources
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 
@@ -123,8 +124,12 @@ class Lowering:
             return
         value.source = lod.source
         levels = len(lod.counts)
-        found = [v.lod for v in arguments if v.lod is not None and v.source == lod.source]
-        if lod.source in self.sources:
+        if lod.source in joined_sources(value.name):  # a name whose sequences change as it is written: those of what it gets now
+            found = [v.lod for v in arguments if v.lod is not None and v.lod.levels == levels][:1]
+            self.sources.update((lod.source, v) for v in found)
+        else:
+            found = [v.lod for v in arguments if v.lod is not None and v.source == lod.source]
+        if not found and lod.source in self.sources:
             found.append(self.sources[lod.source])
         if not found:
             return

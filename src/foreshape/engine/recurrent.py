@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foreshape.engine.instruction import Argument, Instruction, Value
-from foreshape.engine.regions import Region, added, call_order, given_gradients, keeps_rounds, offsets_of, outside, saved_names, scopes_value, zeros
+from foreshape.engine.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, offsets_of, outside, saved_names, scopes_value, zeros
 from foreshape.errors import ExecutionError
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, names_in, sub_block
+from foreshape.program.regions import GRAD, names_in, setting, sub_block
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +102,7 @@ def _times(first: Tensor, where: Offsets | None, reverse: bool) -> _Dense | _Rag
 
 def _lower_recurrent(low: Lowering, op: Op) -> None:
     sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
-    previous, new, reverse = list(op.attrs["ex_states"]), list(op.attrs["states"]), bool(op.attrs["reverse"])
+    previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     entries = list(dict.fromkeys([*sequences, *previous]))
     keeps = keeps_rounds(low, op, "step_scopes")
     region = Region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse)
@@ -162,7 +162,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     block = sub_block(op)
     forward = op.block.program.blocks[block.forward_idx]
     sequences, initial = names_in(op, "inputs"), names_in(op, "initial_states")
-    previous, new, reverse = list(op.attrs["ex_states"]), list(op.attrs["states"]), bool(op.attrs["reverse"])
+    previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     out_grads = given_gradients(op, "outputs")
     states = [at for at, n in enumerate(new) if n + GRAD in block.vars]
     entry_names = list(dict.fromkeys([*(new[at] for at in states), *(n for n, _ in out_grads if n + GRAD in block.vars)]))
@@ -173,6 +173,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     wanted_first = [(at, g) for at, g in enumerate(op.outputs.get("initial_states@GRAD", ())) if g != EMPTY]
     results = [*(previous[at] + GRAD for at in states), *(n + GRAD for n, _ in wanted_inputs), *(n + GRAD for n, _ in wanted_parameters)]
     region = Region(block, [*(n + GRAD for n in entry_names), *saved], results, (), low.fuse)
+    by_rows = [is_rows(low, g) for _, g in wanted_parameters]
     captured = outside(low, region)
     order = call_order(region)
     kept_name = op.input("step_scopes")
@@ -206,7 +207,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
         firsts = [zeros(first[at]) if by_state.get(at) is None else times.finish(by_state[at]) for at, _ in wanted_first]
         by_input = dict(zip((n for n, _ in wanted_inputs), parts, strict=True))
         wholes = [times.whole(by_input[n]) if rounds else zeros(sequence[sequences.index(n)]) for n, _ in wanted_inputs]
-        return [*wholes, *firsts, *(zeros(p) if g is None else g for g, p in zip(totals, parameters, strict=True))], None
+        return [*wholes, *firsts, *(zeros(p, r) if g is None else g for g, p, r in zip(totals, parameters, by_rows, strict=True))], None
 
     given: list[Value | None] = [low.read(n) for n in sequences]
     begin: list[Value | None] = [low.read(n) for n in initial]

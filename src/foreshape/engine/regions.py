@@ -13,8 +13,8 @@ from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Block, Op
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, carried_names, names_in, sub_block
-from foreshape.spec import LOD_TENSOR_ARRAY
+from foreshape.program.regions import GRAD, carried_names, names_in, setting, sub_block
+from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -237,6 +237,8 @@ def _run_backward(
     kept = low.read(scopes)
     captured = outside(low, region)
     like = [low.read(n) for n in sums]
+    grads = dict(wanted)
+    by_rows = [is_rows(low, grads[n]) for n in sums]
     order = call_order(region)
     count = len(state_names)
 
@@ -248,11 +250,10 @@ def _run_backward(
             values = results[:count]
             for at, given in enumerate(results[count:]):
                 totals[at], fresh[at] = added(totals[at], given, fresh[at])
-        return [*values, *(zeros(o) if t is None else t for t, o in zip(totals, likes, strict=True))], None
+        return [*values, *(zeros(o, r) if t is None else t for t, o, r in zip(totals, likes, by_rows, strict=True))], None
 
     made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [])
     names = [*state_names, *sums]
-    grads = dict(wanted)
     results: list[Value | None] = []
     for name in names:
         if name not in grads:
@@ -278,9 +279,20 @@ def added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
     return (total.add_(given), True) if fresh else (total + given, True)
 
 
-def zeros(like: Any) -> Any:
+def is_rows(low: Lowering, gradient: str) -> bool:
+    """Whether a gradient is described as sparse rows."""
+    found = low.block.find(gradient)
+    return found is not None and found.kind is SELECTED_ROWS
+
+
+def zeros(like: Any, rows: bool = False) -> Any:
+    """Nothing as a gradient: with ``rows`` no rows of it."""
     if isinstance(like, TensorArray):
         return TensorArray()
+    if isinstance(like, Rows):
+        return Rows(like.rows[:0], like.values[:0], like.height)
+    if rows:
+        return Rows(torch.zeros(0, dtype=torch.int64, device=like.device), like.new_zeros((0, *like.shape[1:])), like.shape[0])
     return torch.zeros_like(like)
 
 
@@ -298,7 +310,7 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
     state = _initial(low, op, region, names)
     captured = outside(low, region)
     order = call_order(region)
-    scalar = bool(op.attrs.get("is_scalar_condition"))
+    scalar = bool(setting(op, "is_scalar_condition"))
 
     def kernel(conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         if not _holds(conditions, scalar):

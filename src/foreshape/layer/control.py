@@ -37,6 +37,12 @@ def _truth(of: Any, what: str) -> Variable:
     return of
 
 
+def _function(given: Any, what: str) -> Any:
+    if not callable(given):
+        raise SchemaError(f"{what} must be a function; seen {given!r}")
+    return given
+
+
 def _reads(block: Block) -> list[str]:
     return sorted(n for n in block.outer_names()[0] if block.find(n) is not None)
 
@@ -61,11 +67,13 @@ def while_loop(
     Raises:
         SchemaError, TypeMismatchError, ShapeError: what the two give is not that.
     """
+    _function(cond, "cond")
+    _function(body, "body")
     given = _variables(loop_vars, "loop_vars")
     if not given:
         raise SchemaError("a loop needs at least one variable that changes from round to round")
-    if max_iterations is not None and max_iterations < 0:
-        raise SchemaError(f"max_iterations must be at least 0; seen {max_iterations}")
+    if max_iterations is not None and (isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SchemaError(f"max_iterations must be a whole number, at least 0; seen {max_iterations!r}")
     outer = current_block()
     state = [v if v.kind is LOD_TENSOR_ARRAY else _without_value(assign(v)) for v in given]
     counter = _without_value(fill_constant([1], "int64", 0)) if max_iterations is not None else None
@@ -134,6 +142,8 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
         SchemaError, TypeMismatchError, ShapeError: the branches do not fit each other.
     """
     _truth(pred, "pred")
+    for function, name in ((true_fn, "true_fn"), (false_fn, "false_fn")):
+        _function(function or len, name)
     outer = current_block()
     true_out, true_form = _branch(pred, true_fn, outer)
     otherwise = logical_not(pred)
@@ -163,12 +173,22 @@ def _branch(pred: Variable, function: Branch | None, outer: Block) -> tuple[list
     return results, form
 
 
+def _pairs(given: Any, what: str) -> list[tuple[Any, Branch]]:
+    if not isinstance(given, Sequence) or any(not isinstance(p, tuple) or len(p) != 2 for p in given):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        raise SchemaError(f"{what} must be a list of pairs; seen {given!r}")
+    return list(given)  # pyright: ignore[reportUnknownArgumentType]
+
+
 @tells_line
 def case(pred_fn_pairs: Sequence[tuple[Variable, Branch]], default: Branch | None = None) -> Any:
     """What the function of the first condition that holds gives; where none holds, ``default()`` (the last pair's, if left out)."""
-    pairs = list(pred_fn_pairs)
+    pairs = _pairs(pred_fn_pairs, "pred_fn_pairs")
     if not pairs:
         raise SchemaError("case needs at least one pair of a condition and a function")
+    for _, function in pairs:
+        _function(function, "the function of a pair")
+    if default is not None:
+        _function(default, "default")
     if default is None:
         *pairs, (_, default) = pairs
     if not pairs:
@@ -189,8 +209,17 @@ def switch_case(branch_index: Variable, branch_fns: Mapping[int, Branch] | Seque
     pairs: list[tuple[int, Branch]]
     if isinstance(branch_fns, Mapping):
         pairs = list(branch_fns.items())
+    elif isinstance(branch_fns, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        pairs = _pairs([f if isinstance(f, tuple) else (at, f) for at, f in enumerate(branch_fns)], "branch_fns")
     else:
-        pairs = [f if isinstance(f, tuple) else (at, f) for at, f in enumerate(branch_fns)]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        raise SchemaError(f"branch_fns must be functions, in a list or by their numbers; seen {branch_fns!r}")
+    for number, function in pairs:
+        _function(function, f"the branch of {number!r}")
+        if isinstance(number, bool) or not isinstance(number, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SchemaError(f"a branch is chosen by a whole number; seen {number!r}")
+    if not pairs and default is None:
+        raise SchemaError("switch_case needs at least one branch")
+    _variables(branch_index, "branch_index")
     numbers = [n for n, _ in pairs]
     if len(set(numbers)) != len(numbers):
         raise SchemaError(f"each branch has a number of its own; seen {numbers}")

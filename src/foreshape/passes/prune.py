@@ -86,17 +86,21 @@ def _needed(block: Block, wanted: Sequence[str], fed: Sequence[str]) -> tuple[li
     """The ops that the wanted names depend on, in order, and the names that are read before any op writes them."""
     available = set(fed)
     needed = set(wanted) - available
+    perhaps: set[str] = set()
+    """What a block writes if it runs."""
     kept: list[Op] = []
     for op in reversed(block.ops):
         reads, writes = op.all_reads(), op.all_writes()
         if not writes & needed:
             continue
         kept.append(op)
-        if not op.sub_block_indices():  # a block may run not at all, so that what was there before is still needed
+        if op.sub_block_indices():  # it may run not at all, so that what was there before is still needed, if anything was
+            perhaps |= writes
+        else:
             needed -= writes
         needed |= reads - available
     kept.reverse()
-    return kept, needed
+    return kept, {n for n in needed if n not in perhaps or ((v := block.find(n)) is not None and v.need_check_feed)}
 
 
 def _check_inputs(block: Block, inputs: set[str], wanted: Sequence[str]) -> None:

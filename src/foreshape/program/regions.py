@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from foreshape.dims import Size, equal, product, substitute, symbol
 from foreshape.errors import DescriptionError, SchemaError, ShapeError, TypeMismatchError
@@ -32,6 +33,11 @@ def names_in(op: Op, slot: str) -> tuple[str, ...]:
     """The names in an input or output slot, `EMPTY` ones included."""
     found = op.inputs.get(slot)
     return found if found is not None else op.outputs.get(slot, ())
+
+
+def setting(op: Op, name: str) -> Any:
+    """The value of an attribute, its default where a file does not say it."""
+    return getattr(op.operator, name)
 
 
 def carried_names(op: Op) -> list[str]:
@@ -162,6 +168,11 @@ def _check_condition(op: Op, condition: Variable, slot: str) -> None:
         raise _error(op, f"{slot} must hold one truth value", slot=slot)
 
 
+def joined_sources(name: str) -> tuple[str, str]:
+    """What the sequences of a variable are called where those that a block gives it are not those that it had."""
+    return f"{name}.loop", f"{name}.either"
+
+
 def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
     """What is known of a variable that has either spec: sizes in which they differ become a symbol of its own.
 
@@ -211,7 +222,7 @@ def _writer_site(op: Op, name: str) -> str:
 
 def _infer_conditional(op: Op) -> dict[str, Spec]:
     for name in names_in(op, "Cond"):
-        if op.attrs.get("is_scalar_condition"):
+        if setting(op, "is_scalar_condition"):
             _check_condition(op, op.block.var(name), "Cond")
     carried = _variables(op, carried_names(op))
     entries = {v.name: v.spec.like() for v in carried if written_before(op, v.name)}
@@ -234,7 +245,7 @@ def _infer_recurrent(op: Op) -> dict[str, Spec]:
     block = sub_block(op)
     sequences = [op.block.var(n) for n in names_in(op, "inputs")]
     initial = [op.block.var(n) for n in names_in(op, "initial_states")]
-    previous, new = op.attrs["ex_states"], op.attrs["states"]
+    previous, new = setting(op, "ex_states"), setting(op, "states")
     if not sequences:
         raise _error(op, "a recurrence needs an input with time steps", SchemaError)
     if not len(initial) == len(previous) == len(new):
