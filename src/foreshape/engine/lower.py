@@ -14,34 +14,10 @@ from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Block, Op, Variable
+from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
 from foreshape.program.regions import joined_sources
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
-
-
-def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
-    """The ops that the fetches and the persistable updates depend on, in order."""
-    needed = set(fetches)
-    kept: list[Op] = []
-    find = block.find
-    for op in reversed(block.ops):
-        if op.type in ("feed", "fetch"):
-            continue
-        reads, writes = op.all_reads(), op.all_writes()
-        keep = any(n in needed for n in writes)
-        if not keep:
-            operator = op.operator
-            keep = operator is not None and operator.side_effects
-            for name in writes:
-                variable = find(name)
-                keep = keep or (variable is not None and variable.persistable)
-        if keep:
-            kept.append(op)
-            if not op.sub_block_indices():  # a block may run not at all, so that what was there before is still needed
-                needed.difference_update(n for n in writes if n not in reads)
-            needed |= reads
-    kept.reverse()
-    return kept
 
 
 class Lowering:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foreshape.engine.instruction import Argument, Instruction, Value
-from foreshape.engine.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, offsets_of, outside, saved_names, scopes_value, zeros
+from foreshape.engine.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, offsets_of, outside, scopes_value, zeros
 from foreshape.errors import ExecutionError
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, names_in, setting, sub_block
+from foreshape.program.regions import GRAD, names_in, saved_names, setting, sub_block
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Block, Op
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, carried_names, names_in, setting, sub_block
+from foreshape.program.regions import GRAD, carried_names, names_in, saved_names, setting, sub_block
 from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS
 
 if TYPE_CHECKING:
@@ -94,19 +94,6 @@ def lower_region_op(low: Lowering, op: Op) -> None:
     if form is None:
         raise ExecutionError(f"{op.type} runs a block of its own in a form ({operator.region!r}) that this engine does not know")
     form(low, op)
-
-
-def saved_names(forward: Block) -> list[str]:
-    """What the blocks that undo a block read of it: what it made itself, and what the variables that it writes outside held before.
-
-    A variable that a block counts on, and that the block which undoes it counts back, is not kept: it is there.
-    """
-    blocks = forward.program.blocks
-    undoing = [b for b in blocks if b.forward_idx == forward.idx]
-    writes = forward.outer_names()[1]
-    back = {n for b in undoing for n in b.outer_names()[1]}
-    reads = [n for b in undoing for n in sorted(b.forward_names())]
-    return [n for n in dict.fromkeys(reads) if n in forward.vars or (n in writes and n not in back)]
 
 
 def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:

@@ -35,7 +35,8 @@ from foreshape.ops.require import RuleError
 from foreshape.spec import ANY, FLOATING, LOD_TENSOR, Kind, Spec
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "gradient_ops", "work"})
-_SETTINGS = frozenset({"type", "samples", "rejects", "gradient", "abstract", "sub_blocks", "side_effects", "random", "described_results", "accumulates", "region"})
+_SETTINGS = frozenset({"abstract", "accumulates", "described_results", "gradient", "random", "region", "rejects",
+                       "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 _CACHE_LIMIT = 4096
 _LONG = 256
 """A value with more elements than this is not kept for the next op with the same."""

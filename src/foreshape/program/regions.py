@@ -57,6 +57,19 @@ def _in_order(op: Op) -> Iterator[str]:
             yield from _in_order(inner)
 
 
+def saved_names(forward: Block) -> list[str]:
+    """What the blocks that undo a block read of it: what it made itself, and what the variables that it writes outside held before.
+
+    A variable that a block counts on, and that the block which undoes it counts back, is not kept: it is there.
+    """
+    blocks = forward.program.blocks
+    undoing = [b for b in blocks if b.forward_idx == forward.idx]
+    writes = forward.outer_names()[1]
+    back = {n for b in undoing for n in b.outer_names()[1]}
+    reads = [n for b in undoing for n in sorted(b.forward_names())]
+    return [n for n in dict.fromkeys(reads) if n in forward.vars or (n in writes and n not in back)]
+
+
 def infer_region(op: Op) -> Answer:
     """Infer the block of an op and set what it writes outside; returns the specs of the op's own results (None: set already)."""
     operator = op.operator

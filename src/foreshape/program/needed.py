@@ -1,0 +1,33 @@
+"""Which ops of a block a run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foreshape.program.block import Block
+from foreshape.program.op import Op
+
+
+def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
+    """The ops that the fetches and the persistable updates depend on, in order."""
+    needed = set(fetches)
+    kept: list[Op] = []
+    find = block.find
+    for op in reversed(block.ops):
+        if op.type in ("feed", "fetch"):
+            continue
+        reads, writes = op.all_reads(), op.all_writes()
+        keep = any(n in needed for n in writes)
+        if not keep:
+            operator = op.operator
+            keep = operator is not None and operator.side_effects
+            for name in writes:
+                variable = find(name)
+                keep = keep or (variable is not None and variable.persistable)
+        if keep:
+            kept.append(op)
+            if not op.sub_block_indices():  # a block may run not at all, so that what was there before is still needed
+                needed.difference_update(n for n in writes if n not in reads)
+            needed |= reads
+    kept.reverse()
+    return kept
