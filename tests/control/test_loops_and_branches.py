@@ -364,13 +364,39 @@ def test_only_the_branch_that_holds_runs_and_has_a_gradient(sign: float) -> None
 def test_branches_of_different_sizes() -> None:
     def describe() -> Any:
         x = layer.data("x", shape=["batch", 3])
+        x.stop_gradient = False
         flag = layer.data("flag", shape=[1], dtype="bool")
-        return layer.cond(flag, lambda: layer.concat([x, x], axis=1), lambda: x * 1.0)
+        out = layer.cond(flag, lambda: layer.concat([x, x], axis=1), lambda: x * 1.0)
+        return [out, fs.append_backward(layer.reduce_sum(out * out), ["x"])[0][1]]
 
-    main, _, out = build(describe)
+    main, _, (out, gradient) = build(describe)
     assert out.packed_shape[0] == main.var("x").packed_shape[0] and out.packed_dims == [-1, -1]
     for flag in (True, False):
-        assert run_all(main, {"x": X, "flag": np.array([flag])}, [out])[0].shape == ((5, 6) if flag else (5, 3))
+        seen, d_x = run_all(main, {"x": X, "flag": np.array([flag])}, [out, gradient])
+        assert seen.shape == ((5, 6) if flag else (5, 3))
+        np.testing.assert_allclose(d_x, X * (4 if flag else 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_branches_that_give_other_sequences(flag: bool) -> None:
+    def describe() -> Any:
+        x = layer.data("x", shape=[-1, 2], lod_level=1)
+        x.stop_gradient = False
+        holds = layer.data("flag", shape=[1], dtype="bool")
+        out = layer.cond(holds, lambda: layer.sequence_reverse(x), lambda: layer.sequence_concat([x, x * 2.0]))
+        assert out.lod_level == 1 and out.shape[0] == x.shape[0]
+        summed = layer.sequence_pool(out, "sum")
+        loss = layer.reduce_sum(summed * summed)
+        return [out, summed, fs.append_backward(loss, ["x"])[0][1]]
+
+    main, _, fetch = build(describe)
+    rows, lengths = np.arange(10, dtype="float32").reshape(5, 2), [2, 0, 3]
+    out, summed, gradient = run_all(main, {"x": fs.LoDTensor(rows, [lengths]), "flag": np.array([flag])}, fetch)
+    factor = 1 if flag else 3
+    wanted = np.stack([rows[:2].sum(0), np.zeros(2), rows[2:].sum(0)]) * factor
+    assert out.sequence_lengths == [[n * (1 if flag else 2) for n in lengths]]
+    np.testing.assert_allclose(summed, wanted)
+    np.testing.assert_allclose(np.asarray(gradient), 2 * factor * np.repeat(wanted, lengths, axis=0))
 
 
 def test_branches_that_do_not_fit_each_other() -> None:

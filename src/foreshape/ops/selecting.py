@@ -6,7 +6,26 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, equal
 from foreshape.errors import ExecutionError, TypeMismatchError
-from foreshape.ops import AttrType, Operator, attribute, b1, f32, fail, i32, i64, operand, reject, require, require_equal, result, sample, torch, unknown_size
+from foreshape.ops import (
+    AttrType,
+    Offsets,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    fail,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.ops.ragged_rules import new_lod, rows
 from foreshape.spec import BOOL, INT32, INT64, Spec
 
 if TYPE_CHECKING:
@@ -35,7 +54,7 @@ class SelectInput(Operator):
     type = "select_input"
     X = operand(many=True, doc="of one element type and number of dims")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
-    Out = result(doc="as the X")
+    Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
 
     def infer_shape(self, X: tuple[Spec, ...], Mask: Spec) -> Spec:
         _check_mask(Mask)
@@ -48,10 +67,18 @@ class SelectInput(Operator):
             for axis, size in enumerate(x.known_dims):
                 if equal(dims[axis], size) is not True:
                     dims[axis] = unknown_size(str(axis))
-        return first.with_dims(dims) if all(x.lod is first.lod for x in X) else first.dense(dims)
+        lods = [x.lod for x in X]
+        if all(lod is first.lod for lod in lods):
+            return first.like() if tuple(dims) == first.dims else rows(first.dtype, dims, first.lod)
+        counts = [lod.counts for lod in lods if lod is not None]
+        if len(counts) < len(X) or len(set(map(len, counts))) > 1:
+            return first.dense(dims)
+        each = [c[0] if all(equal(c[0], other) is True for other in c) else unknown_size(f"count{k}") for k, c in enumerate(zip(*counts, strict=True))]
+        return rows(first.dtype, dims, new_lod("Out", each))
 
-    def kernel(self, X: list[Tensor], Mask: Tensor) -> Tensor:
-        return X[_chosen(Mask, len(X))].clone()
+    def kernel(self, X: list[Tensor], Mask: Tensor, *, offsets: list[list[Offsets | None]]) -> tuple[Tensor, Offsets | None]:
+        at = _chosen(Mask, len(X))
+        return X[at].clone(), offsets[0][at]
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         takes = {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")}
@@ -62,6 +89,8 @@ class SelectInput(Operator):
         sample(X=[f32(2, 3), f32(2, 3)], Mask=i32(1, data=[1]), differentiate=False),
         sample(X=[f32(2, 3), f32(5, 3), f32(2, 3)], Mask=i64(data=0), differentiate=False),
         sample(X=[f32(2), f32(2)], Mask=b1(data=True), differentiate=False),
+        sample(X=[f32(5, 3).ragged([2, 3]), f32(7, 3).ragged([0, 4, 3])], Mask=i32(1, data=[1]), differentiate=False),
+        sample(X=[f32(5, 3).ragged([2], [2, 3]), f32(4, 3).ragged([0, 2], [1, 3])], Mask=i32(1, data=[0]), differentiate=False),
     ]
     rejects = [
         reject(X=[f32(2, 3), i64(2, 3)], Mask=i32(1), says="one element type", error=TypeMismatchError),

@@ -333,6 +333,10 @@ def _infer_gradient(*slots: str) -> Callable[[Op], dict[str, Spec]]:
         block = sub_block(op)
         if not 0 <= block.forward_idx < len(op.block.program.blocks):
             raise _error(op, f"the block of {op.type} must say which block it undoes", SchemaError)
+        for name in names_in(op, "Out" + GRAD):  # a branch that did not run leaves its gradient with the shape of the one that did
+            given, of = op.block.vars.get(name), op.block.find(name.partition(GRAD)[0])
+            if given is not None and of is not None and given.known and of.known and given.kind is of.kind:
+                _set(given, of.spec.like())
         for name in entering(block):
             variable = block.vars[name]
             of = block.find(name.removesuffix(GRAD))
