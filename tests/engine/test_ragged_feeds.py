@@ -519,3 +519,17 @@ def test_a_column_is_taken_without_looking_at_each_element(make: Callable[[Any, 
 
     calls(1)
     assert calls(10_000) == calls(10)
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_rows_of_other_sequences_are_not_added(check: bool) -> None:
+    main = fs.Program()
+    with fs.program_guard(main, fs.Program()):
+        x, y = (layer.data(n, shape=[-1, 2], lod_level=1) for n in "xy")
+        both = layer.sequence_pool(x + y, "sum")
+    ones = np.ones((6, 2), "float32")
+    executor = fs.Executor(check=check)
+    feed = {"x": fs.LoDTensor(ones, [[2, 4]]), "y": fs.LoDTensor(ones, [[2, 4]])}
+    assert executor.run(main, feed, [both])[0].tolist() == [[4, 4], [8, 8]]
+    with pytest.raises(fs.ExecutionError, match=r"x and y must be grouped into the same sequences; their lengths are \[2, 4\] and \[3, 3\]"):
+        executor.run(main, feed | {"y": fs.LoDTensor(ones, [[3, 3]])}, [both])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from operator import methodcaller
 
+from foreshape.dims import Size, substitute
 from foreshape.engine.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.errors import ExecutionError
 from foreshape.ops.offsets import Offsets
@@ -40,6 +41,8 @@ class Lowering:
         self._ops: list[Op] = []
         self._op: Op | None = None
         self._asked: set[str] = set()
+        self._compared: set[tuple[Value, Value]] = set()
+        self._known = block.program.guards.known
 
     def run(self, fetches: Sequence[str]) -> Lowered:
         """Lower the ops that the fetches need.
@@ -139,8 +142,28 @@ class Lowering:
                     made.copies.append((copy, one))
         given = values_of(made.arguments)
         self._results(op, made, schema)
+        if made.offsets is None:
+            self._same_sequences(op, given, values_of(made.results))
         made.results += self._offsets_of_results(op, schema, made.results, given)
         self.instructions.append(made)
+
+    def _same_sequences(self, op: Op, given: Sequence[Value], results: Sequence[Value]) -> None:
+        """Check in every run that operands whose rows go together one by one are grouped into the same sequences."""
+        rows = {self._rows(v) for v in results if _lod(v) is not None}
+        first: Value | None = None
+        for value in given:
+            if value.lod is None or self._rows(value) not in rows:
+                continue
+            if first is None or first.lod is None:
+                first = value
+            elif value.lod is not first.lod and (pair := (first.lod, value.lod)) not in self._compared:
+                self._compared.add(pair)
+                check = partial(_require_same, first.name, value.name)
+                self.instructions.append(Instruction(op, check, [first.lod, value.lod], [], expression="{check}({0}, {1})", constants={"check": check}))
+
+    def _rows(self, value: Value) -> Size | None:
+        dims = value.variable.spec.dims if value.variable is not None else None
+        return substitute(dims[0], self._known) if dims else None
 
     def _offsets_of_results(self, op: Op, schema: Schema, results: Sequence[Argument], given: Sequence[Value]) -> list[Argument]:
         """Find or make the offsets of the results; returns those that the kernel gives."""
@@ -226,6 +249,11 @@ def _empty_array(spec: Spec) -> TensorArray:
         return TensorArray()
     rows = torch.empty([0, *row], dtype=torch_dtype(spec.dtype))
     return TensorArray((rows, Offsets([torch.zeros(1, dtype=torch.int64)] * spec.lod_level) if spec.lod_level else None))
+
+
+def _require_same(x: str, y: str, a: Offsets | None, b: Offsets | None) -> None:
+    if a is not None and b is not None and not a.same_sequences(b):  # what a branch that did not run would have made has none
+        raise ExecutionError(f"{x} and {y} must be grouped into the same sequences; their lengths are {a.shown_lengths()} and {b.shown_lengths()}")
 
 
 def _lod(value: Value) -> Lod | None:

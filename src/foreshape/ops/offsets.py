@@ -87,6 +87,15 @@ class Offsets:
         last = self.levels[-1]
         return self.kept("positions", lambda: torch.arange(self.rows, device=last.device) - last[:-1].repeat_interleave(self.lengths))
 
+    def same_sequences(self, other: Offsets) -> bool:
+        """Whether the rows are grouped alike, at the innermost level."""
+        return self.levels[-1] is other.levels[-1] or torch.equal(self.levels[-1], other.levels[-1])
+
+    def shown_lengths(self, most: int = 8) -> str:
+        """The innermost lengths for an error message, the first few of them."""
+        shown = ", ".join(map(str, self.host_lengths[:most]))
+        return f"[{shown}{', ...' if self.count > most else ''}]"
+
     # --- other levels
 
     def outer(self, levels: int) -> Offsets:
