@@ -1,0 +1,347 @@
+"""`plan`: what a program needs in memory, before it runs: as numbers for given sizes, and as a formula in its symbols."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
+from operator import index
+from typing import Any, NamedTuple
+
+import numpy
+
+from foreshape.dims import INT64_MAX, Size, is_symbol, symbols_of
+from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.memory.arena import arena
+from foreshape.memory.formula import Formula, byte_text, require_values
+from foreshape.memory.liveness import CLASSES, Liveness, Record, find_liveness, number
+from foreshape.program import Block, Program, Variable
+from foreshape.program.needed import needed_ops
+from foreshape.spec import TENSOR_KINDS
+
+_BYTES = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([KMGTP]?)((?<=[A-Z])i)?B?\s*\Z", re.IGNORECASE)
+_LARGEST = 1 << 40
+
+
+class Buffer(NamedTuple):
+    """One piece of the arena: bytes, the ops (positions, both included) from and to which it is needed, and where it lies.
+
+    Views, and results in the memory of their operands, are in the record of what they live in.
+    """
+
+    name: str
+    size: int
+    first: int
+    last: int
+    offset: int
+    what: str
+    names: tuple[str, ...]
+    spec: str
+    line: str
+
+
+class Holder(NamedTuple):
+    """A value that is alive at the peak: its name, bytes, what it is for, its type and dims, and the user's line that made it."""
+
+    name: str
+    size: int
+    what: str
+    spec: str
+    line: str
+
+
+class Plan:
+    """The memory of a program. Made by `plan`.
+
+    Every question takes the values of the program's symbols by name, ``plan.peak(batch=64)``, and raises `MemoryPlanError` with
+    the names of those that are missing. Where no symbol is called ``batch``, as in the files of other programs, where each input has its
+    own, ``batch`` is the number of rows (of ragged inputs: of sequences) of all inputs that have no value of their own.
+    """
+
+    def __init__(self, program: Program, fetch: Iterable[Variable | str] = ()) -> None:
+        self.program = program
+        self.fetch = tuple(_names(program, fetch))
+        self.live: Liveness = find_liveness(program, self.fetch)
+        self.symbols: frozenset[str] = frozenset(n for r in _all_records(self.live) for n in symbols_of(r.size))
+        """The names of the symbols that the memory depends on."""
+        self.leading: tuple[str, ...] = tuple(_leading(self.live))
+        """The symbols that say how many rows the inputs have; of ragged inputs, how many sequences."""
+        self._formula: Formula | None = None
+
+    # --- numbers
+
+    def peak(self, **symbols: int) -> int:
+        """The most bytes that are held at once in a run: parameters and state, inputs, and what is alive at the worst op."""
+        return self.held(**symbols) + self.lower_bound(**symbols)
+
+    def held(self, **symbols: int) -> int:
+        """The bytes that are kept from run to run: parameters and optimizer state."""
+        values = self._values(symbols)
+        return sum(number(r.size, values) for r in self.live.held)
+
+    def lower_bound(self, **symbols: int) -> int:
+        """The largest sum of the sizes in the arena that are needed at one op: no layout can be smaller."""
+        return int(self.timeline(**symbols).max(initial=0))
+
+    def timeline(self, **symbols: int) -> Any:
+        """The bytes of the arena that are needed at every op of the global block: int64 ``[ops]``."""
+        sizes, records = self._sizes(symbols)
+        change = numpy.zeros(self.live.positions + 1, dtype=numpy.int64)
+        numpy.add.at(change, [r.first for r in records], sizes)
+        numpy.subtract.at(change, [r.last + 1 for r in records], sizes)
+        return numpy.cumsum(change)[: self.live.positions]
+
+    def arena(self, **symbols: int) -> int:
+        """The bytes of the arena in the layout that was found."""
+        return max((b.offset + b.size for b in self.buffers(**symbols)), default=0)
+
+    def buffers(self, time_limit: float | None = None, **symbols: int) -> list[Buffer]:
+        """Everything in the arena with its place. ``time_limit``: seconds to look for a better layout."""
+        sizes, records = self._sizes(symbols)
+        first, last = (numpy.array([getattr(r, n) for r in records], dtype=numpy.int64) for n in ("first", "last"))
+        offsets: list[int] = arena(first, last + 1, sizes, time_limit=time_limit).tolist() if records else []
+        every = zip(records, sizes.tolist(), offsets, strict=True)
+        return [Buffer(r.name, size, r.first, r.last, at, r.what, tuple(r.names), _spec(r), _line(r)) for r, size, at in every]
+
+    def breakdown(self, **symbols: int) -> dict[str, int]:
+        """What the bytes at the peak are for."""
+        out: dict[str, int] = dict.fromkeys(CLASSES, 0)
+        values = self._values(symbols)
+        for r in self.live.held:
+            out[r.what] += number(r.size, values)
+        for record, size in self._alive_at_peak(symbols):
+            out[record.what] += size
+        return out
+
+    def who(self, **symbols: int) -> list[Holder]:
+        """What is alive at the peak, the largest first, parameters and state included."""
+        values = self._values(symbols)
+        alive = self._alive_at_peak(values) + [(r, number(r.size, values)) for r in self.live.held]
+        return [Holder(r.name, size, r.what, _spec(r), _line(r)) for r, size in sorted(alive, key=lambda a: (-a[1], a[0].name)) if size]
+
+    def peak_position(self, **symbols: int) -> int:
+        """The position of the op at which most is needed."""
+        line = self.timeline(**symbols)
+        return int(line.argmax()) if len(line) else 0
+
+    def largest(self, name: str, /, within: int | str, **symbols: int) -> int:
+        """The largest value of a symbol with which the peak is at most ``within`` (bytes, or as "16 GiB").
+
+        Raises:
+            MemoryPlanError: it does not fit even with 1, or the memory does not depend on the symbol.
+        """
+        limit = bytes_of(within)
+        formula = self.peak_formula()
+        given = self._values({name: 1, **symbols})
+        names = [n for n in self._meant_by(name) if n in formula.symbols and n not in symbols]
+        if not names:
+            raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(formula.symbols)) or 'nothing'}")
+        if not all(formula.rises_in(n) for n in names):
+            raise MemoryPlanError(f"the memory does not simply grow with {name}, so that there is no one largest value: {formula}")
+
+        def fits(value: int) -> bool:
+            return formula({**given, **dict.fromkeys(names, value)}) <= limit
+
+        if not fits(1):
+            least = formula(given)
+            raise MemoryPlanError(f"with {name} = 1 the program needs {byte_text(least)}, which is more than {byte_text(limit)}")
+        low, high = 1, 2
+        while high < _LARGEST and fits(high):
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low
+
+    # --- the formula
+
+    def peak_formula(self) -> Formula:
+        """The peak as a formula: the largest of some sums of products of the program's symbols."""
+        if self._formula is None:
+            held = self.live.held
+            sizes: list[Size] = [r.size for r in held]
+            rows = [[1] * len(held) + row for row in _rows(self.live, sizes)]
+            width = len(sizes)
+            self._formula = Formula(sizes, [row + [0] * (width - len(row)) for row in rows])
+        return self._formula
+
+    # --- helpers
+
+    def _meant_by(self, name: str) -> tuple[str, ...]:
+        return self.leading if name == "batch" and name not in self.symbols else (name,)
+
+    def _values(self, symbols: Mapping[str, Any]) -> dict[str, int]:
+        """The values of all symbols. Raises `MemoryPlanError` where one is missing, or is no size."""
+        values: dict[str, int] = {}
+        for name, value in symbols.items():
+            if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= (size := index(value)) <= INT64_MAX:
+                raise MemoryPlanError(f"a size is a whole number of at least 0; seen {name}={value!r}")
+            values[name] = size
+        if "batch" in values:
+            for name in self._meant_by("batch"):
+                values.setdefault(name, values["batch"])
+        require_values(self.symbols, values)
+        return values
+
+    def _sizes(self, symbols: Mapping[str, int]) -> tuple[Any, list[Record]]:
+        records, values = self.live.records, self._values(symbols)
+        sizes = [_record_size(r, values) for r in records]
+        if sum(sizes) > INT64_MAX:
+            raise MemoryPlanError("with these values the sizes of this program together are past a 64-bit integer")
+        return numpy.array(sizes, dtype=numpy.int64), records
+
+    def _alive_at_peak(self, symbols: Mapping[str, int]) -> list[tuple[Record, int]]:
+        """What is in the arena at the peak; of an op that runs a block, what is alive within it then."""
+        values, at = self._values(symbols), self.peak_position(**symbols)
+        return [one for r in self.live.records if r.first <= at <= r.last for one in _parts(r, values)]
+
+    def __repr__(self) -> str:
+        return f"Plan(peak = {self.peak_formula()})"
+
+
+def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()) -> Plan:
+    """What a program needs in memory when it is run for these fetches (a saved network's own, where they are left out).
+
+    Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
+
+    Raises:
+        MemoryPlanError: an operator that is not known here. DescriptionError: the program has mistakes.
+    """
+    return Plan(program, (fetch,) if isinstance(fetch, (str, Variable)) else fetch)
+
+
+def bytes_of(given: int | str) -> int:
+    """A number of bytes, from itself or from words: ``"16 GiB"``, ``"500MB"`` (1000s), ``"2g"`` (1024s)."""
+    if isinstance(given, str):
+        found = _BYTES.match(given)
+        if found is not None:
+            value, unit, binary = found.groups()
+            base = 1000 if unit and not binary and given.rstrip()[-1] in "bB" else 1024
+            return int(Fraction(value) * base ** " KMGTP".index(unit.upper() or " "))
+    elif hasattr(given, "__index__") and not isinstance(given, bool) and given >= 0:
+        return index(given)
+    raise MemoryPlanError(f'a number of bytes is a whole number of at least 0, or as "16 GiB"; seen {given!r}')
+
+
+def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:
+    names: list[str] = []
+    block = program.global_block
+    for one in fetch:
+        name = one.name if isinstance(one, Variable) else one
+        if block.find(name) is None:
+            raise SchemaError(f"there is no variable {name!r} in the program's global block")
+        names.append(name)
+    if not names:
+        names = [n for op in block.ops if op.type == "fetch" for n in op.input_names()]
+    if not names and not needed_ops(block, ()):
+        names = list(dict.fromkeys(_last_results(block)))
+    return names
+
+
+def _last_results(block: Block) -> Iterator[str]:
+    """What ops give of which no later op reads anything: their first results, the others are by the way."""
+    read: set[str] = set()
+    for op in reversed(block.ops):
+        if op.type not in ("feed", "fetch") and read.isdisjoint(op.all_writes()):
+            for names in list(op.outputs.values())[: None if op.sub_block_indices() else 1]:
+                yield from (n for n in names if (found := block.find(n)) is not None and found.kind in TENSOR_KINDS)
+        read |= op.all_reads()
+
+
+def _leading(live: Liveness) -> Iterator[str]:
+    found: dict[str, None] = {}
+    for record in live.records:
+        spec = record.variable.spec if record.variable is not None and record.op is None else None
+        if spec is not None and spec.dims:
+            size = spec.dims[0] if spec.lod is None else spec.lod.counts[0]
+            if is_symbol(size):
+                found.update(dict.fromkeys(symbols_of(size)))
+    yield from found
+
+
+def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]]:
+    """A record with its bytes; of an op that runs a block, those of the worst position within."""
+    if record.inner is None:
+        return [(record, number(record.size, values))]
+    inner = record.inner
+    begin: dict[int, list[Record]] = {}
+    end: dict[int, list[Record]] = {}
+    for r in inner.records:
+        begin.setdefault(r.first, []).append(r)
+        end.setdefault(r.last + 1, []).append(r)
+    alive, most, at = 0, 0, -1
+    for position in range(inner.positions):
+        alive += sum(_record_size(r, values) for r in begin.get(position, ())) - sum(_record_size(r, values) for r in end.get(position, ()))
+        if alive > most:
+            most, at = alive, position
+    return [one for r in inner.records if r.first <= at <= r.last for one in _parts(r, values)]
+
+
+def _record_size(record: Record, values: Mapping[str, int]) -> int:
+    return number(record.size, values) if record.inner is None else sum(size for _, size in _parts(record, values))
+
+
+def _rows(live: Liveness, sizes: list[Size]) -> list[list[int]]:
+    """For each op, how often each of ``sizes`` is needed there; sizes are added as they are met. A block that an op runs gives
+    a row for each op inside of it."""
+    by_size: dict[Any, int] = {}
+
+    def column(size: Size) -> int:
+        key = size if isinstance(size, int) else id(size)
+        if key not in by_size:
+            by_size[key] = len(sizes)
+            sizes.append(size)
+        return by_size[key]
+
+    begin = len(sizes)
+    start: dict[int, list[tuple[int, int]]] = {}
+    inner: dict[int, list[Liveness]] = {}
+    for r in live.records:
+        if r.inner is not None:
+            inner.setdefault(r.first, []).append(r.inner)
+            continue
+        c = column(r.size)
+        start.setdefault(r.first, []).append((c, 1))
+        start.setdefault(r.last + 1, []).append((c, -1))
+    counts: dict[int, int] = {}
+    out: list[list[int]] = []
+    for position in range(live.positions):
+        for c, n in start.get(position, ()):
+            counts[c] = counts.get(c, 0) + n
+        variants: list[dict[int, int]] = [dict(counts)]
+        for block in inner.get(position, ()):
+            nested: list[Size] = []
+            within = _rows(block, nested)
+            columns = [column(s) for s in nested]
+            variants = [_plus(v, {columns[k]: n for k, n in enumerate(row) if n}) for v in variants for row in (within or [[]])]
+        for v in variants:
+            row = [0] * (len(sizes) - begin)
+            for c, n in v.items():
+                row[c - begin] = n
+            out.append(row)
+    return out
+
+
+def _plus(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
+    out = dict(a)
+    for k, n in b.items():
+        out[k] = out.get(k, 0) + n
+    return out
+
+
+def _all_records(live: Liveness) -> list[Record]:
+    out: list[Record] = list(live.held)
+    for r in live.records:
+        out.append(r)
+        if r.inner is not None:
+            out += _all_records(r.inner)
+    return out
+
+
+def _line(record: Record) -> str:
+    site = record.op.call_site if record.op is not None else record.variable.call_site if record.variable is not None else None
+    return site.short() if site is not None else ""
+
+
+def _spec(record: Record) -> str:
+    return record.variable.spec.text() if record.variable is not None else ""
