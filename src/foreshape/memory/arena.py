@@ -7,6 +7,7 @@ order improved, and the exact search, on the parts that are still too high. Each
 from __future__ import annotations
 
 import itertools
+import numbers
 import time
 from typing import Any
 
@@ -23,11 +24,13 @@ _ALL_ORDERS, _ALL, _SOME = 4_000, 12, 6
 _PLACEMENTS = 40_000
 _TO_COMPILE = {False: 30.0, True: 1.0}
 """Seconds that must be left for the compiled search to be used, by whether it was compiled before (on this machine, by this user)."""
-_WORK = {(False, False): 8_000, (False, True): 1_000_000, (True, False): 0, (True, True): 200_000_000}
+_WORK = {(False, False): 8_000, (False, True): 2_000_000, (True, False): 0, (True, True): 400_000_000}
 """Steps of the search where no time is set, by whether it is compiled and whether a height is asked for."""
 _SHARE, _CLOSE = 0.3, 1.1
 """The share of the time for which the search goes on as it is before it is compiled, if it is not close to the least height by then."""
-_RATE = {False: 10_000.0, True: 1_000_000.0}
+_FIRST_LOOK = 24
+"""Steps of the search for each buffer before another strategy is tried, in the first round."""
+_RATE = {False: 20_000.0, True: 2_000_000.0}
 """Steps of the search in a second, before that was measured."""
 
 
@@ -41,6 +44,10 @@ class _Clock:
 
     def spent(self) -> float:
         return time.perf_counter() - self._start
+
+    def share(self, waiting: int) -> _Clock:
+        """A clock for one of so many that wait for the time that is left."""
+        return self if self.limit is None or waiting == 1 else _Clock(max(0.0, self.left() / waiting))
 
     def goes_on(self) -> bool:
         return self.left() > 0
@@ -81,7 +88,7 @@ def arena(lower: Any, upper: Any, size: Any, within: int | None = None, time_lim
 
 
 def _not_bytes(within: Any) -> bool:
-    return isinstance(within, bool) or not (isinstance(within, int) or np.issubdtype(type(within), np.integer)) or int(within) < 0
+    return isinstance(within, bool) or not isinstance(within, numbers.Integral) or int(within) < 0
 
 
 def _advice(time_limit: float | None) -> str:
@@ -95,18 +102,20 @@ def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, asked: bo
     offsets = _over_time(buffers, aim, clock)
     if height(buffers, offsets) <= aim:
         return offsets
-    too_high: list[tuple[int, Ints]] = []
-    for part in parts(buffers):
-        reached = int((offsets[part] + buffers.size[part]).max())
-        if reached > aim:
-            too_high.append((-reached, part))
-    for _, part in sorted(too_high, key=lambda entry: entry[0]):
-        piece = buffers.take(part)
-        start = int(piece.lower.min())
-        piece = Buffers(piece.lower - start, piece.upper - start, piece.size)
-        within = Sections(piece.lower, piece.upper, span.total[start : start + int(piece.upper.max())])
-        offsets[part] = _piece(piece, within, steps[part], offsets[part], aim, asked, clock)
-        aim = max(aim, int((offsets[part] + piece.size).max()))  # what is as high as another part need not be lower
+    pieces = list(parts(buffers))
+    for _ in range(1 if clock.limit is None else 4):  # what one part leaves of its share of the time is for those before it, too
+        ends = [int((offsets[part] + buffers.size[part]).max()) for part in pieces]
+        too_high = sorted((k for k, end in enumerate(ends) if end > aim), key=lambda k: -ends[k])
+        enough = aim
+        for waiting, k in zip(range(len(too_high), 0, -1), too_high, strict=True):
+            if ends[k] > enough and clock.goes_on():
+                part = pieces[k]
+                piece = buffers.take(part)
+                start = int(piece.lower.min())
+                piece = Buffers(piece.lower - start, piece.upper - start, piece.size)
+                within = Sections(piece.lower, piece.upper, span.total[start : start + int(piece.upper.max())])
+                offsets[part] = _piece(piece, within, steps[part], offsets[part], enough, asked, clock.share(waiting))
+                enough = max(enough, int((offsets[part] + piece.size).max()))  # what is as high as another part need not be lower
     return offsets
 
 
@@ -149,38 +158,54 @@ def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int
 
 
 def _search(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _Clock) -> Ints:
-    """The exact search, at the aim and on the way to it, with effort that doubles; first as it is, then compiled where that pays."""
-    unit = int(np.gcd.reduce(buffers.size))
-    least = max(aim, int(span.total.max())) // unit * unit
-    for fast in (False, True):
-        later = not fast and _compile(asked, clock)
-        if (fast and not _compile(asked, clock)) or (later and is_compiled()):
-            continue
-        searcher = Searcher(buffers, span.total, steps, fast)
-        if fast:
-            searcher.look(STRATEGIES[0], least, 1)  # compiles it, so that its speed can be measured
-        rate, work, total_work, until = _RATE[fast], 4 * len(buffers.size), 0, (clock.limit or 0) * _SHARE
-        while clock.goes_on() and height(buffers, best) > least:
-            if total_work >= _WORK[fast, asked and not later] and (clock.limit is None or (later and (
-                    clock.spent() > until or height(buffers, best) <= _CLOSE * least))):  # fmt: skip
-                break
-            for strategy, share in itertools.product(STRATEGIES, ((1,) if asked else (1, 2)) if fast else (4, 2, 1)):
+    """The exact search: first as it is, then compiled where that pays."""
+    hunt = _Hunt(buffers, best, max(aim, int(span.total.max())), asked, clock)
+    later = _compile(asked, clock)
+    if not (later and clock.limit is not None and is_compiled()):
+        hunt.go(Searcher(buffers, span.total, steps, fast=False), later)
+    if hunt.height > hunt.least and _compile(asked, clock):
+        searcher = Searcher(buffers, span.total, steps, fast=True)
+        searcher.look(STRATEGIES[0], hunt.least, 1)  # compiles it, so that its speed can be measured
+        hunt.go(searcher, later=False)
+    return hunt.best
+
+
+class _Hunt:
+    """Looking for less than the best height, at the least one and on the way to it, with effort that doubles."""
+
+    def __init__(self, buffers: Buffers, best: Ints, least: int, asked: bool, clock: _Clock) -> None:
+        self.best, self.height, self.asked, self.clock = best, height(buffers, best), asked, clock
+        self._buffers, self._unit = buffers, int(np.gcd.reduce(buffers.size))  # every height that is reached is a sum of sizes
+        self.least = least // self._unit * self._unit
+
+    def go(self, searcher: Searcher, later: bool) -> None:
+        """Until the least height is reached or the effort is spent; less of it is to be spent where more comes later."""
+        shares = (3, 1) if not searcher.fast else (1,) if self.asked else (1, 2)
+        rate, work, done = _RATE[searcher.fast], _FIRST_LOOK * len(self._buffers.size), 0
+        until = (self.clock.limit or 0) * _SHARE
+        while True:
+            for strategy, share in itertools.product(STRATEGIES, shares):
                 outcome = FOUND
-                while outcome == FOUND and (room := height(buffers, best) - least) > 0 and clock.goes_on():
-                    target = least + (room - (room + share - 1) // share) // unit * unit
+                while outcome == FOUND:
+                    close = later and (self.clock.spent() > until or self.height <= _CLOSE * self.least)
+                    enough = done >= _WORK[searcher.fast, self.asked and not later] and (self.clock.limit is None or close)
+                    room = self.height - self.least
+                    if room <= 0 or enough or not self.clock.goes_on():
+                        return
+                    target = self.least + (room - (room + share - 1) // share) // self._unit * self._unit
                     at = time.perf_counter()
-                    outcome, done, found = searcher.look(strategy, target, int(max(1, min(work, rate * clock.left()))))
-                    total_work += done
-                    if done > 2_000:
-                        rate = done / (time.perf_counter() - at)
+                    outcome, worked, found = searcher.look(strategy, target, int(max(1, min(work, rate * self.clock.left()))))
+                    done += worked
+                    if worked > 2_000:
+                        rate = worked / (time.perf_counter() - at)
                     if found is not None:
-                        best = found
+                        self.best, self.height = found, height(self._buffers, found)
                     elif outcome == IMPOSSIBLE:
-                        if asked and target == least:
-                            return best  # nothing can reach what is asked for
-                        least = target + unit
+                        if self.asked and target == self.least:  # nothing can reach what is asked for
+                            self.least = self.height
+                            return
+                        self.least = target + self._unit
             work *= 2
-    return best
 
 
 def _compile(asked: bool, clock: _Clock) -> bool:

@@ -40,7 +40,7 @@ class Strategy(NamedTuple):
 
 
 STRATEGIES = (
-    Strategy("TWA"), Strategy("WT"), Strategy("TAW"), Strategy("TCA"), Strategy("WAT"), Strategy("WT", visits=2), Strategy("TAW", visits=2),
+    Strategy("WT", visits=2), Strategy("TWA"), Strategy("WT"), Strategy("TAW"), Strategy("TCA"), Strategy("WAT"), Strategy("TAW", visits=2),
     Strategy("TWA", anew=True), Strategy("CAT"), Strategy("CAT", visits=2), Strategy("TAW", anew=True),
 )  # fmt: skip
 """T: bytes alive in the fullest section of a buffer; W: the steps it lives; A: bytes times steps; C: its sections. Most first."""
@@ -80,7 +80,7 @@ def canonical(
     frames[9][0] = count
     while True:
         if step == 0:  # a new frame: its choices, lowest first
-            done += 1
+            done += 1 + (frames[9][depth] - frames[8][depth]) // 16
             if done > work or changes > room_on_trail:
                 return 2, done
             gap = _NEVER
@@ -126,6 +126,7 @@ def canonical(
                 continue
             b = choices[frames[6][depth]]
             frames[6][depth] += 1
+            done += 1 + (near_at[b + 1] - near_at[b]) // 16
             at = least[b]
             top = at + size[b]
             offset[b] = at
