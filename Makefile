@@ -11,7 +11,7 @@ $(VENV)/train: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/train
-	$(PIP) -e '.[train,test,dev]'
+	$(PIP) -e '.[train,test,dev,plan]'
 	touch $@
 
 demo: $(VENV)/train        ## describe, train, save, reload and classify: the handwritten digits
