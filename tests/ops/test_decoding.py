@@ -332,3 +332,22 @@ def test_a_loop_decodes_ragged_beams() -> None:
             beam = sorted(grown, reverse=True)[:beam_size]
         assert [w.tolist() for w in found.to_list()[source]] == [w for _, w in beam]
         np.testing.assert_allclose([s[-1] for s in values.to_list()[source]], [s for s, _ in beam], rtol=1e-4)
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_the_best_path_is_the_best_of_all_paths(tagged: bool) -> None:
+    rng = np.random.RandomState(4)
+    scores, transition, lengths = rng.randn(4, 4, 3).astype("float32"), rng.randn(3, 3).astype("float32"), [4, 1, 3, 2]
+    with fs.program_guard(fs.Program(), fs.Program()):
+        inputs = layer.data("e", shape=["batch", 4, 3]), layer.data("t", shape=[3, 3]), layer.data("n", shape=["batch"], dtype="int64")
+        fetch = list(layer.viterbi_decode(*inputs, include_bos_eos_tag=tagged))
+        sums, paths = fs.Executor(check=True).run(feed={"e": scores, "t": transition, "n": np.array(lengths)}, fetch=fetch, scope=fs.Scope())
+    for e, n, total, path in zip(scores, lengths, sums, paths, strict=True):
+
+        def value(tags: Any, e: Any = e, n: int = n) -> float:
+            begin_and_end = transition[-1][tags[0]] + transition[-2][tags[n - 1]] if tagged else 0.0
+            return float(sum(e[t, tag] for t, tag in enumerate(tags)) + sum(transition[a, b] for a, b in itertools.pairwise(tags)) + begin_and_end)
+
+        best = max(itertools.product(range(3), repeat=n), key=value)
+        np.testing.assert_allclose(total, value(best), rtol=1e-5)
+        assert path.tolist() == [*best, *([0] * (4 - n))]

@@ -40,6 +40,7 @@ MOVED = {
     "ctc_align": "with InputLength, dim 0 of its operands is the padded sequences themselves",
     "edit_distance": "with HypsLength, dim 0 of its operands is the padded sequences themselves",
     "rnn": "its first axis is time",
+    "viterbi_decode": "dim 0 of its operands is the padded sequences themselves",
     "select_input": "what comes out is one of several tensors, and only the run tells which",
     "gather": "Index says which rows there are; the rows of X are picked",
 }

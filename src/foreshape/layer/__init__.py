@@ -26,7 +26,7 @@ from foreshape.layer.creation import (
     range,
     uniform_random,
 )
-from foreshape.layer.decoding import beam_search, beam_search_decode, gather_tree
+from foreshape.layer.decoding import beam_search, beam_search_decode, gather_tree, viterbi_decode
 from foreshape.layer.functions import (
     elu,
     gelu,
@@ -393,6 +393,7 @@ __all__ = [
     "uniform_random",
     "unsqueeze",
     "unstack",
+    "viterbi_decode",
     "warpctc",
     "where",
     "while_loop",
