@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from foreshape.interop import load_inference_model, save_inference_model
     from foreshape.layer import ParamAttr
+    from foreshape.memory import Plan, plan
     from foreshape.ops import Operator
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
@@ -42,6 +43,7 @@ _ROOM: dict[str, str] = {
                      "ShapeError", "TypeMismatchError"), "errors"),
     **dict.fromkeys(("load_inference_model", "save_inference_model"), "interop"),
     "ParamAttr": "layer",
+    **dict.fromkeys(("Plan", "plan"), "memory"),
     "Operator": "ops",
     **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "program_guard"), "program"),
     **dict.fromkeys(("BF16", "BOOL", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UNK", "LOD_TENSOR", "SELECTED_ROWS",
@@ -50,7 +52,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Limits", "load_program", "save_program"), "wire"),
 }  # fmt: skip
 """Public name -> the room that it lives in; a room is entered when its name is first used."""
-_ROOMS = ("layer", "optimizer", "ops", "passes", "dims", "interop")
+_ROOMS = ("layer", "optimizer", "ops", "passes", "dims", "interop", "memory")
 
 
 def __getattr__(name: str) -> Any:
@@ -101,6 +103,7 @@ __all__ = [
     "Op",
     "Operator",
     "ParamAttr",
+    "Plan",
     "Program",
     "SchemaError",
     "Scope",
@@ -117,6 +120,7 @@ __all__ = [
     "load_inference_model",
     "load_program",
     "optimizer",
+    "plan",
     "program_guard",
     "save_inference_model",
     "save_program",

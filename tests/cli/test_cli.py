@@ -142,12 +142,78 @@ def test_control_characters_and_markup_in_names_are_shown_escaped(tmp_path: Path
     x = layer.data(name, shape=[2, 3])
     layer.mean(x)
     fs.default_main_program().save(tmp_path / "evil.pdmodel")
-    for args in (("show",), ("check",), ("show", "--json"), ("check", "--shape", "y=3")):
+    for args in (("show",), ("check",), ("show", "--json"), ("check", "--shape", "y=3"), ("plan",), ("plan", "--json")):
         code, out, err = call(args[0], tmp_path / "evil.pdmodel", *args[1:])
         for text in (out, err):
             assert not any(c in text for c in "\x1b\x07\u202e")
         if args == ("show",):
             assert code == 0 and "\\u001b[31m" in out and "[bold]x[/bold][link=http://x]:smile:" in out
+
+
+def trained_net() -> Path:
+    return Path(__file__).parents[1] / "corpus" / "transformer_adamw" / "main.pdmodel"
+
+
+def test_plan_tells_the_peak_the_formula_what_it_is_for_and_who(model: Path) -> None:
+    code, out, err = call("plan", model, "--batch", 1000)
+    assert (code, err) == (0, "")
+    for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "most is needed at op 3 of 5, mul    test_cli.py:",
+                  "arena: 78.1 KiB (80,000 bytes), the least there can be; beside it, kept from run to run: 332 bytes", "parameters", "59.8 %", "images",
+                  "f32[batch, 12]", "48,000", "temporaries", "test_cli.py:", "fetched: fc_1.tmp_1"):  # fmt: skip
+        assert words in out, words
+    code, out, _ = call("plan", model, "--batch", 1000, "--json")
+    facts = json.loads(out)
+    assert code == 0 and facts["peak"] == 80_332 == sum(facts["breakdown"].values()) == sum(a["bytes"] for a in facts["alive"])
+    assert facts["sizes"] == {"batch": 1000} and facts["fits"] is None and facts["lower_bound"] == facts["arena"] == 80_000 and facts["op"] == "mul"
+    code, out, _ = call("plan", model, "--batch", 1000, "--fetch", "fc_0.tmp_2", "--json")
+    assert json.loads(out)["fetch"] == ["fc_0.tmp_2"] and json.loads(out)["held"] == 260
+
+
+def test_plan_names_the_symbols_that_have_no_value(model: Path) -> None:
+    code, out, err = call("plan", model)
+    assert (code, out) == (1, "") and err == "MemoryPlanError: the memory depends on batch: give --batch=...\n"
+    code, _, err = call("plan", trained_net())
+    assert code == 1 and err.endswith("depends on x.0, x.1, y.0: give --batch=... (which sets x.0, y.0) and --set x.1=...\n")
+    code, _, err = call("plan", trained_net(), "--batch", 8)
+    assert code == 1 and err.endswith("depends on x.1: give --set x.1=...\n")
+    code, _, err = call("plan", trained_net(), "--within", "1GiB")
+    assert code == 1 and err.endswith("to find the largest, give all of them but the batch: --set x.1=...\n")
+    code, _, err = call("plan", model, "--batch", 8, "--set", "words=3")
+    assert code == 1 and "does not depend on words; it depends on batch" in err
+    code, _, err = call("plan", model, "--batch", 8, "--fetch", "nothing")
+    assert code == 1 and err.startswith("SchemaError: there is no variable 'nothing'")
+
+
+def test_plan_finds_the_largest_batch_within_a_limit(model: Path) -> None:
+    code, out, _ = call("plan", model, "--within", "1MB")
+    assert code == 0 and out.startswith("largest within 976.6 KiB (1,000,000 bytes): batch = 12,495\npeak for batch = 12,495: ")
+    facts = json.loads(call("plan", model, "--within", "1MB", "--json")[1])
+    assert facts["largest"] == {"batch": 12_495} and facts["fits"] is True and facts["peak"] <= 1_000_000 < facts["peak"] + 80
+    assert call("plan", model, "--within", "1MB", "--batch", 12_495)[0] == 0
+    code, out, _ = call("plan", model, "--within", "1MB", "--batch", 12_496)
+    assert code == 1 and "does not fit within 976.6 KiB (1,000,000 bytes): 12 bytes too much" in out
+    code, out, err = call("plan", model, "--within", "350")
+    assert (code, out) == (1, "") and err == "MemoryPlanError: with batch = 1 the program needs 412 B, which is more than 350 B\n"
+    facts = json.loads(call("plan", trained_net(), "--set", "x.1=128", "--within", "2GiB", "--json")[1])
+    assert set(facts["largest"]) == {"x.0", "y.0"} and len(set(facts["largest"].values())) == 1
+    longest = json.loads(call("plan", trained_net(), "--batch", 8, "--within", "2GiB", "--json")[1])
+    assert set(longest["largest"]) == {"x.1"} and longest["fits"] and longest["formula"].startswith("max(")
+
+
+@pytest.mark.parametrize("args", [["--set", "batch"], ["--set", "batch=-1"], ["--set", "batch=1.5"], ["--batch", "-1"], ["--batch", "x"],
+                                  ["--batch", "2", "--plot", "plan.exe"]])  # fmt: skip
+def test_plan_refuses_options_that_are_none(model: Path, args: list[str]) -> None:
+    code, _, err = call("plan", model, *args)
+    assert code == 2 and args[-2] in err
+
+
+def test_plan_draws_and_writes_a_page(model: Path, tmp_path: Path) -> None:
+    code, _, err = call("plan", model, "--batch", 64, "--plot", tmp_path / "plan.svg", "--html", tmp_path / "plan.html")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "plan.svg").read_bytes().startswith(b"<?xml") and "fc_0.tmp_0" in (tmp_path / "plan.html").read_text()
+    code, _, err = call("plan", model, "--batch", 64, "--html", tmp_path / "absent" / "plan.html")
+    assert code == 1 and "No such file" in err and "Traceback" not in err
+    assert call("plan", model, "--batch", 64, "--within", "nonsense")[0] == 1
 
 
 def test_run_computes_from_npy_to_npy(ready: tuple[Path, np.ndarray], tmp_path: Path) -> None:
@@ -243,6 +309,12 @@ def test_the_command_as_a_process_needs_no_torch_to_show(model: Path) -> None:
     done = subprocess.run([sys.executable, "-c", probe, "show", str(model)], capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "f32[batch, 3]" in done.stdout and done.stderr == ""
+    done = subprocess.run([sys.executable, "-c", probe, "plan", str(model), "--batch", "3"], capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0 and done.stderr == "" and "peak for batch = 3: 572 bytes" in done.stdout, done.stderr
+    probe = probe.replace("['torch']", "['matplotlib']")
+    done = subprocess.run([sys.executable, "-c", probe, "plan", str(model), "--batch", "3", "--plot", "plan.png"], capture_output=True, text=True,
+                          env=environment, timeout=120)  # fmt: skip
+    assert done.returncode == 1 and done.stderr == "the drawing needs the package matplotlib: pip install 'foreshape[train]'\n"
     done = subprocess.run([sys.executable, "-m", "foreshape.cli", "check", str(model.parent / "absent")], capture_output=True, text=True, env=environment,
                           timeout=120)  # fmt: skip
     assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("FormatError: ") and "Traceback" not in done.stderr

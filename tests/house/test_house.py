@@ -28,6 +28,8 @@ again.infer()
 assert str(again.var(loss.name).shape) == "[]"
 again.with_feed_shapes({"x": [8, 1, 28, 28], "y": [8, 1]})
 print(again.explain(h.name))
+plan = fs.plan(main, loss)
+assert plan.largest("batch", within="1 GiB") > 1000 and plan.arena(batch=8) >= plan.lower_bound(batch=8)
 try:
     fs.Executor()
 except fs.ExecutionError as error:

@@ -1,4 +1,4 @@
-"""The commands: show, check, run, train, demo. Each does its imports itself, so that the command starts at once."""
+"""The commands: show, check, plan, run, train, demo. Each does its imports itself, so that the command starts at once."""
 
 from __future__ import annotations
 
@@ -104,10 +104,39 @@ def check(file: File, shape: Shapes = None, json: Json = False) -> None:
                     print_plain(f"open until values are fed: {guard}")
                 for name, count in names.items():
                     print_plain(f"operator {name} is not known ({count_words(count, 'op')}); what depends on it is not certain")
-                print_plain(
-                    f"{count_words(len(errors), 'error')}, {count_words(len(guards), 'open guard')}, {count_words(len(names), 'unknown operator')}"
-                )
+                print_plain(f"{count_words(len(errors), 'error')}, {count_words(len(guards), 'open guard')}, {count_words(len(names), 'unknown operator')}")
     if errors:
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    file: File,
+    fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A result that is wanted. May be repeated.")] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=0, help="How many rows (of ragged inputs, sequences) every input has: all symbols that are dim 0 of an input.")
+    ] = None,
+    sizes: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=SIZE", help="The value of one symbol, as words=3000. May be repeated.")] = None,
+    within: Annotated[
+        str | None,
+        typer.Option(
+            "--within",
+            metavar="BYTES",
+            help="A limit, as 16GiB: exits with 1 if it does not fit; without --batch, the largest that fits is found.",
+        ),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the arena into a .png, .svg or .pdf file.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page in which every box of the arena tells what it is.")] = None,
+    json: Json = False,
+) -> None:
+    """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits."""
+    from foreshape.cli.plan import print_plan, sizes_of
+    from foreshape.wire import load_program
+
+    values = sizes_of(sizes)
+    with plain_errors():
+        fits = print_plan(load_program(os.fspath(file)), list(fetch or ()), batch, values, within, plot, html, json)
+    if not fits:
         raise typer.Exit(1)
 
 

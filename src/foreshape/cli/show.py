@@ -172,18 +172,18 @@ def program_facts(program: Program, unknown: Sequence[Op], errors: Sequence[Desc
 # --- tables
 
 
-def _table(title: str, *columns: str) -> Table:
+def new_table(title: str, *columns: str) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(title=Text(escape(title), style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in ("bytes", "#") else "left", overflow="fold")
+        table.add_column(column, justify="right" if column in ("bytes", "share", "#") else "left", overflow="fold")
     return table
 
 
-def _row(table: Table, *cells: str) -> None:
+def new_row(table: Table, *cells: str) -> None:
     from rich.text import Text
 
     table.add_row(*[Text(escape(c).replace("\n", " ")) for c in cells])
@@ -202,18 +202,18 @@ def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[Descr
     with printing():
         for title, variables in (("inputs", sums.inputs), ("parameters", sums.parameters), ("other state", sums.state)):
             if variables:
-                table = _table(title, "name", "type and shape", "bytes")
+                table = new_table(title, "name", "type and shape", "bytes")
                 for variable in variables:
-                    _row(table, *_cells(variable.name, variable))
+                    new_row(table, *_cells(variable.name, variable))
                 out.print(table)
         for block in program.blocks:
-            table = _table("ops" if block.idx == 0 else f"ops of block {block.idx}, inside of block {block.parent_idx}", "#", "op", "result",
+            table = new_table("ops" if block.idx == 0 else f"ops of block {block.idx}, inside of block {block.parent_idx}", "#", "op", "result",
                            "type and shape", "bytes", "line")  # fmt: skip
             for at, op in enumerate(block.ops):
                 line = op.call_site.short() if op.call_site is not None else ""
                 rows = [_cells(n, v) for n, v in _results(op)] or [("", "", "")]
                 for position, cells in enumerate(rows):
-                    _row(table, *((str(at), op.type) if position == 0 else ("", "")), *cells, line if position == 0 else "")
+                    new_row(table, *((str(at), op.type) if position == 0 else ("", "")), *cells, line if position == 0 else "")
             out.print(table)
         for line in _total_lines(program, sums):
             print_plain(line)

@@ -62,6 +62,17 @@ class Formula:
         factors = self._factors(values)
         return max((sum(c * f for c, f in zip(piece, factors, strict=True) if c) for piece in self._pieces.tolist()), default=0)
 
+    def at(self, values: Mapping[str, int]) -> str:
+        """The piece that is the largest with these values, as a person reads it. Raises `MemoryPlanError` where a symbol has no value."""
+        require_values(self.symbols, values)
+        factors = self._factors(values)
+        pieces: list[list[int]] = self._pieces.tolist()
+        return self._text(max(pieces, key=lambda p: sum(c * f for c, f in zip(p, factors, strict=True) if c))) if pieces else "0 B"
+
+    def __len__(self) -> int:
+        """How many pieces it has."""
+        return len(self._pieces)
+
     def _factors(self, values: Mapping[str, int]) -> list[int]:
         out: list[int] = []
         for m in self._monomials:

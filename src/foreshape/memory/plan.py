@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 from operator import index
 from typing import Any, NamedTuple
@@ -15,12 +16,13 @@ from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.memory.arena import arena
 from foreshape.memory.formula import Formula, byte_text, require_values
 from foreshape.memory.liveness import CLASSES, Liveness, Record, find_liveness, number
-from foreshape.program import Block, Program, Variable
+from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.needed import needed_ops
 from foreshape.spec import TENSOR_KINDS
 
 _BYTES = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([KMGTP]?)((?<=[A-Z])i)?B?\s*\Z", re.IGNORECASE)
 _LARGEST = 1 << 40
+_FEW_PIECES = 4
 
 
 class Buffer(NamedTuple):
@@ -76,7 +78,7 @@ class Plan:
 
     def held(self, **symbols: int) -> int:
         """The bytes that are kept from run to run: parameters and optimizer state."""
-        values = self._values(symbols)
+        values = self._values(symbols, {n for r in self.live.held for n in symbols_of(r.size)})
         return sum(number(r.size, values) for r in self.live.held)
 
     def lower_bound(self, **symbols: int) -> int:
@@ -153,6 +155,25 @@ class Plan:
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
+    def peak_op(self, **symbols: int) -> Op | None:
+        """The op at which most is needed; None where there are no ops."""
+        ops = self.program.global_block.ops
+        return ops[self.peak_position(**symbols)] if ops else None
+
+    # --- to look at
+
+    def draw(self, path: str | os.PathLike[str], /, **symbols: int) -> None:
+        """Draw the arena, offset against op, into an image file (PNG, SVG or PDF, by its ending). Needs matplotlib."""
+        from foreshape.memory.draw import draw
+
+        draw(self, path, symbols)
+
+    def write_page(self, path: str | os.PathLike[str], /, **symbols: int) -> None:
+        """Write one self-contained HTML file in which every box of the arena tells what it is."""
+        from foreshape.memory.page import write_page
+
+        write_page(self, path, symbols)
+
     # --- the formula
 
     def peak_formula(self) -> Formula:
@@ -165,13 +186,20 @@ class Plan:
             self._formula = Formula(sizes, [row + [0] * (width - len(row)) for row in rows])
         return self._formula
 
+    def peak_words(self, **symbols: int) -> str:
+        """The formula where it is short; of a long one the piece that is the largest with these values."""
+        formula = self.peak_formula()
+        if len(formula) <= _FEW_PIECES:
+            return str(formula)
+        return f"{formula.at(self._values(symbols))}, the largest of {len(formula)} such sums with these sizes"
+
     # --- helpers
 
     def _meant_by(self, name: str) -> tuple[str, ...]:
         return self.leading if name == "batch" and name not in self.symbols else (name,)
 
-    def _values(self, symbols: Mapping[str, Any]) -> dict[str, int]:
-        """The values of all symbols. Raises `MemoryPlanError` where one is missing, or is no size."""
+    def _values(self, symbols: Mapping[str, Any], needed: Collection[str] | None = None) -> dict[str, int]:
+        """The values of all symbols that are needed. Raises `MemoryPlanError` where one is missing, or is no size."""
         values: dict[str, int] = {}
         for name, value in symbols.items():
             if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= (size := index(value)) <= INT64_MAX:
@@ -180,7 +208,7 @@ class Plan:
         if "batch" in values:
             for name in self._meant_by("batch"):
                 values.setdefault(name, values["batch"])
-        require_values(self.symbols, values)
+        require_values(self.symbols if needed is None else needed, values)
         return values
 
     def _sizes(self, symbols: Mapping[str, int]) -> tuple[Any, list[Record]]:
@@ -243,8 +271,9 @@ def _last_results(block: Block) -> Iterator[str]:
     read: set[str] = set()
     for op in reversed(block.ops):
         if op.type not in ("feed", "fetch") and read.isdisjoint(op.all_writes()):
-            for names in list(op.outputs.values())[: None if op.sub_block_indices() else 1]:
-                yield from (n for n in names if (found := block.find(n)) is not None and found.kind in TENSOR_KINDS)
+            slots = [r.name for r in op.operator.schema.results if r.name in op.outputs] if op.operator is not None else []
+            for slot in slots[:1]:
+                yield from (n for n in op.outputs[slot] if (found := block.find(n)) is not None and found.kind in TENSOR_KINDS)
         read |= op.all_reads()
 
 

@@ -1,0 +1,150 @@
+"""The memory plan of a program as tables, and as facts for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from foreshape.cli.options import pairs_of
+from foreshape.cli.output import console, print_json, print_plain, printing, stop
+from foreshape.cli.show import human_bytes, new_row, new_table
+from foreshape.errors import MemoryPlanError
+from foreshape.memory import Plan, bytes_of
+from foreshape.program import Program
+from foreshape.program.literal import escape, name_text
+
+_MOST_ROWS = 20
+_PICTURES = (".png", ".svg", ".pdf")
+
+
+def sizes_of(given: Sequence[str] | None) -> dict[str, int]:
+    """``words=3000`` as values of symbols."""
+    out: dict[str, int] = {}
+    for name, value in pairs_of(given, "--set", "words=3000").items():
+        if not (value.isascii() and value.isdecimal() and len(value) <= 18):
+            raise typer.BadParameter(f"{value!r} in {name}={value} is no whole number", param_hint="--set")
+        out[name] = int(value)
+    return out
+
+
+def print_plan(
+    program: Program,
+    fetch: Sequence[str],
+    batch: int | None,
+    sizes: dict[str, int],
+    within: str | None,
+    plot: Path | None,
+    html: Path | None,
+    json: bool,
+) -> bool:
+    """Print the plan, and write what was asked for. Whether it is within the limit."""
+    if plot is not None and plot.suffix.lower() not in _PICTURES:
+        raise typer.BadParameter(f"{str(plot)!r} must end in {', '.join(_PICTURES)}", param_hint="--plot")
+    limit = None if within is None else bytes_of(within)
+    plan = Plan(program, fetch)
+    for name in sizes:
+        if name not in plan.symbols and name not in plan.leading:
+            raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(plan.symbols)) or 'nothing'}")
+    values = {**(dict.fromkeys(plan.leading, batch) if batch is not None else {}), **sizes}
+    values = {n: v for n, v in values.items() if n in plan.symbols or n in sizes}
+    found = _values_within(plan, values, limit)
+    fits = limit is None or plan.peak(**found) <= limit
+    facts = plan_facts(plan, found, limit)
+    if found != values:
+        facts["largest"] = {n: v for n, v in found.items() if n not in values}
+    if plot is not None:
+        try:
+            plan.draw(plot, **found)
+        except ModuleNotFoundError as error:
+            stop(f"the drawing needs the package {error.name}: pip install 'foreshape[train]'")
+    if html is not None:
+        plan.write_page(html, **found)
+    if json:
+        print_json(facts)
+    else:
+        _print(facts)
+    return fits
+
+
+def _values_within(plan: Plan, values: dict[str, int], limit: int | None) -> dict[str, int]:
+    """All values; where a limit is given, the one that is missing is the largest with which the plan is within it."""
+    missing = sorted(plan.symbols - values.keys())
+    if not missing:
+        return values
+    rows = [n for n in missing if n in plan.leading]
+    others = [n for n in missing if n not in plan.leading]
+    if limit is not None and not others:
+        return {**values, **dict.fromkeys(rows, plan.largest("batch" if "batch" not in plan.symbols else rows[0], within=limit, **values))}
+    if limit is not None and len(missing) == 1:
+        return {**values, missing[0]: plan.largest(missing[0], within=limit, **values)}
+    words = ", ".join(map(name_text, missing))
+    ways: list[str] = []
+    if rows:
+        ways.append("--batch=..." + ("" if len(rows) == 1 else f" (which sets {', '.join(map(name_text, rows))})"))
+    ways += [f"--set {name_text(n)}=..." for n in others]
+    if limit is not None:
+        left = "all of them but one" if not rows else "all of them but the batch"
+        raise MemoryPlanError(f"the memory depends on {words}: to find the largest, give {left}: {' '.join(ways[1 if rows else 0 :])}")
+    raise MemoryPlanError(f"the memory depends on {words}: give {' and '.join(ways)}")
+
+
+def plan_facts(plan: Plan, values: dict[str, int], limit: int | None) -> dict[str, Any]:
+    """The whole plan for JSON."""
+    peak, op, line = plan.peak(**values), plan.peak_op(**values), None
+    if op is not None and op.call_site is not None:
+        line = op.call_site.short()
+    holders = plan.who(**values)
+    return {
+        "sizes": values,
+        "fetch": list(plan.fetch),
+        "peak": peak,
+        "formula": str(plan.peak_formula()),
+        "formula_here": plan.peak_words(**values),
+        "within": limit,
+        "fits": None if limit is None else peak <= limit,
+        "breakdown": plan.breakdown(**values),
+        "position": plan.peak_position(**values),
+        "op": None if op is None else op.type,
+        "line": line,
+        "ops": plan.live.positions,
+        "held": plan.held(**values),
+        "arena": plan.arena(**values),
+        "lower_bound": plan.lower_bound(**values),
+        "alive": [{"name": h.name, "type": h.spec, "bytes": h.size, "for": h.what, "line": h.line} for h in holders],
+    }
+
+
+def _print(facts: dict[str, Any]) -> None:
+    out = console()
+    with printing():
+        given = ", ".join(f"{name_text(n)} = {v:,}" for n, v in facts["sizes"].items())
+        if "largest" in facts:
+            most = ", ".join(f"{name_text(n)} = {v:,}" for n, v in facts["largest"].items())
+            print_plain(f"largest within {human_bytes(facts['within'])}: {most}")
+        print_plain(f"peak{' for ' + given if given else ''}: {human_bytes(facts['peak'])}")
+        if facts["within"] is not None and "largest" not in facts:
+            over, limit = facts["peak"] - facts["within"], human_bytes(facts["within"])
+            print_plain(f"does not fit within {limit}: {human_bytes(over)} too much" if over > 0 else f"fits within {limit}")
+        print_plain(f"formula: {facts['formula_here']}")
+        if facts["op"] is not None:
+            where = f"    {facts['line']}" if facts["line"] else ""
+            print_plain(f"most is needed at op {facts['position']} of {facts['ops']}, {facts['op']}{where}")
+        bound = facts["lower_bound"]
+        times = "the least there can be" if facts["arena"] == bound else f"{facts['arena'] / bound:.3f} times the least there can be"
+        print_plain(f"arena: {human_bytes(facts['arena'])}, {times}; beside it, kept from run to run: {human_bytes(facts['held'])}")
+        if facts["fetch"]:
+            print_plain(f"fetched: {', '.join(map(name_text, facts['fetch']))}")
+        table = new_table("at the peak", "for", "bytes", "share")
+        for what, size in facts["breakdown"].items():
+            if size:
+                new_row(table, what, f"{size:,}", f"{100 * size / facts['peak']:.1f} %")
+        out.print(table)
+        alive = facts["alive"]
+        title = f"the largest of {len(alive):,} at the peak" if len(alive) > _MOST_ROWS else "alive at the peak"
+        table = new_table(title, "name", "type and shape", "bytes", "for", "line")
+        for holder in alive[:_MOST_ROWS]:
+            new_row(table, escape(holder["name"]), holder["type"], f"{holder['bytes']:,}", holder["for"], holder["line"])
+        out.print(table)

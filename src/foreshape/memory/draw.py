@@ -1,0 +1,117 @@
+"""The arena as a drawing: offset against op, every buffer a box coloured by what it is for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import FormatError
+from foreshape.memory.formula import byte_text
+from foreshape.memory.liveness import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE
+from foreshape.program.literal import escape
+
+if TYPE_CHECKING:
+    from foreshape.memory.plan import Buffer, Plan
+
+COLOURS: dict[str, str] = {
+    PARAMETERS: "#3b4252",
+    STATE: "#7f7f9c",
+    INPUTS: "#a3adb8",
+    GRADIENTS: "#d9772b",
+    KEPT: "#3a78b0",
+    TEMPORARIES: "#8fbf8f",
+    WORKSPACE: "#c25b8c",
+}
+"""Of each class; apart from each other also for those who see few colours, by lightness."""
+ENDINGS = (".png", ".svg", ".pdf")
+_LABELS = 40
+
+
+def draw(plan: Plan, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
+    """Draw a plan into an image file.
+
+    Raises:
+        FormatError: an ending that is no image's. MemoryPlanError: a symbol without a value.
+    """
+    if Path(path).suffix.lower() not in ENDINGS:
+        raise FormatError(f"a drawing is a file that ends in {', '.join(ENDINGS)}; seen {os.fspath(path)!r}")
+    buffers, line, held = plan.buffers(**symbols), plan.timeline(**symbols), plan.held(**symbols)
+    position, op = plan.peak_position(**symbols), plan.peak_op(**symbols)
+
+    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": "plan", "font.size": 9}):
+        figure = Figure(figsize=(11, 6.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 3.4))
+        height = max((b.offset + b.size for b in buffers), default=0)
+        scale, unit = _scale(max(height, 1))
+        steps = max(len(line), 1)
+        _boxes(below, buffers, scale, steps, height)
+        above.stairs(line / scale, range(len(line) + 1), fill=True, color="#c9d3de", edgecolor="#56616e", linewidth=0.8)
+        for axes, top in ((above, float(line.max(initial=0)) / scale), (below, height / scale)):
+            axes.axvspan(position, position + 1, color="#c1121f", alpha=0.12, linewidth=0)
+            axes.axvline(position + 0.5, color="#c1121f", linewidth=1)
+            axes.set_xlim(0, steps)
+            axes.set_ylim(0, max(top * 1.06, 1e-9))
+            for side in ("top", "right"):
+                axes.spines[side].set_visible(False)
+        above.set_ylim(0, max(float(line.max(initial=0)) / scale * 1.35, 1e-9))
+        above.set_ylabel(f"needed, {unit}")
+        below.set_ylabel(f"offset in the arena, {unit}")
+        below.set_xlabel("op")
+        words = f"peak of the arena: {byte_text(int(line.max(initial=0)))}" + (f", at op {position}, {op.type}" if op is not None else "")
+        left = position < steps / 2
+        above.annotate(escape(words), (position + 0.5, 1), xycoords=("data", "axes fraction"), xytext=(5 if left else -5, -2), textcoords="offset points",
+                       ha="left" if left else "right", va="top", color="#8f0d17", parse_math=False)  # fmt: skip
+        _title(figure, plan, symbols, height, held)
+        _legend(figure, plan.breakdown(**symbols))
+        made = {"Date": None} if os.fspath(path).lower().endswith(".svg") else None
+        figure.savefig(os.fspath(path), dpi=150, metadata=made)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _scale(most: int) -> tuple[float, str]:
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if most >= 2 * unit:
+            return float(unit), name
+    return 1.0, "bytes"
+
+
+def _boxes(axes: Any, buffers: Sequence[Buffer], scale: float, steps: int, height: int) -> None:
+    from matplotlib.collections import PolyCollection
+
+    shown = [b for b in buffers if b.size]
+    corners = [_corners(b, scale) for b in shown]
+    thin = 0.6 if len(shown) < 400 else 0.25 if len(shown) < 3000 else 0.0
+    axes.add_collection(PolyCollection(corners, facecolors=[COLOURS[b.what] for b in shown], edgecolors="white", linewidths=thin))
+    for b in sorted(shown, key=lambda b: -b.size * (b.last + 1 - b.first))[:_LABELS]:
+        room = (b.last + 1 - b.first) / steps * 125  # characters that go in, roughly
+        if b.size / max(height, 1) > 0.028 and room >= 6:
+            name = escape(b.name)
+            name = name if len(name) <= room else "…" + name[1 - int(room) :]  # the ends of names tell them apart
+            axes.text((b.first + b.last + 1) / 2, (b.offset + b.size / 2) / scale, name, ha="center", va="center", fontsize=7, clip_on=True, zorder=5,
+                      color="white" if b.what in (KEPT, PARAMETERS, STATE) else "#1c2127", parse_math=False)  # fmt: skip
+
+
+def _corners(b: Buffer, scale: float) -> list[tuple[float, float]]:
+    left, right, low, high = b.first, b.last + 1, b.offset / scale, (b.offset + b.size) / scale
+    return [(left, low), (right, low), (right, high), (left, high)]
+
+
+def _title(figure: Any, plan: Plan, symbols: Mapping[str, int], height: int, held: int) -> None:
+    given = ", ".join(f"{n} = {v:,}" for n, v in symbols.items())
+    words = f"peak {byte_text(plan.peak(**symbols))}" + (f" for {given}" if given else "")
+    more = f"arena of {byte_text(height)}, and {byte_text(held)} of parameters and state beside it, kept from run to run"
+    figure.suptitle(escape(f"{words}\n{more}"), fontsize=10, x=0.01, ha="left", parse_math=False)
+
+
+def _legend(figure: Any, breakdown: Mapping[str, int]) -> None:
+    from matplotlib.patches import Patch
+
+    entries = [Patch(facecolor=COLOURS[c], label=f"{c}  {byte_text(breakdown[c])}") for c in CLASSES if breakdown[c]]
+    if entries:
+        figure.legend(handles=entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=8, title="at the peak", title_fontsize=8)

@@ -1,0 +1,85 @@
+"""The plan as one HTML file: the arena as boxes that tell what they are, the bytes needed at every op, the largest at the peak."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foreshape.memory.draw import COLOURS
+from foreshape.memory.liveness import CLASSES
+from foreshape.program.literal import escape
+
+if TYPE_CHECKING:
+    from foreshape.memory.plan import Plan
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+_LONGEST = 300
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.S)
+
+
+def write_page(plan: Plan, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
+    """Write the page of a plan. Raises `MemoryPlanError` where a symbol has no value."""
+    text = page(plan, symbols)
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+
+
+def page(plan: Plan, symbols: Mapping[str, int]) -> str:
+    """The page as text. Names come from files, so that they are in it only as JSON without a character that HTML reads,
+    and get onto the screen as text; the page's policy lets no other script run and fetches nothing."""
+    template = _TEMPLATE.read_text(encoding="utf-8")
+    scripts = _SCRIPT.findall(template)
+    policy = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    return template.replace("POLICY", policy, 1).replace('"DATA"', _json(facts(plan, symbols)), 1)
+
+
+def facts(plan: Plan, symbols: Mapping[str, int]) -> dict[str, Any]:
+    """What the page's script is given: texts are kept once, in a list, and named by their place in it."""
+    texts: dict[str, int] = {}
+
+    def text(of: str) -> int:
+        shown = escape(of).replace("\n", " ")
+        return texts.setdefault(shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…", len(texts))
+
+    boxes = [
+        [b.offset, b.size, b.first, b.last, CLASSES.index(b.what), text(b.name), text(b.spec), text(b.line), text(", ".join(b.names[1:4]))]
+        for b in plan.buffers(**symbols)
+        if b.size
+    ]
+    who = [[text(h.name), h.size, CLASSES.index(h.what), text(h.spec), text(h.line)] for h in plan.who(**symbols)[:200]]
+    ops = [text(op.type) for op in plan.program.global_block.ops]
+    lines = [text(op.call_site.short() if op.call_site is not None else "") for op in plan.program.global_block.ops]
+    breakdown = plan.breakdown(**symbols)
+    return {
+        "symbols": {escape(n): v for n, v in symbols.items()},
+        "peak": plan.peak(**symbols),
+        "held": plan.held(**symbols),
+        "formula": _short(plan.peak_words(**symbols)),
+        "arena": max((b[0] + b[1] for b in boxes), default=0),
+        "bound": plan.lower_bound(**symbols),
+        "position": plan.peak_position(**symbols),
+        "timeline": plan.timeline(**symbols).tolist(),
+        "classes": [[c, COLOURS[c], breakdown[c]] for c in CLASSES],
+        "ops": ops,
+        "lines": lines,
+        "boxes": boxes,
+        "who": who,
+        "texts": list(texts),
+    }
+
+
+def _short(text: str) -> str:
+    shown = escape(text)
+    return shown if len(shown) <= 4000 else shown[:3999] + "…"
+
+
+def _json(value: Any) -> str:
+    """JSON in ASCII in which no character means anything to HTML."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
