@@ -17,7 +17,8 @@ from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.threads import threads_for
 from foreshape.engine.values import LoDTensor, SelectedRows
-from foreshape.errors import ExecutionError, ForeshapeError, SchemaError
+from foreshape.errors import ExecutionError, ForeshapeError, MemoryPlanError, SchemaError
+from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.random import current
 from foreshape.ops.rows import Rows
@@ -42,7 +43,7 @@ class Seen(NamedTuple):
 class Step:
     """A compiled step of one program version, for one list of fetches."""
 
-    __slots__ = ("_last", "bound", "emitted", "feeder", "fetchers", "plain", "program", "ragged", "seen", "version")
+    __slots__ = ("_last", "_plan", "bound", "emitted", "feeder", "fetchers", "plain", "program", "ragged", "seen", "version")
 
     def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True) -> None:
         self.program = program
@@ -53,18 +54,34 @@ class Step:
         self.feeder = Feeder(program, lowered.feeds, guards, device)
         self.version = program.version
         self.seen: dict[Any, Seen] = {}
+        self._plan: Plan | None = None
         self.bound: WeakKeyDictionary[Scope, tuple[int, Any]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
         self.fetchers = [_fetcher(v) for v in lowered.fetches]
         self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
 
-    def admit(self, signature: Any, given: Sequence[Any]) -> Seen:
-        """Check shapes that come for the first time, and choose the threads for them."""
+    def admit(self, signature: Any, given: Sequence[Any], limit: int | None = None) -> Seen:
+        """Check shapes that come for the first time, whether their memory is within a limit, and choose the threads for them."""
         values = self.feeder.admit(given)
+        if limit is not None and self.plain.instructions:
+            self._refuse_past(limit, values)
         if len(self.seen) >= _SEEN_LIMIT:
             self.seen.clear()
         found = self.seen[signature] = Seen(values, threads_for(self.plain, values, torch.get_num_threads()))
         return found
+
+    def _refuse_past(self, limit: int, values: Mapping[str, int]) -> None:
+        """Raise `MemoryPlanError` where the plan needs more; what only the run tells, such as a loop's rounds, counts as 1."""
+        if self._plan is None:
+            self._plan = Plan(self.program, [v.name for v in self.plain.fetches])
+        given = {n: values.get(n, 1) for n in self._plan.symbols}
+        peak = self._plan.peak(**given)
+        if peak > limit:
+            parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in self._plan.breakdown(**given).items() if size)
+            sizes = ", ".join(f"{n} = {v:,}" for n, v in sorted(given.items()))
+            largest = self._plan.who(**given)[0]
+            raise MemoryPlanError(f"this run needs {byte_text(peak)}{' for ' + sizes if sizes else ''}, and the executor's memory_limit is {byte_text(limit)}:"
+                                  f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}")  # fmt: skip
 
     def function(self, scope: Scope) -> Any:
         """The step over a scope, bound again where the scope's tensors have changed."""
@@ -95,12 +112,17 @@ class Executor:
         check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite.
         seed: starts the generator that random operators draw from; from the system's entropy where it is left out. A program's
             own ``random_seed`` starts it anew when that program first comes to this executor.
+        memory_limit: bytes, or words such as "2 GiB": a feed for which the program's plan (see `fs.plan`) needs more, parameters included,
+            is refused with a `MemoryPlanError` before anything is computed.
         keep_memory: let this process keep the memory that it frees, for the next step (Linux with glibc); it is never given back to
             the system before the process ends. ``FORESHAPE_KEEP_PAGES=0`` turns it off everywhere.
     """
 
-    def __init__(self, device: str = "cpu", *, check: bool = False, seed: int | None = None, keep_memory: bool = True) -> None:
+    def __init__(
+        self, device: str = "cpu", *, check: bool = False, seed: int | None = None, keep_memory: bool = True, memory_limit: int | str | None = None
+    ) -> None:
         self.device = device
+        self.memory_limit = None if memory_limit is None else bytes_of(memory_limit)
         self.check = check
         if keep_memory:
             keep_pages()
@@ -130,7 +152,7 @@ class Executor:
 
         Raises:
             FeedError, GuardError: fed values that the program does not take. ExecutionError: a parameter without a value, an
-            operator that is not known, a kernel that refuses.
+            operator that is not known, a kernel that refuses. MemoryPlanError: more than ``memory_limit``.
         """
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()
@@ -138,7 +160,7 @@ class Executor:
         tensors, signature = step.feeder.tensors(feed or {})
         seen = step.seen.get(signature)
         if seen is None:
-            seen = step.admit(signature, tensors)
+            seen = step.admit(signature, tensors, self.memory_limit)
         function = step.function(scope)
         current.generator = self._generator
         threads = torch.get_num_threads()

@@ -1,0 +1,80 @@
+"""An executor with a limit refuses what would need more, before it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.memory.plan import Plan
+
+
+def network() -> Any:
+    x, y = layer.data("x", shape=["batch", 32]), layer.data("y", shape=["batch", 1])
+    loss = layer.mean(layer.square_error_cost(layer.fc(layer.fc(x, 64, "tanh"), 1), y))
+    fs.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+
+def feed(batch: int) -> dict[str, np.ndarray]:
+    return {"x": np.ones((batch, 32), np.float32), "y": np.ones((batch, 1), np.float32)}
+
+
+def test_a_feed_past_the_limit_changes_nothing_and_is_told_with_what_it_would_be_for() -> None:
+    loss = network()
+    main = fs.default_main_program()
+    limit = fs.plan(main, loss).peak(batch=100)
+    executor, scope = fs.Executor(seed=1, memory_limit=limit), fs.Scope()
+    executor.run(fs.default_startup_program(), scope=scope)
+    before = {n: scope.get(n).copy() for n in scope.names()}
+    with pytest.raises(fs.MemoryPlanError, match=r"this run needs .* for batch = 101, and the executor's memory_limit is ") as caught:
+        executor.run(main, feed(101), loss, scope)
+    words = str(caught.value)
+    for what, size in fs.plan(main, loss).breakdown(batch=101).items():
+        assert (what in words) == (size > 0)
+    assert "the largest is fc_0.tmp_" in words and "test_memory_limit.py:" in words
+    assert before.keys() == set(scope.names()) and all(np.array_equal(before[n], scope.get(n)) for n in before)
+    assert np.isfinite(executor.run(main, feed(100), loss, scope)[0]).all()
+    assert not all(np.array_equal(before[n], scope.get(n)) for n in before)
+    with pytest.raises(fs.MemoryPlanError, match="batch = 101"):
+        executor.run(main, feed(101), loss, scope)
+    free = fs.Executor()
+    assert free.memory_limit is None and np.isfinite(free.run(main, feed(101), loss, scope)[0]).all()
+
+
+def test_the_plan_is_made_once_and_asked_once_for_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = network()
+    made: list[Any] = []
+    asked: list[int] = []
+    make, peak = Plan.__init__, Plan.peak
+    monkeypatch.setattr(Plan, "__init__", lambda self, *a, **k: (made.append(a), make(self, *a, **k))[1])
+    monkeypatch.setattr(Plan, "peak", lambda self, **k: (asked.append(k["batch"]), peak(self, **k))[1] if k else peak(self))
+    executor, scope = fs.Executor(memory_limit="1 GiB"), fs.Scope()
+    executor.run(fs.default_startup_program(), scope=scope)
+    made.clear()
+    for batch in (8, 8, 16, 8, 16, 16):
+        executor.run(fs.default_main_program(), feed(batch), loss, scope)
+    assert len(made) == 1 and asked == [8, 16]
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_ragged_programs_and_loops_are_limited_too(check: bool) -> None:
+    words = layer.data("words", shape=[-1, 4], lod_level=1)
+    pooled = layer.sequence_pool(words, "sum")
+    i = layer.fill_constant([1], "int64", 0)
+    _, out = layer.while_loop(lambda i, h: layer.less_than(i, layer.fill_constant([1], "int64", 3)), lambda i, h: [i + 1, h * 2.0], [i, pooled])
+    plan = fs.plan(fs.default_main_program(), out)
+    rest = dict.fromkeys(plan.symbols - {"words", "batch"}, 1)
+    executor = fs.Executor(check=check, memory_limit=plan.peak(words=9, batch=3, **rest))
+    many, few = (fs.LoDTensor(np.ones((sum(lengths), 4), np.float32), [lengths]) for lengths in ([5, 0, 5], [4, 0, 5]))
+    np.testing.assert_array_equal(executor.run(feed={"words": few}, fetch=out)[0], np.repeat([[32], [0], [40]], 4, axis=1))
+    with pytest.raises(fs.MemoryPlanError, match=r"words = 10"):
+        executor.run(feed={"words": many}, fetch=out)
+
+
+def test_a_limit_that_is_none_is_refused() -> None:
+    with pytest.raises(fs.MemoryPlanError, match="a number of bytes is"):
+        fs.Executor(memory_limit="much")
