@@ -14,7 +14,7 @@ from foreshape.ops.operator import Schema
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import torch_dtype
-from foreshape.program import Block, Op, Variable
+from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
 from foreshape.program.regions import joined_sources
@@ -142,7 +142,7 @@ class Lowering:
                     made.copies.append((copy, one))
         given = values_of(made.arguments)
         self._results(op, made, schema)
-        if made.offsets is None:
+        if made.offsets is None and not op.role & Role.BACKWARD:  # a gradient has the sequences of what it is the gradient of
             self._same_sequences(op, given, values_of(made.results))
         made.results += self._offsets_of_results(op, schema, made.results, given)
         self.instructions.append(made)
