@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from foreshape.dims import Dim, Size, evaluate, symbols_of
+from foreshape.dims import INT64_MAX, Dim, Size, evaluate, symbols_of
 from foreshape.errors import MemoryPlanError
 from foreshape.program.literal import quoted
 
@@ -26,6 +26,38 @@ def byte_text(count: int | float) -> str:
     return f"{int(size)} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}" if abs(size) < 100 else f"{size:.0f} {_UNITS[unit]}"
 
 
+class Terms:
+    """The products of symbols that occur in some sizes, numbered.
+
+    Raises:
+        MemoryPlanError: sizes whose sum may be past a 64-bit integer.
+    """
+
+    def __init__(self, sizes: Iterable[Size]) -> None:
+        self._columns: dict[Monomial, int] = {(): 0}
+        self._of: dict[Size, list[tuple[int, int]]] = {}
+        total = 0
+        for size in sizes:
+            total += sum(abs(c) for _, c in self.of(size))
+        if total > INT64_MAX:
+            raise MemoryPlanError("the sizes of this program together are past a 64-bit integer")
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def monomials(self) -> list[Monomial]:
+        """The products, by number."""
+        return list(self._columns)
+
+    def of(self, size: Size) -> list[tuple[int, int]]:
+        """A size as (number of the product, coefficient) pairs."""
+        found = self._of.get(size)
+        if found is None:
+            terms = size.terms if isinstance(size, Dim) else (((), size),)
+            found = self._of[size] = [(self._columns.setdefault(m, len(self._columns)), c) for m, c in terms]
+        return found
+
+
 class Formula:
     """``max`` over some pieces, each a polynomial in the symbols with whole coefficients, in bytes.
 
@@ -35,20 +67,21 @@ class Formula:
     """
 
     def __init__(self, sizes: Sequence[Size], counts: Any) -> None:
-        monomials: dict[Monomial, int] = {(): 0}
-        rows: list[list[tuple[int, int]]] = []
-        for size in sizes:
-            terms = size.terms if isinstance(size, Dim) else (((), size),)
-            rows.append([(monomials.setdefault(m, len(monomials)), c) for m, c in terms])
-        of_sizes = numpy.zeros((len(sizes), len(monomials)), dtype=numpy.int64)
-        for at, row in enumerate(rows):
-            for column, coefficient in row:
+        terms = Terms(sizes)
+        of_sizes = numpy.zeros((len(sizes), len(terms)), dtype=numpy.int64)
+        for at, size in enumerate(sizes):
+            for column, coefficient in terms.of(size):
                 of_sizes[at, column] = coefficient
-        self._monomials = list(monomials)
-        table = numpy.asarray(counts, dtype=numpy.int64).reshape(len(counts), len(sizes))
-        if float(numpy.abs(table).sum(axis=1).max(initial=0)) * float(numpy.abs(of_sizes.astype(numpy.float64)).max(initial=0)) >= 2**63:
-            raise MemoryPlanError("the sizes of this program together are past a 64-bit integer")
-        self._pieces = _undominated(table @ of_sizes)
+        self._monomials = terms.monomials()
+        self._pieces = _undominated(numpy.asarray(counts, dtype=numpy.int64).reshape(len(counts), len(sizes)) @ of_sizes)
+
+    @classmethod
+    def of_pieces(cls, terms: Terms, pieces: Any) -> Formula:
+        """From the coefficients of the terms, ``[pieces, terms]``."""
+        made = object.__new__(cls)
+        made._monomials = terms.monomials()
+        made._pieces = _undominated(pieces)
+        return made
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -137,8 +170,13 @@ def _undominated(pieces: Any) -> Any:
         return pieces
     pieces = numpy.unique(pieces, axis=0)
     order = numpy.argsort(-pieces.astype(numpy.float64).sum(axis=1), kind="stable")
-    kept: list[Any] = []
-    for row in pieces[order]:
-        if not any((row <= other).all() for other in kept):
-            kept.append(row)
-    return numpy.array(kept, dtype=numpy.int64).reshape(len(kept), pieces.shape[1])
+    order = pieces[order]
+    for row in order[:8]:  # most are below one of the largest few
+        order = order[~(order <= row).all(axis=1) | (order == row).all(axis=1)]
+    kept = numpy.empty_like(order)
+    count = 0
+    for row in order:
+        if not (kept[:count] >= row).all(axis=1).any():
+            kept[count] = row
+            count += 1
+    return kept[:count].copy()

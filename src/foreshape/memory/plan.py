@@ -14,7 +14,7 @@ import numpy
 from foreshape.dims import INT64_MAX, Size, is_symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.memory.arena import arena
-from foreshape.memory.formula import Formula, byte_text, require_values
+from foreshape.memory.formula import Formula, Terms, byte_text, require_values
 from foreshape.memory.liveness import CLASSES, Liveness, Record, find_liveness, number
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.needed import needed_ops
@@ -179,11 +179,12 @@ class Plan:
     def peak_formula(self) -> Formula:
         """The peak as a formula: the largest of some sums of products of the program's symbols."""
         if self._formula is None:
-            held = self.live.held
-            sizes: list[Size] = [r.size for r in held]
-            rows = [[1] * len(held) + row for row in _rows(self.live, sizes)]
-            width = len(sizes)
-            self._formula = Formula(sizes, [row + [0] * (width - len(row)) for row in rows])
+            terms = Terms(r.size for r in _all_records(self.live))
+            base = numpy.zeros(len(terms), dtype=numpy.int64)
+            for record in self.live.held:
+                _add(base, terms, record.size, 1)
+            rows = _rows(self.live, terms)
+            self._formula = Formula.of_pieces(terms, rows + base if len(rows) else base.reshape(1, -1))
         return self._formula
 
     def peak_words(self, **symbols: int) -> str:
@@ -310,52 +311,31 @@ def _record_size(record: Record, values: Mapping[str, int]) -> int:
     return number(record.size, values) if record.inner is None else sum(size for _, size in _parts(record, values))
 
 
-def _rows(live: Liveness, sizes: list[Size]) -> list[list[int]]:
-    """For each op, how often each of ``sizes`` is needed there; sizes are added as they are met. A block that an op runs gives
-    a row for each op inside of it."""
-    by_size: dict[Any, int] = {}
+def _add(row: Any, terms: Terms, size: Size, sign: int) -> None:
+    for column, coefficient in terms.of(size):
+        row[column] += sign * coefficient
 
-    def column(size: Size) -> int:
-        key = size if isinstance(size, int) else id(size)
-        if key not in by_size:
-            by_size[key] = len(sizes)
-            sizes.append(size)
-        return by_size[key]
 
-    begin = len(sizes)
-    start: dict[int, list[tuple[int, int]]] = {}
+def _rows(live: Liveness, terms: Terms) -> Any:
+    """What is needed at each op, as coefficients of the terms; for an op that runs a block a row for each op inside of it."""
+    change = numpy.zeros((live.positions + 1, len(terms)), dtype=numpy.int64)
     inner: dict[int, list[Liveness]] = {}
     for r in live.records:
         if r.inner is not None:
             inner.setdefault(r.first, []).append(r.inner)
-            continue
-        c = column(r.size)
-        start.setdefault(r.first, []).append((c, 1))
-        start.setdefault(r.last + 1, []).append((c, -1))
-    counts: dict[int, int] = {}
-    out: list[list[int]] = []
-    for position in range(live.positions):
-        for c, n in start.get(position, ()):
-            counts[c] = counts.get(c, 0) + n
-        variants: list[dict[int, int]] = [dict(counts)]
-        for block in inner.get(position, ()):
-            nested: list[Size] = []
-            within = _rows(block, nested)
-            columns = [column(s) for s in nested]
-            variants = [_plus(v, {columns[k]: n for k, n in enumerate(row) if n}) for v in variants for row in (within or [[]])]
-        for v in variants:
-            row = [0] * (len(sizes) - begin)
-            for c, n in v.items():
-                row[c - begin] = n
-            out.append(row)
-    return out
-
-
-def _plus(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
-    out = dict(a)
-    for k, n in b.items():
-        out[k] = out.get(k, 0) + n
-    return out
+        else:
+            _add(change[r.first], terms, r.size, 1)
+            _add(change[r.last + 1], terms, r.size, -1)
+    rows = numpy.cumsum(change[:-1], axis=0)
+    more: list[Any] = [rows]
+    for position, blocks in inner.items():
+        variants = rows[position : position + 1]
+        for block in blocks:
+            within = _rows(block, terms)
+            if len(within):
+                variants = (variants[:, None, :] + within[None, :, :]).reshape(-1, rows.shape[1])
+        more.append(variants)
+    return numpy.concatenate(more)
 
 
 def _all_records(live: Liveness) -> list[Record]:
