@@ -90,8 +90,8 @@ def _boxes(axes: Any, buffers: Sequence[Buffer], scale: float, steps: int, heigh
     axes.add_collection(PolyCollection(corners, facecolors=[COLOURS[b.what] for b in shown], edgecolors="white", linewidths=thin))
     for b in sorted(shown, key=lambda b: -b.size * (b.last + 1 - b.first))[:_LABELS]:
         room = (b.last + 1 - b.first) / steps * 125  # characters that go in, roughly
-        if b.size / max(height, 1) > 0.028 and room >= 6:
-            name = escape(b.name)
+        name = escape(b.name)
+        if b.size / max(height, 1) > 0.028 and room >= min(len(name), 12):
             name = name if len(name) <= room else "…" + name[1 - int(room) :]  # the ends of names tell them apart
             axes.text((b.first + b.last + 1) / 2, (b.offset + b.size / 2) / scale, name, ha="center", va="center", fontsize=7, clip_on=True, zorder=5,
                       color="white" if b.what in (KEPT, PARAMETERS, STATE) else "#1c2127", parse_math=False)  # fmt: skip
