@@ -299,11 +299,11 @@ def test_the_layer_makes_parameters_bias_and_activation() -> None:
 # --- repetitions
 
 
-@pytest.mark.parametrize("level", [-1, 0, 1])
-@every_raggedness
+@pytest.mark.parametrize(
+    ("lengths", "level"),
+    [pytest.param(of, level, id=f"{name}-{level}") for name, of in LEVELS.items() for level in (-1, 0, 1) if level < len(of)],
+)
 def test_dense_rows_are_repeated_after_the_parts_of_a_level(lengths: Lengths, level: int) -> None:
-    if level >= len(lengths):
-        pytest.skip("there is no such level")
     times = lengths[level]
     x, y = numbers(len(times), 2), ragged(lengths, 1)
     out, grads = compute(lambda x, y: layer.sequence_expand(x, y, level), weights, x=x, y=y)
