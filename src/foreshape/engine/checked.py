@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import evaluate, symbols_of
 from foreshape.engine.emit import Emitted
-from foreshape.engine.instruction import Argument, Instruction, Lowered, Value
-from foreshape.engine.regions import running
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
+from foreshape.lowering.regions import running
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import dtype_of_torch

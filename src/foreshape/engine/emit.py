@@ -6,10 +6,11 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakMethod
 
-from foreshape.engine.instruction import Argument, Instruction, Lowered, Value
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.ops.rows import Rows
+from foreshape.ops.torch_proxy import Late
 from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Op
 from foreshape.spec import LOD_TENSOR
@@ -109,6 +110,8 @@ def emit(lowered: Lowered) -> Emitted:
     returned = lowered.returns()
     kept = {id(v) for v in returned} | {id(p) for p in lowered.persistables}
     for at, i in enumerate(lowered.instructions):
+        if i.region is not None:
+            i.region.function = emit(i.region.lowered).bind_region()
         for copy, source in i.copies:
             out.append(f"    {copy} = {source}.clone()")
             lines[len(out)] = i.op
@@ -136,7 +139,7 @@ def emit(lowered: Lowered) -> Emitted:
 def _call(i: Instruction, at: int, constants: dict[str, Any], last: dict[int, int], kept: set[int]) -> str:
     if i.expression is not None:
         named = {name: f"{name}{at}" for name in i.constants}
-        constants.update({named[name]: value for name, value in i.constants.items()})
+        constants.update({named[name]: value.get() if isinstance(value, Late) else value for name, value in i.constants.items()})
         return i.expression.format(*(_text(a) for a in i.arguments), **named)
     constants[f"k{at}"] = i.kernel
     arguments = [_text(a) for a in i.arguments]

@@ -10,14 +10,14 @@ from weakref import WeakKeyDictionary, ref
 from foreshape.engine.checked import run_checked
 from foreshape.engine.emit import STEP_FILE, Emitted, emit, op_at
 from foreshape.engine.feed import Feeder
-from foreshape.engine.fusion import fuse
-from foreshape.engine.instruction import Value
-from foreshape.engine.lower import lower
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.threads import threads_for
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import ExecutionError, ForeshapeError, MemoryPlanError, SchemaError
+from foreshape.lowering.fusion import fuse
+from foreshape.lowering.instruction import Value
+from foreshape.lowering.lower import lower
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.random import current

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, evaluate, is_symbol, symbols_of
-from foreshape.engine.instruction import Value
 from foreshape.engine.ragged import as_ragged
 from foreshape.engine.scope import to_tensor
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.infer.guards import Guards
+from foreshape.lowering.instruction import Value
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch

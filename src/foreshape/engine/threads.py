@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from foreshape.dims import Size, product, substitute
-from foreshape.engine.instruction import Instruction, Lowered
+from foreshape.lowering.instruction import Instruction, Lowered
 from foreshape.spec import Spec
 
 SMALL_STEP = 4_000_000

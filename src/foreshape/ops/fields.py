@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from foreshape.errors import ShapeError
 from foreshape.ops.attributes import AttrType, coerce
@@ -21,6 +21,7 @@ __all__ = [
     "AttrType",
     "Attribute",
     "Gradient",
+    "Layout",
     "NoGradient",
     "Operand",
     "Reject",
@@ -54,6 +55,11 @@ REQUIRED: Final = _Required()
 """The default of an attribute that has none."""
 
 
+Layout = Literal["same", "strided", "reshaped"]
+"""How a view lies in memory: as what it is a view of; with strides of its own; or as the same elements in a row, which is a view
+only of what lies in a row itself, and a copy of what does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """An input slot: the element types and kinds it takes, whether it may be absent, and whether it holds a list."""
@@ -69,8 +75,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output slot. ``may_share``: the operand whose memory it may take over; ``view_of``: the operand it is a view of;
-    ``updates``: the operand that it is, changed in place; ``new_offsets``: its kernel gives the offsets of its rows too."""
+    """An output slot. ``may_share``: the operand whose memory it may take over; ``view_of``: the operand it is a view of, in a
+    ``layout``; ``updates``: the operand that it is, changed in place; ``new_offsets``: its kernel gives the offsets of its rows too."""
 
     doc: str
     many: bool
@@ -80,6 +86,7 @@ class Result:
     updates: str | None
     new_offsets: bool = False
     name: str = ""
+    layout: Layout = "same"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +134,20 @@ def result(
     updates: str | None = None,
     new_offsets: bool = False,
     name: str = "",
+    layout: Layout = "same",
 ) -> Any:
     """Declare an output slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
     Args:
+        may_share: an operand of the same size. The kernel has a keyword-only ``into``: None, or that operand's tensor, which nothing
+            needs any more and which the result is to be written into.
+        view_of: an operand that the result is a view of, at least where it is of no other size than a view could have.
+        layout: how a view lies in memory; see `Layout`.
+        updates: an operand that the kernel changes in place and that the result is.
         new_offsets: the result may be ragged with offsets that no operand has (its rule gives it a `new_lod`). After its results
             the kernel returns one `Offsets` for each such slot, in the schema's order (None where the rule shared an operand's).
     """
-    return Result(doc, many, optional, may_share, view_of, updates, new_offsets, name)
+    return Result(doc, many, optional, may_share, view_of, updates, new_offsets, name, layout)
 
 
 def attribute(
@@ -184,6 +197,8 @@ class Gradient:
     kinds: Callable[..., Any] | None = None
     may_share: Mapping[str, str] = field(default_factory=dict[str, str])
     view_of: Mapping[str, str] = field(default_factory=dict[str, str])
+    layout: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
+    workspace: Callable[..., Any] | None = None
     absent: tuple[str, ...] = ()
     kernel: Callable[..., Any] = lambda: None
 
@@ -199,6 +214,8 @@ def gradient(
     kinds: Callable[..., Any] | None = None,
     may_share: Mapping[str, str] | None = None,
     view_of: Mapping[str, str] | None = None,
+    layout: Mapping[str, Layout] | None = None,
+    workspace: Callable[..., Any] | None = None,
     absent: Sequence[str] = (),
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare the operator ``<type>_grad``; the decorated method is its kernel.
@@ -213,11 +230,14 @@ def gradient(
         kinds: the kind rule ``(self, *specs) -> kinds``; the default is LOD_TENSOR.
         may_share: for a gradient: the slot among ``takes`` whose memory it may take over.
         view_of: for a gradient: the slot among ``takes`` that it is a view of.
+        layout: for a gradient that is a view: how it lies in memory; ``"same"`` where it is left out.
+        workspace: the rule ``(self, *specs) -> bytes``; see `Operator`.
         absent: the slots among ``takes``, gradients of single results, that are left out where nothing flows into the result, and are
             None then; others are filled with zeros.
     """
     given = (gives,) if isinstance(gives, str) else tuple(gives)
-    declared = Gradient(takes, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), tuple(absent))
+    declared = Gradient(takes, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), dict(layout or {}),
+                        workspace, tuple(absent))  # fmt: skip
     return declared.with_kernel
 
 

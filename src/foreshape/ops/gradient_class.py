@@ -43,7 +43,8 @@ def gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type[
             raise SchemaError(f"{where}: its gradient gives {name}, which is not the gradient of an operand")
         if declared.infer is None and base not in declared.takes and name not in declared.like:
             raise SchemaError(f"{where}: its gradient gives {name}; take {base}, or say with like= what it is shaped like")
-        gives.append(Result("", operands[base].many, True, declared.may_share.get(name), declared.view_of.get(name), None, name=name))
+        gives.append(Result("", operands[base].many, True, declared.may_share.get(name), declared.view_of.get(name), None, name=name,
+                            layout=declared.layout.get(name, "same")))  # fmt: skip
     kernel = declared.kernel
     count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(kernel).parameters.values()) - 1
     if count != len(takes):
@@ -59,6 +60,7 @@ def gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type[
     }
     if declared.kinds is not None:
         body["infer_var_type"] = declared.kinds
+    body["workspace"] = declared.workspace or Operator.workspace
     for name, value in vars(cls).items():  # helpers that the kernel calls
         if name.startswith("_") and not name.startswith("__") and name not in ("_instances", "_described"):
             body.setdefault(name, value)

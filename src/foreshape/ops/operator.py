@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
+from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.ops.attributes import AttrType, coerce, exact, infer_type, words_for
 from foreshape.ops.fields import (
@@ -29,7 +30,7 @@ from foreshape.ops.fields import (
 )
 from foreshape.spec import LOD_TENSOR, Kind
 
-_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "gradient_ops", "work"})
+_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "gradient_ops", "work", "workspace"})
 _SETTINGS = frozenset({"abstract", "accumulates", "described_results", "gradient", "random", "region", "rejects",
                        "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 _CACHE_LIMIT = 4096
@@ -70,6 +71,10 @@ class Operator:
     ``work(self, <slots>)``
         from the operands' specs to the multiplications that the kernel makes, where those are more than the elements that it
         writes; the engine chooses threads by it.
+    ``workspace(self, <slots>)``
+        from the operands' specs to the bytes that the kernel needs while it runs, besides its operands and results: an upper bound. A
+        keyword-only ``wants`` receives which results somebody needs; a keyword-only ``strided`` the slots whose operands need not lie in
+        a row (a transposed view).
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
@@ -90,7 +95,7 @@ class Operator:
     sub_blocks: ClassVar[tuple[str, ...]] = ()
     """The attributes that name blocks which it runs. Such an operator has no shape rule and no kernel: it is its block."""
     region: ClassVar[str] = ""
-    """How it runs its block; `foreshape.program.regions` and `foreshape.engine.regions` have the forms."""
+    """How it runs its block; `foreshape.program.regions` and `foreshape.lowering.regions` have the forms."""
     side_effects: ClassVar[bool] = False
     random: ClassVar[bool] = False
     described_results: ClassVar[bool] = False
@@ -100,6 +105,7 @@ class Operator:
     keyword-only ``before``, a list with those values (None where there is none), and may change them in place."""
     kernel_wants: ClassVar[bool] = False
     kernel_offsets: ClassVar[bool] = False
+    kernel_into: ClassVar[bool] = False
     _instances: ClassVar[dict[Any, Operator]]
     _described: ClassVar[dict[Any, Attributes]]
 
@@ -113,6 +119,9 @@ class Operator:
         return LOD_TENSOR
 
     kernel: ClassVar[Callable[..., Any]]
+
+    def workspace(self, *specs: Any, **named: Any) -> Size:
+        return 0
 
     def __init_subclass__(cls, **kw: Any) -> None:
         super().__init_subclass__(**kw)
@@ -379,6 +388,8 @@ def _define(cls: type[Operator]) -> None:
         _check_parameters(function, names, f"{where}: {hook}")
     if cls.infer_var_type is not Operator.infer_var_type:
         _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
+    if cls.workspace is not Operator.workspace:
+        _check_parameters(cls.workspace, names, f"{where}: workspace")
     if not cls.sub_blocks:
         note_keywords(cls, cls.kernel)
     if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
@@ -396,6 +407,7 @@ def note_keywords(cls: type[Operator], kernel: Callable[..., Any]) -> None:
     parameters = inspect.signature(kernel).parameters
     cls.kernel_wants = "wants" in parameters
     cls.kernel_offsets = "offsets" in parameters
+    cls.kernel_into = "into" in parameters
 
 
 def register(cls: type[Operator]) -> None:

@@ -21,14 +21,22 @@ LARGE = 3 << 19
 
 
 @cache
-def onednn_linear() -> Any:
-    """oneDNN's ``(x, weight [out, in], bias, "none", [], "") -> x weight' + bias`` where it is the better choice, else None."""
+def prefers_onednn() -> bool:
+    """Whether large products are made by oneDNN on this processor."""
     wanted = os.environ.get("FORESHAPE_PRODUCTS", "")
-    if wanted == "blas" or (wanted != "onednn" and not _is_amd()):
-        return None
+    return wanted == "onednn" or (wanted != "blas" and _is_amd())
+
+
+@cache
+def onednn_linear() -> Any:
+    """oneDNN's ``(x, weight [out, in], bias, "none", [], "") -> x weight' + bias``; of a torch without it, the same on BLAS."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return None
+        return _blas_linear
     return torch.ops.mkldnn._linear_pointwise.default
+
+
+def _blas_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
+    return torch.nn.functional.linear(x, weight, bias)
 
 
 def _is_amd() -> bool:
@@ -46,7 +54,7 @@ def fits(a: Tensor, b: Tensor) -> bool:
         and a.dtype is torch.float32
         and b.dtype is torch.float32
         and a.device.type == "cpu"
-        and onednn_linear() is not None
+        and prefers_onednn()
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
@@ -38,4 +39,14 @@ else:
     torch = _Deferred("torch")
     F = _Deferred("torch.nn.functional")
 
-__all__ = ["F", "aten", "torch"]
+
+class Late:
+    """Something of torch's that is looked up when a step is compiled, so that the step can be planned without it: ``Late(lambda: torch.mm)``."""
+
+    __slots__ = ("get",)
+
+    def __init__(self, get: Callable[[], Any]) -> None:
+        self.get = get
+
+
+__all__ = ["F", "Late", "aten", "torch"]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape.program import Op, Variable
+
+if TYPE_CHECKING:
+    from foreshape.lowering.regions import Region
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +62,8 @@ class Instruction:
     """The offsets of the arguments, by operand, where the kernel asks for them."""
     before: list[Value | None] | None = None
     """What the variables of accumulating results held before."""
+    region: Region | None = None
+    """The block that it runs."""
 
     def reads(self) -> list[Value]:
         out = values_of(self.arguments)

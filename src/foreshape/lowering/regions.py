@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.engine.instruction import Instruction, Lowered, Value
 from foreshape.errors import ExecutionError
+from foreshape.lowering.fusion import fuse as rewrite
+from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
@@ -19,11 +20,15 @@ from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.engine.lower import Lowering
+    from foreshape.lowering.lower import Lowering
 
 
 class _Running(threading.local):
     checked: Callable[[Lowered, Sequence[Any]], list[Any]] | None = None
+
+
+def _not_compiled(*given: Any) -> Any:
+    raise ExecutionError("this block has not been compiled")
 
 
 running = _Running()
@@ -41,7 +46,7 @@ class Region:
     """
 
     def __init__(self, block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True) -> None:
-        from foreshape.engine.lower import Lowering
+        from foreshape.lowering.lower import Lowering
 
         low = Lowering(block, region=True, fuse=fuse)
         came = {name: low.enter(name) for name in entries}
@@ -55,8 +60,10 @@ class Region:
         self.used = {n for n, v in came.items() if id(v) in read}
         """The entries whose values the block looks at."""
         self.ragged_results = [at for at, v in enumerate(made.fetches) if v.lod is not None]
-        self._function: Any = None
-        self._fuse = fuse
+        self.function: Callable[..., Any] = _not_compiled
+        """The block as one straight-line function; whoever compiles the step sets it."""
+        if fuse:
+            rewrite(made)
 
     def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
         """The results, the offsets of each of them (None where dense), and what is saved: values, then offsets."""
@@ -66,16 +73,6 @@ class Region:
             offsets[at] = found
         count = len(self.results)
         return list(out[:count]), offsets[:count], (out[count:fetched], offsets[count:])
-
-    @property
-    def function(self) -> Any:
-        """The block compiled to one straight-line function."""
-        if self._function is None:
-            from foreshape.engine.emit import emit
-            from foreshape.engine.fusion import fuse
-
-            self._function = emit(fuse(self.lowered) if self._fuse else self.lowered).bind_region()
-        return self._function
 
 
 def lower_region_op(low: Lowering, op: Op) -> None:
@@ -88,7 +85,7 @@ def lower_region_op(low: Lowering, op: Op) -> None:
     assert operator is not None
     form = _FORMS.get(operator.region)
     if form is None and operator.region.startswith("recurrent"):
-        from foreshape.engine import recurrent
+        from foreshape.lowering import recurrent
 
         form = recurrent.FORMS.get(operator.region)
     if form is None:
@@ -186,7 +183,7 @@ def _lower_while(low: Lowering, op: Op) -> None:
                 rounds.append(saved)
         return values, offsets, rounds
 
-    made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured)], [])
+    made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured)], [], region=region)
     made.results = [*new_results(low, op, made, names, state), scopes_value(low, op, "StepScopes")]
     low.instructions.append(made)
 
@@ -239,7 +236,7 @@ def _run_backward(
                 totals[at], fresh[at] = added(totals[at], given, fresh[at])
         return [*values, *(zeros(o, r) if t is None else t for t, o, r in zip(totals, likes, by_rows, strict=True))], None
 
-    made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [])
+    made = Instruction(op, kernel, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [], region=region)
     names = [*state_names, *sums]
     results: list[Value | None] = []
     for name in names:
@@ -306,7 +303,7 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
         return values, offsets, [saved]
 
     conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]
-    made = Instruction(op, kernel, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [])
+    made = Instruction(op, kernel, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [], region=region)
     made.results = [*new_results(low, op, made, names, state), scopes_value(low, op, "Scope")]
     low.instructions.append(made)
 

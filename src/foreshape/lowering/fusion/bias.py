@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.ops.torch_proxy import torch
+from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
+from foreshape.ops.torch_proxy import Late, torch
 
 
 def apply(graph: Graph) -> bool:
@@ -23,7 +23,7 @@ def apply(graph: Graph) -> bool:
         over = tuple(k for k in range(len(wide)) if k != axis)
         text = f"{{sum}}({{0}}, {over[0] if len(over) == 1 else over})"
         tag = "channel bias gradient" if axis == 1 and len(wide) == 4 else ""
-        graph.lowered.instructions[graph.position(i)] = fused(i, text, [d_out], [i.results[1]], tag, sum=torch.sum)
+        graph.lowered.instructions[graph.position(i)] = fused(i, text, [d_out], [i.results[1]], tag, sum=Late(lambda: torch.sum))
         changed = True
         graph.refresh()
     return changed

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.engine.instruction import Argument, Instruction, Value
-from foreshape.ops.torch_proxy import aten, torch
+from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
+from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.ops.torch_proxy import Late, aten, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     logs, weight = Value("log_softmax", fresh), Value("total_weight", fresh + 1)
     forward = graph.lowered.instructions
     at = graph.position(i)
-    forward[at] = fused(i, "{log_softmax}({0}, 1)", [logits], [logs], log_softmax=torch.log_softmax)
+    forward[at] = fused(i, "{log_softmax}({0}, 1)", [logits], [logs], log_softmax=Late(lambda: torch.log_softmax))
     at = graph.position(mean)
     forward[at] = fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], loss=loss_of.forward)
     if found is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foreshape.engine.fusion.graph import Graph, dims_of, fused, spec_of
-from foreshape.engine.fusion.linear import choice, elements_for_onednn
-from foreshape.engine.instruction import Instruction, Value
+from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
+from foreshape.lowering.fusion.linear import choice, elements_for_onednn
+from foreshape.lowering.instruction import Instruction, Value
 from foreshape.ops import products
 from foreshape.spec import LOD_TENSOR
 

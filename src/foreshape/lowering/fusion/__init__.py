@@ -5,9 +5,9 @@ Each module is one rewrite: ``apply(graph) -> bool``, whether anything changed. 
 
 from __future__ import annotations
 
-from foreshape.engine.fusion import alias, bias, classification, constant, convolution, embedding, linear, rectifier, update
-from foreshape.engine.fusion.graph import Graph
-from foreshape.engine.instruction import Lowered
+from foreshape.lowering.fusion import alias, bias, classification, constant, convolution, embedding, linear, rectifier, update
+from foreshape.lowering.fusion.graph import Graph
+from foreshape.lowering.instruction import Lowered
 
 REWRITES = (constant, embedding, alias, bias, classification, linear, convolution, rectifier, update)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.engine.instruction import Argument, Instruction, Lowered, Value
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.spec import LOD_TENSOR, Spec
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.engine.instruction import Argument, Instruction, Value
-from foreshape.ops.torch_proxy import aten, torch
+from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
+from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.ops.torch_proxy import Late, aten, torch
 
 _TYPES = ("conv2d", "depthwise_conv2d")
 
@@ -40,7 +40,7 @@ def _forward(graph: Graph, i: Instruction) -> bool:
         like, out, bias, gone = add, add.results[0], add.arguments[1], [i]
     arguments = [x, w] if bias is None else [x, w, bias]
     text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {_settings(i)}, {attr(i, 'groups')})"
-    graph.lowered.instructions[graph.position(like)] = fused(like, text, arguments, [out], "product", conv=torch.conv2d)
+    graph.lowered.instructions[graph.position(like)] = fused(like, text, arguments, [out], "product", conv=Late(lambda: torch.conv2d))
     graph.remove(gone)
     graph.refresh()
     return True
@@ -76,7 +76,7 @@ def _backward(graph: Graph, i: Instruction) -> bool:
         else:
             graph.remove([bias])
             at = graph.position(i)
-    graph.lowered.instructions[at] = fused(i, text, [x, w, d], results, back=aten.convolution_backward)
+    graph.lowered.instructions[at] = fused(i, text, [x, w, d], results, back=Late(lambda: aten.convolution_backward))
     graph.refresh()
     return True
 

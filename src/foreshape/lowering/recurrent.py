@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from foreshape.engine.instruction import Argument, Instruction, Value
-from foreshape.engine.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, offsets_of, outside, scopes_value, zeros
 from foreshape.errors import ExecutionError
+from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.lowering.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, offsets_of, outside, scopes_value, zeros
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op
@@ -21,7 +21,7 @@ from foreshape.program.regions import GRAD, names_in, saved_names, setting, sub_
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.engine.lower import Lowering
+    from foreshape.lowering.lower import Lowering
 
 
 class _Dense:
@@ -132,7 +132,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
 
     begin: list[Value | None] = [low.read(n) for n in initial]
     given: list[Value | None] = [low.read(n) for n in sequences]
-    made = Instruction(op, kernel, [given, offsets_of(given), begin, list(captured), offsets_of(captured)], [])
+    made = Instruction(op, kernel, [given, offsets_of(given), begin, list(captured), offsets_of(captured)], [], region=region)
     results: list[Value | None] = []
     for name in outputs:
         value = low.new(name, low.block.find(name))
@@ -214,7 +214,7 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     parameters: list[Value | None] = [low.read(n) for n, _ in wanted_parameters]
     arriving: list[Value | None] = [low.read(g) for _, g in out_grads]
     arguments: list[Argument] = [arriving, given, offsets_of(given), begin, list(captured), offsets_of(captured), low.read(kept_name), parameters]
-    made = Instruction(op, kernel, arguments, [])
+    made = Instruction(op, kernel, arguments, [], region=region)
     out: list[Value | None] = []
     for name in [*(g for _, g in wanted_inputs), *(g for _, g in wanted_first), *(g for _, g in wanted_parameters)]:
         value = low.new(name, low.block.find(name))

@@ -7,8 +7,8 @@ from functools import partial
 from operator import methodcaller
 
 from foreshape.dims import Size, substitute
-from foreshape.engine.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.errors import ExecutionError
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.operator import Schema
 from foreshape.ops.tensor_array import TensorArray
@@ -126,7 +126,7 @@ class Lowering:
             site = op.call_site
             raise ExecutionError(f"the operator {op.type!r} is not known here, so that it cannot run" + (f" (at {site.short()})" if site else ""))
         if op.sub_block_indices():
-            from foreshape.engine.regions import lower_region_op
+            from foreshape.lowering.regions import lower_region_op
 
             lower_region_op(self, op)
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foreshape.engine.fusion.graph import Graph, dims_of
-from foreshape.engine.instruction import Value
+from foreshape.lowering.fusion.graph import Graph, dims_of
+from foreshape.lowering.instruction import Value
 
 
 def apply(graph: Graph) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused, spec_of
-from foreshape.engine.instruction import Argument, Instruction, Value
+from operator import methodcaller
+
+from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
+from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.ops import products
-from foreshape.ops.torch_proxy import torch
+from foreshape.ops.torch_proxy import Late, torch
 from foreshape.spec import FP32
+
+_MM, _ADDMM, _ONEDNN = Late(lambda: torch.mm), Late(lambda: torch.addmm), Late(products.onednn_linear)
+_TRANSPOSED = methodcaller("t")
 
 
 def apply(graph: Graph) -> bool:
@@ -36,7 +41,7 @@ def is_plain(i: Instruction) -> bool:
 def elements_for_onednn(k: object, n: object, of: Argument) -> int | None:
     """From how many elements in ``[..., k]`` on oneDNN is the better kernel for its product with ``[k, n]``; None: never."""
     spec = spec_of(of)
-    if not isinstance(k, int) or not isinstance(n, int) or spec is None or spec.dtype is not FP32 or products.onednn_linear() is None or k * n == 0:
+    if not isinstance(k, int) or not isinstance(n, int) or spec is None or spec.dtype is not FP32 or not products.prefers_onednn() or k * n == 0:
         return None
     return -(-products.LARGE // n)
 
@@ -70,10 +75,10 @@ def _forward(graph: Graph, like: Instruction, x: Argument, w: Argument, bias: Ar
     small = (f"{{mm}}({rows}, {{1}})" if bias is None else f"{{addmm}}({{2}}, {rows}, {{1}})") + back
     least = elements_for_onednn(dims[0], dims[1], w)
     if least is None:
-        return fused(like, small, arguments, [out], "product", mm=torch.mm, addmm=torch.addmm)
-    transposed = graph.derive("t", w, torch.t) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
+        return fused(like, small, arguments, [out], "product", mm=_MM, addmm=_ADDMM)
+    transposed = graph.derive("t", w, _TRANSPOSED) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
     large = f"{{onednn}}({{0}}, {transposed}, {'None' if bias is None else '{2}'}, 'none', (), '')"
-    return fused(like, choice(large, small, "{0}", least), arguments, [out], "product", mm=torch.mm, addmm=torch.addmm, onednn=products.onednn_linear())
+    return fused(like, choice(large, small, "{0}", least), arguments, [out], "product", mm=_MM, addmm=_ADDMM, onednn=_ONEDNN)
 
 
 def _split_gradient(graph: Graph, i: Instruction) -> None:
@@ -94,10 +99,10 @@ def _split_gradient(graph: Graph, i: Instruction) -> None:
 def _input_gradient(graph: Graph, i: Instruction, d: Argument, w: Argument, d_x: Argument, rank: int) -> Instruction:
     dims = dims_of(w)
     assert dims is not None
-    transposed = graph.derive("t", w, torch.t) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
+    transposed = graph.derive("t", w, _TRANSPOSED) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
     small = f"{{mm}}({{0}}, {transposed})" if rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {transposed}).unflatten(0, {{0}}.shape[:-1])"
     least = elements_for_onednn(dims[1], dims[0], w)
     if least is None:
-        return fused(i, small, [d, w], [d_x], mm=torch.mm)
+        return fused(i, small, [d, w], [d_x], mm=_MM)
     large = "{onednn}({0}, {1}, None, 'none', (), '')"
-    return fused(i, choice(large, small, "{0}", least), [d, w], [d_x], mm=torch.mm, onednn=products.onednn_linear())
+    return fused(i, choice(large, small, "{0}", least), [d, w], [d_x], mm=_MM, onednn=_ONEDNN)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foreshape.engine.fusion.graph import Graph, fused
-from foreshape.engine.instruction import Instruction, Value
-from foreshape.ops.torch_proxy import aten
+from foreshape.lowering.fusion.graph import Graph, fused
+from foreshape.lowering.instruction import Instruction, Value
+from foreshape.ops.torch_proxy import Late, aten
 
 
 def apply(graph: Graph) -> bool:
@@ -19,7 +19,7 @@ def apply(graph: Graph) -> bool:
         changed = True
     for i in graph.instructions("relu_grad"):
         out, d_out = i.arguments
-        graph.lowered.instructions[graph.position(i)] = fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=aten.threshold_backward)
+        graph.lowered.instructions[graph.position(i)] = fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=Late(lambda: aten.threshold_backward))
         changed = True
     return changed
 

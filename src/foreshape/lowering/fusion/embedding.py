@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.engine.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.engine.instruction import Argument, Instruction, Value
+from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
+from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.ops.embedding import outside
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.rows import Rows

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from foreshape.engine.fusion.graph import Graph, dims_of, fused
-from foreshape.engine.instruction import Value
-from foreshape.ops.torch_proxy import torch
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from foreshape.lowering.fusion.graph import Graph, dims_of, fused
+from foreshape.lowering.instruction import Value
+from foreshape.ops.torch_proxy import Late, torch
 
 MAX_ELEMENTS = 1024
 
@@ -21,9 +25,12 @@ def apply(graph: Graph) -> bool:
             count *= d if isinstance(d, int) else MAX_ELEMENTS + 1
         if count > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
-        with torch.inference_mode():
-            value = i.kernel(None, [], None)
-        graph.lowered.instructions[graph.position(i)] = fused(i, "{value}", [], [out], value=value)
+        graph.lowered.instructions[graph.position(i)] = fused(i, "{value}", [], [out], value=Late(partial(_made, i.kernel)))
         changed = True
         graph.refresh()
     return changed
+
+
+def _made(kernel: Callable[..., Any]) -> Any:
+    with torch.inference_mode():
+        return kernel(None, [], None)
