@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -417,3 +419,15 @@ def test_a_gradient_is_fed_to_an_update() -> None:
     want = np.ones((10, 2))
     want[4] = 0.5
     np.testing.assert_allclose(scope.get("table"), want, rtol=1e-6)
+
+
+def test_merged_rows_are_freed_at_once_and_not_when_garbage_is_collected() -> None:
+    gc.disable()
+    try:
+        merged = Rows(torch.tensor([3, 1, 3]), torch.ones(3, 2), 5).merged()
+        assert merged.merged() is merged
+        alive = [weakref.ref(t) for t in (merged.rows, merged.values)]
+        del merged
+        assert [a() for a in alive] == [None, None]
+    finally:
+        gc.enable()

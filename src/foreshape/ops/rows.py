@@ -21,11 +21,12 @@ class Rows:
     Where many rows have the same value, as the words of one bag have, `spread` keeps each value once. Never changed after it is made.
     """
 
-    __slots__ = ("_merged", "_values", "_which", "height", "rows")
+    __slots__ = ("_merged", "_unique", "_values", "_which", "height", "rows")
 
     def __init__(self, rows: Tensor, values: Tensor, height: int) -> None:
         self.rows, self.height = rows, height
         self._values, self._which = values, None
+        self._unique = False  # and not _merged = self: what refers to itself is freed only by the garbage collector
         self._merged: Rows | None = None
 
     _values: Tensor
@@ -43,7 +44,7 @@ class Rows:
     def unique(rows: Tensor, values: Tensor, height: int) -> Rows:
         """Rows of which each id is known to come once, in rising order."""
         out = Rows(rows, values, height)
-        out._merged = out
+        out._unique = True
         return out
 
     @staticmethod
@@ -87,12 +88,13 @@ class Rows:
         rows = self.rows.to(where)
         if self._which is not None:
             return Rows.spread(rows, values, self._which.to(where), self.height)
-        return Rows.unique(rows, values, self.height) if self._merged is self else Rows(rows, values, self.height)
+        return Rows.unique(rows, values, self.height) if self._unique else Rows(rows, values, self.height)
 
     def scaled(self, by: Any) -> Rows:
         """All values multiplied by a number (or a tensor of one)."""
-        if self._merged is not None:
-            return Rows.unique(self._merged.rows, self._merged.values * by, self.height)
+        if self._unique or self._merged is not None:
+            merged = self.merged()
+            return Rows.unique(merged.rows, merged.values * by, self.height)
         values = self._values * by
         return Rows(self.rows, values, self.height) if self._which is None else Rows.spread(self.rows, values, self._which, self.height)
 
@@ -102,9 +104,11 @@ class Rows:
         Raises:
             ExecutionError: an id that is no row of the table.
         """
+        if self._unique:
+            return self
         if self._merged is None:
             self._merged = self._merge()
-            self._merged._merged = self._merged
+            self._merged._unique = True
         return self._merged
 
     def to_dense(self) -> Tensor:
