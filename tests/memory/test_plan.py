@@ -100,35 +100,6 @@ def in_memory_of_parameters(plan: Plan) -> set[str]:
     return out
 
 
-def test_every_value_has_memory_from_where_it_is_written_to_where_it_is_read_last(planned: Plan) -> None:
-    buffers = planned.buffers(**sizes(planned, 3))
-    by_name: dict[str, list[Any]] = {}
-    for b in buffers:
-        assert 0 <= b.first <= b.last < max(len(planned.program.global_block.ops), 1) and (not b.names or b.name == b.names[0])
-        for name in b.names:
-            by_name.setdefault(name, []).append(b)
-    elsewhere = in_memory_of_parameters(planned)
-    seen = 0
-    for name, first, last in spans(planned):
-        if not mine(planned, name) or name in elsewhere:
-            continue
-        assert any(b.first <= first and last <= b.last for b in by_name.get(name, ())), f"{name} is needed from op {first} to op {last}"
-        seen += 1
-    assert seen or not needed(planned) or all(not mine(planned, n) or n in elsewhere for _, op in needed(planned) for n in op.all_writes())
-    for name, records in by_name.items():
-        assert mine(planned, name), f"{name} is kept from run to run, and must not be in the arena"
-        size = planned.program.global_block.var(name).spec
-        if size.kind is LOD_TENSOR and size.dims is not None and size.dtype is not None and not is_view(planned, name):
-            assert all(b.size >= evaluate(size.nbytes, sizes(planned, 3)) for b in records)
-
-
-def is_view(plan: Plan, name: str) -> bool:
-    op = plan.program.global_block.var(name).op
-    found = [r for r in op.operator.schema.results if name in op.outputs.get(r.name, ())] if op is not None and op.operator is not None else []
-    gradient = op is not None and op.operator is not None and type(op.operator).forward_class is not None
-    return any(r.updates is not None or (r.view_of is not None and not gradient) for r in found)
-
-
 def test_what_is_taken_over_is_never_read_again(planned: Plan) -> None:
     """An op that writes into the memory of an operand ends all that was in it: nothing of it is read later, fetched, or read by the same
     op in another slot."""
@@ -159,15 +130,6 @@ def test_what_is_taken_over_is_never_read_again(planned: Plan) -> None:
                             if name in other.all_writes():
                                 break
             written |= op.all_writes()
-
-
-def test_an_array_s_elements_live_as_long_as_the_array(planned: Plan) -> None:
-    ops, buffers = needed(planned), planned.buffers(**sizes(planned, 3))
-    for at, op in ops:
-        if op.type == "write_to_array" and mine(planned, op.inputs["X"][0]):
-            array = op.outputs["Out"][0]
-            last = max((p for p, o in ops if array in o.all_reads()), default=at)
-            assert any(op.inputs["X"][0] in b.names and b.first <= at and b.last >= last for b in buffers)
 
 
 def overlap(buffers: list[Any]) -> bool:

@@ -140,7 +140,8 @@ def _call(i: Instruction, at: int, constants: dict[str, Any], last: dict[int, in
     if i.expression is not None:
         named = {name: f"{name}{at}" for name in i.constants}
         constants.update({named[name]: value.get() if isinstance(value, Late) else value for name, value in i.constants.items()})
-        return i.expression.format(*(_text(a) for a in i.arguments), **named)
+        text = i.expression if i.into is None else i.in_place_expression
+        return text.format(*(_text(a) for a in i.arguments), **named)
     constants[f"k{at}"] = i.kernel
     arguments = [_text(a) for a in i.arguments]
     if i.takes_wants:
@@ -150,6 +151,8 @@ def _call(i: Instruction, at: int, constants: dict[str, Any], last: dict[int, in
         arguments.append(f"offsets=[{', '.join(_text(a) for a in i.offsets)}]")
     if i.before is not None:
         arguments.append(f"before={_text(i.before)}")
+    if i.into is not None:
+        arguments.append(f"into={i.into}")
     return f"k{at}({', '.join(arguments)})"
 
 

@@ -15,10 +15,9 @@ from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.threads import threads_for
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import ExecutionError, ForeshapeError, MemoryPlanError, SchemaError
-from foreshape.lowering.fusion import fuse
-from foreshape.lowering.instruction import Value
-from foreshape.lowering.lower import lower
+from foreshape.lowering import Value, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
+from foreshape.memory.liveness import find_liveness
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.random import current
 from foreshape.ops.rows import Rows
@@ -43,14 +42,17 @@ class Seen(NamedTuple):
 class Step:
     """A compiled step of one program version, for one list of fetches."""
 
-    __slots__ = ("_last", "_plan", "bound", "emitted", "feeder", "fetchers", "plain", "program", "ragged", "seen", "version")
+    __slots__ = ("_last", "_plan", "bound", "emitted", "feeder", "fetchers", "live", "plain", "program", "ragged", "seen", "version")
 
     def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True) -> None:
         self.program = program
         guards = program.guards
         lowered = lower(program.global_block, fetches, fused)
         self.plain = replace(lowered, instructions=list(lowered.instructions))
-        self.emitted: Emitted = emit(fuse(lowered) if fused else lowered)
+        if fused:
+            fuse(lowered)
+        self.live = find_liveness(lowered, reuse=fused)
+        self.emitted: Emitted = emit(lowered)
         self.feeder = Feeder(program, lowered.feeds, guards, device)
         self.version = program.version
         self.seen: dict[Any, Seen] = {}
@@ -73,7 +75,7 @@ class Step:
     def _refuse_past(self, limit: int, values: Mapping[str, int]) -> None:
         """Raise `MemoryPlanError` where the plan needs more; what only the run tells, such as a loop's rounds, counts as 1."""
         if self._plan is None:
-            self._plan = Plan(self.program, [v.name for v in self.plain.fetches])
+            self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         given = {n: values.get(n, 1) for n in self._plan.symbols}
         peak = self._plan.peak(**given)
         if peak > limit:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from foreshape.program import Op, Variable
+from foreshape.dims import Size
+from foreshape.program import Block, Op, Variable
 
 if TYPE_CHECKING:
     from foreshape.lowering.regions import Region
@@ -64,6 +65,19 @@ class Instruction:
     """What the variables of accumulating results held before."""
     region: Region | None = None
     """The block that it runs."""
+    position: int = 0
+    """Which op's place in the block it has."""
+    shares: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Of a rewritten one: results in the memory of an argument, views among them: number of the result -> number of the argument."""
+    may_share: tuple[int, int] | None = None
+    """Of a rewritten one: (result, argument) where ``in_place_expression`` would put the result into the argument's memory."""
+    in_place_expression: str = ""
+    workspace: Size = 0
+    """Of a rewritten one: the bytes that it needs while it runs."""
+    in_rows: tuple[int, ...] = ()
+    """Of a rewritten one: the arguments that it copies where they do not lie in a row."""
+    into: Value | None = None
+    """The argument whose memory the result takes over, since nothing needs that any more."""
 
     def reads(self) -> list[Value]:
         out = values_of(self.arguments)
@@ -92,6 +106,7 @@ def values_of(arguments: Sequence[Argument]) -> list[Value]:
 class Lowered:
     """A pruned block as instructions, with the values that come in and go out."""
 
+    block: Block
     instructions: list[Instruction]
     feeds: list[Value]
     persistables: list[Value]

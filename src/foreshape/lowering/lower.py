@@ -51,9 +51,13 @@ class Lowering:
             ExecutionError: an operator that is not known here, or a name that nothing describes.
         """
         self._ops, self._asked = needed_ops(self.block, fetches), set(fetches)
+        places = {id(op): at for at, op in enumerate(self.block.ops)}
         for op in self._ops:
+            made = len(self.instructions)
             self._lower(op)
-        return Lowered(self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
+            for i in self.instructions[made:]:
+                i.position = places[id(op)]
+        return Lowered(self.block, self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
 
     def wants(self, name: str, writer: Op) -> bool:
         """Whether something in this step reads what an op writes."""
@@ -66,14 +70,19 @@ class Lowering:
         self._count += 1
         return Value(name, self._count - 1, persistable, feed, variable, levels=levels)
 
-    def read(self, name: str) -> Value:
+    def read(self, name: str, variable: Variable | None = None) -> Value:
         """The value that a name has now; one that comes in from outside where nothing has written it."""
         found = self.current.get(name)
-        return found if found is not None else self.enter(name)
+        return found if found is not None else self.enter(name, variable)
 
-    def enter(self, name: str) -> Value:
-        """A value that comes in from outside: fed, held by the scope, or given by the op that runs this block."""
-        variable = self.block.find(name)
+    def enter(self, name: str, variable: Variable | None = None) -> Value:
+        """A value that comes in from outside: fed, held by the scope, or given by the op that runs this block.
+
+        Args:
+            variable: of another block, where this one does not know the name: a constant that lives in the block of a branch.
+        """
+        found = self.block.find(name)
+        variable = found if found is not None else variable
         if variable is None:
             raise ExecutionError(f"{name!r} is not described in the program")
         if self._op is not None and variable.kind is LOD_TENSOR_ARRAY and variable.block is self.block and not variable.need_check_feed:

@@ -55,7 +55,8 @@ class Region:
         made.fetches = [low.current[n] for n in results] + kept
         self.lowered = made
         self.entries, self.results, self.saved = list(entries), list(results), list(saved)
-        self.captured = [v.name for v in low.feeds[len(came) :]]
+        self.captured = low.feeds[len(came) :]
+        """What else the block reads from outside, as its own values."""
         read = {id(v) for i in made.instructions for v in i.reads()} | {id(v) for v in kept}
         self.used = {n for n, v in came.items() if id(v) in read}
         """The entries whose values the block looks at."""
@@ -112,7 +113,7 @@ def keeps_rounds(low: Lowering, op: Op, slot: str) -> bool:
 
 
 def outside(low: Lowering, region: Region) -> list[Value | None]:
-    return [low.read(n) for n in region.captured]
+    return [low.read(v.name, v.variable) for v in region.captured]
 
 
 def offsets_of(values: Sequence[Value | None]) -> list[Value | None]:

@@ -1,4 +1,4 @@
-"""When each value of a program needs memory, and how much: found from the description alone.
+"""When each value of a step needs memory, and how much: found from the kernel calls that the step is going to make.
 
 Values are given records, never renamed: a view, and a result that takes over the memory of an operand which dies there, share the
 record of what they live in. What is fetched, fed or kept from run to run is never given away.
@@ -6,16 +6,17 @@ record of what they live in. What is fetched, fed or kept from run to run is nev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foreshape.dims import Size, evaluate, product, symbol
+from foreshape.dims import Size, evaluate, product
 from foreshape.errors import MemoryPlanError
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
+from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
 from foreshape.ops.fields import Result
-from foreshape.program import Block, Op, Program, Role, Variable
-from foreshape.program.needed import needed_ops
-from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, names_in, saved_names, sub_block
+from foreshape.ops.operator import Operator
+from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.regions import GRAD, sub_block
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES, Spec
 
 PARAMETERS, STATE, INPUTS = "parameters", "optimizer state", "inputs"
@@ -36,13 +37,15 @@ class Record:
     op: Op | None
     what: str = TEMPORARIES
     fixed: bool = False
-    """Whether no other value may take it over: it is fed or fetched."""
+    """Whether no other value may take it over: it is fed, fetched or stored."""
     shares: Record | None = None
     inner: Liveness | None = None
     """Of an op that runs a block: what happens within a round."""
     names: list[str] = field(default_factory=list[str])
     elements: list[Record] = field(default_factory=list["Record"])
     """Of an array: what was written to it, which it holds without a copy."""
+    until: int = -1
+    """The number of the last instruction that needs it."""
 
     def root(self) -> Record:
         """The record that this one was merged into."""
@@ -54,70 +57,54 @@ class Record:
 
 @dataclass(slots=True)
 class Liveness:
-    """The records of a block's values, and what is kept from run to run."""
+    """The records of a step's values, and what is kept from run to run."""
 
     records: list[Record]
     held: list[Record]
     positions: int
+    names: set[str]
+    """Every name whose value has a place, those that live in the memory of others included."""
 
 
-class _Sizes:
-    """The bytes of values of which the description alone does not say it: gradients of rows."""
+@dataclass(slots=True)
+class _Reuse:
+    """A result that could take over the memory of an argument."""
 
-    def __init__(self) -> None:
-        self.rows: dict[str, Size] = {}
-
-    def of(self, op: Op | None, name: str, spec: Spec) -> Size:
-        """The bytes of the value that an op gives a name."""
-        if spec.kind is LOD_TENSOR:
-            return spec.nbytes if spec.dims is not None and spec.dtype is not None else 0
-        if spec.kind is SELECTED_ROWS:
-            self.rows[name] = found = self._rows(op, spec)
-            return found
-        return 0
-
-    def _rows(self, op: Op | None, spec: Spec) -> Size:
-        """Rows are as many as the op was given: ids, or rows of its operands."""
-        if op is None or spec.dims is None or spec.dtype is None:
-            return 0
-        total: Size = 0
-        for name in op.input_names():
-            variable = op.block.find(name)
-            if variable is None:
-                continue
-            if name in self.rows:
-                total = total + self.rows[name]
-            elif variable.spec.dtype is not None and variable.spec.dtype.is_integer and variable.spec.dims is not None:
-                total = total + product(variable.spec.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
-        return total
+    at: int
+    instruction: Instruction
+    argument: Value
+    held: Record
+    record: Record
 
 
-def find_liveness(program: Program, fetch: Sequence[str]) -> Liveness:
-    """The records of a program that is run for these fetches.
+def find_liveness(lowered: Lowered, reuse: bool = True) -> Liveness:
+    """The records of a step. With ``reuse``, instructions whose results may take over the memory of an argument are told so.
 
     Raises:
         MemoryPlanError: a value of which nothing is known.
     """
-    program.refresh()
-    return _of_block(program.global_block, fetch, _Sizes(), ())
+    return _of(lowered, {}, reuse, False)
 
 
-def _of_block(block: Block, fetch: Sequence[str], sizes: _Sizes, outside: Collection[str]) -> Liveness:
-    walk = _Walk(block, sizes, outside)
-    kept = {id(op) for op in needed_ops(block, fetch)}
-    for position, op in enumerate(block.ops):
-        if id(op) in kept:
-            walk.op(position, op)
-    end = max(len(block.ops) - 1, 0)
-    for name in fetch:
-        record = walk.read(name, end)
+def _of(lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) -> Liveness:
+    walk = _Walk(lowered, rows, reuse, within)
+    for value in lowered.persistables:
+        walk.read(value, 0, 0)
+    for at, i in enumerate(lowered.instructions):
+        walk.instruction(at, i)
+    block = lowered.block
+    end, last = max(len(block.ops) - 1, 0), len(lowered.instructions)
+    for value in lowered.fetches:
+        record = walk.read(value, end, last)
         if record is not None:
             record.fixed = True
     for record in walk.feeds:
         record.last = end
     walk.merge()
-    _mark_parameters(block, walk.held)
-    return Liveness([r for r in walk.records if r.shares is None], walk.held, len(block.ops))
+    if not within:
+        _mark_parameters(block, walk.held)
+    records = [r for r in walk.records if r.shares is None]
+    return Liveness(records, walk.held, len(block.ops), {n for r in (*records, *walk.held) for n in r.names})
 
 
 def _mark_parameters(block: Block, held: Sequence[Record]) -> None:
@@ -128,175 +115,295 @@ def _mark_parameters(block: Block, held: Sequence[Record]) -> None:
 
 
 class _Walk:
-    def __init__(self, block: Block, sizes: _Sizes, outside: Collection[str]) -> None:
-        self.block, self.sizes, self.outside = block, sizes, outside
-        self.current: dict[str, Record | None] = {}
+    def __init__(self, lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) -> None:
+        self.lowered, self.block, self.within, self.reuse_allowed = lowered, lowered.block, within, reuse
+        self.rows = rows
+        """The bytes of sparse rows."""
+        self.used = {v for i in lowered.instructions for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(lowered.fetches)
+        self.current: dict[Value, Record | None] = {}
+        self.arrays: dict[str, Record] = {}
+        self.strided: set[Value] = set()
+        """Values that need not lie in a row."""
         self.records: list[Record] = []
         self.held: list[Record] = []
         self.feeds: list[Record] = []
-        self._reuse: list[tuple[int, Record, Record]] = []
+        self._held_names: set[str] = set()
+        self._reuse: list[_Reuse] = []
 
-    def read(self, name: str, position: int) -> Record | None:
-        """The record that a name's value lives in, needed at a position; None where it is not this block's to place."""
-        if name not in self.current:
-            self.current[name] = self._enter(name)
-        record = self.current[name]
+    # --- values
+
+    def read(self, value: Value, position: int, at: int) -> Record | None:
+        """The record that a value lives in, needed at a position; None where it is not this step's to place."""
+        if value not in self.current:
+            self.current[value] = self._enter(value)
+        record = self.current[value]
         if record is not None:
             record = record.root()
-            _needed_at(record, position)
+            _needed_at(record, position, at)
         return record
 
-    def _enter(self, name: str) -> Record | None:
-        variable = self.block.find(name)
-        if variable is None or name in self.outside or variable.block is not self.block:
+    def _enter(self, value: Value) -> Record | None:
+        if value.levels or self.within:
             return None
-        size = self.sizes.of(None, name, self._spec(variable))
-        if variable.persistable:
-            self.held.append(Record(name, size, 0, 0, variable, None, PARAMETERS if variable.is_parameter else STATE, True, names=[name]))
+        variable, size = value.variable, self._size(value, None)
+        if value.persistable:
+            self._hold(value, size)
             return None
-        record = Record(name, size, 0, 0, variable, None, INPUTS, True, names=[name])
+        record = Record(value.name, size, 0, 0, variable, None, INPUTS, True, names=[value.name])
         self.records.append(record)
         self.feeds.append(record)
         return record
 
-    def _spec(self, variable: Variable) -> Spec:
-        spec = variable.spec
-        if spec.kind is LOD_TENSOR and spec.dims is None and not variable.known:
-            raise MemoryPlanError(f"nothing is known of {variable.name}, so that its memory cannot be planned; run program.infer() for the reason")
-        return spec
+    def _hold(self, value: Value, size: Size) -> None:
+        if value.name not in self._held_names:
+            self._held_names.add(value.name)
+            parameter = value.variable is not None and value.variable.is_parameter
+            self.held.append(Record(value.name, size, 0, 0, value.variable, None, PARAMETERS if parameter else STATE, True, names=[value.name]))
 
-    def op(self, position: int, op: Op) -> None:
-        """Take in one op: what it reads lives to here, what it writes from here."""
-        given = {n: self.read(n, position) for n in sorted(op.all_reads())}
-        operator = op.operator
-        if operator is None:
-            raise MemoryPlanError(f"the operator {op.type!r} is not known here, so that its memory cannot be planned")
-        if operator.sub_blocks:
-            self._region(position, op)
-            return
-        for result in operator.schema.results:
-            for at, name in enumerate(op.outputs.get(result.name, ())):
-                if name and name != EMPTY:
-                    self._write(position, op, result, at, name, given)
-        need = getattr(operator, "workspace", None)
-        if need is not None:
-            specs = {o.name: self._operand(op, o.name) for o in operator.schema.operands}
-            self.records.append(Record(f"{op.type} workspace", need(**specs), position, position, None, op, WORKSPACE))
+    def _size(self, value: Value, i: Instruction | None) -> Size:
+        """The bytes of a value; of sparse rows, which are as many as the instruction was given ids or rows, an upper bound."""
+        spec = _spec(value)
+        if spec is None:
+            return 0
+        if spec.kind is SELECTED_ROWS:
+            self.rows[value] = found = self._rows_size(i, spec)
+            return found
+        return _bytes(value, spec)
 
-    def _operand(self, op: Op, slot: str) -> Spec | None:
-        name = op.input(slot)
-        variable = self.block.find(name) if name is not None else None
-        return variable.spec if variable is not None else None
+    def _rows_size(self, i: Instruction | None, spec: Spec) -> Size:
+        if i is None or spec.dims is None or spec.dtype is None:
+            return 0
+        total: Size = 0
+        for value in dict.fromkeys(i.reads()):
+            of = _spec(value)
+            if value in self.rows:
+                total = total + self.rows[value]
+            elif of is not None and of.dtype is not None and of.dtype.is_integer and of.dims is not None:
+                total = total + product(of.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
+        return total
 
-    def _write(self, position: int, op: Op, result: Result, at: int, name: str, given: Mapping[str, Record | None]) -> None:
-        variable = self.block.find(name)
-        if variable is None:
-            return
-        spec = self._spec(variable)
-        if variable.persistable:
-            if name not in self.current:
-                self.current[name] = self._enter(name)
-            return
-        source = self._source(op, result, at)
-        lives_in = given.get(source) if source is not None else None
-        if source is not None and result.updates is not None:
-            self._lives_in(name, lives_in)
-            return
-        if source is not None and result.view_of is not None and _is_view(self.block, op, source, spec):
-            self._lives_in(name, lives_in)
-            return
-        before = self.current.get(name)
-        if result.name in (op.operator.accumulates if op.operator is not None else ()) and spec.kind is LOD_TENSOR_ARRAY:
-            record = before.root() if before is not None else self._new(position, op, name, variable, 0)
-            element = _element(op, result)
-            held = given.get(element) if element is not None else None
-            if held is not None:
-                record.elements.append(held)
-            elif element is not None:
-                record.size = record.size + _tensor_bytes(self.block, element)
-            _needed_at(record, position)
-            self.current[name] = record
-            return
-        record = self._new(position, op, name, variable, self.sizes.of(op, name, spec))
-        self.current[name] = record
-        taken = self._source_of_reuse(op, result, at)
-        if taken is not None:
-            held = given.get(taken)
-            if held is not None and sum(given.get(n) is held for n in op.input_names()) == 1:  # of two views the other is read meanwhile
-                self._reuse.append((position, held, record))
-
-    def _lives_in(self, name: str, record: Record | None) -> None:
-        self.current[name] = record
-        if record is not None and name not in record.names:
-            record.names.append(name)
-
-    def _new(self, position: int, op: Op, name: str, variable: Variable | None, size: Size) -> Record:
-        what = GRADIENTS if _is_parameter_gradient(self.block, name) else TEMPORARIES
-        record = Record(name, size, position, position, variable, op, what, names=[name])
+    def _new(self, i: Instruction, at: int, value: Value, size: Size) -> Record:
+        what = GRADIENTS if _is_parameter_gradient(self.block, value.name) else TEMPORARIES
+        record = Record(value.name, size, i.position, i.position, value.variable, i.op, what, names=[value.name], until=at)
         self.records.append(record)
+        self.current[value] = record
         return record
 
-    def _source(self, op: Op, result: Result, at: int) -> str | None:
-        slot = result.updates or result.view_of
-        names = op.inputs.get(slot, ()) if slot is not None else ()
-        return names[at] if at < len(names) else names[0] if names else None
+    def _lives_in(self, value: Value, record: Record | None) -> None:
+        self.current[value] = record
+        if record is not None and value.name not in record.names:
+            record.names.append(value.name)
 
-    def _source_of_reuse(self, op: Op, result: Result, at: int) -> str | None:
-        names = op.inputs.get(result.may_share, ()) if result.may_share is not None else ()
-        return names[at] if at < len(names) else None
+    # --- instructions
 
-    def _region(self, position: int, op: Op) -> None:
+    def instruction(self, at: int, i: Instruction) -> None:
+        """Take in one kernel call: what it reads lives to here, what it writes from here."""
+        position = i.position
+        for copy, source in i.copies:
+            self.read(source, position, at)
+            self._new(i, at, copy, self._size(source, i))
+        given = {v: self.read(v, position, at) for v in i.reads()}
+        if i.region is not None:
+            self._region(at, i)
+        elif i.expression is not None:
+            self._rewritten(at, i, given)
+        else:
+            self._plain(at, i, given)
+        for place, value in i.stores:
+            record = self.read(value, position, at)
+            if record is not None:
+                record.fixed = True
+            self._hold(place, self._size(place, i))
+            self.current[place] = None
+
+    def _rewritten(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
+        for number, result in enumerate(i.results):
+            if not isinstance(result, Value) or result in self.current:
+                continue
+            source = i.arguments[i.shares[number]] if number in i.shares else None
+            if isinstance(source, Value):
+                self._lives_in(result, given.get(source))
+                continue
+            if result.levels:
+                self.current[result] = None
+                continue
+            record = self._new(i, at, result, self._size(result, i))
+            record.fixed = i.tag == "constant"
+            if i.may_share is not None and i.may_share[0] == number:
+                self._offer(at, i, i.arguments[i.may_share[1]], result, given, record)
+        copied: Size = 0
+        for number in i.in_rows:
+            value = i.arguments[number]
+            copied = copied + (self._size(value, i) if isinstance(value, Value) and value in self.strided else 0)
+        self._workspace(at, i, i.workspace + copied)
+
+    def _plain(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
+        operator = i.op.operator
+        assert operator is not None
+        wanted = [any(v in self.used or v.persistable for v in values_of([r])) for r in i.results]
+        for result, out, wants in zip(operator.schema.results, i.results, wanted, strict=False):
+            for number, value in enumerate(out if isinstance(out, list) else (out,)):
+                if value is not None and value not in self.current:
+                    self._result(at, i, operator, result, number, value, given, wants)
+        for value in values_of(i.results[len(operator.schema.results) :]):
+            self.current[value] = None  # offsets
+        if i.results:  # of several updates in one call, the call needs nothing
+            self._workspace(at, i, _workspace(operator, i, wanted, self.strided))
+
+    def _result(
+        self, at: int, i: Instruction, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, Record | None], wanted: bool,
+    ) -> None:  # fmt: skip
+        if value.levels:
+            self.current[value] = None
+            return
+        spec = _spec(value)
+        if result.name in operator.accumulates and spec is not None and spec.kind is LOD_TENSOR_ARRAY:
+            self._array(at, i, result, value, given)
+            return
+        source = _argument(i, operator, result.updates or result.view_of, number)
+        if source is not None and (result.updates is not None or self._is_view(operator, result, source, value)):
+            self._lives_in(value, given.get(source))
+            if result.layout == "strided" or (result.layout == "same" and source in self.strided):
+                self.strided.add(value)
+            return
+        record = self._new(i, at, value, self._size(value, i) if wanted or not i.takes_wants else 0)
+        taken = _argument(i, operator, result.may_share, number)
+        if taken is not None:
+            if taken in self.strided:
+                self.strided.add(value)
+            if type(operator).kernel_into:
+                self._offer(at, i, taken, value, given, record)
+
+    def _is_view(self, operator: Operator, result: Result, source: Value, value: Value) -> bool:
+        """Whether a result that may be a view is one: the same elements in a row are a copy of what does not lie in a row, and a
+        gradient of another number of elements was summed."""
+        if result.layout == "strided":
+            return True
+        if result.layout == "reshaped" and source in self.strided:
+            return False
+        a, b = _spec(source), _spec(value)
+        if a is None or b is None or a.dims is None or b.dims is None:
+            return type(operator).forward_class is None
+        return type(operator).forward_class is None or _same(product(a.dims), product(b.dims))
+
+    def _offer(self, at: int, i: Instruction, argument: Argument, result: Value, given: dict[Value, Record | None], record: Record) -> None:
+        """Note that a result could take over the memory of an argument, where that alone lives there and is as large."""
+        if not isinstance(argument, Value):
+            return
+        held = given.get(argument)
+        a, b = _spec(argument), _spec(result)
+        if held is None or a is None or b is None or a.dims is None or a.dims != b.dims or a.dtype is not b.dtype or b.kind is not LOD_TENSOR:
+            return
+        alone = sum(given.get(v) is held for v in i.reads()) == 1  # of two views the other is read meanwhile
+        if alone and _same(held.size, _bytes(argument, a)):
+            self._reuse.append(_Reuse(at, i, argument, held, record))
+
+    def _array(self, at: int, i: Instruction, result: Result, value: Value, given: dict[Value, Record | None]) -> None:
+        """An array holds what is written to it without a copy; each write gives the whole array a new value."""
+        record = self.arrays.get(value.name)
+        if record is None:
+            record = self.arrays[value.name] = self._new(i, at, value, 0)
+        self.current[value] = record
+        name = element_of(i.op, result)
+        element = next((v for v in i.reads() if v.name == name), None)
+        held = given.get(element) if element is not None else None
+        if held is not None:
+            record.elements.append(held)
+        elif name is not None:
+            record.size = record.size + tensor_bytes(self.block, name)
+        _needed_at(record, i.position, at)
+
+    def _workspace(self, at: int, i: Instruction, size: Size) -> None:
+        if not isinstance(size, int) or size:
+            self.records.append(Record(f"{i.op.type} workspace", size, i.position, i.position, None, i.op, WORKSPACE, until=at))
+
+    def _region(self, at: int, i: Instruction) -> None:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""
-        block = sub_block(op)
-        reads, writes = block.outer_names()
-        results = sorted(writes) + [n for n in block.vars if n in names_in(op, "outputs")]
-        inner = _of_block(block, results, self.sizes, reads | writes)
-        self.held += inner.held
-        inner.held = []
-        self.records.append(Record(f"{op.type} block {block.idx}", 0, position, position, None, op, TEMPORARIES, inner=inner))
-        scopes = op.outputs.get("StepScopes") or op.outputs.get("Scope") or op.outputs.get("step_scopes") or ()
-        kept = _kept_by_rounds(op, block) if scopes else 0
-        for name in dict.fromkeys((*op.output_names(), *sorted(writes))):
-            variable = self.block.find(name)
-            if variable is None:
-                continue
-            if variable.persistable:
-                if name not in self.current:
-                    self.current[name] = self._enter(name)
-                continue
-            before = self.current.get(name)
-            if before is not None:  # a block may run not at all, so that what was there before is needed up to here
-                before = before.root()
-                _needed_at(before, position)
-            spec = self._spec(variable)
-            if spec.kind is LOD_TENSOR_ARRAY and before is not None:
-                before.size = before.size + _array_bytes(op, name)
-                continue
-            size = kept if spec.kind is STEP_SCOPES else _array_bytes(op, name) if spec.kind is LOD_TENSOR_ARRAY else self.sizes.of(op, name, spec)
-            self.current[name] = self._new(position, op, name, variable, size)
+        region, op, position = i.region, i.op, i.position
+        assert region is not None
+        inner = _of(region.lowered, self.rows, self.reuse_allowed, True)
+        self.records.append(Record(f"{op.type} block {sub_block(op).idx}", 0, position, position, None, op, TEMPORARIES, inner=inner, until=at))
+        for value in values_of(i.results):
+            spec = _spec(value)
+            if value.levels or spec is None or value in self.current:
+                self.current.setdefault(value, None)
+            elif spec.kind is STEP_SCOPES:
+                self._new(i, at, value, kept_by_rounds(op, sub_block(op)))
+            elif spec.kind is LOD_TENSOR_ARRAY:
+                record = self.arrays.get(value.name)
+                if record is None:
+                    record = self.arrays[value.name] = self._new(i, at, value, 0)
+                self.current[value] = record
+                record.size = record.size + added_to_array(op, value.name)
+                _needed_at(record, position, at)
+            else:
+                self._new(i, at, value, self._size(value, i))
+
+    # --- afterwards
 
     def merge(self) -> None:
-        """Let results take over the memory of operands that nothing needs after them; then say what each record is for."""
-        taken: set[tuple[int, int]] = set()
-        for position, held, record in self._reuse:
-            held, record = held.root(), record.root()
-            if held is record or held.fixed or held.last != position or record.first != position or not _same(held.size, record.size):
+        """Let results take over the memory of arguments that nothing needs after them; then say what each record is for."""
+        for one in self._reuse if self.reuse_allowed else ():
+            held, record = one.held.root(), one.record.root()
+            if held is record or held.fixed or held.until != one.at or one.instruction.into is not None:
                 continue
-            if (position, id(held)) in taken:  # two results of one op may not both have it, even if one of them is never read
-                continue
-            taken.add((position, id(held)))
+            one.instruction.into = one.argument
             record.shares = held
             held.elements += record.elements
-            held.last = max(held.last, record.last)
+            held.last, held.until = max(held.last, record.last), record.until
             held.names += record.names
             held.fixed = held.fixed or record.fixed
             if record.what is GRADIENTS:
                 held.what = GRADIENTS
+        ops = self.block.ops
         for record in self.records:
-            if record.shares is None and record.what is TEMPORARIES and record.op is not None and not record.op.role & Role.BACKWARD:
-                ops = self.block.ops
-                if record.last < len(ops) and ops[record.last].role & Role.BACKWARD:
-                    record.what = KEPT
+            forward = record.what is TEMPORARIES and record.op is not None and not record.op.role & Role.BACKWARD
+            if forward and record.last < len(ops) and ops[record.last].role & Role.BACKWARD:
+                record.what = KEPT
+
+
+def _spec(value: Value) -> Spec | None:
+    return value.variable.spec if value.variable is not None else None
+
+
+def _bytes(value: Value, spec: Spec) -> Size:
+    """The bytes of a dense value. Raises `MemoryPlanError` where nothing is known of it."""
+    if spec.kind is not LOD_TENSOR or spec.dtype is None:
+        return 0
+    if spec.dims is None:
+        if value.variable is not None and not value.variable.known:
+            raise MemoryPlanError(f"nothing is known of {value.name}, so that its memory cannot be planned; run program.infer() for the reason")
+        return 0
+    return spec.nbytes
+
+
+def _argument(i: Instruction, operator: Operator, slot: str | None, number: int) -> Value | None:
+    """What stands in an operand slot; of a list the element that belongs to a result, or the only one."""
+    if slot is None:
+        return None
+    given = i.arguments[next(at for at, o in enumerate(operator.schema.operands) if o.name == slot)]
+    if isinstance(given, list):
+        return given[number] if number < len(given) else given[0] if given else None
+    return given
+
+
+def _workspace(operator: Operator, i: Instruction, wanted: Sequence[bool], strided: set[Value]) -> Size:
+    cls = type(operator)
+    if cls.workspace is Operator.workspace:
+        return 0
+    specs: list[object] = []
+    slots: set[str] = set()
+    for o, given in zip(operator.schema.operands, i.arguments, strict=False):
+        specs.append(tuple(s for v in given if v is not None and (s := _spec(v)) is not None) if isinstance(given, list) else given and _spec(given))
+        if any(v in strided for v in values_of([given])):
+            slots.add(o.name)
+    named: dict[str, object] = {}
+    if cls.workspace_wants:
+        named["wants"] = tuple(wanted)
+    if cls.workspace_strided:
+        named["strided"] = frozenset(slots)
+    rule: Callable[..., Size] = operator.workspace
+    return rule(*specs, **named)
 
 
 def _same(a: Size, b: Size) -> bool:
@@ -308,84 +415,17 @@ def _is_parameter_gradient(block: Block, name: str) -> bool:
     return of is not None and of.is_parameter
 
 
-def _is_view(block: Block, op: Op, source: str, spec: Spec) -> bool:
-    """Whether a result that may be a view is one: a gradient of another number of elements was summed or spread instead."""
-    of = block.find(source)
-    operator = op.operator
-    if of is None or of.spec.dims is None or spec.dims is None or operator is None:
-        return False
-    return type(operator).forward_class is None or _same(product(of.spec.dims), product(spec.dims))
-
-
-def _needed_at(record: Record, position: int) -> None:
+def _needed_at(record: Record, position: int, at: int) -> None:
     """A record, and what an array in it holds, are needed at a position."""
-    record.last = max(record.last, position)
-    waiting = list(record.elements)
-    seen = {id(record)}
+    waiting, seen = [record], {id(record)}
     while waiting:
-        one = waiting.pop().root()
-        if id(one) not in seen:
-            seen.add(id(one))
-            one.last = max(one.last, position)
-            waiting += one.elements
-
-
-def _element(op: Op, result: Result) -> str | None:
-    """What an op that changes an array adds to it; one that takes an element out (Rest@GRAD) adds none."""
-    return None if result.name.startswith("Rest") else op.input("Out@GRAD") or op.input("X")
-
-
-def _tensor_bytes(block: Block, name: str) -> Size:
-    variable = block.find(name)
-    return variable.spec.nbytes if variable is not None and variable.spec.dims is not None and variable.spec.dtype is not None else 0
-
-
-def _array_bytes(op: Op, name: str) -> Size:
-    """What the rounds of an op's block add to an array."""
-    total: Size = 0
-    block = sub_block(op)
-    for inner in block.ops:
-        operator = inner.operator
-        if operator is None:
-            continue
-        if operator.sub_blocks:
-            total = total + _array_bytes(inner, name)
-            continue
-        for result in operator.schema.results:
-            element = _element(inner, result)
-            if result.name in operator.accumulates and element is not None and name in inner.outputs.get(result.name, ()):
-                total = total + _tensor_bytes(block, element)
-    return total if isinstance(total, int) and not total else total * rounds_of(op)
-
-
-def rounds_of(op: Op) -> Size:
-    """How often an op runs its block: a symbol where only the run tells."""
-    operator = op.operator
-    assert operator is not None
-    if operator.region.startswith("conditional"):
-        return 1
-    if operator.region.startswith("recurrent"):
-        first = op.block.var(names_in(op, "inputs")[0]).spec
-        if first.lod is None:
-            return first.known_dims[0]
-    scopes = next((n for slot in ("StepScopes", "step_scopes") for n in (op.output(slot), op.input(slot)) if n), op.type)
-    return symbol(f"{scopes}.rounds"[:512])
-
-
-def _kept_by_rounds(op: Op, block: Block) -> Size:
-    total: Size = 0
-    inputs = names_in(op, "inputs")
-    first = op.block.var(inputs[0]).spec if inputs else None
-    for name in saved_names(block):
-        variable = block.find(name)
-        if variable is None or variable.spec.kind is not LOD_TENSOR or variable.spec.dims is None or variable.spec.dtype is None:
-            continue
-        dims = variable.spec.dims
-        if first is not None and first.lod is not None and dims and not isinstance(dims[0], int):
-            total = total + product((first.known_dims[0], *dims[1:])) * variable.spec.dtype.itemsize  # as many rows as all steps have together
-        else:
-            total = total + variable.spec.nbytes * rounds_of(op)
-    return total
+        one = waiting.pop()
+        one.last, one.until = max(one.last, position), max(one.until, at)
+        for element in one.elements:
+            root = element.root()
+            if id(root) not in seen:
+                seen.add(id(root))
+                waiting.append(root)
 
 
 def number(size: Size, values: Mapping[str, int]) -> int:

@@ -13,6 +13,7 @@ import numpy
 
 from foreshape.dims import INT64_MAX, Size, is_symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.lowering import Lowered, fuse, lower
 from foreshape.memory.arena import arena
 from foreshape.memory.formula import Formula, Terms, byte_text, require_values
 from foreshape.memory.liveness import CLASSES, Liveness, Record, find_liveness, number
@@ -60,10 +61,10 @@ class Plan:
     own, ``batch`` is the number of rows (of ragged inputs: of sequences) of all inputs that have no value of their own.
     """
 
-    def __init__(self, program: Program, fetch: Iterable[Variable | str] = ()) -> None:
+    def __init__(self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None) -> None:
         self.program = program
         self.fetch = tuple(_names(program, fetch))
-        self.live: Liveness = find_liveness(program, self.fetch)
+        self.live: Liveness = live if live is not None else find_liveness(_lowered(program, self.fetch))
         self.symbols: frozenset[str] = frozenset(n for r in _all_records(self.live) for n in symbols_of(r.size))
         """The names of the symbols that the memory depends on."""
         self.leading: tuple[str, ...] = tuple(_leading(self.live))
@@ -237,6 +238,15 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
         MemoryPlanError: an operator that is not known here. DescriptionError: the program has mistakes.
     """
     return Plan(program, (fetch,) if isinstance(fetch, (str, Variable)) else fetch)
+
+
+def _lowered(program: Program, fetch: tuple[str, ...]) -> Lowered:
+    """The step of a program, as the engine runs it."""
+    program.refresh()
+    unknown = next((op for op in needed_ops(program.global_block, fetch) if op.operator is None), None)
+    if unknown is not None:
+        raise MemoryPlanError(f"the operator {unknown.type!r} is not known here, so that its memory cannot be planned")
+    return fuse(lower(program.global_block, fetch))
 
 
 def bytes_of(given: int | str) -> int:

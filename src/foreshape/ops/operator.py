@@ -12,7 +12,7 @@ import pkgutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 from foreshape.dims import Size
@@ -30,8 +30,8 @@ from foreshape.ops.fields import (
 )
 from foreshape.spec import LOD_TENSOR, Kind
 
-_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "gradient_ops", "work", "workspace"})
-_SETTINGS = frozenset({"abstract", "accumulates", "described_results", "gradient", "random", "region", "rejects",
+_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace"})
+_SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
                        "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 _CACHE_LIMIT = 4096
 _LONG = 256
@@ -55,6 +55,15 @@ class Schema:
         self.result_names = frozenset(r.name for r in results)
 
 
+class Again(NamedTuple):
+    """Another operator, with the same attributes, that gives ``result`` in its slot ``gives``. ``takes``: its input slots -> slots of this one."""
+
+    result: str
+    type: str
+    takes: Mapping[str, str]
+    gives: str
+
+
 class Operator:
     """The base of all operators. A subclass declares `operand`, `result` and `attribute` fields and defines:
 
@@ -75,6 +84,8 @@ class Operator:
         from the operands' specs to the bytes that the kernel needs while it runs, besides its operands and results: an upper bound. A
         keyword-only ``wants`` receives which results somebody needs; a keyword-only ``strided`` the slots whose operands need not lie in
         a row (a transposed view).
+    ``draws(self)``
+        of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
@@ -103,9 +114,18 @@ class Operator:
     accumulates: ClassVar[tuple[str, ...]] = ()
     """Result slots whose variables' old values it takes in, as an array of which one element is written: the kernel has a
     keyword-only ``before``, a list with those values (None where there is none), and may change them in place."""
+    again: ClassVar[Again | None] = None
+    """How a result can be computed again from others, without the operator itself."""
+    moving: ClassVar[tuple[str, ...]] = ()
+    """Result slots that move on in every run, as moving averages do, and on whose old values no other result depends where they move:
+    who runs the operator once more lets it move copies."""
+    gradient_reads_dims: ClassVar[tuple[str, ...]] = ()
+    """Operands of which its gradient operator reads the dims alone."""
     kernel_wants: ClassVar[bool] = False
     kernel_offsets: ClassVar[bool] = False
     kernel_into: ClassVar[bool] = False
+    workspace_wants: ClassVar[bool] = False
+    workspace_strided: ClassVar[bool] = False
     _instances: ClassVar[dict[Any, Operator]]
     _described: ClassVar[dict[Any, Attributes]]
 
@@ -119,6 +139,9 @@ class Operator:
         return LOD_TENSOR
 
     kernel: ClassVar[Callable[..., Any]]
+
+    def draws(self) -> bool:
+        return self.random and not getattr(self, "seed", 0)
 
     def workspace(self, *specs: Any, **named: Any) -> Size:
         return 0
@@ -408,6 +431,8 @@ def note_keywords(cls: type[Operator], kernel: Callable[..., Any]) -> None:
     cls.kernel_wants = "wants" in parameters
     cls.kernel_offsets = "offsets" in parameters
     cls.kernel_into = "into" in parameters
+    rule = inspect.signature(cls.workspace).parameters
+    cls.workspace_wants, cls.workspace_strided = "wants" in rule, "strided" in rule
 
 
 def register(cls: type[Operator]) -> None:

@@ -17,5 +17,5 @@ def fuse(lowered: Lowered) -> Lowered:
     graph = Graph(lowered)
     for rewrite in REWRITES:
         rewrite.apply(graph)
-        graph.refresh()
+    graph.finish()
     return lowered

@@ -14,7 +14,6 @@ def apply(graph: Graph) -> bool:
         d_x = i.results[0]
         if isinstance(d_x, Value) and isinstance(d_out, Value) and not graph.is_fixed(d_x) and dims_of(x) is not None and dims_of(x) == dims_of(d_out):
             graph.replace_value(d_x, d_out)
-            i.results[0] = None
+            graph.without_result(i, 0)
             changed = True
-            graph.refresh()
     return changed

@@ -23,7 +23,6 @@ def apply(graph: Graph) -> bool:
         over = tuple(k for k in range(len(wide)) if k != axis)
         text = f"{{sum}}({{0}}, {over[0] if len(over) == 1 else over})"
         tag = "channel bias gradient" if axis == 1 and len(wide) == 4 else ""
-        graph.lowered.instructions[graph.position(i)] = fused(i, text, [d_out], [i.results[1]], tag, sum=Late(lambda: torch.sum))
+        graph.replace(i, fused(i, text, [d_out], [i.results[1]], tag, sum=Late(lambda: torch.sum)))
         changed = True
-        graph.refresh()
     return changed

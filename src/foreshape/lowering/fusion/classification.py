@@ -39,19 +39,15 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if (back and found is None) or (not back and not graph.unused(softmax)):
         return False
     loss_of = _ClassLoss(attr(i, "ignore_index"))
-    fresh = _fresh(graph)
-    logs, weight = Value("log_softmax", fresh), Value("total_weight", fresh + 1)
-    forward = graph.lowered.instructions
-    at = graph.position(i)
-    forward[at] = fused(i, "{log_softmax}({0}, 1)", [logits], [logs], log_softmax=Late(lambda: torch.log_softmax))
-    at = graph.position(mean)
-    forward[at] = fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], loss=loss_of.forward)
+    fresh = graph.fresh()
+    assert isinstance(logits, Value)
+    logs, weight = Value("log_softmax", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
+    graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], log_softmax=Late(lambda: torch.log_softmax)))
+    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], loss=loss_of.forward))
     if found is not None:
         start, mean_grad, grad = found
-        at = graph.position(grad)
-        forward[at] = fused(grad, "{gradient}({0}, {1}, {2}, {3})", [logs, label, start, weight], [grad.results[0]], gradient=loss_of.backward)
+        graph.replace(grad, fused(grad, "{gradient}({0}, {1}, {2}, {3})", [logs, label, start, weight], [grad.results[0]], gradient=loss_of.backward))
         graph.remove([mean_grad])
-    graph.refresh()
     return True
 
 
@@ -65,11 +61,6 @@ def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument) -> tuple[
     if not isinstance(start, Value) or grad is None or grad.op.type != "softmax_with_cross_entropy_grad" or grad.arguments[1] is not softmax:
         return None
     return (start, mean_grad, grad) if graph.only_reader(softmax) is grad else None
-
-
-def _fresh(graph: Graph) -> int:
-    used = [v.index for i in graph.lowered.instructions for v in (*i.reads(), *i.writes())]
-    return max(used, default=0) + 1
 
 
 class _ClassLoss:

@@ -25,9 +25,8 @@ def apply(graph: Graph) -> bool:
             count *= d if isinstance(d, int) else MAX_ELEMENTS + 1
         if count > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
-        graph.lowered.instructions[graph.position(i)] = fused(i, "{value}", [], [out], value=Late(partial(_made, i.kernel)))
+        graph.replace(i, fused(i, "{value}", [], [out], "constant", value=Late(partial(_made, i.kernel))))
         changed = True
-        graph.refresh()
     return changed
 
 

@@ -40,9 +40,8 @@ def _forward(graph: Graph, i: Instruction) -> bool:
         like, out, bias, gone = add, add.results[0], add.arguments[1], [i]
     arguments = [x, w] if bias is None else [x, w, bias]
     text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {_settings(i)}, {attr(i, 'groups')})"
-    graph.lowered.instructions[graph.position(like)] = fused(like, text, arguments, [out], "product", conv=Late(lambda: torch.conv2d))
     graph.remove(gone)
-    graph.refresh()
+    graph.replace(like, fused(like, text, arguments, [out], "product", conv=Late(lambda: torch.conv2d)))
     return True
 
 
@@ -68,16 +67,13 @@ def _backward(graph: Graph, i: Instruction) -> bool:
         f"{{back}}({{2}}, {{0}}, {{1}}, {[size] if with_bias else None}, {_settings(i)}, False, [0, 0], {attr(i, 'groups')}, {wants})"
     )
     results: list[Argument] = [d_x if wants[0] else None, d_w if wants[1] else None, d_bias if with_bias else None]
-    at = graph.position(i)
     if with_bias and bias is not None:
-        if graph.position(bias) < at and any(_uses(r, d_bias) for r in graph.lowered.instructions[graph.position(bias) : at]):
+        if graph.position(bias) < graph.position(i) and any(_uses(r, d_bias) for r in graph.between(bias, i)):
             results[2] = None  # somebody needs it before this kernel runs
             text = text.replace(str(wants), str([*wants[:2], False])).replace(str([size]), "None", 1)
         else:
             graph.remove([bias])
-            at = graph.position(i)
-    graph.lowered.instructions[at] = fused(i, text, [x, w, d], results, back=Late(lambda: aten.convolution_backward))
-    graph.refresh()
+    graph.replace(i, fused(i, text, [x, w, d], results, back=Late(lambda: aten.convolution_backward)))
     return True
 
 

@@ -43,18 +43,15 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     bag = Bag(how, attr(i, "padding_idx"), i.op.type)
     offsets: list[Argument] = [out.lod] if out.lod is not None else []
     given = ", {{{at}}}" if offsets else ""
-    instructions = graph.lowered.instructions
     text = f"{{bag}}({{0}}, {{1}}{given.format(at=2)})"
-    instructions[graph.position(i)] = fused(i, text, [table, ids, *offsets], [pool.results[0]], bag=bag.forward)
-    gone = [pool]
+    graph.remove([pool])
+    graph.replace(i, fused(i, text, [table, ids, *offsets], [pool.results[0]], bag=bag.forward))
     if grad is not None:
         d_bag = back[0].arguments[-1]
         dense = "" if attr(grad, "is_sparse") else ".to_dense()"
         text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{given.format(at=3)}){dense}"
-        instructions[graph.position(grad)] = fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], rows=bag.backward)
-        gone.append(back[0])
-    graph.remove(gone)
-    graph.refresh()
+        graph.remove(back)
+        graph.replace(grad, fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], rows=bag.backward))
     return True
 
 

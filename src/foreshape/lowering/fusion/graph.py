@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from foreshape.dims import Size
@@ -11,42 +11,64 @@ from foreshape.spec import LOD_TENSOR, Spec
 
 
 class Graph:
-    """The instructions of a step with their uses."""
+    """The instructions of a step with their uses, kept true as they are rewritten: each has a place, which those that stand for it inherit."""
 
-    __slots__ = ("_derived", "_fixed", "_makers", "_readers", "lowered")
+    __slots__ = ("_derived", "_fixed", "_makers", "_of_type", "_places", "_readers", "_written", "lowered", "places")
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
         self._derived: dict[tuple[str, int], str] = {}
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Count again after a rewrite."""
-        self._makers: dict[int, Instruction] = {}
-        self._readers: dict[int, list[Instruction]] = {}
-        self._fixed = {id(v) for v in self.lowered.fetches}
-        for i in self.lowered.instructions:
-            for value in i.writes():
-                self._makers.setdefault(id(value), i)
-            for value in i.reads():
-                readers = self._readers.setdefault(id(value), [])
-                if not readers or readers[-1] is not i:
-                    readers.append(i)
+        self._makers: dict[Value, Instruction] = {}
+        self._readers: dict[Value, list[Instruction]] = {}
+        self._fixed: set[Value] = set(lowered.fetches)
+        self._written: set[str] = set()
+        self.places: list[list[Instruction]] = [[i] for i in lowered.instructions]
+        self._places = {id(i): at for at, i in enumerate(lowered.instructions)}
+        self._of_type: dict[str, list[Instruction]] = {}
+        for i in lowered.instructions:
+            self._of_type.setdefault(i.op.type, []).append(i)
+            self._add(i)
             for copy, source in i.copies:
-                self._readers.setdefault(id(source), []).append(i)
-                self._fixed.add(id(copy))
+                self._readers.setdefault(source, []).append(i)
+                self._fixed.add(copy)
             for place, value in i.stores:
-                self._fixed |= {id(place), id(value)}
+                self._fixed |= {place, value}
+                self._written.add(place.name)
+
+    def _add(self, i: Instruction) -> None:
+        for value in i.writes():
+            self._makers.setdefault(value, i)
+        for value in dict.fromkeys(i.reads()):
+            readers = self._readers.setdefault(value, [])
+            readers.append(i)
+            if len(readers) > 1:
+                readers.sort(key=self.position)
+
+    def _drop(self, i: Instruction) -> None:
+        for value in i.writes():
+            if self._makers.get(value) is i:
+                del self._makers[value]
+        for value in dict.fromkeys(i.reads()):
+            self._readers[value].remove(i)
+
+    def finish(self) -> None:
+        """Put the instructions that there are now into the step."""
+        self.lowered.instructions[:] = [i for place in self.places for i in place]
 
     def instructions(self, *types: str) -> list[Instruction]:
-        """The instructions of these op types that no rewrite has taken yet."""
-        return [i for i in self.lowered.instructions if i.expression is None and i.op.type in types]
+        """The instructions of these op types that no rewrite has taken yet, in order."""
+        found = [i for t in types for i in self._of_type.get(t, ()) if id(i) in self._places and i.expression is None]
+        return sorted(found, key=self.position) if len(types) > 1 else found
+
+    def plain(self) -> list[Instruction]:
+        """All instructions that no rewrite has taken, in order."""
+        return [i for place in self.places for i in place if i.expression is None]
 
     def maker(self, value: Argument) -> Instruction | None:
-        return self._makers.get(id(value))
+        return self._makers.get(value) if isinstance(value, Value) else None
 
     def readers(self, value: Argument) -> list[Instruction]:
-        return self._readers.get(id(value), [])
+        return list(self._readers.get(value, ())) if isinstance(value, Value) else []
 
     def only_reader(self, value: Argument) -> Instruction | None:
         """The one instruction that reads a value that nothing else needs."""
@@ -55,23 +77,53 @@ class Graph:
 
     def is_fixed(self, value: Argument) -> bool:
         """Whether a value is fetched, stored or persistable, so that it must be made as it is."""
-        return not isinstance(value, Value) or value.persistable or value.feed or id(value) in self._fixed
+        return not isinstance(value, Value) or value.persistable or value.feed or value in self._fixed
 
     def unused(self, value: Argument) -> bool:
         """Whether nobody needs a value."""
         return value is None or (not self.readers(value) and not self.is_fixed(value))
 
     def position(self, i: Instruction) -> int:
-        return next(at for at, x in enumerate(self.lowered.instructions) if x is i)
+        """The number of an instruction's place."""
+        return self._places[id(i)]
+
+    def between(self, first: Instruction, last: Instruction) -> list[Instruction]:
+        """The instructions of the places after the first one's and before the last one's."""
+        return [i for place in self.places[self.position(first) + 1 : self.position(last)] for i in place]
+
+    def replace(self, old: Instruction, *new: Instruction) -> None:
+        """Let other instructions stand in the place of one."""
+        self._drop(old)
+        at = self._places.pop(id(old))
+        where = self.places[at].index(old)
+        self.places[at][where : where + 1] = new
+        for i in new:
+            i.position = old.position
+            self._places[id(i)] = at
+            self._add(i)
 
     def remove(self, gone: Iterable[Instruction]) -> None:
-        ids = {id(i) for i in gone}
-        self.lowered.instructions[:] = [i for i in self.lowered.instructions if id(i) not in ids]
+        """Take instructions out."""
+        for i in gone:
+            self.replace(i)
+
+    def without_result(self, i: Instruction, result: int) -> None:
+        """Let an instruction no longer make a result."""
+        value = i.results[result]
+        if isinstance(value, Value) and self._makers.get(value) is i:
+            del self._makers[value]
+        i.results[result] = None
 
     def replace_value(self, old: Value, new: Value) -> None:
         """Read ``new`` wherever ``old`` was read."""
         for i in self.readers(old):
+            self._drop(i)
             i.arguments = [[new if v is old else v for v in a] if isinstance(a, list) else new if a is old else a for a in i.arguments]
+            self._add(i)
+
+    def fresh(self) -> int:
+        """A number that no value has."""
+        return 1 + max((v.index for place in self.places for i in place for v in (*i.reads(), *i.writes())), default=0)
 
     def derive(self, what: str, value: Value, make: Callable[[Any], Any]) -> str:
         """A name for what is made of a persistable when the step is bound, such as its transposed view."""
@@ -83,12 +135,24 @@ class Graph:
 
     def is_constant(self, value: Argument) -> bool:
         """Whether a persistable is only ever changed in place or not at all in this step."""
-        return isinstance(value, Value) and value.persistable and all(place.name != value.name for i in self.lowered.instructions for place, _ in i.stores)
+        return isinstance(value, Value) and value.persistable and value.name not in self._written
 
 
-def fused(like: Instruction, expression: str, arguments: list[Argument], results: list[Argument], tag: str = "", **constants: Any) -> Instruction:
-    """An instruction that stands for one or more others; errors in it are told of ``like``'s op."""
-    return Instruction(like.op, like.kernel, arguments, results, expression=expression, constants=dict(constants), tag=tag)
+def fused(
+    like: Instruction, expression: str, arguments: list[Argument], results: list[Argument], tag: str = "", *, shares: Mapping[int, int] | None = None,
+    may_share: tuple[int, int] | None = None, in_place: str = "", workspace: Size = 0, in_rows: tuple[int, ...] = (), **constants: Any,
+) -> Instruction:  # fmt: skip
+    """An instruction that stands for one or more others; errors in it are told of ``like``'s op.
+
+    Args:
+        shares: results that lie in the memory of an argument.
+        may_share: (result, argument) where ``in_place`` is an expression that writes the result into the argument's memory.
+        workspace: the bytes that it needs while it runs.
+        in_rows: the arguments that it copies where they do not lie in a row.
+    """
+    made = Instruction(like.op, like.kernel, arguments, results, expression=expression, constants=dict(constants), tag=tag)
+    made.shares, made.may_share, made.in_place_expression, made.workspace, made.in_rows = shares or {}, may_share, in_place, workspace, in_rows
+    return made
 
 
 def spec_of(value: Argument) -> Spec | None:

@@ -61,9 +61,8 @@ def _product(graph: Graph, i: Instruction) -> None:
         if shape is not None and len(shape) == 1 and shape[0] == wide[-1] and attr(add, "axis") in (-1, len(wide) - 1):
             # The product's place is that of the sum: the bias may be made between the two.
             bias, out, like, gone = add.arguments[1], add.results[0], add, [i]
-    graph.lowered.instructions[graph.position(like)] = _forward(graph, like, x, w, bias, out)
     graph.remove(gone)
-    graph.refresh()
+    graph.replace(like, _forward(graph, like, x, w, bias, out))
 
 
 def _forward(graph: Graph, like: Instruction, x: Argument, w: Argument, bias: Argument, out: Argument) -> Instruction:
@@ -91,9 +90,7 @@ def _split_gradient(graph: Graph, i: Instruction) -> None:
     if not graph.unused(d_w):
         flat = "" if rank == 2 else ".flatten(0, -2)"
         made.append(fused(i, f"{{mm}}({{0}}{flat}.t(), {{1}}{flat})", [x, d], [d_w], "weight gradient", mm=products.mm))
-    at = graph.position(i)
-    graph.lowered.instructions[at : at + 1] = made
-    graph.refresh()
+    graph.replace(i, *made)
 
 
 def _input_gradient(graph: Graph, i: Instruction, d: Argument, w: Argument, d_x: Argument, rank: int) -> Instruction:

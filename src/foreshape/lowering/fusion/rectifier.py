@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, fused
-from foreshape.lowering.instruction import Instruction, Value
-from foreshape.ops.torch_proxy import Late, aten
+from foreshape.ops.torch_proxy import Late, aten, torch
 
 
 def apply(graph: Graph) -> bool:
@@ -12,22 +11,11 @@ def apply(graph: Graph) -> bool:
     changed = False
     for i in graph.instructions("relu"):
         x = i.arguments[0]
-        maker = graph.maker(x)
-        if not isinstance(x, Value) or maker is None or graph.only_reader(x) is not i or not _makes_new_memory(maker, x):
-            continue
-        graph.lowered.instructions[graph.position(i)] = fused(i, "{0}.relu_()", [x], [i.results[0]])
+        graph.replace(i, fused(i, "{relu}({0})", [x], [i.results[0]], may_share=(0, 0), in_place="{0}.relu_()", relu=Late(lambda: torch.relu)))
         changed = True
     for i in graph.instructions("relu_grad"):
         out, d_out = i.arguments
-        graph.lowered.instructions[graph.position(i)] = fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=Late(lambda: aten.threshold_backward))
+        graph.replace(i, fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=Late(lambda: aten.threshold_backward)))
         changed = True
     return changed
 
-
-def _makes_new_memory(maker: Instruction, x: Value) -> bool:
-    if maker.expression is not None:
-        return maker.tag == "product"
-    operator = maker.op.operator
-    if operator is None or maker.op.type not in ("mul", "matmul_v2", "conv2d", "depthwise_conv2d", "conv2d_transpose", "batch_norm"):
-        return False
-    return any(r is x for r in maker.results)

@@ -38,11 +38,10 @@ def _sgd(graph: Graph, i: Instruction) -> bool:
     if weight and maker is not None:
         x, d = maker.arguments
         made = fused(i, _product_text(maker, param, number), [x, d, param], [], add_product_=products.add_product_)
-        graph.lowered.instructions[graph.position(maker)] = made
         graph.remove([i])
+        graph.replace(maker, made)
     else:
-        graph.lowered.instructions[graph.position(i)] = fused(i, f"{{0}}.add_({{1}}, alpha=-{number})", [param, grad], [])
-    graph.refresh()
+        graph.replace(i, fused(i, f"{{0}}.add_({{1}}, alpha=-{number})", [param, grad], []))
     return True
 
 
@@ -59,19 +58,20 @@ def _product_text(maker: Instruction, param: Value, number: str) -> str:
 
 def _may_move(graph: Graph, maker: Instruction, update: Instruction, param: Value) -> bool:
     """Whether nothing reads the parameter between the gradient and the update."""
-    instructions = graph.lowered.instructions
-    between = instructions[graph.position(maker) + 1 : graph.position(update)]
     dims = dims_of(param)
-    return dims is not None and len(dims) == 2 and all(v is not param for i in between for v in i.reads())
+    if dims is None or len(dims) != 2:
+        return False
+    first, last = graph.position(maker), graph.position(update)
+    return not any(first <= graph.position(i) < last and i is not maker for i in graph.readers(param))
 
 
 def _group(graph: Graph) -> bool:
     """Updates with one operator become one call, where the operator has a kernel for many tensors (``group_kernel``)."""
     changed = False
     runs: dict[int, list[Instruction]] = {}
-    for i in graph.lowered.instructions:
+    for i in graph.plain():
         operator = i.op.operator
-        if i.expression is None and operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
+        if operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
             runs.setdefault(id(operator), []).append(i)
     for run in runs.values():
         if len(run) < 2 or not _is_independent(graph, run):
@@ -81,10 +81,9 @@ def _group(graph: Graph) -> bool:
         if any(a is not None and len(a) != len(run) for a in arguments):
             continue
         last = run[-1]
-        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [])  # pyright: ignore
-        graph.lowered.instructions[graph.position(last)] = made
         graph.remove(run[:-1])
-        graph.refresh()
+        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [])  # pyright: ignore
+        graph.replace(last, made)
         changed = True
     return changed
 
@@ -97,8 +96,7 @@ def _is_independent(graph: Graph, run: list[Instruction]) -> bool:
     """Whether nothing between the first and the last of them reads or writes what they change."""
     ids = {id(i) for i in run}
     changed = {id(v) for i in run for v in i.writes()}
-    instructions = graph.lowered.instructions
-    span = instructions[graph.position(run[0]) : graph.position(run[-1])]
+    span = graph.between(run[0], run[-1])
     if any(id(v) in changed for i in span if id(i) not in ids for v in (*i.reads(), *i.writes())):
         return False
     total = sum(len(i.writes()) for i in run)

@@ -1,0 +1,69 @@
+"""What the rounds of a loop, or the branch of a condition, keep beyond themselves: arrays that grow, and what undoing them needs."""
+
+from __future__ import annotations
+
+from foreshape.dims import Size, product, symbol
+from foreshape.ops.fields import Result
+from foreshape.program import Block, Op
+from foreshape.program.regions import names_in, saved_names, sub_block
+from foreshape.spec import LOD_TENSOR
+
+
+def rounds_of(op: Op) -> Size:
+    """How often an op runs its block: a symbol where only the run tells."""
+    operator = op.operator
+    assert operator is not None
+    if operator.region.startswith("conditional"):
+        return 1
+    if operator.region.startswith("recurrent"):
+        first = op.block.var(names_in(op, "inputs")[0]).spec
+        if first.lod is None:
+            return first.known_dims[0]
+    scopes = next((n for slot in ("StepScopes", "step_scopes") for n in (op.output(slot), op.input(slot)) if n), op.type)
+    return symbol(f"{scopes}.rounds"[:512])
+
+
+def kept_by_rounds(op: Op, block: Block) -> Size:
+    """The bytes that all rounds keep for their gradient."""
+    total: Size = 0
+    inputs = names_in(op, "inputs")
+    first = op.block.var(inputs[0]).spec if inputs else None
+    for name in saved_names(block):
+        variable = block.find(name)
+        if variable is None or variable.spec.kind is not LOD_TENSOR or variable.spec.dims is None or variable.spec.dtype is None:
+            continue
+        dims = variable.spec.dims
+        if first is not None and first.lod is not None and dims and not isinstance(dims[0], int):
+            total = total + product((first.known_dims[0], *dims[1:])) * variable.spec.dtype.itemsize  # as many rows as all steps have together
+        else:
+            total = total + variable.spec.nbytes * rounds_of(op)
+    return total
+
+
+def element_of(op: Op, result: Result) -> str | None:
+    """What an op that changes an array adds to it; one that takes an element out (Rest@GRAD) adds none."""
+    return None if result.name.startswith("Rest") else op.input("Out@GRAD") or op.input("X")
+
+
+def tensor_bytes(block: Block, name: str) -> Size:
+    """The bytes of a dense variable; 0 where they are not known."""
+    variable = block.find(name)
+    return variable.spec.nbytes if variable is not None and variable.spec.dims is not None and variable.spec.dtype is not None else 0
+
+
+def added_to_array(op: Op, name: str) -> Size:
+    """The bytes that the rounds of an op's block add to an array."""
+    total: Size = 0
+    block = sub_block(op)
+    for inner in block.ops:
+        operator = inner.operator
+        if operator is None:
+            continue
+        if operator.sub_blocks:
+            total = total + added_to_array(inner, name)
+            continue
+        for result in operator.schema.results:
+            element = element_of(inner, result)
+            if result.name in operator.accumulates and element is not None and name in inner.outputs.get(result.name, ()):
+                total = total + tensor_bytes(block, element)
+    return total if isinstance(total, int) and not total else total * rounds_of(op)
