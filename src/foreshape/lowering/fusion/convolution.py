@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
+from collections.abc import Sequence
+
+from foreshape.dims import Size
+from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.ops import onednn
 from foreshape.ops.torch_proxy import Late, aten, torch
 
 _TYPES = ("conv2d", "depthwise_conv2d")
@@ -41,7 +45,7 @@ def _forward(graph: Graph, i: Instruction) -> bool:
     arguments = [x, w] if bias is None else [x, w, bias]
     text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {_settings(i)}, {attr(i, 'groups')})"
     graph.remove(gone)
-    graph.replace(like, fused(like, text, arguments, [out], "product", conv=Late(lambda: torch.conv2d)))
+    graph.replace(like, fused(like, text, arguments, [out], "product", workspace=_workspace(i, out), in_rows=(0,), conv=Late(lambda: torch.conv2d)))
     return True
 
 
@@ -73,8 +77,19 @@ def _backward(graph: Graph, i: Instruction) -> bool:
             text = text.replace(str(wants), str([*wants[:2], False])).replace(str([size]), "None", 1)
         else:
             graph.remove([bias])
-    graph.replace(i, fused(i, text, [x, w, d], results, back=Late(lambda: aten.convolution_backward)))
+    needs = _workspace(i, d, wants)
+    graph.replace(i, fused(i, text, [x, w, d], results, workspace=needs, in_rows=(0, 2), back=Late(lambda: aten.convolution_backward)))
     return True
+
+
+def _workspace(i: Instruction, out: Argument, wants: Sequence[bool] | None = None) -> Size:
+    """The bytes that a convolution takes besides its results; with ``wants``, that its gradients take."""
+    x, w, y = dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(out)
+    spec = spec_of(out)
+    if x is None or w is None or y is None or spec is None or spec.dtype is None:
+        return 0
+    settings = (spec.dtype.itemsize, attr(i, "groups"), attr(i, "strides"))
+    return onednn.convolution(x, w, y, *settings) if wants is None else onednn.convolution_backward(x, w, y, *settings, wants[0], wants[1])
 
 
 def _uses(i: Instruction, value: Argument) -> bool:

@@ -87,6 +87,11 @@ class Graph:
         """The number of an instruction's place."""
         return self._places[id(i)]
 
+    def order(self, i: Instruction) -> tuple[int, int]:
+        """What instructions sort by in the order in which they run."""
+        at = self._places[id(i)]
+        return at, next(k for k, x in enumerate(self.places[at]) if x is i)
+
     def between(self, first: Instruction, last: Instruction) -> list[Instruction]:
         """The instructions of the places after the first one's and before the last one's."""
         return [i for place in self.places[self.position(first) + 1 : self.position(last)] for i in place]

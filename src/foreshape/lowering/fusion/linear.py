@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from operator import methodcaller
 
+from foreshape.dims import Size, product
 from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.ops import products
@@ -46,6 +47,16 @@ def elements_for_onednn(k: object, n: object, of: Argument) -> int | None:
     return -(-products.LARGE // n)
 
 
+def is_fp32(of: Argument) -> bool:
+    spec = spec_of(of)
+    return spec is not None and spec.dtype is FP32
+
+
+def rows_of(x: Argument) -> Size:
+    """How many rows a product of rows has."""
+    return product((dims_of(x) or ())[:-1])
+
+
 def choice(large: str, small: str, argument: str, least: int) -> str:
     """The expression that takes ``large`` where the argument has at least ``least`` elements."""
     return f"({large} if {argument}.numel() >= {least} else {small})"
@@ -74,10 +85,11 @@ def _forward(graph: Graph, like: Instruction, x: Argument, w: Argument, bias: Ar
     small = (f"{{mm}}({rows}, {{1}})" if bias is None else f"{{addmm}}({{2}}, {rows}, {{1}})") + back
     least = elements_for_onednn(dims[0], dims[1], w)
     if least is None:
-        return fused(like, small, arguments, [out], "product", mm=_MM, addmm=_ADDMM)
+        return fused(like, small, arguments, [out], "product", in_rows=(0,), mm=_MM, addmm=_ADDMM)
     transposed = graph.derive("t", w, _TRANSPOSED) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
     large = f"{{onednn}}({{0}}, {transposed}, {'None' if bias is None else '{2}'}, 'none', (), '')"
-    return fused(like, choice(large, small, "{0}", least), arguments, [out], "product", mm=_MM, addmm=_ADDMM, onednn=_ONEDNN)
+    needs = products.workspace(rows_of(x), dims[0], dims[1])
+    return fused(like, choice(large, small, "{0}", least), arguments, [out], "product", workspace=needs, in_rows=(0,), mm=_MM, addmm=_ADDMM, onednn=_ONEDNN)
 
 
 def _split_gradient(graph: Graph, i: Instruction) -> None:
@@ -89,7 +101,11 @@ def _split_gradient(graph: Graph, i: Instruction) -> None:
         made.append(_input_gradient(graph, i, d, w, d_x, rank))
     if not graph.unused(d_w):
         flat = "" if rank == 2 else ".flatten(0, -2)"
-        made.append(fused(i, f"{{mm}}({{0}}{flat}.t(), {{1}}{flat})", [x, d], [d_w], "weight gradient", mm=products.mm))
+        of = dims_of(w)
+        assert of is not None
+        needs = products.workspace(of[0], rows_of(x), of[1], turned=True) if is_fp32(w) else 0
+        text = f"{{mm}}({{0}}{flat}.t(), {{1}}{flat})"
+        made.append(fused(i, text, [x, d], [d_w], "weight gradient", workspace=needs, in_rows=(0, 1) if flat else (), mm=products.mm))
     graph.replace(i, *made)
 
 
@@ -100,6 +116,7 @@ def _input_gradient(graph: Graph, i: Instruction, d: Argument, w: Argument, d_x:
     small = f"{{mm}}({{0}}, {transposed})" if rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {transposed}).unflatten(0, {{0}}.shape[:-1])"
     least = elements_for_onednn(dims[1], dims[0], w)
     if least is None:
-        return fused(i, small, [d, w], [d_x], mm=_MM)
+        return fused(i, small, [d, w], [d_x], in_rows=(0,) if rank > 2 else (), mm=_MM)
     large = "{onednn}({0}, {1}, None, 'none', (), '')"
-    return fused(i, choice(large, small, "{0}", least), [d, w], [d_x], mm=_MM, onednn=_ONEDNN)
+    needs = products.workspace(rows_of(d), dims[1], dims[0])
+    return fused(i, choice(large, small, "{0}", least), [d, w], [d_x], workspace=needs, in_rows=(0,), mm=_MM, onednn=_ONEDNN)

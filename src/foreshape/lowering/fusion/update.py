@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from foreshape.dims import Size, floordiv, minimum
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
-from foreshape.lowering.fusion.linear import choice, elements_for_onednn
+from foreshape.lowering.fusion.linear import choice, elements_for_onednn, rows_of
 from foreshape.lowering.instruction import Instruction, Value
 from foreshape.ops import products
 from foreshape.spec import LOD_TENSOR
@@ -37,7 +38,8 @@ def _sgd(graph: Graph, i: Instruction) -> bool:
     weight = maker is not None and maker.tag == "weight gradient" and graph.only_reader(grad) is i and _may_move(graph, maker, i, param)
     if weight and maker is not None:
         x, d = maker.arguments
-        made = fused(i, _product_text(maker, param, number), [x, d, param], [], add_product_=products.add_product_)
+        text, needs = _product_text(maker, param, number)
+        made = fused(i, text, [x, d, param], [], workspace=needs, in_rows=maker.in_rows, add_product_=products.add_product_)
         graph.remove([i])
         graph.replace(maker, made)
     else:
@@ -45,15 +47,19 @@ def _sgd(graph: Graph, i: Instruction) -> bool:
     return True
 
 
-def _product_text(maker: Instruction, param: Value, number: str) -> str:
-    """``param -= rate x' d``: into the weight at once where the product is small, since oneDNN cannot add to memory."""
+def _product_text(maker: Instruction, param: Value, number: str) -> tuple[str, Size]:
+    """``param -= rate x' d`` and its workspace: into the weight at once where the product is small, since oneDNN cannot add to memory."""
     dims, rank = dims_of(param), len(dims_of(maker.arguments[0]) or ())
     assert dims is not None
     flat = "" if rank == 2 else ".flatten(0, -2)"
     a, b = f"{{0}}{flat}.t()", f"{{1}}{flat}"
     large, small = f"{{add_product_}}({{2}}, {a}, {b}, -{number})", f"{{2}}.addmm_({a}, {b}, alpha=-{number})"
     least = elements_for_onednn(dims[0], dims[1], param)
-    return small if least is None else choice(large, small, "{0}", least)
+    if least is None:
+        return small, 0
+    rows = rows_of(maker.arguments[0])
+    needs = products.workspace(dims[0], rows, dims[1], turned=True) + minimum(1, floordiv(dims[0] * rows * dims[1], products.LARGE)) * 4 * dims[0] * dims[1]
+    return choice(large, small, "{0}", least), needs
 
 
 def _may_move(graph: Graph, maker: Instruction, update: Instruction, param: Value) -> bool:
@@ -61,8 +67,8 @@ def _may_move(graph: Graph, maker: Instruction, update: Instruction, param: Valu
     dims = dims_of(param)
     if dims is None or len(dims) != 2:
         return False
-    first, last = graph.position(maker), graph.position(update)
-    return not any(first <= graph.position(i) < last and i is not maker for i in graph.readers(param))
+    first, last = graph.order(maker), graph.order(update)
+    return not any(first < graph.order(i) < last for i in graph.readers(param))
 
 
 def _group(graph: Graph) -> bool:
