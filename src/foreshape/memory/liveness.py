@@ -267,6 +267,8 @@ class _Walk:
                 self.strided.add(value)
             return
         record = self._new(i, at, value, self._size(value, i) if wanted or not i.takes_wants else 0)
+        if wanted and type(operator).carries is not Operator.carries:
+            record.size = record.size + operator.carries(*_operand_specs(operator, i)).get(result.name, 0)
         taken = _argument(i, operator, result.may_share, number)
         if taken is not None:
             if taken in self.strided:
@@ -391,19 +393,22 @@ def _workspace(operator: Operator, i: Instruction, wanted: Sequence[bool], strid
     cls = type(operator)
     if cls.workspace is Operator.workspace:
         return 0
-    specs: list[object] = []
-    slots: set[str] = set()
-    for o, given in zip(operator.schema.operands, i.arguments, strict=False):
-        specs.append(tuple(s for v in given if v is not None and (s := _spec(v)) is not None) if isinstance(given, list) else given and _spec(given))
-        if any(v in strided for v in values_of([given])):
-            slots.add(o.name)
+    slots = {o.name for o, given in zip(operator.schema.operands, i.arguments, strict=False) if any(v in strided for v in values_of([given]))}
     named: dict[str, object] = {}
     if cls.workspace_wants:
         named["wants"] = tuple(wanted)
     if cls.workspace_strided:
         named["strided"] = frozenset(slots)
     rule: Callable[..., Size] = operator.workspace
-    return rule(*specs, **named)
+    return rule(*_operand_specs(operator, i), **named)
+
+
+def _operand_specs(operator: Operator, i: Instruction) -> list[object]:
+    """The specs of what stands in each operand slot: None where nothing does, a tuple for a list."""
+    specs: list[object] = []
+    for _, given in zip(operator.schema.operands, i.arguments, strict=False):
+        specs.append(tuple(s for v in given if v is not None and (s := _spec(v)) is not None) if isinstance(given, list) else given and _spec(given))
+    return specs
 
 
 def _same(a: Size, b: Size) -> bool:

@@ -30,7 +30,7 @@ from foreshape.ops.fields import (
 )
 from foreshape.spec import LOD_TENSOR, Kind
 
-_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace"})
+_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace", "carries"})
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
                        "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 _CACHE_LIMIT = 4096
@@ -71,7 +71,8 @@ class Operator:
         from the operands' specs (None where absent, a tuple for a list) to the results' specs; pure.
     ``kernel(self, <slots>)``
         from torch tensors to torch tensors. A keyword-only ``wants`` receives which results somebody needs; a keyword-only
-        ``offsets`` one entry per slot: the `Offsets` of a ragged operand, None of a dense one, a list for a list.
+        ``offsets`` one entry per slot: the `Offsets` of a ragged operand, None of a dense one, a list for a list; a keyword-only
+        ``into`` None, or the operand's tensor that a result declared with ``may_share`` is to be written into.
     ``group_kernel(self, <slots>)``
         of an update, where there is one: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
@@ -86,6 +87,8 @@ class Operator:
         a row (a transposed view).
     ``draws(self)``
         of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
+    ``carries(self, <slots>)``
+        from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
@@ -145,6 +148,9 @@ class Operator:
 
     def workspace(self, *specs: Any, **named: Any) -> Size:
         return 0
+
+    def carries(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
+        return {}
 
     def __init_subclass__(cls, **kw: Any) -> None:
         super().__init_subclass__(**kw)
@@ -413,8 +419,11 @@ def _define(cls: type[Operator]) -> None:
         _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
     if cls.workspace is not Operator.workspace:
         _check_parameters(cls.workspace, names, f"{where}: workspace")
+    if cls.carries is not Operator.carries:
+        _check_parameters(cls.carries, names, f"{where}: carries")
     if not cls.sub_blocks:
         note_keywords(cls, cls.kernel)
+        check_in_place(cls, where)
     if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
         raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, "
                           "NOT_DIFFERENTIABLE or NOT_WRITTEN")  # fmt: skip
@@ -433,6 +442,17 @@ def note_keywords(cls: type[Operator], kernel: Callable[..., Any]) -> None:
     cls.kernel_into = "into" in parameters
     rule = inspect.signature(cls.workspace).parameters
     cls.workspace_wants, cls.workspace_strided = "wants" in rule, "strided" in rule
+
+
+def check_in_place(cls: type[Operator], where: str) -> None:
+    """Refuse a result that may take over an operand's memory without a kernel that can, a kernel that can for none, and two results."""
+    sharing = [r.name for r in cls.schema.results if r.may_share is not None]
+    if len(sharing) > 1:
+        raise SchemaError(f"{where}: one result may take over an operand's memory; seen {' and '.join(sharing)}")
+    if sharing and not cls.kernel_into:
+        raise SchemaError(f"{where}: {sharing[0]} may share memory, so that its kernel must have the keyword-only parameter into")
+    if cls.kernel_into and not sharing:
+        raise SchemaError(f"{where}: its kernel has the parameter into, and no result says with may_share whose memory that is")
 
 
 def register(cls: type[Operator]) -> None:
