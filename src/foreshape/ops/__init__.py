@@ -28,7 +28,7 @@ from foreshape.ops.fields import (
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.operator import Attributes, Operator, all_operators, find, get
 from foreshape.ops.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, unknown_size
-from foreshape.ops.torch_proxy import F, aten, torch
+from foreshape.ops.torch_proxy import F, aten, aten_into, torch
 from foreshape.spec import ANY, FLOATING, INDEX, INTEGER, NUMERIC, Spec
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Spec",
     "all_operators",
     "aten",
+    "aten_into",
     "attribute",
     "axis_of",
     "b1",

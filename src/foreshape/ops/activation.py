@@ -6,7 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.ops import FLOATING, AttrType, F, Operator, aten, attribute, f32, gradient, i64, operand, reject, require, require_equal, result, sample, torch
+from foreshape.ops import (
+    FLOATING,
+    AttrType,
+    F,
+    Operator,
+    aten,
+    aten_into,
+    attribute,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -15,6 +33,11 @@ if TYPE_CHECKING:
 SHARED = {"X@GRAD": "Out@GRAD"}
 """The gradient may take over the memory of the gradient that came in."""
 LIKE_OUT = {"X@GRAD": "Out"}
+
+
+def times(made: Tensor, by: Tensor, into: Tensor | None) -> Tensor:
+    """``made * by``, in ``into`` where that is given, and otherwise in ``made``, which the kernel has just made."""
+    return torch.mul(made, by, out=made if into is None else into)
 
 
 class Unary(Operator):
@@ -38,12 +61,12 @@ class Relu(Unary):
 
     type = "relu"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.relu(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.relu(X) if into is None else torch.relu_(into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten.threshold_backward(d_out, Out, 0)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.threshold_backward(d_out, Out, 0) if into is None else aten_into.threshold_backward(d_out, Out, 0, into=into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -55,12 +78,14 @@ class Relu6(Unary):
     type = "relu6"
     threshold = attribute(AttrType.FLOAT, 6.0)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.hardtanh(X, 0.0, self.threshold) if self.threshold > 0 else torch.clamp(X, 0.0, self.threshold)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.hardtanh(X, 0.0, self.threshold, into is not None) if self.threshold > 0 else torch.clamp(X, 0.0, self.threshold, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten.hardtanh_backward(d_out, Out, 0.0, self.threshold)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.hardtanh_backward(d_out, Out, 0.0, self.threshold)
+        return aten_into.hardtanh_backward(d_out, Out, 0.0, self.threshold, into=into)
 
     samples = [*USUAL, sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True)), sample(X=f32(3, 5, distinct=True), threshold=1.0)]
     rejects = NOT_INTEGERS
@@ -72,12 +97,14 @@ class LeakyRelu(Unary):
     type = "leaky_relu"
     alpha = attribute(AttrType.FLOAT, 0.02, doc="the slope below 0")
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.leaky_relu(X, self.alpha)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.leaky_relu(X, self.alpha, into is not None)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return aten.leaky_relu_backward(d_out, X, self.alpha, False)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.leaky_relu_backward(d_out, X, self.alpha, False)
+        return aten_into.leaky_relu_backward(d_out, X, self.alpha, False, into=into)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3)]
     rejects = NOT_INTEGERS
@@ -89,12 +116,14 @@ class Elu(Unary):
     type = "elu"
     alpha = attribute(AttrType.FLOAT, 1.0)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.elu(X, self.alpha)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.elu(X, self.alpha, into is not None)
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten.elu_backward(d_out, self.alpha, 1.0, 1.0, False, X)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.elu_backward(d_out, self.alpha, 1.0, 1.0, False, X)
+        return aten_into.elu_backward(d_out, self.alpha, 1.0, 1.0, False, X, into=into)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3), sample(X=f32(3, 5, distinct=True), alpha=-0.5)]
     rejects = NOT_INTEGERS
@@ -107,12 +136,12 @@ class Selu(Unary):
     scale = attribute(AttrType.FLOAT, 1.0507009873554804934193349852946)
     alpha = attribute(AttrType.FLOAT, 1.6732632423543772848170429916717)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return aten.elu(X, self.alpha, self.scale, 1.0)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.elu(X, self.alpha, self.scale, 1.0) if into is None else aten_into.elu(X, self.alpha, self.scale, 1.0, into=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return d_out * torch.where(Out > 0, self.scale, Out + self.scale * self.alpha)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(d_out, torch.where(Out > 0, self.scale, Out + self.scale * self.alpha), out=into)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.7, scale=2.0)]
     rejects = NOT_INTEGERS
@@ -125,12 +154,14 @@ class HardTanh(Unary):
     t_min = attribute(AttrType.FLOAT, 0.0)
     t_max = attribute(AttrType.FLOAT, 24.0)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.clamp(X, self.t_min, self.t_max)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.clamp(X, self.t_min, self.t_max, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return aten.hardtanh_backward(d_out, X, self.t_min, self.t_max)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.hardtanh_backward(d_out, X, self.t_min, self.t_max)
+        return aten_into.hardtanh_backward(d_out, X, self.t_min, self.t_max, into=into)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), t_min=-0.9, t_max=0.7)]
     rejects = NOT_INTEGERS
@@ -143,12 +174,13 @@ class HardSigmoid(Unary):
     slope = attribute(AttrType.FLOAT, 0.2)
     offset = attribute(AttrType.FLOAT, 0.5)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.mul(X, self.slope).add_(self.offset).clamp_(0.0, 1.0)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(X, self.slope, out=into).add_(self.offset).clamp_(0.0, 1.0)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten.hardtanh_backward(d_out, Out, 0.0, 1.0).mul_(self.slope)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        d = aten.hardtanh_backward(d_out, Out, 0.0, 1.0) if into is None else aten_into.hardtanh_backward(d_out, Out, 0.0, 1.0, into=into)
+        return d.mul_(self.slope)
 
     samples = [*USUAL, sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=0.15, offset=0.4)]
     rejects = NOT_INTEGERS
@@ -165,18 +197,18 @@ class HardSwish(Unary):
     def _is_usual(self) -> bool:
         return self.threshold == 6.0 and self.scale == 6.0 and self.offset == 3.0
 
-    def kernel(self, X: Tensor) -> Tensor:
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self._is_usual():
-            return F.hardswish(X)
-        return torch.add(X, self.offset).clamp_(0.0, self.threshold).mul_(X).div_(self.scale)
+            return F.hardswish(X, into is not None)
+        return times(torch.add(X, self.offset).clamp_(0.0, self.threshold), X, into).div_(self.scale)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self._is_usual():
-            return aten.hardswish_backward(d_out, X)
+            return aten.hardswish_backward(d_out, X) if into is None else aten_into.hardswish_backward(d_out, X, into=into)
         gate = X + self.offset
         slope = torch.where((gate > 0) & (gate < self.threshold), X, 0.0)
-        return gate.clamp_(0.0, self.threshold).add_(slope).mul_(d_out).div_(self.scale)
+        return times(gate.clamp_(0.0, self.threshold).add_(slope), d_out, into).div_(self.scale)
 
     samples = [
         *USUAL,
@@ -192,7 +224,7 @@ class Prelu(Operator):
     type = "prelu"
     X = operand(FLOATING, doc="any shape; with channels at axis 1 (NCHW) or last (NHWC)")
     Alpha = operand(FLOATING, same_type_as="X", doc="one number; as many numbers as channels; or [1, *the dims of X but the first]")
-    Out = result(doc="as X", may_share="X")
+    Out = result(doc="as X")
     mode = attribute(AttrType.STRING, "all", choices=("all", "channel", "element"))
     data_format = attribute(AttrType.STRING, "NCHW")
 
@@ -216,7 +248,7 @@ class Prelu(Operator):
             return torch.where(X > 0, X, self._slopes(X, Alpha) * X)
         return torch.prelu(X, Alpha.reshape(-1))
 
-    @gradient("X", "Alpha", "Out@GRAD", gives=("X@GRAD", "Alpha@GRAD"), may_share=SHARED)
+    @gradient("X", "Alpha", "Out@GRAD", gives=("X@GRAD", "Alpha@GRAD"))
     def backward(self, X: Tensor, Alpha: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         slopes = self._slopes(X, Alpha)
         negative = X <= 0

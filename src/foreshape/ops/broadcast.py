@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.ops.require import RuleError, require_equal
+from foreshape.ops.torch_proxy import torch
 from foreshape.spec import Lod, Spec
 
 if TYPE_CHECKING:
@@ -64,3 +65,8 @@ def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
     if over:
         grad = grad.sum(over, keepdim=True)
     return grad.reshape(shape)
+
+
+def where_else_zero(condition: Tensor, d: Tensor, into: Tensor | None) -> Tensor:
+    """``d`` where the condition holds, else 0; in the memory of ``d`` where it is given as ``into`` too."""
+    return torch.where(condition, d, 0.0) if into is None else into.masked_fill_(condition.logical_not(), 0.0)

@@ -97,7 +97,7 @@ class ChunkEval(Operator):
         predicted, given, correct = counts.double()
         precision, recall = correct / predicted.clamp(min=1), correct / given.clamp(min=1)
         f1 = 2 * precision * recall / (precision + recall).clamp(min=torch.finfo(torch.float64).tiny)
-        return (*(m.float().reshape(1) for m in (precision, recall, f1)), *counts.unsqueeze(1))
+        return (*(m.float().reshape(1) for m in (precision, recall, f1)), *(c.clone() for c in counts.unsqueeze(1)))
 
     def _chunks(self, numbers: Tensor, of: Offsets, slot: str) -> _Chunks:
         scheme, outside = _SCHEMES[self.chunk_scheme], self.num_chunk_types

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import ZERO_GRADIENT, AttrType, Operator, attribute, b1, f32, fail, gradient, i64, operand, reject, result, sample, torch
-from foreshape.ops.broadcast import aligned, broadcast_dims, broadcast_lod
+from foreshape.ops.broadcast import aligned, broadcast_dims, broadcast_lod, where_else_zero
 from foreshape.ops.size_operands import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
 
@@ -184,8 +184,8 @@ class BitwiseAnd(Bitwise):
 
     type = "bitwise_and"
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.bitwise_and(X, Y)
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_and(X, Y, out=into)
 
 
 class BitwiseOr(Bitwise):
@@ -193,8 +193,8 @@ class BitwiseOr(Bitwise):
 
     type = "bitwise_or"
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.bitwise_or(X, Y)
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_or(X, Y, out=into)
 
 
 class BitwiseXor(Bitwise):
@@ -202,8 +202,8 @@ class BitwiseXor(Bitwise):
 
     type = "bitwise_xor"
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.bitwise_xor(X, Y)
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_xor(X, Y, out=into)
 
 
 class BitwiseNot(Operator):
@@ -217,8 +217,8 @@ class BitwiseNot(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         return X.like()
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.bitwise_not(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_not(X, out=into)
 
     samples = [sample(X=b1(2, 3)), sample(X=i64(2, 3))]
 
@@ -272,13 +272,13 @@ class Where(Operator):
     def infer_shape(self, Condition: Spec, X: Spec, Y: Spec) -> Spec:
         return broadcast(broadcast(X, Y), Condition, -1, ("X", "Condition"))
 
-    def kernel(self, Condition: Tensor, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.where(Condition, X, Y)
+    def kernel(self, Condition: Tensor, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.where(Condition, X, Y, out=into)
 
     @gradient("Condition", "X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share={"X@GRAD": "Out@GRAD"})
-    def backward(self, Condition: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        d_x = torch.where(Condition, d_out, 0.0).sum_to_size(X.shape) if wants[0] else None
-        return d_x, torch.where(Condition, 0.0, d_out).sum_to_size(Y.shape) if wants[1] else None
+    def backward(self, Condition: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        d_y = torch.where(Condition, 0.0, d_out).sum_to_size(Y.shape) if wants[1] else None
+        return where_else_zero(Condition, d_out, into).sum_to_size(X.shape) if wants[0] else None, d_y
 
     samples = [
         sample(Condition=b1(2, 3), X=f32(2, 3), Y=f32(2, 3)),

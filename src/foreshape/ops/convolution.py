@@ -139,6 +139,9 @@ class Convolution(Windowed):
         if d_x is not None and added is not None:
             for axis, (before, _) in enumerate(added, 2):
                 d_x = d_x.narrow(axis, before, first.shape[axis])
+            d_x = torch.empty_like(first).copy_(d_x)
+        if last and d_filter is not None:
+            d_filter = d_filter.contiguous()
         return None if d_x is None else channels_back(d_x, last), d_filter
 
 
@@ -299,6 +302,8 @@ class Conv2dTranspose(Windowed):
         d_x, d_filter, _ = aten.convolution_backward(
             d, x, Filter, None, self.strides, padding, self._dilations(), True, more, self.groups, [wants[0], wants[1], False]
         )
+        if last and d_filter is not None:
+            d_filter = d_filter.contiguous()
         return None if d_x is None else channels_back(d_x, last), d_filter, d_bias
 
     samples = [

@@ -158,9 +158,10 @@ class FillAnyLike(Operator):
         of = X.known_dtype if self.dtype == -1 else element_type(self.dtype)
         return filled(X.with_dtype(of), number_of(of, self.value))
 
-    def kernel(self, X: Tensor) -> Tensor:
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         of = dtype_of_torch(X.dtype) if self.dtype == -1 else element_type(self.dtype)
-        return torch.full_like(X, number_of(of, self.value), dtype=torch_dtype(of))
+        number = number_of(of, self.value)
+        return torch.full_like(X, number, dtype=torch_dtype(of)) if into is None else into.fill_(number)
 
     samples = [
         sample(X=f32(2, 3), value=1.5),

@@ -8,6 +8,7 @@ from foreshape.dims import product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import FLOATING, INDEX, AttrType, Operator, attribute, f32, gradient, i32, i64, operand, reject, require_equal, result, sample, torch
 from foreshape.ops.gradient_dims import check_made
+from foreshape.ops.operator import Again
 from foreshape.ops.random import generator_for
 from foreshape.spec import UINT8, Spec
 
@@ -24,6 +25,7 @@ class Dropout(Operator):
 
     type = "dropout"
     random = True
+    again = Again("Out", "dropout_grad", {"Mask": "Mask", "Out@GRAD": "X"}, "X@GRAD")
     X = operand(FLOATING, doc="any shape")
     Seed = operand(INDEX, optional=True, doc="one number")
     Out = result(doc="as X", may_share="X")
@@ -39,6 +41,9 @@ class Dropout(Operator):
             require_equal(product(Seed.known_dims), 1, "Seed must be one number", Seed=None)
         return X.like(), X.like().with_dtype(UINT8)
 
+    def draws(self) -> bool:
+        return not (self.is_test or (self.fix_seed and self.seed))
+
     def _scale(self) -> float:
         """What the elements that are kept are multiplied by."""
         keep = 1.0 - self.dropout_prob
@@ -49,12 +54,12 @@ class Dropout(Operator):
     def _generator(self, Seed: Tensor | None) -> Generator | None:
         return generator_for(int(Seed.item()) if Seed is not None else self.seed if self.fix_seed else 0)
 
-    def kernel(self, X: Tensor, Seed: Tensor | None, *, wants: tuple[bool, ...]) -> Any:
+    def kernel(self, X: Tensor, Seed: Tensor | None, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         scale = self._scale()
         if self.is_test:
-            return X.clone() if scale == 1.0 else X * scale, torch.ones_like(X, dtype=torch.uint8) if wants[1] else None
-        mask = torch.empty_like(X, dtype=torch.uint8).bernoulli_(1.0 - self.dropout_prob, generator=self._generator(Seed))
-        out = X * mask
+            return torch.mul(X, scale, out=into), torch.ones_like(X, dtype=torch.uint8) if wants[1] else None
+        mask = torch.empty(X.shape, dtype=torch.uint8, device=X.device).bernoulli_(1.0 - self.dropout_prob, generator=self._generator(Seed))
+        out = torch.mul(X, mask, out=into)
         return out if scale == 1.0 else out.mul_(scale), mask
 
     def _infer_gradient(self, Mask: Spec, d_out: Spec) -> Spec:
@@ -62,11 +67,11 @@ class Dropout(Operator):
         return d_out.like()
 
     @gradient("Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, may_share={"X@GRAD": "Out@GRAD"})
-    def backward(self, Mask: Tensor, d_out: Tensor) -> Tensor:
+    def backward(self, Mask: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         scale = self._scale()
         if self.is_test:
-            return d_out * scale
-        out = d_out * Mask
+            return torch.mul(d_out, scale, out=into)
+        out = torch.mul(d_out, Mask, out=into)
         return out if scale == 1.0 else out.mul_(scale)
 
     samples = [

@@ -25,7 +25,8 @@ from foreshape.ops import (
     sample,
     torch,
 )
-from foreshape.ops.broadcast import aligned, broadcast_dims, broadcast_lod, sum_to
+from foreshape.ops.broadcast import aligned, broadcast_dims, broadcast_lod, sum_to, where_else_zero
+from foreshape.ops.fields import Layout
 from foreshape.ops.known_values import carry, combined, truncated
 from foreshape.ops.rows import Rows
 from foreshape.spec import NUMERIC, SELECTED_ROWS, Kind, Spec
@@ -70,6 +71,7 @@ class Elementwise(Operator):
 
 
 _SHARE = {"X@GRAD": "Out@GRAD"}
+_RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped"}
 _BROADCASTS = [
     sample(X=f32(2, 3, 5), Y=f32(5)),
     sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
@@ -87,12 +89,13 @@ class ElementwiseAdd(Elementwise):
     """Out = X + Y."""
 
     type = "elementwise_add"
+    gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.add)
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.add(*self._pair(X, Y))
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.add(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"})
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_RESHAPED | {"Y@GRAD": "reshaped"})
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
 
@@ -114,12 +117,13 @@ class ElementwiseSub(Elementwise):
     """Out = X - Y."""
 
     type = "elementwise_sub"
+    gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.sub)
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.sub(*self._pair(X, Y))
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sub(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"})
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         d_x, d_y = self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
         return d_x, None if d_y is None else d_y.neg()
@@ -144,15 +148,16 @@ class ElementwiseMul(Elementwise):
             return X
         return super().infer_shape(X, Y)
 
-    def kernel(self, X: Tensor | Rows, Y: Tensor) -> Any:
+    def kernel(self, X: Tensor | Rows, Y: Tensor, *, into: Tensor | None = None) -> Any:
         if isinstance(X, Rows):
             return X.scaled(Y.reshape(()))
-        return torch.mul(*self._pair(X, Y))
+        return torch.mul(*self._pair(X, Y), out=into)
 
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
-        return self._summed(X, Y, d_out * y if wants[0] else None, d_out * x if wants[1] else None)
+        d_y = sum_to(d_out * x, Y, X, self.axis) if wants[1] else None
+        return sum_to(torch.mul(d_out, y, out=into), X, Y, self.axis) if wants[0] else None, d_y
 
     samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, sample(X=i64(3, data=[4, 5, 2**62]), Y=i64(3, data=[2, -3, 4]))]
     rejects = [reject(X=f32(2, 3), Y=f32(3, 2), says="the dims of X and Y must be equal or 1")]
@@ -168,16 +173,16 @@ class ElementwiseDiv(Elementwise):
         refuse_zero(Y)
         return carry(out, combined(X, Y, truncated)) if X.value is not None else out
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         x, y = self._pair(X, Y)
         if x.dtype.is_floating_point:
-            return torch.div(x, y)
+            return torch.div(x, y, out=into)
         quotient = torch.floor_divide(x, y)  # rounding towards zero traps the processor at the least integer by -1
-        return quotient.add_((quotient < 0) & (quotient * y != x))
+        return torch.add(quotient, (quotient < 0) & (quotient * y != x), out=quotient if into is None else into)
 
     @gradient("X", "Y", "Out", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
-    def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        d_x = d_out / self._pair(X, Y)[1]
+    def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        d_x = torch.div(d_out, self._pair(X, Y)[1], out=into)
         return self._summed(X, Y, d_x if wants[0] else None, (d_x * Out).neg_() if wants[1] else None)
 
     samples = [
@@ -197,14 +202,15 @@ class ElementwiseMax(Elementwise):
     type = "elementwise_max"
     _number = staticmethod(sizes.maximum)
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.maximum(*self._pair(X, Y))
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.maximum(*self._pair(X, Y), out=into)
 
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         larger = torch.gt(x, y)
-        return self._summed(X, Y, torch.where(larger, d_out, 0.0) if wants[0] else None, torch.where(larger, 0.0, d_out) if wants[1] else None)
+        d_y = torch.where(larger, 0.0, d_out) if wants[1] else None
+        return self._summed(X, Y, where_else_zero(larger, d_out, into) if wants[0] else None, d_y)
 
     samples = [
         sample(X=f32(2, 3), Y=f32(2, 3)),
@@ -220,14 +226,15 @@ class ElementwiseMin(Elementwise):
     type = "elementwise_min"
     _number = staticmethod(sizes.minimum)
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.minimum(*self._pair(X, Y))
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.minimum(*self._pair(X, Y), out=into)
 
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         smaller = torch.lt(x, y)
-        return self._summed(X, Y, torch.where(smaller, d_out, 0.0) if wants[0] else None, torch.where(smaller, 0.0, d_out) if wants[1] else None)
+        d_y = torch.where(smaller, 0.0, d_out) if wants[1] else None
+        return self._summed(X, Y, where_else_zero(smaller, d_out, into) if wants[0] else None, d_y)
 
     samples = [
         sample(X=f32(2, 3), Y=f32(2, 3)),
@@ -242,10 +249,10 @@ class ElementwisePow(Elementwise):
 
     type = "elementwise_pow"
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.pow(*self._pair(X, Y))
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.pow(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"))
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_x = torch.where(y == 0, 0.0, d_out * y * torch.pow(x, y - 1)) if wants[0] else None
@@ -270,10 +277,10 @@ class ElementwiseMod(Elementwise):
         refuse_zero(Y)
         return carry(out, combined(X, Y, sizes.mod)) if X.value is not None else out
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.remainder(*self._pair(X, Y))
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.remainder(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"})
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_y = (d_out * torch.floor(x / y)).neg_() if wants[1] else None
@@ -299,8 +306,8 @@ class ElementwiseFloordiv(Elementwise):
         refuse_zero(Y)
         return carry(out, combined(X, Y, sizes.floordiv)) if X.value is not None else out
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.floor_divide(*self._pair(X, Y))
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.floor_divide(*self._pair(X, Y), out=into)
 
     samples = [
         sample(X=f32(2, 3), Y=f32(3, low=0.5)),

@@ -71,7 +71,7 @@ class ExpandV2(Operator):
     X = operand(doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
     expand_shapes_tensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
-    Out = result(view_of="X", doc="[*shape]")
+    Out = result(view_of="X", layout="strided", doc="[*shape]")
     shape = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec, Shape: Spec | None, expand_shapes_tensor: tuple[Spec, ...]) -> Spec:
@@ -80,7 +80,7 @@ class ExpandV2(Operator):
     def kernel(self, X: Tensor, Shape: Tensor | None, expand_shapes_tensor: list[Tensor]) -> Tensor:
         return X.expand(*sizes_at_run(self.shape, Shape, expand_shapes_tensor)) if X.dim() or self.shape or Shape is not None else X
 
-    @gradient("X", "Shape", "expand_shapes_tensor", "Out@GRAD", gives="X@GRAD", may_share={"X@GRAD": "Out@GRAD"})
+    @gradient("X", "Shape", "expand_shapes_tensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
     def backward(self, X: Tensor, Shape: Tensor | None, expand_shapes_tensor: list[Tensor], d_out: Tensor) -> Tensor:
         return sum_to(d_out, X, d_out, -1)
 
@@ -107,7 +107,7 @@ class ExpandAsV2(Operator):
     type = "expand_as_v2"
     X = operand(doc="any shape")
     Y = operand(ANY, optional=True, doc="whose dims are wanted")
-    Out = result(view_of="X", doc="the dims of Y")
+    Out = result(view_of="X", layout="strided", doc="the dims of Y")
     target_shape = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec, Y: Spec | None) -> Spec:
@@ -117,7 +117,7 @@ class ExpandAsV2(Operator):
     def kernel(self, X: Tensor, Y: Tensor | None) -> Tensor:
         return X.expand(self.target_shape if Y is None else Y.shape)
 
-    @gradient("X", "Y", "Out@GRAD", gives="X@GRAD", may_share={"X@GRAD": "Out@GRAD"})
+    @gradient("X", "Y", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
     def backward(self, X: Tensor, Y: Tensor | None, d_out: Tensor) -> Tensor:
         return sum_to(d_out, X, d_out, -1)
 

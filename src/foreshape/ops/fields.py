@@ -55,9 +55,17 @@ REQUIRED: Final = _Required()
 """The default of an attribute that has none."""
 
 
-Layout = Literal["same", "strided", "reshaped"]
-"""How a view lies in memory: as what it is a view of; with strides of its own; or as the same elements in a row, which is a view
-only of what lies in a row itself, and a copy of what does not."""
+Layout = Literal["same", "strided", "reshaped", "row"]
+"""How a result lies in memory.
+
+Of a view: "same", as what it is a view of; "strided", with strides of its own, so that several elements may be one number in memory and
+nothing can be written into it (what a gradient scales first is in memory of its own then, as much as what it is a view of);
+"reshaped", as the same elements in a row, which is a view of what lies in a row itself or has the same dims, and may be a copy of what
+does not. A view has the element type of what it is a view of; a gradient of another number of elements than that is no view, unless it
+is "strided".
+
+Of a result with memory of its own: "same", in a row where all tensors among the operands lie in a row (and maybe not where one does
+not); "row", always in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +147,10 @@ def result(
     """Declare an output slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
     Args:
-        may_share: an operand of the same size. The kernel has a keyword-only ``into``: None, or that operand's tensor, which nothing
-            needs any more and which the result is to be written into.
+        may_share: an operand (of a list the first element) of the same size. The kernel has a keyword-only ``into``: None, or that
+            operand's tensor, which nothing needs any more and which the result is to be written into. One result may have it.
         view_of: an operand that the result is a view of, at least where it is of no other size than a view could have.
-        layout: how a view lies in memory; see `Layout`.
+        layout: how the result lies in memory; see `Layout`.
         updates: an operand that the kernel changes in place and that the result is.
         new_offsets: the result may be ragged with offsets that no operand has (its rule gives it a `new_lod`). After its results
             the kernel returns one `Offsets` for each such slot, in the schema's order (None where the rule shared an operand's).
@@ -230,7 +238,7 @@ def gradient(
         kinds: the kind rule ``(self, *specs) -> kinds``; the default is LOD_TENSOR.
         may_share: for a gradient: the slot among ``takes`` whose memory it may take over.
         view_of: for a gradient: the slot among ``takes`` that it is a view of.
-        layout: for a gradient that is a view: how it lies in memory; ``"same"`` where it is left out.
+        layout: for a gradient: how it lies in memory; ``"same"`` where it is left out. See `Layout`.
         workspace: the rule ``(self, *specs) -> bytes``; see `Operator`.
         absent: the slots among ``takes``, gradients of single results, that are left out where nothing flows into the result, and are
             None then; others are filled with zeros.

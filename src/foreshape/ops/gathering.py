@@ -174,7 +174,8 @@ class GatherNd(Operator):
         return columns
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
-        return X[self._places(X, Index)]
+        out = X[self._places(X, Index)]
+        return out if Index.dim() > 1 else out.clone()  # of one place torch gives a view
 
     @gradient("X", "Index", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 from foreshape.dims import equal
 from foreshape.errors import SchemaError
 from foreshape.ops.fields import DENSE, FLOAT_RESULT_KINDS, NOT_WRITTEN, Gradient, Operand, Result
-from foreshape.ops.operator import Operator, Schema, note_keywords, register
+from foreshape.ops.operator import Operator, Schema, check_in_place, note_keywords, register
 from foreshape.ops.require import RuleError
 from foreshape.spec import ANY, FLOATING, Spec
 
@@ -70,6 +70,7 @@ def gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type[
     made.schema = Schema(takes, gives, list(schema.attributes.values()))
     made.forward_class = cls
     note_keywords(made, kernel)
+    check_in_place(made, f"{where}: its gradient")
     register(made)
     return made
 

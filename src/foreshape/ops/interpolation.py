@@ -128,14 +128,14 @@ class Interpolation(Operator):
         last = self.data_layout == "NHWC"
         x = X.permute(0, 3, 1, 2) if last else X
         out = self._resized(x, *self._sizes(x, OutSize, SizeTensor, Scale))
-        return out.permute(0, 2, 3, 1) if last else out
+        return out.permute(0, 2, 3, 1).contiguous() if last else out
 
     @gradient("X", "OutSize", "SizeTensor", "Scale", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any, d_out: Tensor) -> Tensor:
         last = self.data_layout == "NHWC"
         x, d = (X.permute(0, 3, 1, 2), d_out.permute(0, 3, 1, 2)) if last else (X, d_out)
         out = self._undone(x, d, *self._sizes(x, OutSize, SizeTensor, Scale))
-        return out.permute(0, 2, 3, 1) if last else out
+        return out.permute(0, 2, 3, 1).contiguous() if last else out
 
     samples = [
         sample(X=f32(2, 3, 4, 5), out_h=7, out_w=8),

@@ -86,7 +86,7 @@ class Concat(Operator):
     def kernel(self, X: list[Tensor], AxisTensor: Tensor | None) -> Tensor:
         return torch.cat(X, number_at_run(self.axis, AxisTensor))
 
-    @gradient("X", "AxisTensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"})
+    @gradient("X", "AxisTensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, X: list[Tensor], AxisTensor: Tensor | None, d_out: Tensor) -> list[Tensor]:
         axis = number_at_run(self.axis, AxisTensor)
         return list(d_out.split_with_sizes([x.shape[axis] for x in X], axis))
@@ -123,7 +123,7 @@ class Split(Operator):
     X = operand(doc="at least one dim")
     AxisTensor = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
     SectionsTensorList = operand(INDEX, many=True, optional=True, doc="sections, as tensors of one number each")
-    Out = result(many=True, view_of="X", doc="the parts, in order")
+    Out = result(many=True, view_of="X", layout="strided", doc="the parts, in order")
     sections = attribute(AttrType.INTS, [])
     num = attribute(AttrType.INT, 0, low=0)
     axis = attribute(AttrType.INT, 0)
@@ -225,7 +225,7 @@ class Stack(Operator):
             raise RuleError(f"the dim at axis {axis} must be a number from 1 to {MAX_PARTS}; seen {count}", {"Y@GRAD": axis})
         return ((d_out if axis else d_out.dense()).with_dims(dims[:axis] + dims[axis + 1 :]),) * count
 
-    @gradient("Y@GRAD", gives="X@GRAD", infer=_parts, view_of={"X@GRAD": "Y@GRAD"})
+    @gradient("Y@GRAD", gives="X@GRAD", infer=_parts, view_of={"X@GRAD": "Y@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, d_out: Tensor) -> list[Tensor]:
         return list(d_out.unbind(self.axis))
 
@@ -272,7 +272,7 @@ class Unstack(Unstacking):
     """Y = the ``num`` entries of ``axis`` of X, each without that axis."""
 
     type = "unstack"
-    Y = result(many=True, view_of="X", doc="as X without axis, as many as its dim says")
+    Y = result(many=True, view_of="X", layout="strided", doc="as X without axis, as many as its dim says")
     num = attribute(AttrType.INT, 0, low=0)
 
     def infer_shape(self, X: Spec) -> tuple[Spec, ...]:
@@ -303,7 +303,7 @@ class Unbind(Unstacking):
     """Out = the entries of ``axis`` of X, each without that axis."""
 
     type = "unbind"
-    Out = result(many=True, view_of="X", doc="as X without axis, as many as its dim says")
+    Out = result(many=True, view_of="X", layout="strided", doc="as X without axis, as many as its dim says")
 
     def infer_shape(self, X: Spec) -> tuple[Spec, ...]:
         return self._entries(X, 0)

@@ -88,7 +88,7 @@ class LodReset(Operator):
     def kernel(self, X: Tensor, Y: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
         if offsets[1] is not None:
             return X.view_as(X), None
-        given = torch.tensor(self.target_lod, dtype=torch.int64, device=X.device) if Y is None else Y.reshape(-1).long()
+        given = torch.tensor(self.target_lod, dtype=torch.int64, device=X.device) if Y is None else Y.reshape(-1).to(torch.int64, copy=True)
         if len(given) < 2 or int(given[0]) or int(given[-1]) != X.shape[0] or bool((given.diff() < 0).any()):
             raise ExecutionError(f"lod_reset: offsets must rise from 0 to the number of rows, {X.shape[0]}; seen {shown(given)}")
         outer = offsets[0]

@@ -86,7 +86,7 @@ class SoftmaxWithCrossEntropy(Operator):
             log_p = torch.log_softmax(Logits, self.axis)
             p = log_p.exp() if wants[0] else None
         else:
-            log_p, p = Logits.log(), Logits
+            log_p, p = Logits.log(), Logits.clone() if wants[0] else None
         if self.soft_label:
             return p, -(Label * log_p).sum(self.axis, keepdim=True)
         index = class_index(Logits, Label, self.axis)
@@ -96,16 +96,19 @@ class SoftmaxWithCrossEntropy(Operator):
         return p, -log_p.gather(self.axis, index.masked_fill(ignored, 0)).masked_fill_(ignored, 0.0)
 
     @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", like={"Logits@GRAD": "Softmax"}, may_share={"Logits@GRAD": "Softmax"})
-    def backward(self, Label: Tensor, Softmax: Tensor, d_loss: Tensor) -> Tensor:
+    def backward(self, Label: Tensor, Softmax: Tensor, d_loss: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self.soft_label:
-            return (Softmax * Label.sum(self.axis, keepdim=True) - Label) * d_loss if self.use_softmax else -Label / Softmax * d_loss
+            if not self.use_softmax:
+                return torch.div(-Label, Softmax, out=into).mul_(d_loss)
+            return torch.mul(Softmax, Label.sum(self.axis, keepdim=True), out=into).sub_(Label).mul_(d_loss)
         index = class_index(Softmax, Label, self.axis)
         ignored = index == self.ignore_index
         d_loss = d_loss.masked_fill(ignored, 0.0)
         safe = index.masked_fill(ignored, 0)
         if not self.use_softmax:
-            return torch.zeros_like(Softmax).scatter_(self.axis, safe, -d_loss / Softmax.gather(self.axis, safe))
-        return (Softmax * d_loss).scatter_add_(self.axis, safe, -d_loss)
+            slopes = -d_loss / Softmax.gather(self.axis, safe)
+            return (torch.zeros_like(Softmax) if into is None else into.zero_()).scatter_(self.axis, safe, slopes)
+        return torch.mul(Softmax, d_loss, out=into).scatter_add_(self.axis, safe, -d_loss)
 
     samples = [
         sample(Logits=f32(4, 7), Label=i64(4, 1, high=6)),

@@ -181,7 +181,7 @@ class ClipByNorm(Operator):
 
     type = "clip_by_norm"
     X = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="any shape")
-    Out = result(doc="as X")
+    Out = result(doc="as X", may_share="X")
     max_norm = attribute(AttrType.FLOAT)
     gradient = NOT_WRITTEN  # the format has no gradient op for it: it clips gradients, which nobody differentiates
 
@@ -192,14 +192,14 @@ class ClipByNorm(Operator):
         require(self.max_norm > 0, f"max_norm must be above 0; seen {self.max_norm}")
         return X.like()
 
-    def kernel(self, X: Any) -> Any:
+    def kernel(self, X: Any, *, into: Tensor | None = None) -> Any:
         if isinstance(X, Rows):
             merged = X.merged()
-            return Rows.unique(merged.rows, self._clipped(merged.values), merged.height)
-        return self._clipped(X)
+            return Rows.unique(merged.rows, self._clipped(merged.values, None), merged.height)
+        return self._clipped(X, into)
 
-    def _clipped(self, x: Tensor) -> Tensor:
-        return x * (self.max_norm / aten.linalg_vector_norm(x).clamp_(min=self.max_norm))
+    def _clipped(self, x: Tensor, into: Tensor | None) -> Tensor:
+        return torch.mul(x, self.max_norm / aten.linalg_vector_norm(x).clamp_(min=self.max_norm), out=into)
 
     samples = [sample(X=f32(2, 3), max_norm=1.0), sample(X=f32(2, 3), max_norm=100.0), sample(X=f32(0, 3), max_norm=1.0)]
     rejects = [reject(X=f32(2, 3), max_norm=0.0, says="max_norm must be above 0")]

@@ -105,7 +105,7 @@ class ArgMin(ArgExtreme):
 def _put_back(X: Tensor, Indices: Tensor, axis: int, d_out: Tensor) -> Tensor:
     """The gradient of picking different elements along an axis."""
     if not X.dim():
-        return d_out.reshape(X.shape)
+        return d_out.reshape(X.shape).clone()
     return d_out.new_zeros(X.shape).scatter_(axis, Indices, d_out)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError, TypeMismatchError
@@ -38,11 +37,11 @@ HELD = (*DENSE_OR_ROWS, LOD_TENSOR_ARRAY)
 
 
 class Assign(Operator):
-    """Out = X, in memory of its own."""
+    """Out = X, in memory of its own where X is still needed."""
 
     type = "assign"
     X = operand(kinds=HELD, doc="any shape; of an array the elements stay where they are")
-    Out = result(doc="as X")
+    Out = result(doc="as X", may_share="X")
 
     def infer_var_type(self, X: Spec) -> Kind:
         return X.kind
@@ -50,7 +49,9 @@ class Assign(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         return X
 
-    def kernel(self, X: Any) -> Any:
+    def kernel(self, X: Any, *, into: Tensor | None = None) -> Any:
+        if into is not None:
+            return into
         if X is None:  # an array that nothing was written to
             return TensorArray()
         return X if isinstance(X, Rows) else X.clone()  # rows are never changed
@@ -75,7 +76,7 @@ class Sum(Operator):
 
     type = "sum"
     X = operand(NUMERIC, many=True, kinds=HELD, doc="one or more tensors of one shape, or arrays of them")
-    Out = result(doc="as each X")
+    Out = result(doc="as each X", may_share="X")
 
     def infer_var_type(self, X: tuple[Spec, ...]) -> Kind:
         kinds = {x.kind for x in X}
@@ -97,14 +98,19 @@ class Sum(Operator):
         ragged = next((x for x in X if x.lod is not None), first)
         return ragged.with_dims(dims)
 
-    def kernel(self, X: list[Any]) -> Any:
+    def kernel(self, X: list[Any], *, into: Tensor | None = None) -> Any:
         if any(isinstance(x, TensorArray) or x is None for x in X):
             return _sum_of_arrays(X)
         dense = [x for x in X if not isinstance(x, Rows)]
         sparse = [x for x in X if isinstance(x, Rows)]
         if not dense:
             return Rows.joined(sparse)
-        out = reduce(torch.add, dense) if len(dense) > 1 else dense[0].clone()
+        if len(dense) > 1:
+            out = torch.add(dense[0], dense[1], out=into)
+            for x in dense[2:]:
+                out.add_(x)
+        else:
+            out = dense[0].clone() if into is None else into
         for x in sparse:
             x.add_to(out)
         return out

@@ -312,7 +312,7 @@ def _maxima_backward(x: Tensor, d: Tensor, axes: tuple[_Axis, _Axis]) -> Tensor:
         padded, d = padded.contiguous(memory_format=torch.channels_last), d.contiguous(memory_format=torch.channels_last)
     out = aten.max_pool2d_with_indices_backward(d, padded, *window, aten.max_pool2d_with_indices(padded, *window)[1])
     if padded.shape != x.shape:
-        out = _inside(out, axes)
+        return torch.empty_like(x).copy_(_inside(out, axes))
     return out.contiguous() if x.is_contiguous() else out
 
 
@@ -330,7 +330,8 @@ def _means_backward(x: Tensor, d: Tensor, axes: tuple[_Axis, _Axis], exclusive: 
         return aten.avg_pool2d_backward(d, x, *native[:3], native[4], not exclusive, None)
     window = _bare(axes)
     padded = _filled(x, axes, 0.0)  # its numbers do not matter, its size does
-    return _inside(aten.avg_pool2d_backward(d / _divisors(x, axes, exclusive), padded, *window[:3], False, True, 1), axes)
+    d_padded = aten.avg_pool2d_backward(d / _divisors(x, axes, exclusive), padded, *window[:3], False, True, 1)
+    return d_padded if padded is x else torch.empty_like(x).copy_(_inside(d_padded, axes))
 
 
 def _divisors(x: Tensor, axes: tuple[_Axis, _Axis], exclusive: bool) -> Tensor:

@@ -402,7 +402,7 @@ class ShrinkRnnMemory(Operator):
     @gradient("X", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         if d_out.shape[0] == X.shape[0]:
-            return d_out
+            return d_out.clone()
         out = torch.zeros_like(X)
         out[: d_out.shape[0]] = d_out
         return out

@@ -144,7 +144,7 @@ class Net:
             if layer and self.dropout > 0.0:
                 d_x = self._dropped(d_x, kept.masks[layer - 1])
         assert d_x is not None
-        grads = [*(g for p in pairs for g in p[:2]), *(g for p in pairs for g in p[2:])]
+        grads = _each_its_own([*(g for p in pairs for g in p[:2]), *(g for p in pairs for g in p[2:])])
         return d_x, torch.stack(starts_h), torch.stack(starts_c) if starts_c[0] is not None else None, grads
 
     def _dropped(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -226,6 +226,18 @@ class Net:
 
     def _lstm(self, w: Weights) -> lstm_steps.Weights:
         return lstm_steps.Weights(lstm_steps.from_ifgo(w[1]).t())
+
+
+def _each_its_own(grads: list[Tensor]) -> list[Tensor]:
+    """Gradients with memory of their own, in rows. The two biases of a unit have one gradient, and oneDNN's are parts of one tensor:
+    who scales one of them in place must not find the other scaled too."""
+    seen: set[int] = set()
+    for at, g in enumerate(grads):
+        storage = g.untyped_storage()
+        if storage.data_ptr() in seen or storage.nbytes() != g.numel() * g.element_size() or not g.is_contiguous():
+            grads[at] = g = g.clone(memory_format=torch.contiguous_format)
+        seen.add(g.untyped_storage().data_ptr())
+    return grads
 
 
 def _known(state: Tensor | None) -> Tensor:

@@ -46,7 +46,7 @@ class Mean(Operator):
     def kernel(self, X: Tensor) -> Tensor:
         return torch.mean(X)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return (d_out / X.numel()).expand(X.shape)
 
@@ -136,9 +136,10 @@ class ReduceSum(Reduction):
         to = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype is torch.bool else X.dtype
         return torch.sum(X, self._over(X), self.keep_dim, dtype=to)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"})
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return spread(d_out, X, self._over(X)).to(X.dtype).expand(X.shape)
+        d = spread(d_out, X, self._over(X)).expand(X.shape)
+        return d if d.dtype is X.dtype else d.to(X.dtype, memory_format=torch.contiguous_format)
 
     samples = [*Reduction.samples, sample(X=i32(2, 3), dim=[0]), sample(X=b1(2, 3), dim=[1]), sample(X=f32(0, 3), dim=[0])]
     rejects = Reduction.rejects
@@ -153,7 +154,7 @@ class ReduceMean(Reduction):
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.mean(X, self._over(X), self.keep_dim))
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         count = X.numel() // max(d_out.numel(), 1)
         return (spread(d_out, X, self._over(X)).to(X.dtype) / count).expand(X.shape) if count else torch.zeros_like(X)
@@ -204,7 +205,7 @@ class ReduceProd(Reduction):
         out = X.to(torch_dtype(self.out_dtype)) if self.out_dtype >= 0 else X
         for axis in sorted(self._axes(X.dim()), reverse=True):
             out = torch.prod(out, axis, keepdim=self.keep_dim, dtype=out.dtype)
-        return out
+        return out.clone() if out is X else out
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class Reshaping(Operator):
 
     abstract = True
     X = operand(doc="any shape")
-    Out = result(view_of="X", doc="the same elements")
+    Out = result(view_of="X", layout="reshaped", doc="the same elements")
     XShape = result(doc="[0, *dims of X], no elements")
 
     def _results(self, X: Spec, dims: Sequence[Size]) -> tuple[Spec, Spec]:
@@ -63,6 +63,17 @@ class Reshaping(Operator):
 
     def _with_shape(self, out: Tensor, X: Tensor, wants: tuple[bool, ...]) -> Any:
         return out, X.new_empty((0, *X.shape)) if wants[1] else None
+
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
+        return d_out.reshape(XShape.shape[1:])
+
+
+class Ones(Reshaping):
+    """The base of the operators that only drop or put in dims of 1, which can be done wherever the elements lie."""
+
+    abstract = True
+    Out = result(view_of="X", doc="the same elements")
 
     @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"})
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
@@ -209,7 +220,7 @@ class Flatten2(Reshaping):
     rejects = [reject(X=f32(2, 3), axis=3, says="axis must be in [-3, 3)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
 
 
-class Squeeze2(Reshaping):
+class Squeeze2(Ones):
     """Out = X without the dims of 1 at ``axes``; without all dims of 1 where ``axes`` is empty. Other dims at ``axes`` stay."""
 
     type = "squeeze2"
@@ -250,7 +261,7 @@ class Squeeze2(Reshaping):
     ]
 
 
-class Unsqueeze2(Reshaping):
+class Unsqueeze2(Ones):
     """Out = X with a dim of 1 put in at each of ``axes``, one after the other; an axis may count from the back of what is there by then."""
 
     type = "unsqueeze2"
@@ -290,7 +301,7 @@ class Transpose2(Operator):
 
     type = "transpose2"
     X = operand(doc="any shape")
-    Out = result(view_of="X", doc="the dims of X in the order of axis")
+    Out = result(view_of="X", layout="strided", doc="the dims of X in the order of axis")
     XShape = result(doc="[0, *dims of X], no elements")
     axis = attribute(AttrType.INTS, doc="a permutation of the axes")
 
@@ -308,7 +319,7 @@ class Transpose2(Operator):
     def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return X.permute(self.axis), X.new_empty((0, *X.shape)) if wants[1] else None
 
-    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"})
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
         rank = d_out.dim()
         back = [0] * rank

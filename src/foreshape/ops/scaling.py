@@ -28,6 +28,7 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.activation import SHARED
+from foreshape.ops.broadcast import where_else_zero
 from foreshape.ops.known_values import carry, mapped
 from foreshape.ops.rows import Rows
 from foreshape.ops.size_operands import known_number
@@ -74,22 +75,22 @@ class Scale(Operator):
             return X.like()
         return carry(X, mapped(X, lambda v: v * scale + bias if self.bias_after_scale else (v + bias) * scale))
 
-    def kernel(self, X: Tensor | Rows, ScaleTensor: Tensor | None) -> Any:
+    def kernel(self, X: Tensor | Rows, ScaleTensor: Tensor | None, *, into: Tensor | None = None) -> Any:
         if isinstance(X, Rows):
             by: float = self.scale if ScaleTensor is None else ScaleTensor.item()
             return X.scaled(by if X.dtype.is_floating_point else int(by))
-        return self._scaled(X, ScaleTensor)
+        return self._scaled(X, ScaleTensor, into)
 
-    def _scaled(self, X: Tensor, ScaleTensor: Tensor | None) -> Tensor:
+    def _scaled(self, X: Tensor, ScaleTensor: Tensor | None, into: Tensor | None) -> Tensor:
         scale: float = self.scale if ScaleTensor is None else ScaleTensor.item()
         bias: float = self.bias
         if not X.dtype.is_floating_point:
             scale, bias = int(scale), int(bias)
         if bias == 0:
-            return torch.mul(X, scale)
+            return torch.mul(X, scale, out=into)
         if scale == 1:
-            return torch.add(X, bias)
-        return torch.mul(X, scale).add_(bias) if self.bias_after_scale else torch.add(X, bias).mul_(scale)
+            return torch.add(X, bias, out=into)
+        return torch.mul(X, scale, out=into).add_(bias) if self.bias_after_scale else torch.add(X, bias, out=into).mul_(scale)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         takes = {"X": slots.grad_of_output("Out")} | ({"ScaleTensor": slots.input("ScaleTensor")} if slots.input("ScaleTensor") else {})
@@ -140,16 +141,16 @@ class Clip(Operator):
         info = torch.iinfo(X.dtype)  # as a bound of integers an infinity is their own
         return int(min(max(low, info.min), info.max)), int(min(max(high, info.min), info.max))
 
-    def kernel(self, X: Tensor | Rows, Min: Tensor | None, Max: Tensor | None) -> Any:
+    def kernel(self, X: Tensor | Rows, Min: Tensor | None, Max: Tensor | None, *, into: Tensor | None = None) -> Any:
         if isinstance(X, Rows):
             merged = X.merged()
             return Rows.unique(merged.rows, torch.clamp(merged.values, *self._bounds(merged.values, Min, Max)), merged.height)
-        return torch.clamp(X, *self._bounds(X, Min, Max))
+        return torch.clamp(X, *self._bounds(X, Min, Max), out=into)
 
     @gradient("X", "Min", "Max", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, Min: Tensor | None, Max: Tensor | None, d_out: Tensor) -> Tensor:
+    def backward(self, X: Tensor, Min: Tensor | None, Max: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         low, high = self._bounds(X, Min, Max)
-        return torch.where((low < X) & (high > X), d_out, 0.0)
+        return where_else_zero((low < X) & (high > X), d_out, into)
 
     samples = [
         sample(X=f32(2, 3, 5, distinct=True), min=-0.5, max=0.7),
@@ -214,8 +215,8 @@ class Increment(Operator):
 
         return carry(X, mapped(X, stepped))
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.add(X, self.step if X.dtype.is_floating_point else int(self.step))
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.add(X, self.step if X.dtype.is_floating_point else int(self.step), out=into)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")})

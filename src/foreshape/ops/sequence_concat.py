@@ -70,8 +70,7 @@ class SequenceConcat(Operator):
             return back
 
         back = parts[0].kept(("concat back", *parts), make)
-        rows_of_all: Any = d_out.index_select(0, back)
-        return list(rows_of_all.split([len(x) for x in X]))
+        return [d_out.index_select(0, rows) for rows in back.split_with_sizes([len(x) for x in X])]
 
     samples = [
         sample(X=[f32(6, 2).ragged([4, 0, 2]), f32(5, 2).ragged([0, 3, 2])]),

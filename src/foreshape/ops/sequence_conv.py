@@ -11,6 +11,7 @@ from foreshape.ops import (
     AttrType,
     Offsets,
     Operator,
+    aten,
     attribute,
     f32,
     fail,
@@ -114,11 +115,12 @@ class SequenceConv(Operator):
         if not wants[0] and not wants[1]:
             return None, None, d_filter
         d_around = (d_out @ Filter.t()).view(-1, X.shape[1])
-        d_rows = X.new_zeros((X.shape[0] + outside, X.shape[1])).index_add_(0, index, d_around)
-        d_padding = None
-        if PaddingData is not None:
-            d_padding = d_rows[X.shape[0] :] if self.paddingTrainable and len(PaddingData) else torch.zeros_like(PaddingData)
-        return d_rows[: X.shape[0]], d_padding, d_filter
+        count = X.shape[0]
+        if PaddingData is None or not self.paddingTrainable or not len(PaddingData):
+            d_padding = torch.zeros_like(PaddingData) if PaddingData is not None else None
+            return aten.embedding_dense_backward(d_around, index, count, count, False), d_padding, d_filter  # of what is outside nothing
+        d_rows = X.new_zeros((count + outside, X.shape[1])).index_add_(0, index, d_around)
+        return d_rows[:count].clone(), d_rows[count:].clone(), d_filter
 
     samples = [
         sample(X=f32(9, 2).ragged([4, 0, 5]), Filter=f32(6, 7), contextLength=3, contextStart=-1),

@@ -37,7 +37,7 @@ class SequenceReshape(Operator):
 
     type = "sequence_reshape"
     X = operand(doc="ragged, [rows, width]")
-    Out = result(doc="ragged, [rows * width / new_dim, new_dim]", view_of="X", new_offsets=True)
+    Out = result(doc="ragged, [rows * width / new_dim, new_dim]", view_of="X", layout="reshaped", new_offsets=True)
     new_dim = attribute(AttrType.INT, low=1)
 
     def infer_shape(self, X: Spec) -> Spec:
@@ -64,7 +64,7 @@ class SequenceReshape(Operator):
         made = None if width == self.new_dim else at.kept(("reshaped", width, self.new_dim), make)
         return X.reshape(-1, self.new_dim), made
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"})
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(X.shape)
 

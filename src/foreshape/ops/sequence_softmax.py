@@ -25,7 +25,7 @@ class SequenceSoftmax(Operator):
 
     type = "sequence_softmax"
     X = operand(FLOATING, doc="ragged rows of one number each, [rows] or [rows, 1]")
-    Out = result(may_share="X", doc="as X, with its offsets")
+    Out = result(doc="as X, with its offsets")
 
     def infer_shape(self, X: Spec) -> Spec:
         ragged(X, "X")

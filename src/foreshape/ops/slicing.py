@@ -170,7 +170,7 @@ class Slice(Slicing):
     """Out = the entries ``starts`` to ``ends`` (not included) of ``axes`` of Input; axes in ``decrease_axis`` are dropped."""
 
     type = "slice"
-    Out = result(view_of="Input", doc="Input, shorter along axes")
+    Out = result(view_of="Input", layout="strided", doc="Input, shorter along axes")
 
     def infer_shape(self, Input: Spec, StartsTensor: Spec | None, EndsTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any) -> Spec:
         starts = known_sizes(self.starts, StartsTensor, StartsTensorList, "StartsTensor", "StartsTensorList")

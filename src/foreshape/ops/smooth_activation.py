@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.errors import SchemaError
-from foreshape.ops import AttrType, F, aten, attribute, axis_of, f32, gradient, reject, require, sample, torch
-from foreshape.ops.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary
+from foreshape.ops import AttrType, F, aten, aten_into, attribute, axis_of, f32, gradient, reject, require, sample, torch
+from foreshape.ops.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ class Sigmoid(Unary):
 
     type = "sigmoid"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.sigmoid(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(X, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten.sigmoid_backward(d_out, Out)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.sigmoid_backward(d_out, Out) if into is None else aten_into.sigmoid_backward(d_out, Out, into=into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -34,12 +34,12 @@ class LogSigmoid(Unary):
 
     type = "logsigmoid"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.logsigmoid(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.logsigmoid(X, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return torch.sigmoid(X.neg()).mul_(d_out)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.sigmoid(X.neg()), d_out, into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -50,12 +50,12 @@ class Tanh(Unary):
 
     type = "tanh"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.tanh(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.tanh(X, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten.tanh_backward(d_out, Out)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.tanh_backward(d_out, Out) if into is None else aten_into.tanh_backward(d_out, Out, into=into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -66,12 +66,12 @@ class TanhShrink(Unary):
 
     type = "tanh_shrink"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.sub(X, torch.tanh(X))
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sub(X, torch.tanh(X), out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return torch.tanh(X).square_().mul_(d_out)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.tanh(X).square_(), d_out, into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -82,12 +82,12 @@ class Softsign(Unary):
 
     type = "softsign"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.softsign(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.div(X, torch.abs(X).add_(1.0), out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return d_out / torch.abs(X).add_(1.0).square_()
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.div(d_out, torch.abs(X).add_(1.0).square_(), out=into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -99,12 +99,15 @@ class Gelu(Unary):
     type = "gelu"
     approximate = attribute(AttrType.BOOLEAN, False, doc="use 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))")
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.gelu(X, approximate="tanh" if self.approximate else "none")
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.gelu(X, approximate="tanh" if self.approximate else "none", out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return aten.gelu_backward(d_out, X, approximate="tanh" if self.approximate else "none")
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        approximate = "tanh" if self.approximate else "none"
+        if into is None:
+            return aten.gelu_backward(d_out, X, approximate=approximate)
+        return aten_into.gelu_backward(d_out, X, approximate=approximate, into=into)
 
     samples = [*USUAL, sample(X=f32(3, 5), approximate=True)]
     rejects = [*NOT_INTEGERS, reject(X=f32(2), approximate="yes", says="must be True or False", error=SchemaError)]
@@ -115,12 +118,12 @@ class Silu(Unary):
 
     type = "silu"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.silu(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.silu(X, into is not None)
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten.silu_backward(d_out, X)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.silu_backward(d_out, X) if into is None else aten_into.silu_backward(d_out, X, into=into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -132,12 +135,13 @@ class Swish(Unary):
     type = "swish"
     beta = attribute(AttrType.FLOAT, 1.0)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.silu(X) if self.beta == 1.0 else torch.sigmoid(X * self.beta).mul_(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.silu(X, into is not None) if self.beta == 1.0 else times(torch.sigmoid(X * self.beta), X, into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return aten.silu_backward(d_out, X if self.beta == 1.0 else X * self.beta)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        x = X if self.beta == 1.0 else X * self.beta
+        return aten.silu_backward(d_out, x) if into is None else aten_into.silu_backward(d_out, x, into=into)
 
     samples = [*USUAL, sample(X=f32(3, 5), beta=0.7), sample(X=f32(3, 5), beta=0.0)]
     rejects = NOT_INTEGERS
@@ -154,12 +158,14 @@ class Softplus(Unary):
         require(self.beta != 0.0, "beta must not be 0")
         return X.like()
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.softplus(X, self.beta, self.threshold)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.softplus(X, self.beta, self.threshold, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return aten.softplus_backward(d_out, X, self.beta, self.threshold)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.softplus_backward(d_out, X, self.beta, self.threshold)
+        return aten_into.softplus_backward(d_out, X, self.beta, self.threshold, into=into)
 
     samples = [*USUAL, sample(X=f32(3, 5), beta=2.0, threshold=1.5), sample(X=f32(3, 5), beta=-1.5)]
     rejects = [*NOT_INTEGERS, reject(X=f32(2), beta=0.0, says="beta must not be 0")]
@@ -171,10 +177,10 @@ class Mish(Unary):
     type = "mish"
     threshold = attribute(AttrType.FLOAT, 20.0)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return F.mish(X) if self.threshold >= 20.0 else F.softplus(X, 1.0, self.threshold).tanh_().mul_(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.mish(X, into is not None) if self.threshold >= 20.0 else times(F.softplus(X, 1.0, self.threshold).tanh_(), X, into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         if self.threshold >= 20.0:
             return aten.mish_backward(d_out, X)
@@ -196,12 +202,15 @@ class Softmax(Unary):
         axis_of(self.axis, max(X.rank, 1), X=None)
         return X.like()
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.softmax(X, self.axis)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.softmax(X, self.axis, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten._softmax_backward_data(d_out, Out, self.axis, Out.dtype)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is not None and into.is_contiguous():
+            return aten_into._softmax_backward_data(d_out, Out, self.axis, Out.dtype, into=into)
+        d = aten._softmax_backward_data(d_out, Out, self.axis, Out.dtype)
+        return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
 
     samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
     rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
@@ -217,12 +226,15 @@ class LogSoftmax(Unary):
         axis_of(self.axis, max(X.rank, 1), X=None)
         return X.like()
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.log_softmax(X, self.axis)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log_softmax(X, self.axis, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return aten._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is not None and into.is_contiguous():
+            return aten_into._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype, into=into)
+        d = aten._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype)
+        return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
 
     samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
     rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]

@@ -26,8 +26,8 @@ class Step(Unary):
     rejects = NOT_INTEGERS
 
     @gradient("Out@GRAD", gives="X@GRAD", like=_LIKE_GRADIENT, may_share=SHARED)
-    def backward(self, d_out: Tensor) -> Tensor:
-        return torch.zeros_like(d_out)
+    def backward(self, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.zeros_like(d_out) if into is None else into.zero_()
 
 
 class Floor(Step):
@@ -35,8 +35,8 @@ class Floor(Step):
 
     type = "floor"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.floor(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.floor(X, out=into)
 
 
 class Ceil(Step):
@@ -44,8 +44,8 @@ class Ceil(Step):
 
     type = "ceil"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.ceil(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.ceil(X, out=into)
 
 
 class Round(Step):
@@ -53,9 +53,10 @@ class Round(Step):
 
     type = "round"
 
-    def kernel(self, X: Tensor) -> Tensor:
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         # torch.round takes the even one of two; the fraction of an infinity is NaN, and that of a NaN is added as one already
-        return torch.frac(X).mul_(2.0).trunc_().nan_to_num_(0.0).add_(torch.trunc(X))
+        away = torch.frac(X).mul_(2.0).trunc_().nan_to_num_(0.0)
+        return torch.add(away, torch.trunc(X, out=into), out=away if into is None else into)
 
     samples = [
         sample(X=f32(2, 3, data=[[0.4, 0.6, -1.3], [-1.7, 2.2, 3.9]])),
@@ -68,8 +69,8 @@ class Sign(Unary):
 
     type = "sign"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.sign(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sign(X, out=into)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         slots.add("scale", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"scale": 0.0})

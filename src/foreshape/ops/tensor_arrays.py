@@ -92,7 +92,7 @@ class WriteToArrayGrad(Operator):
     X = operand(doc="as in write_to_array")
     I = operand(INDEX, doc="one position, from 0")
     Out_GRAD = operand(FLOATING, kinds=ARRAY, name="Out@GRAD", doc="an array")
-    X_GRAD = result(optional=True, name="X@GRAD", doc="as X")
+    X_GRAD = result(optional=True, view_of="Out@GRAD", name="X@GRAD", doc="as X")
     Rest_GRAD = result(optional=True, name="Rest@GRAD", doc="Out@GRAD")
     accumulates = ("Rest@GRAD",)
     gradient = NOT_WRITTEN

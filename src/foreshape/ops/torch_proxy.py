@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     aten: Any
     """Kernels that torch has no Python function for, as ``aten.threshold_backward``."""
+    aten_into: Any
+    """The same kernels, writing into a tensor that is given: ``aten_into.threshold_backward(..., into=d)``."""
 else:
 
     class _Deferred:
@@ -35,7 +37,21 @@ else:
             self.__dict__[attribute] = value
             return value
 
+    class _DeferredInto:
+        def __getattr__(self, attribute: str) -> Any:
+            kernel = getattr(torch.ops.aten, attribute)
+            function = getattr(kernel, "grad_input" if "grad_input" in kernel.overloads() else "out")
+            place: str = function._schema.arguments[-1].name
+
+            def write(*args: Any, into: Any, **named: Any) -> Any:
+                named[place] = into
+                return function(*args, **named)
+
+            self.__dict__[attribute] = write
+            return write
+
     aten = _DeferredAten()
+    aten_into = _DeferredInto()
     torch = _Deferred("torch")
     F = _Deferred("torch.nn.functional")
 
@@ -49,4 +65,4 @@ class Late:
         self.get = get
 
 
-__all__ = ["F", "Late", "aten", "torch"]
+__all__ = ["F", "Late", "aten", "aten_into", "torch"]

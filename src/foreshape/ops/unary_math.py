@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from foreshape.ops import FLOATING, AttrType, Operator, attribute, f32, fail, gradient, i64, operand, reject, result, sample, torch
-from foreshape.ops.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary
+from foreshape.ops.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.ops.known_values import carry, mapped
 from foreshape.ops.size_operands import known_number
 from foreshape.spec import INT32, INT64, Spec
@@ -24,12 +24,12 @@ class Exp(Unary):
 
     type = "exp"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.exp(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.exp(X, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return d_out * Out
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(d_out, Out, out=into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -44,8 +44,8 @@ class Logarithm(Unary):
     rejects = NOT_INTEGERS
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        out = d_out / X
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        out = torch.div(d_out, X, out=into)
         return out if self._base == 1.0 else out.mul_(1.0 / self._base)
 
 
@@ -54,8 +54,8 @@ class Log(Logarithm):
 
     type = "log"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.log(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log(X, out=into)
 
 
 class Log2(Logarithm):
@@ -64,8 +64,8 @@ class Log2(Logarithm):
     type = "log2"
     _base = math.log(2.0)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.log2(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log2(X, out=into)
 
 
 class Log10(Logarithm):
@@ -74,8 +74,8 @@ class Log10(Logarithm):
     type = "log10"
     _base = math.log(10.0)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.log10(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log10(X, out=into)
 
 
 class Log1p(Unary):
@@ -83,12 +83,12 @@ class Log1p(Unary):
 
     type = "log1p"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.log1p(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log1p(X, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return d_out / (X + 1.0)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.div(d_out, X + 1.0, out=into)
 
     samples = POSITIVE
     rejects = NOT_INTEGERS
@@ -99,12 +99,12 @@ class Sqrt(Unary):
 
     type = "sqrt"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.sqrt(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sqrt(X, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return torch.div(d_out, Out).mul_(0.5)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.div(d_out, Out, out=into).mul_(0.5)
 
     samples = POSITIVE
     rejects = NOT_INTEGERS
@@ -115,12 +115,12 @@ class Rsqrt(Unary):
 
     type = "rsqrt"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.rsqrt(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.rsqrt(X, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return (Out * Out).mul_(Out).mul_(d_out).mul_(-0.5)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times((Out * Out).mul_(Out), d_out, into).mul_(-0.5)
 
     samples = [sample(X=f32(2, 3, 5, low=0.2)), sample(X=f32(0, 4)), sample(X=f32(low=0.2))]
     rejects = NOT_INTEGERS
@@ -135,12 +135,12 @@ class Square(Unary):
     def infer_shape(self, X: Spec) -> Spec:
         return carry(X, mapped(X, lambda v: v * v))
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.mul(X, X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(X, X, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return torch.mul(d_out, X).mul_(2.0)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(d_out, X, out=into).mul_(2.0)
 
     samples = [*USUAL, sample(X=i64(3, data=[2, -3, 2**62]))]
 
@@ -151,12 +151,12 @@ class Abs(Unary):
     type = "abs"
     X = operand(NUMBERS, doc="any shape")
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.abs(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.abs(X, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return torch.sign(X).mul_(d_out)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.sign(X), d_out, into)
 
     samples = [*USUAL, sample(X=i64(3, data=[2, -3, 0]))]
 
@@ -166,12 +166,12 @@ class Reciprocal(Unary):
 
     type = "reciprocal"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.reciprocal(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.reciprocal(X, out=into)
 
     @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
-        return (Out * Out).mul_(d_out).neg_()
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(Out * Out, d_out, into).neg_()
 
     samples = POSITIVE
     rejects = NOT_INTEGERS
@@ -182,12 +182,12 @@ class Sin(Unary):
 
     type = "sin"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.sin(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sin(X, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return torch.cos(X).mul_(d_out)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.cos(X), d_out, into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -198,12 +198,12 @@ class Cos(Unary):
 
     type = "cos"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.cos(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.cos(X, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return torch.sin(X).mul_(d_out).neg_()
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.sin(X), d_out, into).neg_()
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -214,12 +214,12 @@ class Erf(Unary):
 
     type = "erf"
 
-    def kernel(self, X: Tensor) -> Tensor:
-        return torch.erf(X)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.erf(X, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return torch.mul(X, X).neg_().exp_().mul_(d_out).mul_(2.0 / math.sqrt(math.pi))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.mul(X, X).neg_().exp_(), d_out, into).mul_(2.0 / math.sqrt(math.pi))
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -244,18 +244,18 @@ class Pow(Operator):
         power: float = self.factor if FactorTensor is None else FactorTensor.item()
         return power if X.dtype.is_floating_point else int(power)
 
-    def kernel(self, X: Tensor, FactorTensor: Tensor | None) -> Tensor:
+    def kernel(self, X: Tensor, FactorTensor: Tensor | None, *, into: Tensor | None = None) -> Tensor:
         power = self._power(X, FactorTensor)
         if isinstance(power, int) and power < 0:  # torch refuses it: only 1 and -1 have a whole reciprocal
-            return torch.pow(X, torch.full_like(X, power))
-        return torch.pow(X, power)
+            return torch.pow(X, torch.full_like(X, power), out=into)
+        return torch.pow(X, power, out=into)
 
     @gradient("X", "FactorTensor", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
-    def backward(self, X: Tensor, FactorTensor: Tensor | None, d_out: Tensor) -> Tensor:
+    def backward(self, X: Tensor, FactorTensor: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         power = self._power(X, FactorTensor)
         if power == 0:
-            return torch.zeros_like(d_out)
-        return torch.pow(X, power - 1.0).mul_(d_out).mul_(power)
+            return torch.zeros_like(d_out) if into is None else into.zero_()
+        return times(torch.pow(X, power - 1.0), d_out, into).mul_(power)
 
     samples = [
         sample(X=f32(2, 3)),
