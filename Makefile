@@ -3,7 +3,7 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
-.PHONY: demo test test-long check bench fuzz proto clean
+.PHONY: demo test test-long check bench bench-memory fuzz proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,9 @@ check: $(VENV)/dev         ## style, types, and the order of the rooms
 
 bench: $(VENV)/dev         ## measure against what a user would pick instead
 	$(VENV)/bin/python benchmarks/run.py
+
+bench-memory: $(VENV)/dev  ## what training steps hold: planned, measured, in torch, and with recomputation
+	$(VENV)/bin/python benchmarks/memory.py
 
 SECONDS ?= 60
 fuzz: $(VENV)/dev          ## feed mutated files to the reader, for SECONDS

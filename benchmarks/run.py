@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import workloads
 from rich.console import Console
@@ -24,26 +25,28 @@ HERE = Path(__file__).parent
 class Peer:
     """A worker process."""
 
-    def __init__(self, workload: str, module: str, variant: str) -> None:
+    def __init__(self, workload: str, module: str, variant: str, batch: int | None = None) -> None:
         self.label = f"{module.removeprefix('with_')} {variant}".strip()
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "worker.py"), workload, module, variant], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE
-        )
+        command = [sys.executable, str(HERE / "worker.py"), workload, module, variant, *([] if batch is None else [str(batch)])]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE)
         self.ready = self.read()
         self.times: list[float] = []
         self.last: dict[str, float] = {}
 
-    def read(self) -> dict:
+    def read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"{self.label} stopped")
         return json.loads(line)
 
-    def measure(self, seconds: float) -> None:
+    def ask(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None
-        print(f"time {seconds}", file=self.process.stdin, flush=True)
-        self.last = self.read()
+        print(line, file=self.process.stdin, flush=True)
+        return self.read()
+
+    def measure(self, seconds: float) -> None:
+        self.last = self.ask(f"time {seconds}")
         self.times.append(self.last["ms"])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The workloads in Foreshape: ``build(workload, variant)`` gives ``step(i) -> loss``."""
+"""The workloads in Foreshape: ``build(workload, variant)`` gives a `Training`, whose call is ``step(i) -> loss``."""
 
 from __future__ import annotations
 
@@ -61,32 +61,58 @@ def _bag(w: workloads.Workload) -> fs.Variable:
     return layer.fc(h, 1, weight="fw", bias="fb")
 
 
-def build(w: workloads.Workload, variant: str) -> Callable[[int], float]:
+def _residual(w: workloads.Workload) -> fs.Variable:
+    def convolution(x: fs.Variable, name: str, stride: int = 1, activation: str | None = None) -> fs.Variable:
+        o, _, size, _ = w.parameters[f"{name}w"].shape
+        h = layer.conv2d(x, o, size, stride=stride, padding=size // 2, weight=f"{name}w", bias=False)
+        return layer.batch_norm(h, activation=activation, weight=f"{name}g", bias=f"{name}h")
+
+    x = layer.data("x", shape=["batch", *w.data[0][0].shape[1:]])
+    h = layer.pool2d(convolution(x, "stem", 2, "relu"), 3, stride=2, padding=1)
+    for name, _, _, stride, shortcut in workloads.bottlenecks():
+        within = convolution(convolution(h, name + "1", activation="relu"), name + "2", stride, "relu")
+        h = layer.relu(convolution(within, name + "3") + (convolution(h, name + "s", stride) if shortcut else h))
+    return layer.fc(layer.reduce_mean(h, [2, 3]), 1000, weight="fw", bias="fb")
+
+
+class Training:
+    """A workload described and differentiated, with an executor and a scope with its parameters; called with ``i`` it does step ``i``."""
+
+    def __init__(self, w: workloads.Workload) -> None:
+        self.w = w
+        self.main, self.startup = fs.Program(), fs.Program()
+        with fs.program_guard(self.main, self.startup):
+            made = {"stack": _stack, "images": _images, "text": _text, "encoder": _encoder, "bag": _bag, "residual": _residual}
+            logits = made[w.kind](w)
+            if w.kind == "bag":
+                self.loss = layer.mean(layer.sigmoid_cross_entropy_with_logits(logits, layer.data("y", shape=["batch", 1])))
+            else:
+                self.loss = layer.mean(layer.softmax_with_cross_entropy(logits, layer.data("y", shape=["batch"], dtype="int64")))
+            optimizers: dict[str, Callable[[], Any]] = {
+                "sgd": lambda: fs.optimizer.SGD(w.rate),
+                "momentum": lambda: fs.optimizer.Momentum(w.rate, w.settings["momentum"]),
+                "adam": lambda: fs.optimizer.Adam(w.rate),
+                "lazy adam": lambda: fs.optimizer.Adam(w.rate, lazy_mode=True),
+            }
+            optimizers[w.optimizer]().minimize(self.loss)
+        self.fetch = [self.loss.name]
+        self.start()
+
+    def start(self) -> None:
+        """A new executor, and a scope with the first parameters."""
+        self.executor, self.scope = fs.Executor(), fs.Scope()
+        self.executor.run(self.startup, scope=self.scope)
+        for name, value in self.w.parameters.items():
+            self.scope.set(name, value.T if name in ("wi", "wh") else value)  # an LSTM's weights are [out, in]
+
+    def feed(self, i: int) -> dict[str, Any]:
+        x, *lengths, y = self.w.data[i % len(self.w.data)]
+        return {"x": fs.LoDTensor(x, lengths) if lengths else x, "y": y}
+
+    def __call__(self, i: int) -> float:
+        return float(self.executor.run(self.main, self.feed(i), self.fetch, self.scope)[0])
+
+
+def build(w: workloads.Workload, variant: str) -> Training:
     """Describe, differentiate and set the parameters; returns the step."""
-    main, startup = fs.Program(), fs.Program()
-    with fs.program_guard(main, startup):
-        logits = {"stack": _stack, "images": _images, "text": _text, "encoder": _encoder, "bag": _bag}[w.kind](w)
-        if w.kind == "bag":
-            loss = layer.mean(layer.sigmoid_cross_entropy_with_logits(logits, layer.data("y", shape=["batch", 1])))
-        else:
-            loss = layer.mean(layer.softmax_with_cross_entropy(logits, layer.data("y", shape=["batch"], dtype="int64")))
-        optimizers: dict[str, Callable[[], Any]] = {
-            "sgd": lambda: fs.optimizer.SGD(w.rate),
-            "momentum": lambda: fs.optimizer.Momentum(w.rate, w.settings["momentum"]),
-            "adam": lambda: fs.optimizer.Adam(w.rate),
-            "lazy adam": lambda: fs.optimizer.Adam(w.rate, lazy_mode=True),
-        }
-        optimizers[w.optimizer]().minimize(loss)
-    executor, scope = fs.Executor(), fs.Scope()
-    executor.run(startup, scope=scope)
-    for name, value in w.parameters.items():
-        scope.set(name, value.T if name in ("wi", "wh") else value)  # an LSTM's weights are [out, in]
-    data, fetch = w.data, [loss]
-
-    def step(i: int) -> float:
-        x, *lengths, y = data[i % len(data)]
-        if lengths:
-            x = fs.LoDTensor(x, lengths)
-        return float(executor.run(main, {"x": x, "y": y}, fetch, scope)[0])
-
-    return step
+    return Training(w)

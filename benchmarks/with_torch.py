@@ -5,8 +5,6 @@ Variants: eager, fused, compile. Ragged text is padded beforehand, and packed in
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 import workloads
@@ -87,6 +85,33 @@ class _Text(nn.Module):
         return self.head(last)
 
 
+class _Normed(nn.Sequential):
+    """A convolution and a batch norm."""
+
+    def __init__(self, p: dict[str, np.ndarray], name: str, stride: int = 1) -> None:
+        o, i, size, _ = p[f"{name}w"].shape
+        convolution, norm = nn.Conv2d(i, o, size, stride, size // 2, bias=False), nn.BatchNorm2d(o)
+        convolution.weight, norm.weight, norm.bias = (_parameter(p[name + n]) for n in "wgh")
+        super().__init__(convolution, norm)
+
+
+class _Bottleneck(nn.Module):
+    def __init__(self, p: dict[str, np.ndarray], name: str, stride: int, shortcut: bool) -> None:
+        super().__init__()
+        self.within = nn.Sequential(_Normed(p, name + "1"), nn.ReLU(True), _Normed(p, name + "2", stride), nn.ReLU(True), _Normed(p, name + "3"))
+        self.shortcut = _Normed(p, name + "s", stride) if shortcut else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.within(x) + self.shortcut(x), inplace=True)
+
+
+def _residual(w: workloads.Workload) -> nn.Module:
+    p = w.parameters
+    blocks = [_Bottleneck(p, name, stride, shortcut) for name, _, _, stride, shortcut in workloads.bottlenecks()]
+    stem = [_Normed(p, "stem", 2), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)]
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), _linear(p["fw"], p["fb"]))
+
+
 def _padded(ids: np.ndarray, lengths: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
     out = np.zeros((len(lengths), lengths.max()), np.int64)
     out[np.arange(lengths.max()) < lengths[:, None]] = ids
@@ -118,36 +143,47 @@ class _Both:
             one.step()
 
 
-def build(w: workloads.Workload, variant: str) -> Callable[[int], float]:
-    """Make the module and the optimizer; returns the step."""
-    torch.set_num_threads(2)
-    made = {"stack": _stack, "images": _images, "encoder": _Encoder, "bag": _Bag, "text": lambda w: _Text(w, variant == "packed")}
-    module = made[w.kind](w)
-    fused = {"fused": True} if variant == "fused" else {}
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    optimizer: torch.optim.Optimizer | _Both
-    if w.optimizer == "lazy adam":
-        optimizer = _Both(module, w.rate, fused)
-    elif w.optimizer == "adam":
-        optimizer = torch.optim.Adam(parameters, w.rate, **fused)
-    else:
-        optimizer = torch.optim.SGD(parameters, w.rate, momentum=w.settings.get("momentum", 0.0), **({} if w.kind == "bag" else fused))
+class Training:
+    """A module with an optimizer; called with ``i`` it does step ``i`` and returns the loss."""
 
-    def loss_of(*given: torch.Tensor) -> torch.Tensor:
+    def __init__(self, w: workloads.Workload, variant: str) -> None:
+        made = {"stack": _stack, "images": _images, "encoder": _Encoder, "bag": _Bag, "text": lambda w: _Text(w, variant == "packed"), "residual": _residual}
+        self.w = w
+        self.module = made[w.kind](w)
+        fused = {"fused": True} if variant == "fused" else {}
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.optimizer: torch.optim.Optimizer | _Both
+        if w.optimizer == "lazy adam":
+            self.optimizer = _Both(self.module, w.rate, fused)
+        elif w.optimizer == "adam":
+            self.optimizer = torch.optim.Adam(parameters, w.rate, **fused)
+        else:
+            self.optimizer = torch.optim.SGD(parameters, w.rate, momentum=w.settings.get("momentum", 0.0), **({} if w.kind == "bag" else fused))
+        self.compute = torch.compile(self.loss_of) if variant == "compile" else self.loss_of
+        self.data = [_padded(*given) for given in w.data] if w.kind == "text" else w.data
+
+    def loss_of(self, *given: torch.Tensor) -> torch.Tensor:
         *x, y = given
-        if w.kind == "bag":
-            return F.binary_cross_entropy_with_logits(module(*x), y)
-        return F.cross_entropy(module(*x), y)
+        if self.w.kind == "bag":
+            return F.binary_cross_entropy_with_logits(self.module(*x), y)
+        return F.cross_entropy(self.module(*x), y)
 
-    compute = torch.compile(loss_of) if variant == "compile" else loss_of
-    data = [_padded(*given) for given in w.data] if w.kind == "text" else w.data
-
-    def step(i: int) -> float:
-        given = data[i % len(data)]
-        optimizer.zero_grad()
-        loss = compute(*map(T, given))
+    def __call__(self, i: int) -> float:
+        given = self.data[i % len(self.data)]
+        self.optimizer.zero_grad()
+        loss = self.compute(*map(T, given))
         loss.backward()
-        optimizer.step()
+        self.optimizer.step()
         return loss.item()
 
-    return step
+    def held(self) -> list[torch.Tensor]:
+        """The parameters, the module's buffers and the optimizer's state."""
+        each = self.optimizer.each if isinstance(self.optimizer, _Both) else [self.optimizer]
+        state = [t for one in each for of in one.state.values() for t in of.values() if isinstance(t, torch.Tensor)]
+        return [*self.module.parameters(), *self.module.buffers(), *state]
+
+
+def build(w: workloads.Workload, variant: str) -> Training:
+    """Make the module and the optimizer; returns the step."""
+    torch.set_num_threads(2)
+    return Training(w, variant)

@@ -11,12 +11,14 @@ batch ``i mod len(data)``. `REFERENCE` has the losses that each must reproduce.
 - W4: embedding 5000x64, LSTM 64-128, its last state, linear 128-2; 64 ragged sequences of 5 to 200 rows; Adam 1e-3.
 - W6: four encoder layers, width 512, 8 heads, feed-forward 2048; 8 sequences of 128; Adam 1e-4.
 - W8: W2 with 64 batch sizes in turn.
+- R50: ResNet-50 on 96x96 images, 1,000 classes; batch 8; momentum 0.9, 0.01. For memory; it has no reference.
 """
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,10 @@ class Workload:
     optimizer: str
     rate: float
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def with_batch(self, size: int) -> Workload:
+        """The same with batches of this size: the examples that there are, again from the first where they are too few."""
+        return replace(self, data=[_resized(given, size) for given in self.data])
 
 
 REFERENCE = {  # step -> loss
@@ -51,6 +57,8 @@ GOALS = {"W4": 2.2}
 
 CONVOLUTIONS = [(3, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1)]
 """(channels in, channels out, stride)"""
+STAGES = [(64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)]
+"""ResNet-50's: (channels within a block, blocks, stride of the first)"""
 
 
 def _he(rng: np.random.RandomState, *shape: int, fan: int) -> np.ndarray:
@@ -88,6 +96,42 @@ def _images() -> Workload:
     parameters["fw"], parameters["fb"] = _lecun(rng, 128, 10), _zeros(10)
     rng = np.random.RandomState(3001)
     return Workload("W3", "images", parameters, [_labelled(rng, (32, 3, 32, 32)) for _ in range(4)], "momentum", 0.01, {"momentum": 0.9})
+
+
+def bottlenecks() -> Iterator[tuple[str, int, int, int, bool]]:
+    """ResNet-50's blocks: name, channels in, channels within (a fourth of those that come out), stride, and whether the shortcut has a convolution."""
+    channels = 64
+    for stage, (width, blocks, stride) in enumerate(STAGES):
+        for k in range(blocks):
+            yield f"s{stage}b{k}", channels, width, stride if k == 0 else 1, k == 0
+            channels = 4 * width
+
+
+def _residual() -> Workload:
+    rng = np.random.RandomState(7000)
+    p: dict[str, np.ndarray] = {}
+
+    def convolution(name: str, i: int, o: int, size: int) -> None:
+        p[f"{name}w"], p[f"{name}g"], p[f"{name}h"] = _he(rng, o, i, size, size, fan=size * size * i), np.ones(o, np.float32), _zeros(o)
+
+    convolution("stem", 3, 64, 7)
+    for name, channels, width, _, shortcut in bottlenecks():
+        for n, i, o, size in (("1", channels, width, 1), ("2", width, width, 3), ("3", width, 4 * width, 1)):
+            convolution(name + n, i, o, size)
+        if shortcut:
+            convolution(name + "s", channels, 4 * width, 1)
+    p["fw"], p["fb"] = _lecun(rng, 2048, 1000), _zeros(1000)
+    rng = np.random.RandomState(7001)
+    return Workload("R50", "residual", p, [_labelled(rng, (8, 3, 96, 96), 1000) for _ in range(4)], "momentum", 0.01, {"momentum": 0.9})
+
+
+def _resized(given: tuple[np.ndarray, ...], size: int) -> tuple[np.ndarray, ...]:
+    take = np.arange(size) % len(given[-1])
+    if len(given) == 2:
+        return tuple(a[take] for a in given)
+    rows, lengths, y = given  # ragged
+    parts = np.split(rows, np.cumsum(lengths)[:-1])
+    return np.concatenate([parts[k] for k in take]), lengths[take], y[take]
 
 
 def _bag(name: str, optimizer: str, rate: float, height: int = 1_000_000, words: int = 32, batches: int = 8) -> Workload:
@@ -136,8 +180,8 @@ def _encoder() -> Workload:
     return Workload("W6", "encoder", p, data, "adam", 1e-4, {"layers": layers, "width": width, "heads": 8, "inner": inner})
 
 
-def load(name: str) -> Workload:
-    """The workload of this name."""
+def load(name: str, height: int = 1_000_000) -> Workload:
+    """The workload of this name; ``height``: of the table of W5 and W5b."""
     if name == "W1":
         return _linear_stack("W1", 1000, [64, 64, 64, 10], [32] * 4, 0.1)
     if name == "W2":
@@ -146,5 +190,5 @@ def load(name: str) -> Workload:
         sizes = 32 + np.random.RandomState(8002).permutation(192)[:64]
         return _linear_stack("W8", 8000, [784, 1024, 1024, 10], [int(s) for s in sizes], 0.05)
     if name in ("W5", "W5b"):
-        return _bag(name, *{"W5": ("sgd", 0.1), "W5b": ("lazy adam", 1e-3)}[name])
-    return {"W3": _images, "W4": _ragged_text, "W6": _encoder}[name]()
+        return _bag(name, *{"W5": ("sgd", 0.1), "W5b": ("lazy adam", 1e-3)}[name], height)
+    return {"W3": _images, "W4": _ragged_text, "W6": _encoder, "R50": _residual}[name]()
