@@ -38,41 +38,45 @@ def onednn_linear() -> Any:
 
 
 STEP = 16
-"""oneDNN keeps half a MiB for every size that a product has come in, up to a thousand of them. So rows, of which one batch has more and
-the next one less, come to it in multiples of this, or of a 16th of their number where that is more: zeros are put behind them."""
 
 
 def stepped(rows: int) -> int:
-    """The number of rows that a product of ``rows`` rows is made with."""
-    step = max(STEP, 1 << max(0, rows.bit_length() - 5))
-    return -(-rows // step) * step
+    """The number of rows that oneDNN multiplies for ``rows`` rows: the next multiple of 16.
+
+    It keeps about half a MiB for every size that a product comes in, so that batches of many sizes would add up; and takes a
+    millisecond for each new one.
+    """
+    return -(-rows // STEP) * STEP
 
 
 def _in_few_sizes(kernel: Any) -> Any:
+    """The kernel with zeros behind the rows where their number is not one of `stepped`."""
+
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
         k = x.shape[-1]
         if x.dim() == 2 and x.stride(0) == 1 < x.stride(1):  # of a weight's gradient: the rows are what is summed over
-            if (deep := stepped(k)) != k:
-                x, weight = _deeper(x, deep), _deeper(weight, deep)
-            return kernel(x, weight, bias, *attributes)
+            more = stepped(k)
+            if more == k:
+                return kernel(x, weight, bias, *attributes)
+            return kernel(_longer(x, x.shape[0], more), _longer(weight.t(), more, weight.shape[0]).t(), bias, *attributes)
         rows = x.numel() // k
-        if (more := stepped(rows)) == rows:
+        more = stepped(rows)
+        if more == rows:
             return kernel(x, weight, bias, *attributes)
-        longer = x.new_empty((more, k))
-        longer[:rows] = x if x.dim() == 2 else x.reshape(rows, k)
-        longer[rows:] = 0.0
-        return kernel(longer, weight, bias, *attributes)[:rows].view(*x.shape[:-1], weight.shape[0])
+        out = kernel(_longer(x.reshape(rows, k), more, k), weight, bias, *attributes)[:rows]
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[1])
 
     return product
 
 
-def _deeper(x: Tensor, size: int) -> Tensor:
-    """``x [m, k]`` with zeros behind, ``[m, size]``; its columns are packed."""
-    k = x.shape[1]
-    out = x.new_empty((size, x.shape[0]))
-    out[:k] = x.t()
-    out[k:] = 0.0
-    return out.t()
+def _longer(x: Tensor, rows: int, columns: int) -> Tensor:
+    """A packed copy with zeros behind."""
+    m, k = x.shape
+    out = x.new_empty((rows, columns))
+    out[:m, :k] = x
+    out[:m, k:] = 0.0
+    out[m:] = 0.0
+    return out
 
 
 def _blas_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
@@ -106,7 +110,10 @@ def workspace(m: Size, k: Size, n: Size, turned: bool = False) -> Size:
     """
     if not prefers_onednn():
         return 0
-    return minimum(1, floordiv(m * k * n, LARGE)) * (onednn.product_of_rows(k) + (4 * m * k if turned else 0))
+    rows, columns = (k, n) if turned else (m, k)
+    longer = minimum(1, rows % STEP) * 4 * (rows + STEP) * columns
+    copied = 4 * m * k if turned else 0
+    return minimum(1, floordiv(m * k * n, LARGE)) * (onednn.product_of_rows(k) + copied + longer)
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
