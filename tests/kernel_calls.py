@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
-from harness import answer, build, key_of
+from harness import answer, build, key_of, split
 from torch import Tensor
 
+from foreshape.errors import ForeshapeError, ShapeError
 from foreshape.ops import Offsets
-from foreshape.ops.fields import Sample
+from foreshape.ops.fields import Sample, Value
 from foreshape.ops.operator import Operator
 from foreshape.ops.random import current
 from foreshape.ops.rows import Rows
@@ -80,9 +82,13 @@ def forward(cls: type[Operator], sample: Sample, seed: int = 7) -> Call:
     return Call(cls, operator, arguments, offsets, key, (True,) * len(cls.schema.results))
 
 
-def backward(call: Call) -> Call | None:
-    """The call of the gradient's kernel, with random numbers flowing in; None where there is none for these types."""
+def backward(call: Call, spoil: bool = False) -> Call | None:
+    """The call of the gradient's kernel, with random numbers flowing in; None where there is none for these types.
+
+    With ``spoil``, what the gradient does not take has been written over before it runs: operands and results alike.
+    """
     made = call.cls.grad_class
+    torch.manual_seed(6)
     results = call.run() if made is not None else ()
     if made is None:
         return None
@@ -111,6 +117,12 @@ def backward(call: Call) -> Call | None:
         own = results[len(places) + makers.index(name.removesuffix("@GRAD"))] if name.removesuffix("@GRAD") in makers else None
         offsets.append([_offsets_of(call, s, own) for s in of] if isinstance(of, tuple) else _offsets_of(call, of, own))
         specs.append(_described(arguments[-1], of))
+    if spoil:
+        takes = {o.name for o in made.schema.operands}
+        named = [*zip(call.cls.schema.operands, call.arguments, strict=True), *zip(call.cls.schema.results, results, strict=False)]
+        for slot, value in named:
+            for t in tensors_of(value) if slot.name not in takes and not isinstance(value, Offsets) else ():
+                t.untyped_storage().fill_(0xA5)
     wants = tuple(_is_floating(call.arguments[operands[r.name.removesuffix("@GRAD")]]) for r in made.schema.results)
     if not any(wants):
         return None
@@ -140,6 +152,11 @@ def _described(value: Any, spec: Any) -> Any:
     return spec if value is not None else None
 
 
+def kept_by_results(call: Call) -> bool:
+    """Whether a result carries what only its own gradient reads."""
+    return any(hasattr(t, "kept") for v in call.run() for t in tensors_of(v))
+
+
 def _is_floating(value: Any) -> bool:
     return any(t.is_floating_point() for t in tensors_of(value))
 
@@ -151,6 +168,47 @@ def calls(cls: type[Operator], sample: Sample) -> Iterator[Call]:
     back = backward(made)
     if back is not None:
         yield back
+
+
+def sizes_of(cls: type[Operator], sample: Sample) -> list[int]:
+    """The sizes above 1 of a sample's dims. Those of a sample are different where they need not be equal, so that a size is one dim."""
+    return sorted({d for v in _values(split(cls, sample.arguments)[0]) for d in v.dims if d > 1})
+
+
+def resized(cls: type[Operator], sample: Sample, size: int, to: int) -> list[Call]:
+    """The calls of a sample in which a dim of ``size`` is ``to`` long; none where the operator refuses that."""
+    slots, attributes = split(cls, sample.arguments)
+    try:
+        changed = {name: _resized(value, size, to) for name, value in slots.items()}
+        made = list(calls(cls, replace(sample, arguments=changed | attributes)))
+        for call in made:
+            call.run()
+    except (ForeshapeError, RuntimeError, IndexError):
+        return []
+    return made
+
+
+def _values(value: Any) -> list[Value]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [v for one in value for v in _values(one)] if isinstance(value, (list, tuple)) else [value] if isinstance(value, Value) else []
+
+
+def _resized(value: Any, size: int, to: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_resized(v, size, to) for v in value]
+    if not isinstance(value, Value) or size not in value.dims:
+        return value
+    data = None if value.data is None else np.asarray(value.data).reshape(value.dims)
+    for axis, d in enumerate(value.dims):
+        if d == size and data is not None:
+            data = data.take(np.arange(to) % size, axis)
+    lengths = value.lengths
+    if lengths and value.dims[0] == size:
+        if to % size:
+            raise ShapeError("sequences cannot be shortened so")
+        lengths = (*lengths[:-1], tuple(n * (to // size) for n in lengths[-1]))
+    return replace(value, dims=tuple(to if d == size else d for d in value.dims), data=data, lengths=lengths)
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -218,6 +276,11 @@ def storage(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
+def in_natural_order(x: Tensor) -> bool:
+    """Whether a tensor lies in a row with the strides of one that does, also along dims of 1."""
+    return x.stride() == torch.empty(x.shape).stride()
+
+
 def bits(x: Tensor) -> bytes:
     """The numbers of a tensor as they are written, in row-major order."""
     return x.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes() if x.numel() else b""
@@ -235,9 +298,13 @@ __all__ = [
     "calls",
     "forward",
     "in_a_row",
+    "in_natural_order",
     "nothing_around_changed",
     "part",
+    "kept_by_results",
     "permuted",
+    "resized",
+    "sizes_of",
     "storage",
     "tensors_of",
     "written",

@@ -11,7 +11,24 @@ import numpy as np
 import pytest
 import torch
 from harness import sampled
-from kernel_calls import Call, bits, calls, in_a_row, nothing_around_changed, part, permuted, storage, tensors_of, written
+from kernel_calls import (
+    Call,
+    backward,
+    bits,
+    calls,
+    forward,
+    in_a_row,
+    in_natural_order,
+    kept_by_results,
+    nothing_around_changed,
+    part,
+    permuted,
+    resized,
+    sizes_of,
+    storage,
+    tensors_of,
+    written,
+)
 
 from foreshape.ops import Offsets
 from foreshape.ops.fields import Result, Sample
@@ -41,6 +58,26 @@ def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: 
             for at, field in enumerate(call.cls.schema.results):
                 if field.may_share is not None:
                     prove_into(call, at, layout)
+
+
+@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+def test_results_are_where_they_are_said_to_be_where_a_dim_is_one(name: str, cls: type[Operator], sample: Sample) -> None:
+    for size in sizes_of(cls, sample):
+        for call in resized(cls, sample, size, 1):
+            for layout in (in_a_row, permuted):
+                prove(call.laid(layout))
+
+
+WITH_GRADIENTS = [c for c in CASES if c[1].grad_class is not None]
+
+
+@pytest.mark.parametrize(("name", "cls", "sample"), WITH_GRADIENTS, ids=[c[0] for c in WITH_GRADIENTS])
+def test_a_gradient_reads_nothing_that_it_does_not_take(name: str, cls: type[Operator], sample: Sample) -> None:
+    call = forward(cls, sample)
+    if kept_by_results(call):
+        usual, spoiled = backward(call), backward(call.laid(in_a_row), True)
+        assert usual is not None and spoiled is not None
+        assert written(usual.run()) == written(spoiled.run())
 
 
 def prove(call: Call, parts: bool = False) -> tuple[Any, ...]:
@@ -102,7 +139,7 @@ def prove_own(call: Call, at: int, source: Any, t: torch.Tensor, name: str) -> N
         return
     assert field.view_of is None or source is None or is_view(call, field, source, t) is not True, f"{name} is said to be a view of {field.view_of} and is not"
     assert holds == size, f"{name} has {size} bytes and holds {holds}"
-    apart = any(not s.is_contiguous() for v in call.arguments for s in tensors_of(v))
+    apart = any(not in_natural_order(s) for v in call.arguments for s in tensors_of(v))
     assert t.is_contiguous() or (apart and field.layout != "row"), f"{name} does not lie in a row: {tuple(t.shape)}, {t.stride()}"
     x = call.shared(at)
     if x is not None and x.shape == t.shape and x.dtype is t.dtype and is_dense(x):

@@ -72,6 +72,7 @@ class Elementwise(Operator):
 
 _SHARE = {"X@GRAD": "Out@GRAD"}
 _RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped"}
+_BOTH_RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped", "Y@GRAD": "reshaped"}
 _BROADCASTS = [
     sample(X=f32(2, 3, 5), Y=f32(5)),
     sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
@@ -95,7 +96,7 @@ class ElementwiseAdd(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.add(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_RESHAPED | {"Y@GRAD": "reshaped"})
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_BOTH_RESHAPED)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
 

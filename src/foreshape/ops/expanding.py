@@ -152,7 +152,7 @@ class Tile(Operator):
     def kernel(self, X: Tensor, RepeatTimes: Tensor | None, repeat_times_tensor: list[Tensor]) -> Tensor:
         return torch.tile(X, tuple(sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor)))
 
-    @gradient("X", "RepeatTimes", "repeat_times_tensor", "Out@GRAD", gives="X@GRAD")
+    @gradient("X", "RepeatTimes", "repeat_times_tensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
     def backward(self, X: Tensor, RepeatTimes: Tensor | None, repeat_times_tensor: list[Tensor], d_out: Tensor) -> Tensor:
         dims = (1,) * (d_out.dim() - X.dim()) + tuple(X.shape)
         times = tuple(sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor))

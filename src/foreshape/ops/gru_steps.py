@@ -34,7 +34,7 @@ def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, 
         The gates after their activation, the state's share of n [places, hidden], and the state.
     """
     size = gates.shape[1] // 3
-    share = gates.new_empty((table.places, 3 * size)) if bias is None else bias.expand(table.places, -1).contiguous()
+    share = gates.new_empty((table.places, 3 * size)) if bias is None else bias.repeat(table.places, 1)
     state = gates.new_empty((table.places, size))
     split = table.widths
     both, r, z, n = (table.steps(x) for x in (gates[:, : 2 * size], *gates.view(-1, 3, size).unbind(1)))

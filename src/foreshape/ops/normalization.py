@@ -288,7 +288,7 @@ class GroupNorm(Operator):
         last = is_channels_last(self.data_layout)
         y, mean, inverse = _grouped(channels_first(X, last), Scale, Bias, self.groups, self.epsilon)
         variance = inverse.pow(-2).sub_(self.epsilon).clamp_min_(0.0) if wants[2] else None
-        return channels_back(y, last).contiguous() if last else y, mean, variance
+        return channels_back(y, last), mean, variance
 
     def _infer_gradient(self, X: Spec, Y: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec) -> Any:
         y, rows, _ = GroupNorm.infer_shape(self, X, Scale, Bias)
@@ -302,7 +302,7 @@ class GroupNorm(Operator):
         last = is_channels_last(self.data_layout)
         inverse = (Variance + self.epsilon).rsqrt_()
         d_x, d_scale, d_bias = _grouped_backward(channels_first(d_y, last), channels_first(X, last), Mean, inverse, Scale, self.groups, wants)
-        return channels_back(d_x, last).contiguous() if last and d_x is not None else d_x, d_scale, d_bias
+        return None if d_x is None else channels_back(d_x, last), d_scale, d_bias
 
     samples = [
         sample(X=f32(2, 6, 3, 5), Scale=f32(6), Bias=f32(6), groups=3),

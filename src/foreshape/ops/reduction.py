@@ -48,7 +48,8 @@ class Mean(Operator):
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return (d_out / X.numel()).expand(X.shape)
+        count = X.numel()
+        return (d_out if count == 1 else d_out / count).expand(X.shape)
 
     samples = [sample(X=f32(2, 3, 5)), sample(X=f32(4))]
 
@@ -157,7 +158,8 @@ class ReduceMean(Reduction):
     @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         count = X.numel() // max(d_out.numel(), 1)
-        return (spread(d_out, X, self._over(X)).to(X.dtype) / count).expand(X.shape) if count else torch.zeros_like(X)
+        d = spread(d_out, X, self._over(X)).to(X.dtype)
+        return (d if count == 1 else d / count).expand(X.shape) if count else torch.zeros_like(X)
 
     samples = Reduction.samples
     rejects = Reduction.rejects

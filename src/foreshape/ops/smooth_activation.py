@@ -35,7 +35,7 @@ class LogSigmoid(Unary):
     type = "logsigmoid"
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return F.logsigmoid(X, out=into)
+        return F.logsigmoid(X) if into is None else aten_into.log_sigmoid(X, into=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
@@ -100,7 +100,8 @@ class Gelu(Unary):
     approximate = attribute(AttrType.BOOLEAN, False, doc="use 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return F.gelu(X, approximate="tanh" if self.approximate else "none", out=into)
+        approximate = "tanh" if self.approximate else "none"
+        return F.gelu(X, approximate=approximate) if into is None else aten_into.gelu(X, approximate=approximate, into=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
@@ -159,7 +160,7 @@ class Softplus(Unary):
         return X.like()
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return F.softplus(X, self.beta, self.threshold, out=into)
+        return F.softplus(X, self.beta, self.threshold) if into is None else aten_into.softplus(X, self.beta, self.threshold, into=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:

@@ -30,8 +30,8 @@ def channels_first(x: Tensor, last: bool) -> Tensor:
 
 
 def channels_back(x: Tensor, last: bool) -> Tensor:
-    """The inverse of `channels_first`."""
-    return x.movedim(1, -1) if last else x
+    """The inverse of `channels_first`, in a row where ``last``: so most kernels lay out what they make of channels that come last."""
+    return x.movedim(1, -1).contiguous() if last else x
 
 
 def image_of(spec: Spec, rank: int, last: bool, slot: str) -> tuple[Size, Size, tuple[Size, ...]]:
