@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from foreshape.interop import load_inference_model, save_inference_model
     from foreshape.layer import ParamAttr
-    from foreshape.memory import Plan, plan
+    from foreshape.memory import Plan, Recomputation, plan, recompute
     from foreshape.ops import Operator
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
@@ -43,7 +43,7 @@ _ROOM: dict[str, str] = {
                      "ShapeError", "TypeMismatchError"), "errors"),
     **dict.fromkeys(("load_inference_model", "save_inference_model"), "interop"),
     "ParamAttr": "layer",
-    **dict.fromkeys(("Plan", "plan"), "memory"),
+    **dict.fromkeys(("Plan", "Recomputation", "plan", "recompute"), "memory"),
     "Operator": "ops",
     **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "program_guard"), "program"),
     **dict.fromkeys(("BF16", "BOOL", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UNK", "LOD_TENSOR", "SELECTED_ROWS",
@@ -105,6 +105,7 @@ __all__ = [
     "ParamAttr",
     "Plan",
     "Program",
+    "Recomputation",
     "SchemaError",
     "Scope",
     "SelectedRows",
@@ -122,6 +123,7 @@ __all__ = [
     "optimizer",
     "plan",
     "program_guard",
+    "recompute",
     "save_inference_model",
     "save_program",
     "train",

@@ -59,3 +59,6 @@ class ExecutionError(ForeshapeError):
 
 class MemoryPlanError(ForeshapeError):
     """A memory limit that cannot be met; the message has the least that was reached."""
+
+    least: int | None = None
+    """The least that was reached, in bytes, where a search was made."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from foreshape.backward.append import undo
 from foreshape.backward.path import find_path
+from foreshape.backward.recompute import recompute_marked
 from foreshape.backward.steps import GRAD, GradientSlots
 from foreshape.dims import equal, product
 from foreshape.errors import SchemaError, ShapeError
@@ -48,6 +49,7 @@ def append_backward(
         raise SchemaError(f"no trainable parameter reaches {loss.name}: nothing is to be trained")
     _append_loss_gradient(loss, loss_gradient)
     grads = undo(path, block, [loss.name], wanted)
+    recompute_marked(block)
     out: list[tuple[Variable, Variable]] = []
     for name in wanted:
         gradient = block.vars.get(name + GRAD)

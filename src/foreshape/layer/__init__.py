@@ -144,6 +144,7 @@ from foreshape.layer.math import (
 )
 from foreshape.layer.norm import batch_norm, dropout, group_norm, instance_norm, layer_norm
 from foreshape.layer.parameter import ParamAttr, create_parameter
+from foreshape.layer.recompute_scope import recompute_scope
 from foreshape.layer.recurrent import gru, lstm, simple_rnn
 from foreshape.layer.reductions import (
     bmm,
@@ -320,6 +321,7 @@ __all__ = [
     "randint",
     "range",
     "reciprocal",
+    "recompute_scope",
     "reduce_all",
     "reduce_any",
     "reduce_max",

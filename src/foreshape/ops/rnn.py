@@ -42,6 +42,9 @@ class Recurrent(Operator):
     def _net(self) -> Net:
         return Net(self.mode, self.num_layers, 2 if self.is_bidirec else 1, self.hidden_size, 0.0 if self.is_test else self.dropout_prob)
 
+    def draws(self) -> bool:
+        return self._net().dropout > 0.0 and not self.seed
+
     def _state_dims(self, features: Size, batch: Size, weights: Sequence[Spec], states: Sequence[tuple[str, Spec]]) -> tuple[Size, Size, Size]:
         """[units, batch, hidden], when states and weights fit."""
         net = self._net()

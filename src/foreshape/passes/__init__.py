@@ -5,5 +5,6 @@ A pass never changes the program that it is given: it returns another one, and w
 
 from foreshape.passes.framework import Pass, apply, named
 from foreshape.passes.prune import for_test, prune
+from foreshape.passes.recompute import recompute_values
 
-__all__ = ["Pass", "apply", "for_test", "named", "prune"]
+__all__ = ["Pass", "apply", "for_test", "named", "prune", "recompute_values"]

@@ -36,7 +36,7 @@ class Role:
 class Op:
     """One operation in a block: its attributes (with the operator that they bind), inputs and outputs by slot, and the line.
 
-    Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `rename_input`, `rename_output` and `drop_output`.
+    Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """
 
     __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "is_target", "role", "role_variables", "site", "unknown_fields")
@@ -172,6 +172,11 @@ class Op:
         """Read ``new`` wherever it read ``old``."""
         for slot, names in self._inputs.items():
             self._inputs[slot] = tuple([new if n == old else n for n in names])
+        self.block.program.touch()
+
+    def set_input(self, slot: str, name: str) -> None:
+        """Read this variable in a slot that it has."""
+        self._inputs[slot] = (name,)
         self.block.program.touch()
 
     def rename_output(self, old: str, new: str) -> None:

@@ -1,0 +1,299 @@
+"""Values of the forward pass that the backward pass computes again instead of keeping them.
+
+A value that is dropped keeps its variable, which lives to its last forward reader. Its backward readers read another variable,
+``name@RECOMPUTE``, that a copy of its op makes just before the first of them needs it, at the user's line of the op.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from foreshape.infer.rules import answer, replace_symbols
+from foreshape.layer.recompute_scope import MARK
+from foreshape.ops.operator import Attributes, Operator, get
+from foreshape.program import Block, Op, Role
+from foreshape.program.op import EMPTY, Slots
+from foreshape.spec import LOD_TENSOR
+
+SUFFIX: Final = "@RECOMPUTE"
+LATE: Final = Role.BACKWARD | Role.OPTIMIZE
+"""The roles of ops that may read another variable instead."""
+_FORWARD: Final = ~(Role.LOSS | Role.RPC | Role.DIST)
+
+
+class Step(NamedTuple):
+    """One op in the new order: where it is in the old one, whether it is a copy, and for which name where another operator gives that."""
+
+    at: int
+    copy: bool = False
+    again: str = ""
+
+
+class Recomputing:
+    """What of a block can be computed again, and in which order that is done for a set of values."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.dims_only = [_dims_only(op) for op in block.ops]
+        """For each op, the slots of which it reads the dims alone, and which any value of these dims can take the place of: slot -> that."""
+        self.reads = [_reads(op, slots) for op, slots in zip(block.ops, self.dims_only, strict=True)]
+        """For each op, whose values it needs."""
+        self.writes = [op.all_writes() for op in block.ops]
+        self.late = [bool(op.role & LATE) for op in block.ops]
+        self._inputs = [tuple(op.input_names()) for op in block.ops]
+        self.maker: dict[str, int] = {}
+        """What can be dropped -> the position of its op."""
+        self._writers: dict[str, list[int]] = defaultdict(list)
+        for at, names in enumerate(self.writes):
+            for name in names:
+                self._writers[name].append(at)
+        self._end = max((at for at, op in enumerate(block.ops) if op.role & Role.BACKWARD), default=-1)
+        fixed = set[str]().union(*(self.reads[at] for at, op in enumerate(block.ops) if op.sub_block_indices() and self.late[at]))
+        for at, op in enumerate(block.ops):
+            if self._repeats(at, op):
+                for name in op.output_names():
+                    if name not in fixed and self._is_plain(name) and self._takes_memory(name):
+                        self.maker[name] = at
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether a name has one value, in a variable of the step alone."""
+        variable = self.block.vars.get(name)
+        return variable is not None and not variable.persistable and not variable.need_check_feed and len(self._writers[name]) == 1
+
+    def _takes_memory(self, name: str) -> bool:
+        """Whether a value has elements, which XShape has not."""
+        spec = self.block.vars[name].spec
+        return spec.dims is not None and spec.elements != 0
+
+    def _repeats(self, at: int, op: Op) -> bool:
+        """Whether a second run of a forward op, at any later place in the backward pass, gives what the first gave."""
+        operator = op.operator
+        if op.role & _FORWARD or operator is None or operator.sub_blocks or operator.side_effects or operator.accumulates or operator.described_results:
+            return False
+        moving = {n for slot in operator.moving for n in op.outputs.get(slot, ())}
+        for name in op.output_names():
+            variable = self.block.vars.get(name)
+            if variable is None or variable.kind is not LOD_TENSOR or not (name in moving or self._is_plain(name)):
+                return False
+        for result in operator.schema.results:
+            if result.updates is not None and op.outputs.get(result.name) and result.name not in operator.moving:
+                return False
+        for name in op.input_names():
+            if self.block.find(name) is None or any(at < w <= self._end or (w == at and name not in moving) for w in self._writers.get(name, ())):
+                return False
+        return not self._gives_new_sizes(op, operator)
+
+    def _gives_new_sizes(self, op: Op, operator: Operator) -> bool:
+        """Whether only the run tells a size or a grouping of its results: another op's would not be known to be the same."""
+        key = self.block._key(op, operator)  # pyright: ignore[reportPrivateUsage]
+        known = self.block.program.guards.known
+        return bool(answer(operator, replace_symbols(key, known) if known else key).unknown)
+
+    def beginning(self) -> set[str]:
+        """The loss and what it is a number of: the backward pass begins with it, so that there is nothing to gain by dropping it."""
+        ops = self.block.ops
+        waiting = [at for at, op in enumerate(ops) if op.role & Role.LOSS and not self.late[at]]
+        seen = set(waiting)
+        while waiting:
+            at = waiting.pop()
+            if all(v is None or v.spec.dims is None or v.spec.elements == 1 for v in map(self.block.find, ops[at].output_names())):
+                more = {self.maker[n] for n in self._inputs[at] if n in self.maker} - seen
+                seen |= more
+                waiting += more
+        return {n for at in seen for n in self.writes[at]}
+
+    def order(self, drop: Collection[str]) -> list[Step]:
+        """All ops, with the copies that the late readers of dropped values need, each made once, before the first that needs it."""
+        out: list[Step] = []
+        made: set[str] = set()
+        for at, late in enumerate(self.late):
+            if late:
+                for name in self.reads[at]:
+                    if name in drop and name not in made and self.maker.get(name, at) < at:
+                        self._make(name, drop, made, out)
+            out.append(Step(at))
+        return out
+
+    def _make(self, name: str, drop: Collection[str], made: set[str], out: list[Step]) -> None:
+        waiting = [name]
+        while waiting:
+            wanted = waiting[-1]
+            if wanted in made:
+                waiting.pop()
+                continue
+            at = self.maker[wanted]
+            takes = self.again_takes(wanted, drop, made)
+            missing = [n for n in (self._inputs[at] if takes is None else takes) if n in drop and n not in made and n in self.maker]
+            if missing:
+                waiting += missing
+                continue
+            if takes is not None:
+                out.append(Step(at, True, wanted))
+                made.add(wanted)
+            else:
+                out.append(Step(at, True))
+                made.update(n for n in self.writes[at] if n in drop and n in self.maker)
+            waiting.pop()
+
+    def is_dropped(self, name: str, drop: Collection[str]) -> bool:
+        return name in drop and name in self.maker
+
+    def again_takes(self, name: str, drop: Collection[str], made: Collection[str]) -> list[str] | None:
+        """What another operator makes a value of (see `Operator.again`), where the op's own results among them are there."""
+        op = self.block.ops[self.maker[name]]
+        again = op.operator.again if op.operator is not None else None
+        if again is None or op.output(again.result) != name:
+            return None
+        takes = [n for slot in again.takes.values() for n in (*op.inputs.get(slot, ()), *op.outputs.get(slot, ()))]
+        own = self.writes[self.maker[name]]
+        return takes if all(n not in own or n in made or not self.is_dropped(n, drop) for n in takes) else None
+
+    def apply(self, drop: Collection[str]) -> list[str]:
+        """Change the block so that the backward pass computes these values again. Returns those for which it does.
+
+        What is not the block's own, or cannot be computed again, is kept.
+        """
+        steps = self.order(drop)
+        copied = {s.at for s in steps if s.copy and not s.again}
+        rewriting = _Rewriting(self, drop)
+        for step in steps:
+            op = self.block.ops[step.at]
+            if step.copy:
+                rewriting.copy(op, step)
+            else:
+                rewriting.original(op, step.at, step.at in copied)
+        if not rewriting.names and not rewriting.released.intersection(drop):
+            return []
+        self.block.ops = rewriting.ops
+        self.block.program.touch()
+        return list(rewriting.names)
+
+
+class _Rewriting:
+    def __init__(self, of: Recomputing, drop: Collection[str]) -> None:
+        self.of, self.drop, self.block = of, drop, of.block
+        self.ops: list[Op] = []
+        self.names: dict[str, str] = {}
+        """Dropped value -> the variable that the copy gives."""
+        self.released: set[str] = set()
+        """Values of which the backward pass read the dims alone, and now those of others."""
+        self._states: dict[int, str] = {}
+
+    def original(self, op: Op, at: int, copied: bool) -> None:
+        if self.of.late[at]:
+            for slot, other in self.of.dims_only[at].items():
+                if op.inputs[slot][0] in self.of.maker:
+                    self.released.add(op.inputs[slot][0])
+                    op.set_input(slot, other)
+            for name in {n for n in op.input_names() if n in self.names}:
+                op.rename_input(name, self.names[name])
+        elif copied and _draws(op):
+            state = self.block.program.unique_name(f"{op.type}.random_state")
+            self._add("random_state", {}, {"State": (state,)}, op, op.role & ~Role.LOSS)
+            self._states[id(op)] = state
+        self.ops.append(op)
+
+    def copy(self, op: Op, step: Step) -> None:
+        operator = op.operator
+        assert operator is not None
+        if step.again:
+            again = operator.again
+            assert again is not None
+            inputs = {slot: self._read((*op.inputs.get(own, ()), *op.outputs.get(own, ()))) for slot, own in again.takes.items()}
+            self.names[step.again] = self._new(step.again)
+            self._append(Attributes.of(again.type, op.attributes.entries), inputs, {again.gives: (self.names[step.again],)}, op)
+            return
+        inputs = {slot: self._read(names) for slot, names in op.inputs.items()}
+        outputs: Slots = {}
+        for slot, names in op.outputs.items():
+            outputs[slot] = tuple([n if n in ("", EMPTY) else self._moved(op, n, inputs) if slot in operator.moving else self._made(n) for n in names])
+        state = self._states.get(id(op))
+        before = self._swap(state, op) if state is not None else None
+        self._append(op.attributes, inputs, outputs, op)
+        if before is not None:
+            self._swap(before, op)
+
+    def _made(self, name: str) -> str:
+        new = self._new(name)
+        if self.of.is_dropped(name, self.drop) and name not in self.names:
+            self.names[name] = new
+        return new
+
+    def _moved(self, op: Op, name: str, inputs: Slots) -> str:
+        """A copy of what an op moves on, for its second run to move; it replaces the original among the inputs."""
+        new = self._new(name)
+        if name in op.input_names():
+            self._add("assign", {"X": (name,)}, {"Out": (new,)}, op)
+            for slot, names in inputs.items():
+                inputs[slot] = tuple([new if n == name else n for n in names])
+        return new
+
+    def _read(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple([self.names.get(n, n) for n in names])
+
+    def _new(self, name: str) -> str:
+        new = name + SUFFIX
+        return self.block.program.unique_name(new) if self.block.find(new) is not None else new
+
+    def _swap(self, state: str, op: Op) -> str:
+        before = self.block.program.unique_name(f"{op.type}.random_state")
+        self._add("swap_random_state", {"State": (state,)}, {"Before": (before,)}, op)
+        return before
+
+    def _add(self, type: str, inputs: Slots, outputs: Slots, like: Op, role: int = Role.BACKWARD) -> None:
+        self._append(get(type).describe(None), inputs, outputs, like, role)
+
+    def _append(self, attributes: Attributes, inputs: Slots, outputs: Slots, like: Op, role: int = Role.BACKWARD) -> None:
+        made = Op(self.block, attributes, inputs, outputs, role, (), like.site)
+        self.block.infer_op(made)
+        self.ops.append(made)
+
+
+def _dims_only(op: Op) -> dict[str, str]:
+    operator = op.operator
+    of = type(operator).forward_class if operator is not None else None
+    if of is None or not of.gradient_reads_dims:
+        return {}
+    given = op.input("Out@GRAD")
+    like = op.block.vars.get(given) if given is not None else None
+    out: dict[str, str] = {}
+    for slot in of.gradient_reads_dims if like is not None and given is not None else ():
+        variable = op.block.vars.get(op.input(slot) or "")
+        if variable is not None and like is not None and given is not None and (variable.spec.dims, variable.spec.dtype) == (like.spec.dims, like.spec.dtype):
+            out[slot] = given
+    return out
+
+
+def _reads(op: Op, dims_only: Mapping[str, str]) -> set[str]:
+    if not dims_only:
+        return op.all_reads()
+    return {n for slot, names in op.inputs.items() if slot not in dims_only for n in names if n and n != EMPTY}
+
+
+def _draws(op: Op) -> bool:
+    """Whether an op draws from the executor's generator; a tensor with its seed may tell it to."""
+    operator = op.operator
+    return operator is not None and operator.random and (operator.draws() or op.input("Seed") is not None)
+
+
+# --- what a user marks
+
+
+def recompute_marked(block: Block) -> None:
+    """Let the backward pass compute again what is made within recompute scopes, except what leaves them."""
+    scopes: dict[str, list[Op]] = defaultdict(list)
+    for op in block.ops:
+        place = op.attributes.values.get("op_namescope")
+        found = MARK.search(place) if isinstance(place, str) and not op.role & LATE else None
+        if found is not None:
+            scopes[found[1]].append(op)
+    if not scopes:
+        return
+    drop: set[str] = set()
+    for ops in scopes.values():
+        inside = {id(op) for op in ops}
+        left = set[str]().union(*(op.all_reads() for op in block.ops if id(op) not in inside and not op.role & LATE))
+        drop.update(n for op in ops for n in op.output_names() if n not in left)
+    Recomputing(block).apply(drop)

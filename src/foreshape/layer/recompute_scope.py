@@ -1,0 +1,53 @@
+"""`recompute_scope`: what is made within it is not kept for the backward pass."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Generator, Iterable
+from typing import Final
+
+from foreshape.errors import SchemaError
+from foreshape.ops.attributes import AttrType
+from foreshape.ops.operator import Attributes
+from foreshape.program import Block, Op
+from foreshape.program.call_site import tells_line
+from foreshape.program.program import current_block
+
+SCOPE: Final = "recompute_scope"
+MARK: Final = re.compile(rf"/({SCOPE}_\d+)/")
+"""Where an op's ``op_namescope`` says that it is within a scope."""
+
+
+@tells_line
+def recompute_scope() -> contextlib.AbstractContextManager[None]:
+    """Let the backward pass compute again what the layers inside of the ``with`` make, except what others read of it.
+
+    Of each part of a network that is described within a scope, what comes in and what goes out is kept. The gradients are the same;
+    random numbers are drawn again identically. A scope within another one is part of it. The marks are kept in the program, so that
+    `foreshape.append_backward` and ``minimize`` heed them, also after the program was saved and loaded.
+
+    Raises:
+        SchemaError: within the block of a loop or a branch.
+    """
+    block = current_block()
+    if block.idx:
+        raise SchemaError("a recompute_scope stands in the global block: around a loop or a branch, not within it")
+    return _marking(block)
+
+
+@contextlib.contextmanager
+def _marking(block: Block) -> Generator[None]:
+    before = {id(op) for op in block.ops}
+    yield
+    _mark([op for op in block.ops if id(op) not in before], block.program.unique_name(SCOPE))
+
+
+def _mark(ops: Iterable[Op], scope: str) -> None:
+    """Say of ops that they are described within a recompute scope; the mark is kept in files."""
+    for op in ops:
+        before = op.attributes.values.get("op_namescope")
+        inner = MARK.sub("/", before) if isinstance(before, str) and before else "/"
+        entries = [e for e in op.attributes.entries if e[0] != "op_namescope"]
+        entries.append(("op_namescope", AttrType.STRING, f"/{scope}{inner}"))
+        op.attributes = Attributes.of(op.type, tuple(sorted(entries, key=lambda e: e[0])))

@@ -1,0 +1,135 @@
+"""`recompute`: a training program that fits a budget, since its backward pass computes some values again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.memory.formula import byte_text
+from foreshape.memory.plan import Plan, bytes_of
+from foreshape.memory.recompute_search import Choice, Search
+from foreshape.memory.step_model import StepModel
+from foreshape.passes.recompute import recompute_values
+from foreshape.program import Program, Role, Variable
+from foreshape.program.call_site import tells_line
+
+_TRIES = 8
+_CLOSE = 0.02
+"""A peak this close to the budget leaves nothing to gain."""
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """What `recompute` has found. ``print`` it for a summary."""
+
+    program: Program
+    """The program to run: another one, or the given one where it fits as it is."""
+    dropped: tuple[str, ...]
+    """The values of the forward pass that the backward pass computes again."""
+    within: int
+    peak_before: int
+    peak: int
+    """The plan's, in bytes, for the sizes that were given."""
+    extra_work: float
+    """The share by which a step's work grows, by estimate: 0.1 is a tenth more."""
+
+    def __str__(self) -> str:
+        if not self.dropped:
+            return f"the peak is {byte_text(self.peak)}, within {byte_text(self.within)}: nothing needs to be computed again"
+        shown = ", ".join(self.dropped[:_SHOWN]) + (f" and {len(self.dropped) - _SHOWN} more" if len(self.dropped) > _SHOWN else "")
+        return (f"peak {byte_text(self.peak)} instead of {byte_text(self.peak_before)}, within {byte_text(self.within)}\n"
+                f"about {self.extra_work:.1%} more work in a step: {len(self.dropped)} values are computed again\n    {shown}")  # fmt: skip
+
+    __repr__ = __str__
+
+
+@tells_line
+def recompute(program: Program, within: int | str, fetch: Iterable[Variable | str] | Variable | str = (), **symbols: int) -> Recomputation:
+    """Choose values of the forward pass that are not kept for the backward pass but computed again, so that the plan meets a budget.
+
+    Args:
+        program: with its backward and update ops; it is left as it is, and the result has another one, with the same parameters.
+            Random numbers are drawn again identically, so that a step computes what it did.
+        within: bytes, or words such as "2 GiB", for all that the plan counts: parameters and optimizer state too.
+        fetch: what is fetched with the step.
+        symbols: the sizes for which it must fit, as ``batch=64``.
+
+    Raises:
+        MemoryPlanError: no choice that was found meets the budget (it says which least peak can be reached), or a size is missing.
+        SchemaError: the program has no backward ops.
+    """
+    limit = bytes_of(within)
+    fetched = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
+    plan = Plan(program, fetched)
+    before = plan.peak(**symbols)
+    if not any(op.role & Role.BACKWARD for op in program.global_block.ops):
+        raise SchemaError("there is nothing to compute again: the program has no backward ops; call minimize or append_backward first")
+    if before <= limit:
+        return Recomputation(program, (), limit, before, before, 0.0)
+    values = {**dict.fromkeys(plan.leading, symbols["batch"]), **symbols} if "batch" in symbols else dict(symbols)
+    return _Trying(plan, values, symbols, limit, before).run()
+
+
+class _Trying:
+    """Choices by the model, judged by the plan of the program that they make."""
+
+    def __init__(self, plan: Plan, values: dict[str, int], symbols: dict[str, int], limit: int, before: int) -> None:
+        self.program, self.fetch, self.symbols, self.limit, self.before = plan.program, plan.fetch, symbols, limit, before
+        self.search = Search(StepModel(plan.program.global_block, plan.fetch, values, plan.live))
+        self.base = self.search.evaluate(self.search.base).outcome.peak
+        self.best: tuple[float, Recomputation] | None = None
+        self.lowest = before
+        self._seen: dict[frozenset[str], int] = {}
+
+    def run(self) -> Recomputation:
+        for choice in self._choices():
+            self.judge(choice)
+        if self.best is None:
+            for choice in self.search.least():
+                self.judge(choice)
+        if self.best is None:
+            error = MemoryPlanError(f"a peak of {byte_text(self.limit)} cannot be reached by computing values again: the least that was found is "
+                                  f"{byte_text(self.lowest)}, and without it is {byte_text(self.before)}")  # fmt: skip
+            error.least = self.lowest
+            raise error
+        return self.best[1]
+
+    def _choices(self) -> Iterator[Choice]:
+        """Choices for a limit of the model's that is moved until the plan of what it gives is just within the budget."""
+        floor = min(c.outcome.peak for c in self.search.family) if self.search.family else self.base
+        target = max(self.limit - (self.before - self.base), floor)
+        fits, fails = -1, max(self.base, target) + 1
+        for _ in range(_TRIES):
+            choice = self.search.within(target)
+            if choice is None:
+                return
+            yield choice
+            off = self._seen[choice.kept] - self.limit
+            if off <= 0:
+                fits = max(fits, target)
+                if -off <= _CLOSE * self.limit or not choice.outcome.extra:
+                    return
+            elif target <= floor:
+                return
+            else:
+                fails = min(fails, target)
+            if fails - fits <= _CLOSE * self.limit:
+                return
+            target = max(target - off, floor)
+            if not fits < target < fails:
+                target = max((fits + fails) // 2, floor) if fits >= 0 else floor
+
+    def judge(self, choice: Choice) -> None:
+        """Make the program of a choice and ask its plan."""
+        if choice.kept in self._seen:
+            return
+        drop = self.search.model.dropped(choice.kept)
+        made, names = recompute_values(self.program, drop)
+        peak = Plan(made, self.fetch).peak(**self.symbols)
+        self._seen[choice.kept] = peak
+        self.lowest = min(self.lowest, peak)
+        extra = choice.outcome.extra / self.search.model.total if self.search.model.total else 0.0
+        if peak <= self.limit and (self.best is None or extra < self.best[0]):
+            self.best = extra, Recomputation(made, tuple(names), self.limit, self.before, peak, extra)

@@ -1,0 +1,183 @@
+"""Which values to keep for the backward pass, so that the peak is within a budget at little extra work.
+
+Three ways to choose, each refined: to keep what crosses the borders of segments of the forward pass (Chen et al. 2016, "Training deep
+nets with sublinear memory cost"), to keep besides what is dear to compute again for its size, and to drop from the peak, time
+and again, what is cheap for its size.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from foreshape.memory.step_model import Outcome, StepModel
+
+_SEGMENTS = 14
+"""How many sizes of segments are tried."""
+_SHARES = (0.0, 0.5, 0.75, 0.9)
+"""Of what is within the segments, the share (by bytes) that is dropped, the cheapest first; besides all of it."""
+_BEST = 2
+
+
+class Choice(NamedTuple):
+    """Groups that are kept, and what the model says of it."""
+
+    kept: frozenset[str]
+    outcome: Outcome
+
+
+class Search:
+    """Finds choices for one model; what was evaluated once serves every budget."""
+
+    def __init__(self, model: StepModel, seconds: float = 3.0) -> None:
+        self.model = model
+        self._end = time.perf_counter() + seconds
+        self._until = 0.0
+        self._known: dict[frozenset[str], Outcome] = {}
+        self.base, self.small = model.base, model.small
+        self.family = self._family()
+
+    def evaluate(self, kept: Iterable[str]) -> Choice:
+        key = frozenset(kept)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self.model.evaluate(key)
+        return Choice(key, found)
+
+    def _begin(self) -> None:
+        """Give what follows a part of the time that is left, and some in any case."""
+        now = time.perf_counter()
+        self._until = now + max((self._end - now) / 2, 0.2)
+
+    def within(self, limit: int) -> Choice | None:
+        """The choice of the least extra work whose peak, by the model, is at most ``limit``."""
+        self._begin()
+        fits = sorted((c for c in self.family if c.outcome.peak <= limit), key=lambda c: (c.outcome.extra, c.outcome.peak))[:_BEST]
+        low = sorted((c for c in self.family if c.outcome.peak > limit), key=lambda c: c.outcome.peak)[:_BEST] if len(fits) < _BEST else []
+        for start in [self.evaluate(self.base), *low]:
+            lowered = self._lower(start, limit)
+            if lowered.outcome.peak <= limit:
+                fits.append(lowered)
+        refined = [self._bring_back(c, limit) for c in sorted(fits, key=lambda c: c.outcome.extra)[: _BEST + 1]]
+        return min(refined, key=lambda c: (c.outcome.extra, c.outcome.peak), default=None)
+
+    def least(self) -> list[Choice]:
+        """The choices of the lowest peaks."""
+        self._begin()
+        low = sorted(self.family, key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
+        found = [*low, *(self._lower(c, 0) for c in low)]
+        return sorted({c.kept: c for c in found}.values(), key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
+
+    # --- segments
+
+    def _family(self) -> list[Choice]:
+        model = self.model
+        sizes = sorted((model.size(n) for n in self.base), reverse=True)
+        if not sizes:
+            return []
+        total, largest = sum(sizes), sizes[0]
+        steps = max(_SEGMENTS - 1, 1)
+        limits = sorted({int(largest * (total / largest) ** (k / steps)) for k in range(_SEGMENTS)}) if total > largest else [total]
+        borders = dict.fromkeys(frozenset(self._borders(limit)) for limit in limits)
+        dear = sorted(self.base, key=lambda n: model.cost_of(n, self.base) / model.size(n))
+        out: dict[frozenset[str], Choice] = {}
+        for border in borders:
+            for share in (*_SHARES, 1.0):
+                choice = self.evaluate(border | self.small | self._dearest(dear, share, total))
+                out[choice.kept] = choice
+        return list(out.values())
+
+    def _dearest(self, dear: Sequence[str], share: float, total: int) -> set[str]:
+        """All but the cheapest that make up this share of the bytes."""
+        if share == 1.0:
+            return set()
+        kept, passed = set[str](), 0
+        for name in dear:
+            passed += self.model.size(name)
+            if passed > share * total:
+                kept.add(name)
+        return kept
+
+    def _borders(self, limit: int) -> set[str]:
+        """What crosses the borders of segments in which about ``limit`` bytes would be kept, each border where the least crosses."""
+        model = self.model
+        recomputing = model.recomputing
+        last: dict[str, int] = {}
+        for at, names in enumerate(recomputing.reads):
+            if not recomputing.late[at] and model.needed[at]:
+                for name in names:
+                    last[model.root.get(name, name)] = at
+        kept: set[str] = set()
+        alive: dict[str, int] = {}
+        held = 0
+        best: tuple[int, int, set[str]] | None = None
+        for at, late in enumerate(recomputing.late):
+            if late or not model.needed[at]:
+                continue
+            for name in recomputing.writes[at]:
+                root = model.root.get(name, name)
+                if root == name and name in model.groups:
+                    alive[name] = last.get(name, at)
+                    if name in self.base:
+                        held += model.size(name)
+            alive = {n: end for n, end in alive.items() if end > at}
+            crossing = sum(model.size(n) for n in alive)
+            if alive and held > limit / 2 and (best is None or crossing <= best[0]):
+                best = (crossing, at, set(alive))
+            if held > limit and best is not None:
+                kept |= best[2]
+                held, best = 0, None
+        return kept
+
+    # --- from a choice to a better one
+
+    def _lower(self, start: Choice, limit: int) -> Choice:
+        """Drop what is alive at the peak, the cheapest for its bytes first, until the peak is within the limit or nothing helps."""
+        best = now = start
+        tabu: set[str] = set()
+        while now.outcome.peak > limit and time.perf_counter() < self._until:
+            excess = now.outcome.peak - limit
+            model = self.model
+            found = sorted((n for n in now.outcome.alive if n not in tabu and n not in self.small), key=lambda n: model.cost_of(n, now.kept) / model.size(n))
+            if not found:
+                break
+            chosen, freed = list[str](), 0
+            for name in found:
+                chosen.append(name)
+                freed += model.size(name)
+                if freed >= excess / 3 or len(chosen) >= max(1, len(found) // 4):
+                    break
+            lower = self.evaluate(now.kept.difference(chosen))
+            if lower.outcome.peak < now.outcome.peak:
+                now = lower
+            elif len(chosen) == 1:
+                tabu.update(chosen)
+            else:
+                lower = self.evaluate(now.kept.difference(chosen[:1]))
+                if lower.outcome.peak < now.outcome.peak:
+                    now = lower
+                else:
+                    tabu.update(chosen[:1])
+            if now.outcome.peak < best.outcome.peak:
+                best = now
+        return best
+
+    def _bring_back(self, start: Choice, limit: int) -> Choice:
+        """Keep again what saves work, the dearest for its bytes first, as long as the peak is within the limit."""
+        model = self.model
+        missing = [n for n in self.base if n not in start.kept]
+        missing.sort(key=lambda n: -model.cost_of(n, start.kept) / model.size(n))
+        now = start
+        waiting = [missing]
+        while waiting and time.perf_counter() < self._until:
+            names = waiting.pop()
+            if not names:
+                continue
+            more = self.evaluate(now.kept.union(names))
+            if more.outcome.peak <= limit and more.outcome.extra <= now.outcome.extra:
+                now = more
+            elif len(names) > 1:
+                half = len(names) // 2
+                waiting += [names[half:], names[:half]]
+        return now

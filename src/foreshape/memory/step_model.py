@@ -1,0 +1,294 @@
+"""A quick model of a training step: for a set of dropped values the peak and the extra work, without making the program.
+
+It knows lifetimes, views and results in the memory of their operands, and nothing of kernels: `foreshape.plan` has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy
+
+from foreshape.backward.recompute import Recomputing, Step
+from foreshape.dims import Size, evaluate, substitute, symbols_of
+from foreshape.memory.liveness import WORKSPACE, Liveness
+from foreshape.ops.operator import Operator
+from foreshape.program import Block, Op, Role
+from foreshape.program.needed import needed_ops
+from foreshape.spec import LOD_TENSOR, Spec
+
+MULTIPLIES, BYTES, DRAWS = 50e9, 10e9, 1e8
+"""What a machine does in a second, for comparing one op with another: multiply-adds, bytes to and from memory, random numbers."""
+_SMALL = 1 / 4096
+"""What is smaller than this share of all that is kept is not worth dropping for its own sake."""
+
+
+class Outcome(NamedTuple):
+    """What a set of dropped values comes to."""
+
+    peak: int
+    extra: float
+    """Seconds, by estimate."""
+    position: int
+    """The step of the new order with the peak."""
+    alive: tuple[str, ...]
+    """What is kept for the backward pass, alive at the peak and not read there."""
+
+
+class StepModel:
+    """Sizes, views and work of a block's ops for given values of its symbols."""
+
+    def __init__(self, block: Block, fetch: Sequence[str], values: Mapping[str, int], live: Liveness | None = None) -> None:
+        self.block, self.values = block, values
+        self.recomputing = Recomputing(block)
+        needed = {id(op) for op in needed_ops(block, fetch)}
+        self.needed = [id(op) in needed for op in block.ops]
+        self.fetch = set(fetch)
+        self.sizes: dict[str, int] = {}
+        self.work = [work_of(op, values) if self.needed[at] else 0.0 for at, op in enumerate(block.ops)]
+        self.total = sum(self.work)
+        self._workspace = self._workspaces(live)
+        self._ops = [self._op(op) for op in block.ops]
+        self._reads = [() if self._joins_gradient(op) else tuple([n for n in names if self.size(n)])
+                       for op, names in zip(block.ops, self.recomputing.reads, strict=True)]  # fmt: skip
+        self.root: dict[str, str] = {}
+        """Name -> the name of what it is a view of, itself where it is none."""
+        for results in self._ops:
+            for name, source, view in results:
+                self.root[name] = self.root.get(source, source) if view and source is not None else name
+        self.groups: dict[str, list[str]] = {}
+        """What can be dropped as one: the values that live in one piece of memory."""
+        members: dict[str, list[str]] = {}
+        for name, root in self.root.items():
+            members.setdefault(root, []).append(name)
+        maker, fixed = self.recomputing.maker, self.fetch | self.recomputing.beginning()
+        for root, names in members.items():
+            droppable = all(n in maker or not self.size(n) for n in names) and fixed.isdisjoint(names)
+            if root in maker and self.size(root) and droppable:
+                self.groups[root] = [n for n in names if n in maker]
+        late = [at for at, late in enumerate(self.recomputing.late) if late and self.needed[at]]
+        read_late = {self.root.get(n, n) for at in late for n in self.recomputing.reads[at]}
+        self.base = frozenset(n for n in self.groups if n in read_late)
+        """What is kept without recomputation."""
+        least = sum(self.size(n) for n in self.base) * _SMALL
+        self.small = frozenset(n for n in self.base if self.size(n) < least)
+        self._with = {n: [o for o in self.base - self.small if maker[o] == maker[n]] for n in self.small}
+
+    def size(self, name: str) -> int:
+        """The bytes of a value of the step; 0 of what is kept from run to run, and of what is no dense tensor."""
+        found = self.sizes.get(name)
+        if found is None:
+            variable = self.block.vars.get(name)
+            found = 0
+            if variable is not None and not variable.persistable and variable.kind is LOD_TENSOR and variable.spec.dims is not None:
+                found = number(variable.spec.nbytes, self.values) if variable.spec.dtype is not None else 0
+            self.sizes[name] = found
+        return found
+
+    def _workspaces(self, live: Liveness | None) -> list[int]:
+        """What the kernel of each op needs besides, as the plan of the program says it."""
+        found: dict[int, int] = {}
+        for record in live.records if live is not None else ():
+            if record.what == WORKSPACE and record.op is not None:
+                found[id(record.op)] = found.get(id(record.op), 0) + number(record.size, self.values)
+        return [found.get(id(op), 0) for op in self.block.ops]
+
+    def _joins_gradient(self, op: Op) -> bool:
+        """Whether an update runs as soon as its gradient is there, since it is not one of many that are made at once."""
+        return bool(op.role & Role.OPTIMIZE) and len(op.role_variables) == 2 and not hasattr(op.operator, "group_kernel")
+
+    def _op(self, op: Op) -> list[tuple[str, str | None, bool]]:
+        """The results of an op with the operand whose memory each may be in, and whether it is a view of that."""
+        operator = op.operator
+        out: list[tuple[str, str | None, bool]] = []
+        if operator is None or operator.sub_blocks:
+            return [(n, None, False) for n in op.all_writes() if self.size(n)]
+        for result in operator.schema.results:
+            slot = result.updates or result.view_of or result.may_share
+            sources = op.inputs.get(slot, ()) if slot is not None else ()
+            for at, name in enumerate(op.outputs.get(result.name, ())):
+                source = sources[at] if at < len(sources) else sources[0] if sources else None
+                view = result.updates is not None or (result.view_of is not None and source is not None and self._is_view(operator, source, name))
+                if self.size(name):
+                    out.append((name, source, view))
+        return out
+
+    def _is_view(self, operator: Operator, source: str, name: str) -> bool:
+        """A gradient of another number of elements was summed or spread instead."""
+        return type(operator).forward_class is None or self.size(source) == self.size(name)
+
+    # --- what a choice comes to
+
+    def dropped(self, kept: Collection[str]) -> set[str]:
+        """The names of all groups but these, and of the small results of ops that are run again in any case."""
+        return {n for root, names in self.groups.items() if root not in kept or self._goes(root, kept) for n in names}
+
+    def _goes(self, root: str, kept: Collection[str]) -> bool:
+        others = self._with.get(root)
+        return bool(others) and not any(n in kept for n in others or ())
+
+    def evaluate(self, kept: Collection[str]) -> Outcome:
+        """What it comes to when these groups are kept, and the others computed again where they are needed."""
+        drop = self.dropped(kept)
+        steps = [s for s in self.recomputing.order(drop) if self.needed[s.at]]
+        extra = 0.0
+        first: list[int] = []
+        last: list[int] = []
+        size: list[int] = []
+        original: dict[str, int] = {}
+        again: dict[str, int] = {}
+        late_from: dict[int, int] = {}
+        shared: list[tuple[int, int, int]] = []
+        late, reads = self.recomputing.late, self._reads
+
+        sizes_of = self.sizes
+
+        def place(name: str, t: int) -> int:
+            first.append(t)
+            last.append(t)
+            size.append(sizes_of[name])
+            return len(first) - 1
+
+        for t, step in enumerate(steps):
+            at = step.at
+            copy_or_late = step.copy or late[at]
+            if step.copy:
+                extra += self._again_work(step) if step.again else self.work[at]
+            given: dict[str, int] = {}
+            for name in self._again_reads(step) if step.again else reads[at]:
+                held = again.get(name) if copy_or_late else None
+                if held is None:
+                    held = original.get(name)
+                    if held is None:
+                        held = original[name] = place(name, 0)  # fed, or written later by a block
+                    elif copy_or_late and held not in late_from:
+                        late_from[held] = t
+                last[held] = t
+                given[name] = held
+            target = again if step.copy else original
+            for name, source, view in ((step.again, None, False),) if step.again else self._ops[at]:
+                if not step.copy and name in original:
+                    last[original[name]] = t
+                    continue
+                held = given.get(source) if source is not None else None
+                if view:
+                    if held is not None:
+                        target.setdefault(name, held)
+                    continue
+                made = place(name, t)
+                if step.copy:
+                    if name in drop:
+                        again.setdefault(name, made)
+                else:
+                    original[name] = made
+                if held is not None and size[held] == size[made]:
+                    shared.append((t, held, made))
+        end = len(steps) - 1
+        for name in self.fetch:
+            if name in original:
+                last[original[name]] = end
+        taken: set[int] = set()
+        for t, held, made in shared:
+            if last[held] == t and first[held] < t and held not in taken and first[made] == t:
+                last[held] = t - 1
+                taken.add(held)
+        change = numpy.zeros(len(steps) + 1, dtype=numpy.int64)
+        sizes = numpy.array(size, dtype=numpy.int64)
+        numpy.add.at(change, first, sizes)
+        numpy.subtract.at(change, numpy.array(last, dtype=numpy.int64) + 1, sizes)
+        line = numpy.cumsum(change[:-1]) + numpy.array([0 if s.again else self._workspace[s.at] for s in steps], dtype=numpy.int64)
+        position = int(line.argmax()) if len(line) else 0
+        peak = int(line[position]) if len(line) else 0
+        alive = tuple(
+            n for n, held in original.items()
+            if n in self.groups and n in kept and first[held] <= position < last[held] and late_from.get(held, -1) != position
+        )  # fmt: skip
+        return Outcome(peak, extra, position, alive)
+
+    def _again_reads(self, step: Step) -> Iterable[str]:
+        takes = self.recomputing.again_takes(step.again, (), ())
+        return [n for n in takes or () if self.size(n)]
+
+    def _again_work(self, step: Step) -> float:
+        return 3 * self.size(step.again) / BYTES
+
+    def cost_of(self, root: str, kept: Collection[str]) -> float:
+        """The work of computing one group again, from what is kept."""
+        seen: set[int] = set()
+        total = 0.0
+        maker, ops = self.recomputing.maker, self.block.ops
+        waiting = list(self.groups[root])
+        while waiting:
+            name = waiting.pop()
+            at = maker[name]
+            if at in seen:
+                continue
+            takes = self.recomputing.again_takes(name, (), ())
+            if takes is not None and not any(maker.get(n) == at and self._lost(n, root, kept) for n in takes):
+                total += 3 * self.size(name) / BYTES
+                waiting += [n for n in takes if self._lost(n, root, kept)]
+                continue
+            seen.add(at)
+            total += self.work[at]
+            waiting += [n for n in ops[at].input_names() if self._lost(n, root, kept)]
+        return total
+
+    def _lost(self, name: str, root: str, kept: Collection[str]) -> bool:
+        of = self.root.get(name, name)
+        return of in self.groups and name in self.recomputing.maker and (of not in kept or of == root)
+
+
+def number(size: Size, values: Mapping[str, int]) -> int:
+    """A size as a number; a symbol without a value, which only the run tells, counts as 1."""
+    if isinstance(size, int):
+        return size
+    return max(evaluate(size, {**dict.fromkeys(symbols_of(size), 1), **values}), 0)
+
+
+def work_of(op: Op, values: Mapping[str, int]) -> float:
+    """Seconds of one op, by estimate."""
+    operator = op.operator
+    if operator is None:
+        return 0.0
+    if operator.sub_blocks:
+        return sum(work_of(inner, values) for index in op.sub_block_indices() for inner in op.block.program.blocks[index].ops)
+    if all(r.view_of for r in operator.schema.results if not _empty(op, r.name)) and type(operator).forward_class is None:
+        return 0.0
+    moved = held = written = 0
+    for name, out in [*((n, False) for n in op.input_names()), *((n, True) for n in op.output_names())]:
+        variable = op.block.find(name)
+        if variable is None or variable.kind is not LOD_TENSOR or variable.spec.dims is None or variable.spec.dtype is None:
+            continue
+        size = number(variable.spec.nbytes, values)
+        if variable.persistable and not out:
+            held += size
+        else:
+            moved += size
+            written += size if out else 0
+    moved += min(held, moved)  # of a table only the rows that are looked up are read
+    seconds = moved / BYTES + _multiplies(op, operator, values) / MULTIPLIES
+    return seconds + (written / 4 / DRAWS if operator.random and operator.draws() else 0.0)
+
+
+def _empty(op: Op, slot: str) -> bool:
+    variable = op.block.find(op.output(slot) or "")
+    return variable is None or variable.spec.dims is None or variable.spec.elements == 0
+
+
+def _multiplies(op: Op, operator: Operator, values: Mapping[str, int]) -> int:
+    forward = type(operator).forward_class
+    of: Any = operator if forward is None else forward.with_values({n: getattr(operator, n) for n in forward.schema.attributes})
+    if not hasattr(of, "work"):
+        return 0
+    specs = {o.name: _specs(op, o.name, o.many) for o in of.schema.operands}
+    if any(specs[o.name] is None and not o.optional for o in of.schema.operands):  # a gradient op may lack one
+        return 0
+    given = of.work(**specs)
+    known = substitute(given, values)
+    return number(known, values) * (1 if forward is None else 2)
+
+
+def _specs(op: Op, slot: str, many: bool) -> Spec | tuple[Spec, ...] | None:
+    found = [v.spec for n in op.inputs.get(slot, ()) if (v := op.block.find(n)) is not None]
+    return tuple(found) if many else found[0] if found else None

@@ -1,0 +1,80 @@
+"""The state of the generator that random operators draw from: taken as a tensor and put back, so that numbers can be drawn again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.ops import ZERO_GRADIENT, Operator, f32, operand, reject, require_equal, result, sample, torch
+from foreshape.ops.fields import Value
+from foreshape.ops.random import current
+from foreshape.spec import UINT8, Spec, tensor
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+STATE_BYTES = 5056
+"""As many as the generator of the CPU has; the shorter states of other devices are followed by zeros."""
+
+
+def _generator() -> Generator:
+    return current.generator if current.generator is not None else torch.default_generator
+
+
+def _state() -> Tensor:
+    state = _generator().get_state()
+    if state.numel() == STATE_BYTES:
+        return state
+    out = torch.zeros(STATE_BYTES, dtype=torch.uint8, device="cpu")
+    out[: state.numel()] = state
+    return out
+
+
+class RandomState(Operator):
+    """State = where the executor's generator is now."""
+
+    type = "random_state"
+    State = result(doc=f"uint8 [{STATE_BYTES}]")
+    random = True
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self) -> Spec:
+        return tensor(UINT8, STATE_BYTES)
+
+    def kernel(self) -> Tensor:
+        return _state()
+
+    samples = [sample(exact=False)]
+
+
+_SAMPLE = [*[0] * 8, 1, 0, 0, 0, 1, *[0] * 11, *[7, 1, 9, 3] * 1248, *[0] * 40]
+"""A state of the CPU's generator: a seed, "one number left", "seeded", the next one's place, 624 words, no number of a pair kept."""
+
+
+class SwapRandomState(Operator):
+    """Before = where the executor's generator is now; from here on it draws what it drew from State on."""
+
+    type = "swap_random_state"
+    State = operand((UINT8,), doc=f"[{STATE_BYTES}], of random_state in the same step")
+    Before = result(doc="as State")
+    random = True
+    side_effects = True
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, State: Spec) -> Spec:
+        require_equal(State.elements, STATE_BYTES, f"State must have {STATE_BYTES} bytes", State=None)
+        return tensor(UINT8, STATE_BYTES)
+
+    def kernel(self, State: Tensor) -> Tensor:
+        before, generator = _state(), _generator()
+        try:
+            generator.set_state(State.cpu()[: generator.get_state().numel()].clone())  # torch reads from where the storage begins
+        except RuntimeError as error:
+            raise ExecutionError(f"swap_random_state: State is no state of the generator: {error}") from None
+        return before
+
+    samples = [sample(State=Value(UINT8, (STATE_BYTES,), 0, 255, data=_SAMPLE), exact=False)]
+    rejects = [
+        reject(State=Value(UINT8, (16,), 0, 255), says=f"State must have {STATE_BYTES} bytes"),
+        reject(State=f32(STATE_BYTES), says="uint8", error=TypeMismatchError),
+    ]

@@ -1,0 +1,29 @@
+"""Dropping values of the forward pass, for the backward pass to compute them again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from foreshape.backward.recompute import Recomputing
+from foreshape.passes.framework import Pass
+from foreshape.program import Program
+
+
+def recompute_values(program: Program, names: Collection[str]) -> tuple[Program, list[str]]:
+    """A copy whose backward pass computes these values of the forward pass again instead of keeping them.
+
+    Args:
+        program: with its backward ops; left as it is.
+        names: values of the global block. Those that cannot be computed again (what a block gives, what is fed, what an op with
+            side effects makes) are kept; so is what the computing again starts from.
+
+    Returns:
+        The program, and the names of the values for which a copy is made.
+    """
+    made: list[str] = []
+
+    def change(copy: Program) -> bool:
+        made.extend(Recomputing(copy.global_block).apply(names))
+        return bool(made)
+
+    return Pass("recompute_values", change)(program)[0], made
