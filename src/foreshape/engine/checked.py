@@ -1,103 +1,146 @@
-"""Checked running: op by op, every value compared with its inferred spec, stopping at the first that is not finite."""
+"""Checked running: instruction by instruction, every value compared with its inferred spec, stopping at the first that is not finite.
+
+What nothing needs any more is filled with a pattern before it is dropped, so that whoever reads it all the same computes nonsense.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
 
 from foreshape.dims import evaluate, symbols_of
-from foreshape.engine.emit import Emitted
+from foreshape.engine.emit import STEP_FILE, Emitted, Writer, with_ops
+from foreshape.engine.freed import Freed
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
+from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.lowering.regions import running
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import dtype_of_torch
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(slots=True)
+class Frame:
+    """A block while it is run: its values, by the names that the step's text has for them, and the number of the instruction."""
+
+    lowered: Lowered
+    values: dict[str, Any]
+    at: int = 0
 
 
-def run_checked(emitted: Emitted, tensors: Sequence[Any], scope: Scope, values: Mapping[str, int]) -> list[Any]:
-    """What the compiled step would return, with every result looked at.
+Watch = Callable[[list[Frame]], None]
 
-    Raises:
-        ExecutionError: a value of another shape or element type than inferred, or the first op that makes a NaN or an infinity.
+
+class Checked:
+    """Runs a step instruction by instruction, by the text that is compiled otherwise.
+
+    Args:
+        symbols: the values of symbols, for the dims that values must have.
+        every: results that nobody reads are made and looked at, too.
+        look: compare values with their specs, and refuse those that are not finite.
+        fill: write a pattern over the memory of what is dropped.
+        watch: is called after every kernel, before anything is dropped, with the blocks that are being run, the outermost first.
     """
-    lowered = emitted.lowered
-    function = emitted.bind(scope)
-    held = dict(zip(map(id, lowered.persistables), function.__defaults__ or (), strict=True))
-    before = running.checked
-    running.checked = lambda block, given: _interpret(block, given, {}, scope, values)
-    try:
-        return _interpret(lowered, tensors, held, scope, values)
-    finally:
-        running.checked = before
 
+    def __init__(self, symbols: Mapping[str, int], *, every: bool = True, look: bool = True, fill: bool = True, watch: Watch | None = None) -> None:
+        self.symbols, self.every, self.look, self.fill, self.watch = symbols, every, look, fill, watch
+        self.frames: list[Frame] = []
+        self._texts: dict[int, _Text] = {}
 
-def _interpret(lowered: Lowered, given: Sequence[Any], held: dict[int, Any], scope: Scope, values: Mapping[str, int]) -> list[Any]:
-    held |= {id(v): t for v, t in zip(lowered.parameters(), given, strict=True)}
-    for value in lowered.feeds:
-        if isinstance(held[id(value)], (torch.Tensor, Rows)):
-            _look(value, held[id(value)], None, values, {})
-    for i in lowered.instructions:
-        for copy, source in i.copies:
-            held[id(copy)] = held[id(source)].clone()
-        arguments = [_given(a, held) for a in i.arguments]
-        made: Any = _called(i, arguments, held)
-        results: list[Any] = list(made) if isinstance(made, tuple) and len(i.results) != 1 else [made]  # pyright: ignore[reportUnknownArgumentType]
-        for target, result in zip(i.results, results, strict=False):
-            if target is None or result is None:
-                continue
-            pairs: Iterable[tuple[Value | None, Any]] = zip(target, result, strict=True) if isinstance(target, list) else [(target, result)]
-            for value, tensor in pairs:
-                if value is not None and tensor is not None:
-                    if isinstance(tensor, (torch.Tensor, Rows)):
-                        _look(value, tensor, i, values, held)
-                    held[id(value)] = tensor
-        for place, value in i.stores:
-            held[id(place)] = scope.store(place.name, held[id(value)], owned=False)
-    return [held.get(id(v)) for v in lowered.returns()]
+    def run(self, emitted: Emitted, tensors: Sequence[Any], scope: Scope) -> list[Any]:
+        """What the compiled step would return.
 
+        Raises:
+            ExecutionError: a value of another shape or element type than inferred, or the first op that makes a NaN or an infinity.
+        """
+        function: FunctionType = emitted.bind(scope)
+        before = running.checked
+        running.checked = self._block
+        try:
+            return self._block(emitted.lowered, [*tensors, *(function.__defaults__ or ())], function.__globals__)
+        finally:
+            running.checked = before
 
-def _called(i: Instruction, arguments: Sequence[Any], held: Mapping[int, Any]) -> Any:
-    named: dict[str, Any] = {}
-    if i.takes_wants:
-        named["wants"] = (True,) * len(i.results)
-    if i.offsets is not None:
-        named["offsets"] = [_given(a, held) for a in i.offsets]
-    if i.before is not None:
-        named["before"] = _given(i.before, held)
-    return i.kernel(*arguments, **named)
+    def _block(self, lowered: Lowered, given: Sequence[Any], bound: Mapping[str, Any] | None = None) -> list[Any]:
+        text = self._texts.get(id(lowered))
+        if text is None:
+            text = self._texts[id(lowered)] = _Text(lowered, self.every)
+        names = {**(bound or {}), **text.constants}
+        frame = Frame(lowered, dict(zip(text.parameters, given, strict=True)))
+        freed = Freed([*given, *text.constants.values()]) if self.fill else None
+        self.frames.append(frame)
+        try:
+            if self.look:
+                for value in lowered.feeds:
+                    self._look(value, frame.values, None)
+            exec(text.prologue, names, frame.values)
+            for at, i in enumerate(lowered.instructions):
+                frame.at = at
+                self._step(i, text, frame, names, freed)
+            return [frame.values.get(repr(v)) for v in lowered.returns()]
+        finally:
+            self.frames.pop()
 
+    def _step(self, i: Instruction, text: _Text, frame: Frame, names: dict[str, Any], freed: Freed | None) -> None:
+        values = frame.values
+        exec(text.codes[frame.at], names, values)
+        written = [v for v in dict.fromkeys([*(copy for copy, _ in i.copies), *i.writes()]) if values.get(repr(v)) is not None]
+        if self.look:
+            for value in written:
+                self._look(value, values, i)
+        if self.watch is not None:
+            self.watch(self.frames)
+        if freed is not None:
+            for value in written:
+                freed.hold(repr(value), values[repr(value)])
+            for place, _ in i.stores:
+                freed.keep(values[repr(place)])
+        dead = {repr(v): values.pop(repr(v)) for v in text.dead[frame.at] if repr(v) in values}
+        if freed is not None:
+            freed.drop(dead)
 
-def _given(argument: Argument, held: Mapping[int, Any]) -> Any:
-    if isinstance(argument, list):
-        return [None if v is None else held.get(id(v)) for v in argument]
-    return None if argument is None else held.get(id(argument))
-
-
-def _look(value: Value, tensor: Any, i: Instruction | None, values: Mapping[str, int], held: Mapping[int, Any]) -> None:
-    spec = value.variable.spec if value.variable is not None else None
-    plain = tensor.values if isinstance(tensor, Rows) else tensor
-    what = f"{value.name}" + (f" of {i.op}" if i is not None else " (fed)")
-    site = i.op.call_site if i is not None else None
-    where = f", at {site.short()}" if site is not None else ""
-    if spec is not None and spec.dims is not None and not isinstance(tensor, Rows):
-        want = [evaluate(d, values) if symbols_of(d) <= values.keys() else None for d in spec.dims]
-        seen = list(tensor.shape)
-        if len(want) != len(seen) or any(w is not None and w != s for w, s in zip(want, seen, strict=True)):
-            raise ExecutionError(f"{what} must be {spec.text()}, which is {want} now; the kernel made {seen}{where}")
-    if spec is not None and spec.dtype is not None and dtype_of_torch(plain.dtype) is not spec.dtype:
-        raise ExecutionError(f"{what} must be {spec.dtype.name}; the kernel made {dtype_of_torch(plain.dtype).name}{where}")
-    if plain.is_floating_point() and plain.numel() and not bool(torch.isfinite(plain).all()):
-        kind = "a NaN" if bool(torch.isnan(plain).any()) else "an infinity"
-        inputs = ""
-        if i is not None:
-            ranges = [f"{v.name} in [{held[id(v)].min().item():g}, {held[id(v)].max().item():g}]" for v in i.reads() if _has_range(held.get(id(v)))]
+    def _look(self, value: Value, values: Mapping[str, Any], i: Instruction | None) -> None:
+        tensor = values[repr(value)]
+        if not isinstance(tensor, (torch.Tensor, Rows)):
+            return
+        spec = value.variable.spec if value.variable is not None else None
+        plain = tensor.values if isinstance(tensor, Rows) else tensor
+        what = f"{value.name}" + (f" of {i.op}" if i is not None else " (fed)")
+        site = i.op.call_site if i is not None else None
+        where = f", at {site.short()}" if site is not None else ""
+        if spec is not None and spec.dims is not None and not isinstance(tensor, Rows):
+            want = [evaluate(d, self.symbols) if symbols_of(d) <= self.symbols.keys() else None for d in spec.dims]
+            seen = list(tensor.shape)
+            if len(want) != len(seen) or any(w is not None and w != s for w, s in zip(want, seen, strict=True)):
+                raise ExecutionError(f"{what} must be {spec.text()}, which is {want} now; the kernel made {seen}{where}")
+        if spec is not None and spec.dtype is not None and dtype_of_torch(plain.dtype) is not spec.dtype:
+            raise ExecutionError(f"{what} must be {spec.dtype.name}; the kernel made {dtype_of_torch(plain.dtype).name}{where}")
+        if plain.is_floating_point() and plain.numel() and not bool(torch.isfinite(plain).all()):
+            kind = "a NaN" if bool(torch.isnan(plain).any()) else "an infinity"
+            given: dict[str, Any] = {v.name: values.get(repr(v)) for v in i.reads()} if i is not None else {}
+            ranges = [f"{n} in [{t.min().item():g}, {t.max().item():g}]" for n, t in given.items() if _has_range(t)]
             inputs = f"; its inputs: {', '.join(ranges)}" if ranges else ""
-        raise ExecutionError(f"{what} has {kind}{inputs}{where}")
+            raise ExecutionError(f"{what} has {kind}{inputs}{where}")
+
+
+class _Text:
+    """The text of a block, ready to be run instruction by instruction."""
+
+    __slots__ = ("codes", "constants", "dead", "parameters", "prologue")
+
+    def __init__(self, lowered: Lowered, every: bool) -> None:
+        writer = Writer(lowered, every)
+        self.parameters = writer.parameters()
+        self.prologue = "\n".join(lowered.prologue)
+        self.codes: list[CodeType] = []
+        self.dead = [writer.dead(at) for at in range(len(lowered.instructions))]
+        for at, i in enumerate(lowered.instructions):
+            lines = writer.lines(at)
+            self.codes.append(with_ops(compile("\n".join(lines), STEP_FILE, "exec"), dict.fromkeys(range(1, len(lines) + 1), i.op)))
+        self.constants = writer.constants
 
 
 def _has_range(tensor: Any) -> bool:

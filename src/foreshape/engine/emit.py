@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakMethod
 
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import Late
 from foreshape.ops.torch_types import torch_dtype
@@ -19,6 +20,14 @@ STEP_FILE = "<foreshape step>"
 
 
 _lines: WeakKeyDictionary[CodeType, dict[int, Op]] = WeakKeyDictionary()
+_number = count()
+
+
+def with_ops(code: CodeType, lines: dict[int, Op]) -> CodeType:
+    """The same code, which knows the op of each of its lines."""
+    code = code.replace(co_name=f"step {next(_number)}")  # the same text of another program is equal, and would be the same key
+    _lines[code] = lines
+    return code
 
 
 def op_at(code: CodeType, line: int) -> Op | None:
@@ -34,8 +43,7 @@ class Emitted:
     def __init__(self, lowered: Lowered, source: str, constants: dict[str, Any], lines: dict[int, Op]) -> None:
         self.lowered, self.source, self.constants = lowered, source, constants
         module = compile(source, STEP_FILE, "exec")
-        self.code = next(c for c in module.co_consts if isinstance(c, CodeType))
-        _lines[self.code] = lines
+        self.code = with_ops(next(c for c in module.co_consts if isinstance(c, CodeType)), lines)
 
     def bind_region(self) -> FunctionType:
         """The function of a block that an op runs: all that it reads from outside comes in as an argument."""
@@ -102,68 +110,102 @@ def constant_tensor(variable: Any) -> Any:
 
 def emit(lowered: Lowered) -> Emitted:
     """Write the step: one line per kernel, values dropped after their last use."""
-    constants: dict[str, Any] = {}
+    text = Writer(lowered)
     lines: dict[int, Op] = {}
-    parameters = [repr(f) for f in lowered.parameters()] + [repr(p) for p in lowered.persistables] + [name for name, _, _ in lowered.derived]
-    out = [f"def step({', '.join(parameters)}):", *(f"    {line}" for line in lowered.prologue)]
-    last = _last_uses(lowered)
-    returned = lowered.returns()
-    kept = {id(v) for v in returned} | {id(p) for p in lowered.persistables}
+    out = [f"def step({', '.join(text.parameters())}):", *(f"    {line}" for line in lowered.prologue)]
     for at, i in enumerate(lowered.instructions):
         if i.region is not None:
             i.region.function = emit(i.region.lowered).bind_region()
-        for copy, source in i.copies:
-            out.append(f"    {copy} = {source}.clone()")
+        for line in text.lines(at):
+            out.append(f"    {line}")
             lines[len(out)] = i.op
-        targets = _targets(i, last, kept)
-        out.append(f"    {targets}{_call(i, at, constants, last, kept)}")
-        lines[len(out)] = i.op
-        stored = {id(v) for _, v in i.stores}
-        for place_of, result in enumerate(i.results):
-            if isinstance(result, list) and any(v is not None and (id(v) in last or id(v) in kept or id(v) in stored) for v in result):
-                names = [repr(v) if v is not None else "_" for v in result]
-                out.append(f"    {', '.join(names)}, = l{place_of}")
-                lines[len(out)] = i.op
-                out.append(f"    del l{place_of}")
-        for place, value in i.stores:
-            owned = _is_fresh(i, value)
-            out.append(f"    {place} = store({place.name!r}, {value}{'' if owned else ', False'})")
-            lines[len(out)] = i.op
-        dead = [repr(v) for v in dict.fromkeys([*i.reads(), *(v for _, v in i.copies)]) if last.get(id(v)) == at and id(v) not in kept]
+        dead = text.dead(at)
         if dead:
-            out.append(f"    del {', '.join(dict.fromkeys(dead))}")
+            out.append(f"    del {', '.join(map(repr, dead))}")
+    returned = lowered.returns()
     out.append(f"    return ({', '.join(map(repr, returned))}{',' if len(returned) == 1 else ''})")
-    return Emitted(lowered, "\n".join(out) + "\n", constants, lines)
+    return Emitted(lowered, "\n".join(out) + "\n", text.constants, lines)
 
 
-def _call(i: Instruction, at: int, constants: dict[str, Any], last: dict[int, int], kept: set[int]) -> str:
-    if i.expression is not None:
-        named = {name: f"{name}{at}" for name in i.constants}
-        constants.update({named[name]: value.get() if isinstance(value, Late) else value for name, value in i.constants.items()})
-        text = i.expression if i.into is None else i.in_place_expression
-        return text.format(*(_text(a) for a in i.arguments), **named)
-    constants[f"k{at}"] = i.kernel
-    arguments = [_text(a) for a in i.arguments]
-    if i.takes_wants:
-        constants[f"w{at}"] = wants_of(i, last, kept)
-        arguments.append(f"wants=w{at}")
-    if i.offsets is not None:
-        arguments.append(f"offsets=[{', '.join(_text(a) for a in i.offsets)}]")
-    if i.before is not None:
-        arguments.append(f"before={_text(i.before)}")
-    if i.into is not None:
-        arguments.append(f"into={i.into}")
-    return f"k{at}({', '.join(arguments)})"
+class Writer:
+    """The text of a step, instruction by instruction, and the constants that it names.
 
+    Args:
+        every: results that nobody reads are asked for and given names, too.
+    """
 
-def wants_of(i: Instruction, last: dict[int, int], kept: set[int]) -> tuple[bool, ...]:
-    """Which results of an instruction somebody reads."""
-    stored = {id(v) for _, v in i.stores}
+    def __init__(self, lowered: Lowered, every: bool = False) -> None:
+        self.lowered, self.every = lowered, every
+        self.constants: dict[str, Any] = {}
+        self._last = _last_uses(lowered)
+        self._kept = {id(v) for v in lowered.returns()} | {id(p) for p in lowered.persistables}
 
-    def wanted(v: Value | None) -> bool:
-        return v is not None and (id(v) in last or id(v) in kept or id(v) in stored or v.persistable)
+    def parameters(self) -> list[str]:
+        """What the step is called with, then what it is bound to."""
+        held = [*self.lowered.parameters(), *self.lowered.persistables]
+        return [*map(repr, held), *(name for name, _, _ in self.lowered.derived)]
 
-    return tuple(any(wanted(v) for v in r) if isinstance(r, list) else wanted(r) for r in i.results)
+    def lines(self, at: int) -> list[str]:
+        """The statements of an instruction."""
+        i = self.lowered.instructions[at]
+        out = [f"{copy} = {source}.clone()" for copy, source in i.copies]
+        targets = self._targets(i)
+        out.append((", ".join(targets) + " = " if targets else "") + self._call(i, at))
+        gone = ["_"] if "_" in targets and not i.takes_wants else []
+        for place, result in enumerate(i.results):
+            if isinstance(result, list) and any(self._is_wanted(i, v) for v in result):
+                names = [repr(v) if self._is_wanted(i, v) else "_" for v in result]
+                out.append(f"{', '.join(names)}, = l{place}")
+                gone = [*dict.fromkeys([*gone, *(n for n in names if n == "_")]), f"l{place}"]
+        if gone:
+            out.append(f"del {', '.join(gone)}")  # or what nobody reads would be held
+        out += [f"{place} = store({place.name!r}, {value}{'' if _is_fresh(i, value) else ', False'})" for place, value in i.stores]
+        return out
+
+    def dead(self, at: int) -> list[Value]:
+        """The values that nothing needs after an instruction."""
+        i = self.lowered.instructions[at]
+        used = [v for v in [*i.reads(), *(v for _, v in i.copies)] if self._last.get(id(v)) == at]
+        used += [v for v in [*(v for _, v in i.stores), *(i.writes() if self.every else ())] if id(v) not in self._last]
+        return [v for v in dict.fromkeys(used) if id(v) not in self._kept]
+
+    def _is_wanted(self, i: Instruction, v: Value | None) -> bool:
+        """Whether a result is given its name."""
+        return v is not None and (self.every or id(v) in self._last or id(v) in self._kept or any(v is stored for _, stored in i.stores))
+
+    def _targets(self, i: Instruction) -> list[str]:
+        names: list[str] = []
+        for at, r in enumerate(i.results):
+            if isinstance(r, list):
+                names.append(f"l{at}" if any(self._is_wanted(i, v) for v in r) else "_")
+            elif r is None or (at in i.in_place and all(r is not v for _, v in i.stores)) or not self._is_wanted(i, r):
+                names.append("_")
+            else:
+                names.append(repr(r))
+        return [] if all(n == "_" for n in names) else names
+
+    def _call(self, i: Instruction, at: int) -> str:
+        if i.expression is not None:
+            named = {name: f"{name}{at}" for name in i.constants}
+            self.constants.update({named[name]: value.get() if isinstance(value, Late) else value for name, value in i.constants.items()})
+            text = i.expression if i.into is None else i.in_place_expression
+            return text.format(*(_text(a) for a in i.arguments), **named)
+        self.constants[f"k{at}"] = i.kernel
+        arguments = [_text(a) for a in i.arguments]
+        if i.takes_wants:
+            self.constants[f"w{at}"] = tuple(any(self._is_asked(i, v) for v in values_of([r])) for r in i.results)
+            arguments.append(f"wants=w{at}")
+        if i.offsets is not None:
+            arguments.append(f"offsets=[{', '.join(_text(a) for a in i.offsets)}]")
+        if i.before is not None:
+            arguments.append(f"before={_text(i.before)}")
+        if i.into is not None:
+            arguments.append(f"into={i.into}")
+        return f"k{at}({', '.join(arguments)})"
+
+    def _is_asked(self, i: Instruction, v: Value) -> bool:
+        """Whether a kernel is asked to make a result."""
+        return v.persistable or self._is_wanted(i, v)
 
 
 def _last_uses(lowered: Lowered) -> dict[int, int]:
@@ -180,21 +222,6 @@ def _text(argument: Argument) -> str:
     if isinstance(argument, list):
         return "[" + ", ".join("None" if v is None else repr(v) for v in argument) + "]"
     return "None" if argument is None else repr(argument)
-
-
-def _targets(i: Instruction, last: dict[int, int], kept: set[int]) -> str:
-    names: list[str] = []
-    stored = {id(v) for _, v in i.stores}
-    for at, r in enumerate(i.results):
-        if isinstance(r, list):
-            names.append(f"l{at}" if any(v is not None and (id(v) in last or id(v) in kept or id(v) in stored) for v in r) else "_")
-        elif r is None or (at in i.in_place and id(r) not in stored) or (id(r) not in last and id(r) not in kept and id(r) not in stored):
-            names.append("_")
-        else:
-            names.append(repr(r))
-    if all(n == "_" for n in names):
-        return ""
-    return ", ".join(names) + " = "
 
 
 def _is_fresh(i: Instruction, value: Value) -> bool:

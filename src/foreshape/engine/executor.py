@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-from foreshape.engine.checked import run_checked
+from foreshape.engine.checked import Checked
 from foreshape.engine.emit import STEP_FILE, Emitted, emit, op_at
 from foreshape.engine.feed import Feeder
 from foreshape.engine.pages import keep_pages
@@ -111,7 +111,9 @@ class Executor:
 
     Args:
         device: "cpu", "cuda" or what else torch has.
-        check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite.
+        check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite; what nothing
+            needs any more is filled with bytes of 255 (NaN, -1) at once, so that whatever reads it all the same is found. "fused": the
+            same with the kernel calls that are made otherwise, fused and in place, instead of the ops one by one.
         seed: starts the generator that random operators draw from; from the system's entropy where it is left out. A program's
             own ``random_seed`` starts it anew when that program first comes to this executor.
         memory_limit: bytes, or words such as "2 GiB": a feed for which the program's plan (see `fs.plan`) needs more, parameters included,
@@ -121,8 +123,9 @@ class Executor:
     """
 
     def __init__(
-        self, device: str = "cpu", *, check: bool = False, seed: int | None = None, keep_memory: bool = True, memory_limit: int | str | None = None
-    ) -> None:
+        self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
+        memory_limit: int | str | None = None,
+    ) -> None:  # fmt: skip
         self.device = device
         self.memory_limit = None if memory_limit is None else bytes_of(memory_limit)
         self.check = check
@@ -171,7 +174,7 @@ class Executor:
         try:
             with torch._C._InferenceMode(True):  # pyright: ignore[reportPrivateUsage]
                 if self.check:
-                    fetched = run_checked(step.emitted, tensors, scope, seen.values)
+                    fetched = Checked(seen.values, every=self.check is True).run(step.emitted, tensors, scope)
                 elif self._target is None:
                     fetched = function(*tensors)
                 else:
@@ -205,7 +208,7 @@ class Executor:
         found = steps.get(names)
         if found is None or found.version != program.version:
             program.refresh()
-            found = steps[names] = Step(program, names, self._target, fused=not self.check and self._target is None)
+            found = steps[names] = Step(program, names, self._target, fused=self.check is not True and self._target is None)
         return found
 
     def random_state(self) -> Any:
