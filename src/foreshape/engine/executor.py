@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -12,7 +13,7 @@ from foreshape.engine.emit import STEP_FILE, Emitted, emit, op_at
 from foreshape.engine.feed import Feeder
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
-from foreshape.engine.threads import threads_for
+from foreshape.engine.threads import back_on, on_fewer, threads_for, threads_here
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import ExecutionError, ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.lowering import Value, fuse, lower
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     pass
 
 _SEEN_LIMIT = 4096
+_compiling = RLock()
+"""Held while a step is made or shapes are looked at for the first time, since two threads may bring one program."""
 
 
 class Seen(NamedTuple):
@@ -69,7 +72,7 @@ class Step:
             self._refuse_past(limit, values)
         if len(self.seen) >= _SEEN_LIMIT:
             self.seen.clear()
-        found = self.seen[signature] = Seen(values, threads_for(self.plain, values, torch.get_num_threads()))
+        found = self.seen[signature] = Seen(values, threads_for(self.plain, values, threads_here()))
         return found
 
     def _refuse_past(self, limit: int, values: Mapping[str, int]) -> None:
@@ -108,6 +111,10 @@ def _is_shared(value: Value) -> bool:
 
 class Executor:
     """Runs programs on PyTorch's kernels.
+
+    Several threads may run at once, with an executor each or with one, as long as no two of them update one scope. An executor's
+    random operators draw from one generator, in the order in which the threads come to it: with one each, every thread gets what
+    it would get alone.
 
     Args:
         device: "cpu", "cuda" or what else torch has.
@@ -165,12 +172,14 @@ class Executor:
         tensors, signature = step.feeder.tensors(feed or {})
         seen = step.seen.get(signature)
         if seen is None:
-            seen = step.admit(signature, tensors, self.memory_limit)
+            with _compiling:
+                seen = step.admit(signature, tensors, self.memory_limit)
         function = step.function(scope)
         current.generator = self._generator
-        threads = torch.get_num_threads()
-        if seen.threads != threads:
-            torch.set_num_threads(min(seen.threads, threads))
+        threads = threads_here()
+        fewer = seen.threads < threads
+        if fewer:
+            on_fewer(seen.threads, threads)
         try:
             with torch._C._InferenceMode(True):  # pyright: ignore[reportPrivateUsage]
                 if self.check:
@@ -187,8 +196,8 @@ class Executor:
         except Exception as error:
             raise _failure(error) from error
         finally:
-            if seen.threads != threads:
-                torch.set_num_threads(threads)
+            if fewer:
+                back_on(threads)
         for value, of in zip(fetched, step.plain.fetches, strict=False):
             if value is None:
                 raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
@@ -200,16 +209,20 @@ class Executor:
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
         """The compiled step for these fetches; made at the first question."""
         names = _names(program, fetch)
-        steps = self._steps.get(program)
-        if steps is None:
-            steps = self._steps[program] = {}
-            if program.random_seed:
-                self._generator.manual_seed(program.random_seed)
-        found = steps.get(names)
-        if found is None or found.version != program.version:
-            program.refresh()
-            found = steps[names] = Step(program, names, self._target, fused=self.check is not True and self._target is None)
-        return found
+        found = self._steps.get(program, {}).get(names)
+        if found is not None and found.version == program.version:
+            return found
+        with _compiling:
+            steps = self._steps.get(program)
+            if steps is None:
+                steps = self._steps[program] = {}
+                if program.random_seed:
+                    self._generator.manual_seed(program.random_seed)
+            found = steps.get(names)
+            if found is None or found.version != program.version:
+                program.refresh()
+                found = steps[names] = Step(program, names, self._target, fused=self.check is not True and self._target is None)
+            return found
 
     def random_state(self) -> Any:
         """Where the generator of the random operators is, as an array of bytes: what `set_random_state` takes."""
