@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foreshape.dims import Size, evaluate, product
+from foreshape.dims import Size, equal, evaluate, product
 from foreshape.errors import MemoryPlanError
-from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
 from foreshape.ops.fields import Result
 from foreshape.ops.operator import Operator
@@ -46,6 +46,8 @@ class Record:
     """Of an array: what was written to it, which it holds without a copy."""
     until: int = -1
     """The number of the last instruction that needs it."""
+    beside: list[Record] = field(default_factory=list["Record"])
+    """Whose memory it may turn out to hold: none of them is given to another while this one is needed."""
 
     def root(self) -> Record:
         """The record that this one was merged into."""
@@ -64,6 +66,8 @@ class Liveness:
     positions: int
     names: set[str]
     """Every name whose value has a place, those that live in the memory of others included."""
+    places: dict[Value, Record | None]
+    """Which record each value lives in; None where that is not this step's to place."""
 
 
 @dataclass(slots=True)
@@ -104,7 +108,8 @@ def _of(lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) ->
     if not within:
         _mark_parameters(block, walk.held)
     records = [r for r in walk.records if r.shares is None]
-    return Liveness(records, walk.held, len(block.ops), {n for r in (*records, *walk.held) for n in r.names})
+    names = {n for r in (*records, *walk.held) for n in r.names}
+    return Liveness(records, walk.held, len(block.ops), names, {v: r and r.root() for v, r in walk.current.items()})
 
 
 def _mark_parameters(block: Block, held: Sequence[Record]) -> None:
@@ -204,7 +209,7 @@ class _Walk:
             self._new(i, at, copy, self._size(source, i))
         given = {v: self.read(v, position, at) for v in i.reads()}
         if i.region is not None:
-            self._region(at, i)
+            self._region(at, i, given)
         elif i.expression is not None:
             self._rewritten(at, i, given)
         else:
@@ -229,6 +234,8 @@ class _Walk:
                 continue
             record = self._new(i, at, result, self._size(result, i))
             record.fixed = i.tag == "constant"
+            if _is_rows(result):
+                _holds(record, given)
             if i.may_share is not None and i.may_share[0] == number:
                 self._offer(at, i, i.arguments[i.may_share[1]], result, given, record)
         copied: Size = 0
@@ -260,16 +267,21 @@ class _Walk:
         if result.name in operator.accumulates and spec is not None and spec.kind is LOD_TENSOR_ARRAY:
             self._array(at, i, result, value, given)
             return
-        source = _argument(i, operator, result.updates or result.view_of, number)
+        source = argument_of(i, operator, result.updates or result.view_of, number)
         if source is not None and (result.updates is not None or self._is_view(operator, result, source, value)):
             self._lives_in(value, given.get(source))
             if result.layout == "strided" or (result.layout == "same" and source in self.strided):
                 self.strided.add(value)
             return
         record = self._new(i, at, value, self._size(value, i) if wanted or not i.takes_wants else 0)
+        if _is_rows(value) or (source is not None and _may_be_view(source, value)):
+            _holds(record, given)
         if wanted and type(operator).carries is not Operator.carries:
-            record.size = record.size + operator.carries(*_operand_specs(operator, i)).get(result.name, 0)
-        taken = _argument(i, operator, result.may_share, number)
+            carried = operator.carries(*_operand_specs(operator, i)).get(result.name)
+            if carried is not None:
+                record.size = record.size + carried
+                _holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
+        taken = argument_of(i, operator, result.may_share, number)
         if taken is not None:
             if taken in self.strided:
                 self.strided.add(value)
@@ -294,9 +306,12 @@ class _Walk:
             return
         held = given.get(argument)
         a, b = _spec(argument), _spec(result)
-        if held is None or a is None or b is None or a.dims is None or a.dims != b.dims or a.dtype is not b.dtype or b.kind is not LOD_TENSOR:
+        if held is None or a is None or b is None or a.dims is None or a.dims != b.dims or a.dtype is not b.dtype:
             return
-        alone = sum(given.get(v) is held for v in i.reads()) == 1  # of two views the other is read meanwhile
+        if not a.kind is b.kind is LOD_TENSOR or argument in self.strided:  # several of its elements may be one number in memory
+            return
+        read = [given.get(v) for v in i.reads()]
+        alone = sum(r is held or (r is not None and held in r.beside) for r in read) == 1  # of two views the other is read meanwhile
         if alone and _same(held.size, _bytes(argument, a)):
             self._reuse.append(_Reuse(at, i, argument, held, record))
 
@@ -319,7 +334,7 @@ class _Walk:
         if not isinstance(size, int) or size:
             self.records.append(Record(f"{i.op.type} workspace", size, i.position, i.position, None, i.op, WORKSPACE, until=at))
 
-    def _region(self, at: int, i: Instruction) -> None:
+    def _region(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""
         region, op, position = i.region, i.op, i.position
         assert region is not None
@@ -330,16 +345,17 @@ class _Walk:
             if value.levels or spec is None or value in self.current:
                 self.current.setdefault(value, None)
             elif spec.kind is STEP_SCOPES:
-                self._new(i, at, value, kept_by_rounds(op, sub_block(op)))
+                _holds(self._new(i, at, value, kept_by_rounds(op, sub_block(op))), given)
             elif spec.kind is LOD_TENSOR_ARRAY:
                 record = self.arrays.get(value.name)
                 if record is None:
                     record = self.arrays[value.name] = self._new(i, at, value, 0)
                 self.current[value] = record
                 record.size = record.size + added_to_array(op, value.name)
+                _holds(record, given)
                 _needed_at(record, position, at)
-            else:
-                self._new(i, at, value, self._size(value, i))
+            else:  # what came in may go out again: of a block that did not run all of it does
+                _holds(self._new(i, at, value, self._size(value, i)), given)
 
     # --- afterwards
 
@@ -352,12 +368,13 @@ class _Walk:
             one.instruction.into = one.argument
             record.shares = held
             held.elements += record.elements
+            held.beside += record.beside
             held.last, held.until = max(held.last, record.last), record.until
             held.names += record.names
             held.fixed = held.fixed or record.fixed
             if record.what is GRADIENTS:
                 held.what = GRADIENTS
-        ops = self.block.ops
+        ops = self.lowered.ops
         for record in self.records:
             forward = record.what is TEMPORARIES and record.op is not None and not record.op.role & Role.BACKWARD
             if forward and record.last < len(ops) and ops[record.last].role & Role.BACKWARD:
@@ -377,16 +394,6 @@ def _bytes(value: Value, spec: Spec) -> Size:
             raise MemoryPlanError(f"nothing is known of {value.name}, so that its memory cannot be planned; run program.infer() for the reason")
         return 0
     return spec.nbytes
-
-
-def _argument(i: Instruction, operator: Operator, slot: str | None, number: int) -> Value | None:
-    """What stands in an operand slot; of a list the element that belongs to a result, or the only one."""
-    if slot is None:
-        return None
-    given = i.arguments[next(at for at, o in enumerate(operator.schema.operands) if o.name == slot)]
-    if isinstance(given, list):
-        return given[number] if number < len(given) else given[0] if given else None
-    return given
 
 
 def _workspace(operator: Operator, i: Instruction, wanted: Sequence[bool], strided: set[Value]) -> Size:
@@ -420,17 +427,43 @@ def _is_parameter_gradient(block: Block, name: str) -> bool:
     return of is not None and of.is_parameter
 
 
+def _is_rows(value: Value) -> bool:
+    """Whether a value is sparse rows, which are made of what their kernel was given."""
+    spec = _spec(value)
+    return spec is not None and spec.kind is SELECTED_ROWS
+
+
+def _may_be_view(source: Value, value: Value) -> bool:
+    """Whether a result that is taken for no view may turn out to be one: where nothing had to be summed, or all lies in a row after all."""
+    a, b = _spec(source), _spec(value)
+    return a is None or b is None or a.dims is None or b.dims is None or equal(product(a.dims), product(b.dims)) is not False
+
+
+def _holds(record: Record, given: Mapping[Value, Record | None]) -> None:
+    """A record may hold the memory of what its kernel was given, so that neither is written over while the other is needed."""
+    record.fixed = True
+    record.beside += [r for r in dict.fromkeys(given.values()) if r is not None and r is not record]
+
+
 def _needed_at(record: Record, position: int, at: int) -> None:
-    """A record, and what an array in it holds, are needed at a position."""
+    """A record, and what an array in it holds, are needed at a position; what it may hold besides is not to be written over."""
     waiting, seen = [record], {id(record)}
+    beside: list[Record] = []
     while waiting:
         one = waiting.pop()
         one.last, one.until = max(one.last, position), max(one.until, at)
+        beside += one.beside
         for element in one.elements:
             root = element.root()
             if id(root) not in seen:
                 seen.add(id(root))
                 waiting.append(root)
+    while beside:
+        one = beside.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.until = max(one.until, at)
+            beside += [*one.beside, *one.elements]
 
 
 def number(size: Size, values: Mapping[str, int]) -> int:
