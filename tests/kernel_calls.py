@@ -54,9 +54,10 @@ class Call:
         assert len(out) == len(self.cls.schema.results) + sum(r.new_offsets for r in self.cls.schema.results)
         return out
 
-    def laid(self, layout: Callable[[Tensor], Tensor]) -> Call:
-        """The same call with copies of its tensors that lie as ``layout`` says."""
-        return replace(self, arguments=[_mapped(a, layout) for a in self.arguments])
+    def laid(self, layout: Callable[[Tensor], Tensor], slot: str = "") -> Call:
+        """The same call with copies of its tensors that lie as ``layout`` says; where ``slot`` names one operand, that alone."""
+        named = zip(self.cls.schema.operands, self.arguments, strict=True)
+        return replace(self, arguments=[_mapped(a, layout) if slot in ("", o.name) else a for o, a in named])
 
     def operand(self, slot: str) -> Any:
         return self.arguments[[o.name for o in self.cls.schema.operands].index(slot)]

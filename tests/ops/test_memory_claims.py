@@ -52,6 +52,15 @@ def test_results_are_where_they_are_said_to_be(name: str, cls: type[Operator], s
 
 
 @pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+def test_what_is_said_to_lie_in_a_row_does_so_wherever_one_operand_lies(name: str, cls: type[Operator], sample: Sample) -> None:
+    for call in calls(cls, sample):
+        rows = [at for at, r in enumerate(call.cls.schema.results) if r.layout == "row"]
+        for slot in call.cls.schema.operands if rows else ():
+            made = call.laid(permuted, slot.name).run()
+            assert all(t.is_contiguous() for at in rows for t in tensors_of(made[at])), f"{call.cls.type}: {slot.name} lies otherwise"
+
+
+@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
 def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         for layout in (in_a_row, permuted, part):

@@ -53,7 +53,7 @@ class Lookup(Operator):
     abstract = True
     W = operand(FLOATING, doc="[rows, width], the table")
     Ids = operand(INDEX, doc="row numbers")
-    Out = result(doc="[*Ids, width], ragged as Ids")
+    Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
     is_sparse = attribute(AttrType.BOOLEAN, False, doc="the gradient is sparse rows, not a whole table")
     is_distributed = attribute(AttrType.BOOLEAN, False, doc="the table is spread over machines")
     remote_prefetch = attribute(AttrType.BOOLEAN, False, doc="rows are fetched from those machines")

@@ -80,7 +80,7 @@ class Gather(Operator):
     X = operand(doc="at least one dim")
     Index = operand(INDEX, doc="[n], or [n, 1], or one number")
     Axis = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
-    Out = result(doc="X with n at axis; without axis where Index is one number")
+    Out = result(layout="row", doc="X with n at axis; without axis where Index is one number")
     axis = attribute(AttrType.INT, 0)
 
     def infer_shape(self, X: Spec, Index: Spec, Axis: Spec | None) -> Spec:
@@ -126,7 +126,7 @@ class IndexSelect(Operator):
     type = "index_select"
     X = operand(doc="at least one dim")
     Index = operand(INDEX, doc="[n]")
-    Out = result(doc="X with n at dim")
+    Out = result(layout="row", doc="X with n at dim")
     dim = attribute(AttrType.INT, 0)
 
     def infer_shape(self, X: Spec, Index: Spec) -> Spec:

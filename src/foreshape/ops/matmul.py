@@ -24,11 +24,14 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.broadcast import broadcast_dims, sum_to
+from foreshape.ops.fields import Layout
 from foreshape.ops.products import mm
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
 
 
 class Mul(Operator):
@@ -41,7 +44,7 @@ class Mul(Operator):
     type = "mul"
     X = operand(FLOATING, doc="[..., columns]")
     Y = operand(FLOATING, same_type_as="X", doc="[rows, ...]")
-    Out = result(doc="the row dims of X and the column dims of Y")
+    Out = result(layout="row", doc="the row dims of X and the column dims of Y")
     x_num_col_dims = attribute(AttrType.INT, 1, low=1)
     y_num_col_dims = attribute(AttrType.INT, 1, low=1)
 
@@ -66,7 +69,7 @@ class Mul(Operator):
         inner = Y.shape[: self.y_num_col_dims].numel()
         return X.reshape(rows, inner), Y.reshape(inner, columns)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"))
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         if X.dim() == 2 and Y.dim() == 2:
             return mm(d_out, Y.t()) if wants[0] else None, mm(X.t(), d_out) if wants[1] else None
@@ -97,7 +100,7 @@ class MatmulV2(Operator):
     type = "matmul_v2"
     X = operand(FLOATING, doc="[..., rows, k], or [k]")
     Y = operand(FLOATING, same_type_as="X", doc="[..., k, columns], or [k]")
-    Out = result(doc="[..., rows, columns]")
+    Out = result(layout="row", doc="[..., rows, columns]")
     trans_x = attribute(AttrType.BOOLEAN, False)
     trans_y = attribute(AttrType.BOOLEAN, False)
 
@@ -124,7 +127,7 @@ class MatmulV2(Operator):
         x = X.transpose(-1, -2) if self.trans_x and X.dim() > 1 else X
         return torch.matmul(x, Y.transpose(-1, -2) if self.trans_y and Y.dim() > 1 else Y)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"))
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         trans_x, trans_y, d = self.trans_x, self.trans_y, d_out
         x, y = X, Y
@@ -188,7 +191,7 @@ class Bmm(Operator):
     type = "bmm"
     X = operand(FLOATING, doc="[batch, rows, k]")
     Y = operand(FLOATING, same_type_as="X", doc="[batch, k, columns]")
-    Out = result(doc="[batch, rows, columns]")
+    Out = result(layout="row", doc="[batch, rows, columns]")
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         require_rank(3, X, "X")
@@ -201,7 +204,7 @@ class Bmm(Operator):
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.bmm(X, Y)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"))
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return torch.bmm(d_out, Y.mT) if wants[0] else None, torch.bmm(X.mT, d_out) if wants[1] else None
 

@@ -189,7 +189,7 @@ class LayerNorm(Operator):
     X = operand(FLOATING, doc="[*rows, *example]")
     Scale = operand(FLOATING, optional=True, doc="[elements of an example]")
     Bias = operand(FLOATING, optional=True, doc="[elements of an example]")
-    Y = result(doc="as X")
+    Y = result(layout="row", doc="as X")
     Mean = result(doc="[*rows]")
     Variance = result(doc="[*rows], biased")
     epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
@@ -226,7 +226,10 @@ class LayerNorm(Operator):
         check_made(Mean=(Mean, rows), Variance=(Variance, rows), Y_GRAD=(d_y, y))
         return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
 
-    @gradient("X", "Mean", "Variance", "Scale", "Bias", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient)
+    @gradient(
+        "X", "Mean", "Variance", "Scale", "Bias", "Y@GRAD",
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, layout={"X@GRAD": "row"},
+    )  # fmt: skip
     def backward(
         self, X: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...]
     ) -> Any:
