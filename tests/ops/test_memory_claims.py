@@ -29,10 +29,11 @@ from kernel_calls import (
     tensors_of,
     written,
 )
+from kernel_memory import has_bound, measured
 
 from foreshape.ops import Offsets
 from foreshape.ops.fields import Result, Sample
-from foreshape.ops.operator import Operator
+from foreshape.ops.operator import Operator, all_operators
 from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 
@@ -87,6 +88,13 @@ def test_a_gradient_reads_nothing_that_it_does_not_take(name: str, cls: type[Ope
         usual, spoiled = backward(call), backward(call.laid(in_a_row), True)
         assert usual is not None and spoiled is not None
         assert written(usual.run()) == written(spoiled.run())
+
+
+def test_kernels_take_no_more_than_their_operators_say() -> None:
+    """Of the operators that have a rule; ``python tests/kernel_memory.py`` tells of all."""
+    bounded = [t for t, c in all_operators().items() if has_bound(c)]
+    over = [f"{m.call.cls.type} takes {m.most} bytes and says {m.bound}: {m.name}" for m in measured(bounded) if m.over > 0] if bounded else []
+    assert not over, "\n".join(over[:40])
 
 
 def prove(call: Call, parts: bool = False) -> tuple[Any, ...]:
