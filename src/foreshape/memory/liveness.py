@@ -23,6 +23,10 @@ PARAMETERS, STATE, INPUTS = "parameters", "optimizer state", "inputs"
 GRADIENTS, KEPT, TEMPORARIES, WORKSPACE = "gradients", "kept for backward", "temporaries", "kernel workspace"
 CLASSES: tuple[str, ...] = (PARAMETERS, STATE, INPUTS, GRADIENTS, KEPT, TEMPORARIES, WORKSPACE)
 ID_BYTES = 8
+_AS_THEY_ARE = frozenset({"sgd", "sum", "scale"})
+"""Ops that take sparse rows as they come; the others merge rows with one id."""
+NUMBER_BYTES = 8
+"""Of a value without a description, which a rewrite made: one number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -208,6 +212,9 @@ class _Walk:
             self.read(source, position, at)
             self._new(i, at, copy, self._size(source, i))
         given = {v: self.read(v, position, at) for v in i.reads()}
+        for value in given:
+            if value in self.rows and i.op.type not in _AS_THEY_ARE:
+                self._workspace(at, i, self.rows[value])  # what they are merged into
         if i.region is not None:
             self._region(at, i, given)
         elif i.expression is not None:
@@ -232,7 +239,7 @@ class _Walk:
             if result.levels:
                 self.current[result] = None
                 continue
-            record = self._new(i, at, result, self._size(result, i))
+            record = self._new(i, at, result, self._size(result, i) if result.variable is not None else NUMBER_BYTES)
             record.fixed = i.tag == "constant"
             if _is_rows(result):
                 _holds(record, given)
@@ -272,6 +279,9 @@ class _Walk:
             self._lives_in(value, given.get(source))
             if result.layout == "strided" or (result.layout == "same" and source in self.strided):
                 self.strided.add(value)
+            return
+        if spec is not None and spec.kind is LOD_TENSOR_ARRAY:
+            self._array_of(at, i, value, given)
             return
         record = self._new(i, at, value, self._size(value, i) if wanted or not i.takes_wants else 0)
         if _is_rows(value) or (source is not None and _may_be_view(source, value)):
@@ -328,6 +338,18 @@ class _Walk:
             record.elements.append(held)
         elif name is not None:
             record.size = record.size + tensor_bytes(self.block, name)
+        _needed_at(record, i.position, at)
+
+    def _array_of(self, at: int, i: Instruction, value: Value, given: dict[Value, Record | None]) -> None:
+        """An array that is made at once: of the elements of other arrays, and of parts of tensors, which it copies."""
+        record = self._new(i, at, value, 0)
+        for source, held in given.items():
+            spec = _spec(source)
+            if spec is not None and spec.kind is LOD_TENSOR_ARRAY:
+                record.elements += [held] if held is not None else []
+            elif spec is not None and not source.levels:
+                record.size = record.size + _bytes(source, spec)
+        _holds(record, given)
         _needed_at(record, i.position, at)
 
     def _workspace(self, at: int, i: Instruction, size: Size) -> None:

@@ -6,7 +6,7 @@ from foreshape.dims import Size, product, symbol
 from foreshape.ops.fields import Result
 from foreshape.program import Block, Op
 from foreshape.program.regions import names_in, saved_names, sub_block
-from foreshape.spec import LOD_TENSOR
+from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 
 
 def rounds_of(op: Op) -> Size:
@@ -30,6 +30,9 @@ def kept_by_rounds(op: Op, block: Block) -> Size:
     first = op.block.var(inputs[0]).spec if inputs else None
     for name in saved_names(block):
         variable = block.find(name)
+        if variable is not None and variable.spec.kind is STEP_SCOPES and variable.op is not None:  # of a block within the block
+            total = total + kept_by_rounds(variable.op, sub_block(variable.op)) * rounds_of(op)
+            continue
         if variable is None or variable.spec.kind is not LOD_TENSOR or variable.spec.dims is None or variable.spec.dtype is None:
             continue
         dims = variable.spec.dims

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.ops import (
     ANY,
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def divided(self: Any, X: Spec, d_out: Spec) -> Size:
+    """The bytes of what came, while it is divided by a number: the quotients are what is spread over the operand."""
+    return d_out.nbytes
+
+
 class Mean(Operator):
     """Out = the mean of all elements of X, a tensor without dims."""
 
@@ -46,7 +52,7 @@ class Mean(Operator):
     def kernel(self, X: Tensor) -> Tensor:
         return torch.mean(X)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"}, workspace=divided)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         count = X.numel()
         return (d_out if count == 1 else d_out / count).expand(X.shape)
@@ -155,7 +161,7 @@ class ReduceMean(Reduction):
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.mean(X, self._over(X), self.keep_dim))
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"}, workspace=divided)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         count = X.numel() // max(d_out.numel(), 1)
         d = spread(d_out, X, self._over(X)).to(X.dtype)
