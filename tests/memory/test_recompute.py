@@ -193,6 +193,8 @@ def test_budgets_are_met_and_a_step_computes_what_it_did(network: Network) -> No
         found = fs.recompute(network.main, within=within, fetch=network.fetch, **sizes)
         assert found.program is not network.main and str(network.main) == text
         assert found.peak == fs.plan(found.program, network.fetch).peak(**sizes) <= within
+        again = fs.recompute(network.main, within=within, fetch=network.fetch, **sizes)
+        assert str(again.program) == str(found.program), "the same answer every time"
         assert found.peak_before == peak and found.extra_work >= 0 and "instead of" in str(found)
         assert_same(expected, trained(network, found.program), network.within)
         work = max(work, found.extra_work)
@@ -278,6 +280,16 @@ def scoped(scope: Callable[[], Any]) -> Network:
         return loss_of(layer.fc(h, 10))
 
     return described(net, fs.optimizer.SGD(0.05), lambda r: {"x": numbers(r, 4, 3, 8, 8), "y": r.integers(0, 10, (4, 1))})
+
+
+def test_a_budget_after_scopes() -> None:
+    network = scoped(layer.recompute_scope)
+    sizes = {"batch": 4}
+    peak = fs.plan(network.main, network.fetch).peak(**sizes)
+    least = least_of(network.main, network.fetch, sizes)
+    found = fs.recompute(network.main, within=(least + peak) // 2, fetch=network.fetch, **sizes)
+    assert found.peak < peak and str(fs.Program.parse(str(found.program))) == str(found.program)
+    assert_same(trained(network, network.main), trained(network, found.program))
 
 
 def test_what_is_made_in_a_scope_is_computed_again() -> None:

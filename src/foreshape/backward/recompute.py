@@ -153,7 +153,7 @@ class Recomputing:
     def apply(self, drop: Collection[str]) -> list[str]:
         """Change the block so that the backward pass computes these values again. Returns those for which it does.
 
-        What is not the block's own, or cannot be computed again, is kept.
+        What is not the block's own, or cannot be computed again, is kept. Late readers of dims alone read those of others, in any case.
         """
         steps = self.order(drop)
         copied = {s.at for s in steps if s.copy and not s.again}
@@ -164,10 +164,9 @@ class Recomputing:
                 rewriting.copy(op, step)
             else:
                 rewriting.original(op, step.at, step.at in copied)
-        if not rewriting.names and not rewriting.released.intersection(drop):
-            return []
-        self.block.ops = rewriting.ops
-        self.block.program.touch()
+        if len(rewriting.ops) != len(self.block.ops):
+            self.block.ops = rewriting.ops
+            self.block.program.touch()
         return list(rewriting.names)
 
 
@@ -177,15 +176,12 @@ class _Rewriting:
         self.ops: list[Op] = []
         self.names: dict[str, str] = {}
         """Dropped value -> the variable that the copy gives."""
-        self.released: set[str] = set()
-        """Values of which the backward pass read the dims alone, and now those of others."""
         self._states: dict[int, str] = {}
 
     def original(self, op: Op, at: int, copied: bool) -> None:
         if self.of.late[at]:
             for slot, other in self.of.dims_only[at].items():
                 if op.inputs[slot][0] in self.of.maker:
-                    self.released.add(op.inputs[slot][0])
                     op.set_input(slot, other)
             for name in {n for n in op.input_names() if n in self.names}:
                 op.rename_input(name, self.names[name])
@@ -266,10 +262,11 @@ def _dims_only(op: Op) -> dict[str, str]:
     return out
 
 
-def _reads(op: Op, dims_only: Mapping[str, str]) -> set[str]:
+def _reads(op: Op, dims_only: Mapping[str, str]) -> tuple[str, ...]:
+    named = dict.fromkeys(n for slot, names in op.inputs.items() if slot not in dims_only for n in names if n and n != EMPTY)
     if not dims_only:
-        return op.all_reads()
-    return {n for slot, names in op.inputs.items() if slot not in dims_only for n in names if n and n != EMPTY}
+        named.update(dict.fromkeys(sorted(op.all_reads() - named.keys())))
+    return tuple(named)
 
 
 def _draws(op: Op) -> bool:

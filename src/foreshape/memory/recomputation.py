@@ -78,7 +78,6 @@ class _Trying:
     def __init__(self, plan: Plan, values: dict[str, int], symbols: dict[str, int], limit: int, before: int) -> None:
         self.program, self.fetch, self.symbols, self.limit, self.before = plan.program, plan.fetch, symbols, limit, before
         self.search = Search(StepModel(plan.program.global_block, plan.fetch, values, plan.live))
-        self.base = self.search.evaluate(self.search.base).outcome.peak
         self.best: tuple[float, Recomputation] | None = None
         self.lowest = before
         self._seen: dict[frozenset[str], int] = {}
@@ -98,9 +97,13 @@ class _Trying:
 
     def _choices(self) -> Iterator[Choice]:
         """Choices for a limit of the model's that is moved until the plan of what it gives is just within the budget."""
-        floor = min(c.outcome.peak for c in self.search.family) if self.search.family else self.base
-        target = max(self.limit - (self.before - self.base), floor)
-        fits, fails = -1, max(self.base, target) + 1
+        base = self.search.evaluate(self.search.base)  # which only lets go of what is read for its dims
+        yield base
+        if self._seen[base.kept] <= self.limit:
+            return
+        floor = min((c.outcome.peak for c in self.search.family), default=base.outcome.peak)
+        target = max(self.limit - (self._seen[base.kept] - base.outcome.peak), floor)
+        fits, fails = -1, max(base.outcome.peak, target + 1)
         for _ in range(_TRIES):
             choice = self.search.within(target)
             if choice is None:
@@ -114,10 +117,10 @@ class _Trying:
             elif target <= floor:
                 return
             else:
-                fails = min(fails, target)
-            if fails - fits <= _CLOSE * self.limit:
+                fails = min(fails, choice.outcome.peak)
+            if fails - fits <= _CLOSE / 10 * self.limit:
                 return
-            target = max(target - off, floor)
+            target = max(choice.outcome.peak - off, floor)
             if not fits < target < fails:
                 target = max((fits + fails) // 2, floor) if fits >= 0 else floor
 

@@ -7,7 +7,6 @@ and again, what is cheap for its size.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -18,6 +17,8 @@ _SEGMENTS = 14
 _SHARES = (0.0, 0.5, 0.75, 0.9)
 """Of what is within the segments, the share (by bytes) that is dropped, the cheapest first; besides all of it."""
 _BEST = 2
+_WORK, _SOME = 500_000, 20
+"""How many ops are looked at in all the choices that are evaluated, and how many choices in any case."""
 
 
 class Choice(NamedTuple):
@@ -30,10 +31,11 @@ class Choice(NamedTuple):
 class Search:
     """Finds choices for one model; what was evaluated once serves every budget."""
 
-    def __init__(self, model: StepModel, seconds: float = 3.0) -> None:
+    def __init__(self, model: StepModel) -> None:
         self.model = model
-        self._end = time.perf_counter() + seconds
-        self._until = 0.0
+        self._left = _WORK // max(len(model.work), 1)
+        """How many choices may still be evaluated: a number and no time, so that the answer is the same on every machine."""
+        self._until = 0
         self._known: dict[frozenset[str], Outcome] = {}
         self.base, self.small = model.base, model.small
         self.family = self._family()
@@ -42,13 +44,16 @@ class Search:
         key = frozenset(kept)
         found = self._known.get(key)
         if found is None:
+            self._left -= 1
             found = self._known[key] = self.model.evaluate(key)
         return Choice(key, found)
 
     def _begin(self) -> None:
-        """Give what follows a part of the time that is left, and some in any case."""
-        now = time.perf_counter()
-        self._until = now + max((self._end - now) / 2, 0.2)
+        """Give what follows a part of the work that is left, and some in any case."""
+        self._until = min(self._left // 2, self._left - _SOME)
+
+    def _may_go_on(self) -> bool:
+        return self._left > self._until
 
     def within(self, limit: int) -> Choice | None:
         """The choice of the least extra work whose peak, by the model, is at most ``limit``."""
@@ -80,7 +85,7 @@ class Search:
         steps = max(_SEGMENTS - 1, 1)
         limits = sorted({int(largest * (total / largest) ** (k / steps)) for k in range(_SEGMENTS)}) if total > largest else [total]
         borders = dict.fromkeys(frozenset(self._borders(limit)) for limit in limits)
-        dear = sorted(self.base, key=lambda n: model.cost_of(n, self.base) / model.size(n))
+        dear = sorted(self.base, key=lambda n: (model.cost_of(n, self.base) / model.size(n), model.recomputing.maker[n], n))
         out: dict[frozenset[str], Choice] = {}
         for border in borders:
             for share in (*_SHARES, 1.0):
@@ -136,7 +141,7 @@ class Search:
         """Drop what is alive at the peak, the cheapest for its bytes first, until the peak is within the limit or nothing helps."""
         best = now = start
         tabu: set[str] = set()
-        while now.outcome.peak > limit and time.perf_counter() < self._until:
+        while now.outcome.peak > limit and self._may_go_on():
             excess = now.outcome.peak - limit
             model = self.model
             found = sorted((n for n in now.outcome.alive if n not in tabu and n not in self.small), key=lambda n: model.cost_of(n, now.kept) / model.size(n))
@@ -166,11 +171,10 @@ class Search:
     def _bring_back(self, start: Choice, limit: int) -> Choice:
         """Keep again what saves work, the dearest for its bytes first, as long as the peak is within the limit."""
         model = self.model
-        missing = [n for n in self.base if n not in start.kept]
-        missing.sort(key=lambda n: -model.cost_of(n, start.kept) / model.size(n))
+        missing = sorted(self.base - start.kept, key=lambda n: (-model.cost_of(n, start.kept) / model.size(n), model.recomputing.maker[n], n))
         now = start
         waiting = [missing]
-        while waiting and time.perf_counter() < self._until:
+        while waiting and self._may_go_on():
             names = waiting.pop()
             if not names:
                 continue

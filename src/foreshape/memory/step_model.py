@@ -5,7 +5,7 @@ It knows lifetimes, views and results in the memory of their operands, and nothi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy
@@ -45,7 +45,7 @@ class StepModel:
         needed = {id(op) for op in needed_ops(block, fetch)}
         self.needed = [id(op) in needed for op in block.ops]
         self.fetch = set(fetch)
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = dict(self._carried())
         self.work = [work_of(op, values) if self.needed[at] else 0.0 for at, op in enumerate(block.ops)]
         self.total = sum(self.work)
         self._workspace = self._workspaces(live)
@@ -85,6 +85,17 @@ class StepModel:
                 found = number(variable.spec.nbytes, self.values) if variable.spec.dtype is not None else 0
             self.sizes[name] = found
         return found
+
+    def _carried(self) -> Iterator[tuple[str, int]]:
+        """The sizes of results that keep more alive than they are described to be."""
+        for op in self.block.ops:
+            operator = op.operator
+            if operator is None or type(operator).carries is Operator.carries:
+                continue
+            found = operator.carries(*(_specs(op, o.name, o.many) for o in operator.schema.operands))
+            for slot, size in found.items():
+                for name in op.outputs.get(slot, ()):
+                    yield name, number(size, self.values)
 
     def _workspaces(self, live: Liveness | None) -> list[int]:
         """What the kernel of each op needs besides, as the plan of the program says it."""

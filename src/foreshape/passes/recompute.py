@@ -23,7 +23,8 @@ def recompute_values(program: Program, names: Collection[str]) -> tuple[Program,
     made: list[str] = []
 
     def change(copy: Program) -> bool:
+        version = copy.version
         made.extend(Recomputing(copy.global_block).apply(names))
-        return bool(made)
+        return copy.version != version
 
     return Pass("recompute_values", change)(program)[0], made
