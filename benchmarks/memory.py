@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -22,6 +23,7 @@ from rich.table import Table
 from run import Peer
 
 import foreshape as fs
+from foreshape.errors import MemoryPlanError
 
 BATCHES = {"W2": (32, 128, 512), "W3": (8, 32, 128), "W4": (16, 64, 256), "W6": (2, 8, 16), "R50": (4, 8, 16)}
 QUICK = {"W2": (128,), "W3": (8,), "W4": (64,), "W6": (2,)}
@@ -95,8 +97,9 @@ def least(action: Callable[[], object], repeats: int = 5) -> float:
     return statistics.median(times)
 
 
-def questions(results: Results, ops: tuple[int, ...]) -> Table:
+def questions(results: Results, ops: tuple[int, ...]) -> tuple[Table, list[str]]:
     """What planning and its questions cost; ``largest`` of a new plan makes the formula, too."""
+    said: list[str] = []
     table = Table("ops", "ms to plan", "peak", "largest, first asked", "largest", "arena", title="questions to a plan (chains of fc and relu, trained; ms)")
     per_layer = len(chain(20).global_block.ops) - len(chain(19).global_block.ops)
     for count in ops:
@@ -104,13 +107,19 @@ def questions(results: Results, ops: tuple[int, ...]) -> Table:
         loss = next(v for v in reversed(program.global_block.vars.values()) if v.name.startswith("mean") and "@GRAD" not in v.name)
         plans: list[Any] = []
         made = least(lambda p=program, f=loss, k=plans: k.append(fs.plan(p, [f])))
-        first = statistics.median(least(lambda p=p: p.largest("batch", within="1 GiB"), 1) for p in plans)
-        again, peak = least(lambda p=plans[0]: p.largest("batch", within="1 GiB")), least(lambda p=plans[0]: p.peak(batch=64))
-        arena = least(lambda p=plans[0]: p.arena(batch=64), 1)
+        peak, arena = least(lambda p=plans[0]: p.peak(batch=64)), least(lambda p=plans[0]: p.arena(batch=64), 1)
+        try:
+            first = statistics.median(least(lambda p=p: p.largest("batch", within="1 GiB"), 1) for p in plans)
+            again = least(lambda p=plans[0]: p.largest("batch", within="1 GiB"))
+        except MemoryPlanError as error:
+            first = again = math.nan
+            said.append(f"the largest batch of a program of {count} ops: {str(error)[:200]}")
         seen = {"ops": len(program.global_block.ops), "plan_ms": made, "peak_ms": peak, "first_ms": first, "largest_ms": again, "arena_ms": arena}
-        results.append({"what": "questions", **seen})
+        results.append({"what": "questions", **{k: None if v != v else v for k, v in seen.items()}})
         table.add_row(f"{seen['ops']:,}", *(f"{n:.1f}" for n in (made, peak, first, again, arena)))
-    return table
+        if first > 100 and count == 2000:
+            said.append(f"the largest batch of a program of {count} ops: {first:.0f} ms; the goal is 100")
+    return table, said
 
 
 def main() -> None:
@@ -132,7 +141,9 @@ def main() -> None:
         if table.row_count:
             console.print(table)
         said += more
-    console.print(questions(results, (2000,) if asked_for.quick else (500, 2000, 8000)))
+    table, more = questions(results, (2000,) if asked_for.quick else (500, 2000, 8000))
+    console.print(table)
+    said += more
     for line in said:
         console.print(line, markup=False)
     if asked_for.json is not None:
