@@ -31,7 +31,8 @@ from kernel_calls import (
 )
 from kernel_memory import has_bound, measured
 
-from foreshape.ops import Offsets
+from foreshape.errors import SchemaError
+from foreshape.ops import NOT_DIFFERENTIABLE, Offsets, operand, result
 from foreshape.ops.fields import Result, Sample
 from foreshape.ops.operator import Operator, all_operators
 from foreshape.ops.rows import Rows
@@ -40,6 +41,7 @@ from foreshape.ops.tensor_array import TensorArray
 CASES = list(sampled())
 IDS = [c[0] for c in CASES]
 PATTERN = 0xA5
+MANY = 137
 
 
 @pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
@@ -68,6 +70,11 @@ def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: 
             for at, field in enumerate(call.cls.schema.results):
                 if field.may_share is not None:
                     prove_into(call, at, layout)
+    for size in sizes_of(cls, sample) if cls.kernel_into or (cls.grad_class is not None and cls.grad_class.kernel_into) else ():
+        for call in resized(cls, sample, size, size * MANY):  # where kernels work in blocks
+            for at, field in enumerate(call.cls.schema.results):
+                if field.may_share is not None:
+                    prove_into(call, at, in_a_row)
 
 
 @pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
@@ -95,6 +102,27 @@ def test_kernels_take_no_more_than_their_operators_say() -> None:
     bounded = [t for t, c in all_operators().items() if has_bound(c)]
     over = [f"{m.call.cls.type} takes {m.most} bytes and says {m.bound}: {m.name}" for m in measured(bounded) if m.over > 0] if bounded else []
     assert not over, "\n".join(over[:40])
+
+
+@pytest.mark.parametrize(
+    ("results", "into", "says"),
+    [
+        ({"Out": "X"}, False, "its kernel must have the keyword-only parameter into"),
+        ({"Out": None}, True, "no result says with may_share"),
+        ({"Out": "X", "Other": "X"}, True, "seen Out and Other"),
+    ],
+)
+def test_a_claim_and_the_kernel_that_makes_it_true_come_together(results: dict[str, str | None], into: bool, says: str) -> None:
+    def kernel(self: Any, X: Any) -> Any:
+        return X
+
+    def kernel_into(self: Any, X: Any, *, into: Any = None) -> Any:
+        return X
+
+    declared: dict[str, Any] = {n: result(may_share=of) for n, of in results.items()}
+    hooks = {"infer_shape": lambda self, X: X, "kernel": kernel_into if into else kernel, "gradient": NOT_DIFFERENTIABLE}
+    with pytest.raises(SchemaError, match=says):
+        type("Claiming", (Operator,), {"type": "claiming", "__doc__": "A claim.", "X": operand(), **declared, **hooks})
 
 
 def prove(call: Call, parts: bool = False) -> tuple[Any, ...]:
