@@ -36,6 +36,9 @@ class Recomputation:
     """The share by which a step's work grows, by estimate: 0.1 is a tenth more."""
 
     def __str__(self) -> str:
+        if not self.dropped and self.peak < self.peak_before:
+            return (f"peak {byte_text(self.peak)} instead of {byte_text(self.peak_before)}, within {byte_text(self.within)}: nothing needs to be "
+                    "computed again where the backward pass takes dims from its own gradients")  # fmt: skip
         if not self.dropped:
             return f"the peak is {byte_text(self.peak)}, within {byte_text(self.within)}: nothing needs to be computed again"
         shown = ", ".join(self.dropped[:_SHOWN]) + (f" and {len(self.dropped) - _SHOWN} more" if len(self.dropped) > _SHOWN else "")
