@@ -235,9 +235,9 @@ def prove_into(call: Call, at: int, layout: Any) -> None:
     assert made[at].data_ptr() == into.data_ptr(), f"{what}: {field.name} is elsewhere"
     assert made[at].shape == own.shape, what
     assert written(made) == wanted, f"{what}: other numbers"
-    for operand, old, new in zip(call.cls.schema.operands, before, written(one.arguments), strict=True):
-        first = 1 if operand.name == field.may_share else 0
-        assert old[first:] == new[first:], f"{what} changes {operand.name}"
+    for slot, old, new in zip(call.cls.schema.operands, before, written(one.arguments), strict=True):
+        first = 1 if slot.name == field.may_share else 0
+        assert old[first:] == new[first:], f"{what} changes {slot.name}"
     if layout is part:
         assert all(nothing_around_changed(t) for v in one.arguments if not isinstance(v, Offsets) for t in tensors_of(v)), what
 
