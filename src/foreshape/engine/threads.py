@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from foreshape.dims import Size, product, substitute
 from foreshape.lowering.instruction import Instruction, Lowered
 from foreshape.ops.torch_proxy import torch
-from foreshape.spec import Spec
+from foreshape.program.work import multiplications
 
 SMALL_STEP = 4_000_000
 """A step of fewer multiply-adds (and element operations) runs on one thread: to fork and join costs it more than it gains."""
@@ -67,23 +66,10 @@ def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
 
 def work_of(i: Instruction, values: Mapping[str, int]) -> int:
     """The multiply-adds of one instruction, or the elements that it writes where it multiplies nothing; by estimate."""
-    operator = i.op.operator
-    if operator is None:
-        return 0
-    cls = type(operator)
-    forward = cls.forward_class
-    of: Any = operator if forward is None else forward.with_values({n: getattr(operator, n) for n in forward.schema.attributes})
-    if hasattr(of, "work"):
-        specs = {o.name: _spec(i, o.name) for o in of.schema.operands}
-        if all(specs[o.name] is not None for o in of.schema.operands if not o.optional):  # a gradient op may lack one
-            return _number(of.work(**specs), values) * (1 if forward is None else 2)
+    found = multiplications(i.op)
+    if found is not None:
+        return _number(found, values)
     return sum(_number(product(v.spec.known_dims), values) for n in i.op.output_names() if (v := i.op.block.find(n)) is not None and v.spec.dims is not None)
-
-
-def _spec(i: Instruction, slot: str) -> Spec | None:
-    name = i.op.input(slot)
-    variable = i.op.block.find(name) if name is not None else None
-    return variable.spec if variable is not None else None
 
 
 def _number(size: Size, values: Mapping[str, int]) -> int:

@@ -6,17 +6,18 @@ It knows lifetimes, views and results in the memory of their operands, and nothi
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy
 
 from foreshape.backward.recompute import Recomputing, Step
-from foreshape.dims import Size, evaluate, substitute, symbols_of
+from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.memory.liveness import WORKSPACE, Liveness
 from foreshape.ops.operator import Operator
 from foreshape.program import Block, Op, Role
 from foreshape.program.needed import needed_ops
-from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.program.work import multiplications, operand_specs
+from foreshape.spec import LOD_TENSOR
 
 MULTIPLIES, BYTES, DRAWS = 50e9, 10e9, 1e8
 """What a machine does in a second, for comparing one op with another: multiply-adds, bytes to and from memory, random numbers."""
@@ -92,7 +93,7 @@ class StepModel:
             operator = op.operator
             if operator is None or type(operator).carries is Operator.carries:
                 continue
-            found = operator.carries(*(_specs(op, o.name, o.many) for o in operator.schema.operands))
+            found = operator.carries(*(operand_specs(op, o.name, o.many) for o in operator.schema.operands))
             for slot, size in found.items():
                 for name in op.outputs.get(slot, ()):
                     yield name, number(size, self.values)
@@ -278,28 +279,11 @@ def work_of(op: Op, values: Mapping[str, int]) -> float:
             moved += size
             written += size if out else 0
     moved += min(held, moved)  # of a table only the rows that are looked up are read
-    seconds = moved / BYTES + _multiplies(op, operator, values) / MULTIPLIES
+    counted = multiplications(op)
+    seconds = moved / BYTES + (0 if counted is None else number(counted, values)) / MULTIPLIES
     return seconds + (written / 4 / DRAWS if operator.random and operator.draws() else 0.0)
 
 
 def _empty(op: Op, slot: str) -> bool:
     variable = op.block.find(op.output(slot) or "")
     return variable is None or variable.spec.dims is None or variable.spec.elements == 0
-
-
-def _multiplies(op: Op, operator: Operator, values: Mapping[str, int]) -> int:
-    forward = type(operator).forward_class
-    of: Any = operator if forward is None else forward.with_values({n: getattr(operator, n) for n in forward.schema.attributes})
-    if not hasattr(of, "work"):
-        return 0
-    specs = {o.name: _specs(op, o.name, o.many) for o in of.schema.operands}
-    if any(specs[o.name] is None and not o.optional for o in of.schema.operands):  # a gradient op may lack one
-        return 0
-    given = of.work(**specs)
-    known = substitute(given, values)
-    return number(known, values) * (1 if forward is None else 2)
-
-
-def _specs(op: Op, slot: str, many: bool) -> Spec | tuple[Spec, ...] | None:
-    found = [v.spec for n in op.inputs.get(slot, ()) if (v := op.block.find(n)) is not None]
-    return tuple(found) if many else found[0] if found else None

@@ -1,0 +1,30 @@
+"""How much an op computes, as its operator estimates it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.dims import Size
+from foreshape.program.op import Op
+from foreshape.spec import Spec
+
+
+def multiplications(op: Op) -> Size | None:
+    """The multiply-adds of one op, those of a gradient twice its forward op's; None where its operator does not count them."""
+    operator = op.operator
+    if operator is None:
+        return None
+    forward = type(operator).forward_class
+    of: Any = operator if forward is None else forward.with_values({n: getattr(operator, n) for n in forward.schema.attributes})
+    if not hasattr(of, "work"):
+        return None
+    specs = {o.name: operand_specs(op, o.name, o.many) for o in of.schema.operands}
+    if any(specs[o.name] is None and not o.optional for o in of.schema.operands):  # a gradient op may lack one
+        return None
+    return of.work(**specs) * (1 if forward is None else 2)
+
+
+def operand_specs(op: Op, slot: str, many: bool) -> Spec | tuple[Spec, ...] | None:
+    """What is known of the variables in an input slot; None where it is empty."""
+    found = [v.spec for n in op.inputs.get(slot, ()) if (v := op.block.find(n)) is not None]
+    return tuple(found) if many else found[0] if found else None
