@@ -332,7 +332,10 @@ class _Walk:
             record = self.arrays[value.name] = self._new(i, at, value, 0)
         self.current[value] = record
         name = element_of(i.op, result)
-        element = next((v for v in i.reads() if v.name == name), None)
+        operator = i.op.operator
+        assert operator is not None
+        slot = None if name is None else "Out@GRAD" if i.op.input("Out@GRAD") else "X"
+        element = argument_of(i, operator, slot, 0)  # not by its name: rewrites put other values there
         held = given.get(element) if element is not None else None
         if held is not None:
             record.elements.append(held)
@@ -362,6 +365,9 @@ class _Walk:
         assert region is not None
         inner = _of(region.lowered, self.rows, self.reuse_allowed, True)
         self.records.append(Record(f"{op.type} block {sub_block(op).idx}", 0, position, position, None, op, TEMPORARIES, inner=inner, until=at))
+        carried = _carried(i, region.lowered.fetches[: len(region.results)])
+        if not isinstance(carried, int) or carried:
+            self.records.append(Record(f"{op.type} carried", carried, position, position, None, op, TEMPORARIES, fixed=True, until=at))
         for value in values_of(i.results):
             spec = _spec(value)
             if value.levels or spec is None or value in self.current:
@@ -378,6 +384,7 @@ class _Walk:
                 _needed_at(record, position, at)
             else:  # what came in may go out again: of a block that did not run all of it does
                 _holds(self._new(i, at, value, self._size(value, i)), given)
+            given = {**given, value: self.current.get(value)}
 
     # --- afterwards
 
@@ -447,6 +454,28 @@ def _same(a: Size, b: Size) -> bool:
 def _is_parameter_gradient(block: Block, name: str) -> bool:
     of = block.find(name.partition(GRAD)[0]) if GRAD in name else None
     return of is not None and of.is_parameter
+
+
+def _carried(i: Instruction, made: Sequence[Value]) -> Size:
+    """The bytes that an op which runs a block holds between rounds beside its results: what a round hands on to the next, and of time
+    steps what each of them gave, of which the results are made at the end."""
+    results = i.results[0] if isinstance(i.results[0], list) else []
+    form = i.op.operator.region if i.op.operator is not None else ""
+    if form.startswith("conditional"):
+        return 0
+    steps = form.startswith("recurrent")
+    total: Size = 0
+    for value in values_of([results]) if steps else ():
+        total = total + _dense(value)
+    for at, value in enumerate(made):
+        if steps or at >= len(results) or results[at] is None:
+            total = total + _dense(value)
+    return total
+
+
+def _dense(value: Value) -> Size:
+    spec = _spec(value)
+    return 0 if spec is None else _bytes(value, spec)
 
 
 def _is_rows(value: Value) -> bool:
