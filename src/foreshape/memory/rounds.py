@@ -28,6 +28,9 @@ def kept_by_rounds(op: Op, block: Block) -> Size:
     total: Size = 0
     inputs = names_in(op, "inputs")
     first = op.block.var(inputs[0]).spec if inputs else None
+    if first is not None and first.lod is not None:  # rows of sequences that have ended are left in the memory of the step before
+        for name in names_in(op, "initial_states"):
+            total = total + tensor_bytes(op.block, name)
     for name in saved_names(block):
         variable = block.find(name)
         if variable is not None and variable.spec.kind is STEP_SCOPES and variable.op is not None:  # of a block within the block

@@ -63,7 +63,7 @@ def _in_few_sizes(kernel: Any) -> Any:
         more = stepped(rows)
         if more == rows:
             return kernel(x, weight, bias, *attributes)
-        out = kernel(_longer(x.reshape(rows, k), more, k), weight, bias, *attributes)[:rows]
+        out = kernel(_longer(x.reshape(rows, k), more, k), weight, bias, *attributes)[:rows].clone()  # or the others would be held as long
         return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[1])
 
     return product
@@ -110,7 +110,7 @@ def workspace(m: Size, k: Size, n: Size, turned: bool = False) -> Size:
     """
     if not prefers_onednn():
         return 0
-    rows, columns = (k, n) if turned else (m, k)
+    rows, columns = (k, n) if turned else (m, k + n)  # of which it makes longer ones
     longer = minimum(1, rows % STEP) * 4 * (rows + STEP) * columns
     copied = 4 * m * k if turned else 0
     return minimum(1, floordiv(m * k * n, LARGE)) * (onednn.product_of_rows(k) + copied + longer)

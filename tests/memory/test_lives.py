@@ -1,0 +1,433 @@
+"""What a step holds while it runs against its plan, on every program of PaddlePaddle that is here; and proofs that nothing reads what
+was given away: with what is freed filled with a pattern, with and without memory taken over, fused and op by op, all is the same."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from observed import Moment, Observed, alive, observe, planned, planned_places
+from replayed import NAMES, SLOW, Ran, Replayed, replayed, run
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.memory import liveness
+from foreshape.memory.liveness import WORKSPACE, Record, number
+from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
+from foreshape.program.program import region
+from foreshape.spec import FLOATING, LOD_TENSOR, SELECTED_ROWS
+
+EVERY = [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in NAMES]
+NEAR, BLOCKS = 1.05, 2.0
+"""How far a plan may be above what is held at most: of a program of ops, and of one that runs blocks, which are bounded."""
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+
+
+@cache
+def seen(name: str) -> Observed:
+    return observe(replayed(name))
+
+
+# --- what is held
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_at_no_op_more_is_held_than_planned(name: str) -> None:
+    of = seen(name)
+    check_bytes(of)
+
+
+def check_bytes(of: Observed) -> None:
+    assert of.ran is not None
+    timeline = of.ran.plan.timeline(**of.symbols).tolist()
+    for moment in of.moments:
+        i = planned_places(of, moment)[0].instruction
+        assert moment.total <= timeline[i.position], f"{i.op.type}, {moment.at}: {moment.total} bytes are held, and {timeline[i.position]} are planned"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_planned_peak_is_the_most_that_is_held(name: str) -> None:
+    of = seen(name)
+    assert of.ran is not None
+    held = max((m.total for m in of.moments), default=0)
+    most = max((planned(of, m) - unread(of, m) for m in of.moments), default=0)
+    assert held <= of.ran.plan.lower_bound(**of.symbols)
+    blocks = len(of.ran.plan.program.blocks) > 1
+    sparse = any(v.kind is SELECTED_ROWS for v in of.ran.plan.program.all_variables())  # of which as many rows as ids are planned
+    assert held <= most <= held * (BLOCKS if blocks or sparse else NEAR), f"at most {held} bytes are held, and {most} are planned without workspace"
+
+
+def unread(of: Observed, moment: Moment) -> int:
+    """The bytes of results that nothing reads, which were there while the kernel ran."""
+    place, held = planned_places(of, moment)[-1], moment.held[-1]
+    there = {id(place.live.places.get(h.value)) for h in held}
+    gone = [r for r in alive(place) if r.first == r.last and r.inner is None and r.what is not WORKSPACE and id(r) not in there]
+    return sum(number(r.size, of.symbols) for r in gone)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_value_lives_in_a_record_that_is_as_large_and_its_own(name: str) -> None:
+    check_places(seen(name))
+
+
+def check_places(of: Observed) -> None:
+    """Each value that is alive is in a record that is alive and large enough, and what is in two records is in two memories."""
+    for moment in of.moments:
+        for place, held in zip(planned_places(of, moment), moment.held, strict=True):
+            what = f"{place.instruction.op.type}, {moment.at}"
+            owners: dict[int, Record] = {}
+            for value, memory in held:
+                record = place.live.places.get(value)
+                if record is None:
+                    continue
+                assert record.first <= place.instruction.position <= record.last, f"{what}: {value.name} is there, and {record.name} is not"
+                for at, size in memory.items():
+                    if not record.elements and value.variable is not None and value.variable.kind is LOD_TENSOR:
+                        assert size <= number(record.size, of.symbols), f"{what}: {value.name} has {size} bytes, and {record.name} {record.size}"
+                    owner = owners.setdefault(at, record)
+                    assert owner is record or may_hold(owner, record) or may_hold(record, owner), f"{what}: {owner.name} and {record.name} are in one memory"
+
+
+def may_hold(a: Record, b: Record) -> bool:
+    """Whether a record is expected to hold the memory of another."""
+    waiting, met = [a], set[int]()
+    while waiting:
+        one = waiting.pop().root()
+        if one is b:
+            return True
+        if id(one) not in met:
+            met.add(id(one))
+            waiting += [*one.elements, *one.beside]
+    return False
+
+
+# --- what is read
+
+
+def bits(tensors: list[torch.Tensor]) -> list[bytes]:
+    return [t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors]
+
+
+def is_same(a: Ran, b: Ran) -> bool:
+    """Whether all fetches and all that is kept are the same to the bit."""
+    state = a.state.keys() == b.state.keys() and bits(list(a.state.values())) == bits([b.state[n] for n in a.state])
+    return state and [bits(f) for f in a.fetched] == [bits(f) for f in b.fetched]
+
+
+def assert_close(a: Ran, b: Ran) -> None:
+    for step, (one, other) in enumerate(zip(a.fetched, b.fetched, strict=True)):
+        for at, (x, y) in enumerate(zip(one, other, strict=True)):
+            np.testing.assert_allclose(x.numpy(), y.numpy(), RELATIVE, ABSOLUTE, err_msg=f"fetch {at} of step {step}")
+    for name, x in a.state.items():
+        np.testing.assert_allclose(x.numpy(), b.state[name].numpy(), RELATIVE, ABSOLUTE, err_msg=name)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_two_steps_are_the_same_in_every_way_to_run_them(name: str) -> None:
+    check_ways(replayed(name))
+
+
+def check_ways(of: Replayed) -> Ran:
+    usual, plain = run(of), run(of, fused=False)
+    assert is_same(run(of, "filled"), usual), "something reads what was given away"
+    assert is_same(run(of, "checked"), usual), "instruction by instruction it is not the same"
+    assert is_same(run(of, reuse=False), usual), "something was written over"
+    assert is_same(run(of, "filled", fused=False), plain), "op by op, something reads what was given away"
+    assert_close(usual, plain)
+    return usual
+
+
+# --- what is safe
+
+X = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
+
+
+def small(fetch: list[Any], feed: dict[str, Any]) -> Replayed:
+    """The default program, started by the default startup program."""
+    startup = fs.default_startup_program()
+
+    def start() -> fs.Scope:
+        scope = fs.Scope()
+        fs.Executor(seed=1).run(startup, scope=scope)
+        return scope
+
+    return Replayed(fs.default_main_program(), tuple(v.name for v in fetch), feed, start)
+
+
+def proved(fetch: list[Any], feed: dict[str, Any] | None = None) -> list[np.ndarray]:
+    """What the first step fetches, after all was found to be as planned, in every way to run it."""
+    of = small(fetch, {"x": X} if feed is None else feed)
+    watched = observe(of)
+    check_bytes(watched)
+    check_places(watched)
+    return [t.numpy() for t in check_ways(of).fetched[0]]
+
+
+def taken(fetch: list[Any]) -> list[str]:
+    """The types of the ops that write into the memory of an argument."""
+    live = run(small(fetch, {"x": X}), steps=1)
+    return [i.op.type for i in live.emitted.lowered.instructions if i.into is not None]
+
+
+def data() -> Any:
+    return layer.data("x", shape=["batch", 4])
+
+
+def test_what_is_fed_or_fetched_stays() -> None:
+    a = layer.sigmoid(data())
+    b = layer.tanh(a)
+    c = layer.exp(b)
+    assert taken([c]) == ["tanh", "exp"] and taken([a, c]) == ["exp"] and taken([b, c]) == ["tanh"] and taken([a, b, c]) == []
+    one = 1 / (1 + np.exp(-X))
+    for fetch in ([c], [a, c], [b, c], [a, b, c]):
+        want = {a.name: one, b.name: np.tanh(one), c.name: np.exp(np.tanh(one))}
+        for variable, got in zip(fetch, proved(fetch), strict=True):
+            np.testing.assert_allclose(got, want[variable.name], 1e-5)
+
+
+def test_views_of_what_is_fed_or_constant_stay() -> None:
+    x = data()
+    flat = layer.reshape(x, [-1])
+    constant = layer.fill_constant([12], "float32", 2.0)
+    out = layer.exp(layer.reshape(constant, [12])) + layer.tanh(flat)
+    assert "exp" not in taken([out]) and "tanh" not in taken([out])
+    np.testing.assert_allclose(proved([out])[0], np.exp(np.float32(2)) + np.tanh(X.reshape(-1)), 1e-5)
+
+
+def test_what_is_kept_from_run_to_run_stays() -> None:
+    x = data()
+    w = layer.create_parameter([4, 4], fs.FP32, layer.ParamAttr(name="w"))
+    turned = layer.tanh(layer.reshape(w, [16]))
+    out = layer.matmul(x, layer.exp(layer.reshape(turned, [4, 4])))
+    loss = layer.mean(out * out)
+    fs.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    state = check_ways(small([loss], {"x": X})).state
+    assert np.isfinite(state["w"].numpy()).all()
+    proved([loss, out])
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_a_branch_captures_or_hands_on_stays(holds: bool) -> None:
+    x = data()
+    given = layer.sigmoid(x)
+    value = layer.exp(x)
+    block = fs.default_main_program().global_block
+    with region(block) as branch:
+        layer.assign(layer.exp(given), value)
+    block.append_op("conditional_block", {"Cond": layer.reduce_sum(x) > (-9.0 if holds else 9.0), "Input": given}, {"Out": value, "Scope": "scope"},
+                    {"sub_block": branch.idx, "is_scalar_condition": True})  # fmt: skip
+    after = layer.tanh(given)  # may not lie where the branch read
+    last = layer.exp(value)  # nor where it may have left what was there
+    out, other = proved([last, after])
+    one = 1 / (1 + np.exp(-X))
+    np.testing.assert_allclose(out, np.exp(np.exp(one if holds else X)), 1e-5)
+    np.testing.assert_allclose(other, np.tanh(one), 1e-5)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+def test_what_a_loop_captures_or_hands_on_stays(rounds: int) -> None:
+    x = data()
+    start, captured = layer.sigmoid(x), layer.exp(x)
+    zero, limit = layer.fill_constant([1], "int64", 0), layer.fill_constant([1], "int64", rounds)
+    _, h = layer.while_loop(lambda i, h: layer.less_than(i, limit), lambda i, h: [i + 1, layer.tanh(h + captured)], [zero, start])
+    own = layer.exp(start)  # the loop's result may be where its start was
+    out = layer.tanh(h)
+    want = 1 / (1 + np.exp(-X))
+    first = np.exp(want)
+    for _ in range(rounds):
+        want = np.tanh(want + np.exp(X))
+    got = proved([out, own, layer.tanh(captured)])
+    for seen_, wanted in zip(got, (np.tanh(want), first, np.tanh(np.exp(X))), strict=True):
+        np.testing.assert_allclose(seen_, wanted, 1e-5)
+
+
+def test_a_loop_that_is_trained() -> None:
+    x = data()
+    w = layer.create_parameter([4], fs.FP32, layer.ParamAttr(name="w"))
+    start = layer.sigmoid(x)
+    zero, limit = layer.fill_constant([1], "int64", 0), layer.fill_constant([1], "int64", 3)
+    _, h = layer.while_loop(lambda i, h: layer.less_than(i, limit), lambda i, h: [i + 1, layer.tanh(h * w)], [zero, start])
+    loss = layer.mean(layer.exp(start) * layer.exp(h))
+    fs.optimizer.SGD(0.1).minimize(loss)
+    proved([loss])
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+def test_a_recurrence_that_is_trained(ragged: bool) -> None:
+    x = layer.data("x", shape=[-1, 4], lod_level=1) if ragged else layer.data("x", shape=[5, "batch", 4])
+    start = layer.fill_constant([3, 4], "float32", 0.5) if ragged else layer.sigmoid(layer.data("start", shape=["batch", 4]))
+
+    def step(word: Any, before: Any) -> Any:
+        now = layer.fc(word + before, 4, "tanh")
+        return layer.exp(now), now
+
+    rows, last = layer.rnn(step, x, start) if ragged else layer.rnn(step, x, start, time_major=True)
+    loss = layer.mean(rows * rows) + layer.mean(layer.tanh(last))
+    fs.optimizer.SGD(0.1).minimize(loss)
+    dense = {"x": np.linspace(-1, 1, 60, dtype=np.float32).reshape(5, 3, 4), "start": X}
+    proved([loss], {"x": fs.LoDTensor(np.linspace(-1, 1, 28, dtype=np.float32).reshape(7, 4), [[4, 0, 3]])} if ragged else dense)
+
+
+def test_what_an_array_holds_stays() -> None:
+    x = data()
+    value = layer.sigmoid(x)
+    at = layer.fill_constant([1], "int64", 0)
+    array = layer.array_write(value, at)
+    other = layer.exp(value)
+    read = layer.tanh(layer.array_read(array, at))
+    again = layer.array_read(array, at)
+    one = 1 / (1 + np.exp(-X))
+    for got, want in zip(proved([read, other, again]), (np.tanh(one), np.exp(one), one), strict=True):
+        np.testing.assert_allclose(got, want, 1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_gradient_that_is_a_view_where_the_batch_is_one_stays(batch: int) -> None:
+    x = data()
+    w = layer.create_parameter([4], fs.FP32, layer.ParamAttr(name="w"))
+    b = layer.create_parameter([4], fs.FP32, layer.ParamAttr(name="b"))
+    loss = layer.mean(layer.tanh(layer.exp(x * w) + b))
+    fs.optimizer.SGD(0.1).minimize(loss)
+    proved([loss], {"x": X[:batch]})
+
+
+def test_what_rows_are_made_of_stays() -> None:
+    ids = layer.data("ids", shape=["batch"], dtype="int64")
+    x = data()
+    w = layer.create_parameter([4], fs.FP32, layer.ParamAttr(name="w"))
+    rows = layer.embedding(ids, size=[10, 4], is_sparse=True)
+    loss = layer.mean(layer.tanh(rows + layer.exp(x * w)))
+    fs.optimizer.SGD(0.1).minimize(loss)
+    proved([loss], {"x": X, "ids": np.array([4, 4, 9])})
+
+
+# --- that it is noticed
+
+
+class Keeps(Operator):
+    """Keeps its operand beside the step."""
+
+    type = "lives_test_keeps"
+    X = operand(FLOATING)
+    Out = result()
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Any) -> Any:
+        return X
+
+    def kernel(self, X: Any) -> Any:
+        kept.append(X)
+        return X * 2
+
+
+class Reads(Operator):
+    """Reads what the other kept, whose memory was given away meanwhile."""
+
+    type = "lives_test_reads"
+    X = operand(FLOATING)
+    Out = result()
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Any) -> Any:
+        return X
+
+    def kernel(self, X: Any) -> Any:
+        return X + kept.pop()
+
+
+kept: list[Any] = []
+
+
+class TooEarly(Operator):
+    """X plus X the other way round; writes into X before it has read all of it."""
+
+    type = "lives_test_too_early"
+    X = operand(FLOATING)
+    Out = result(may_share="X")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Any) -> Any:
+        return X
+
+    def kernel(self, X: Any, *, into: Any = None) -> Any:
+        out = X.clone() if into is None else into
+        for row in range(len(X)):
+            out[row] = X[row] + X[len(X) - 1 - row]
+        return out
+
+
+class SaysNothing(Operator):
+    """A view that is said to have memory of its own."""
+
+    type = "lives_test_says_nothing"
+    X = operand(FLOATING)
+    Out = result()
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Any) -> Any:
+        return X
+
+    def kernel(self, X: Any) -> Any:
+        return X.view(X.shape)
+
+
+class IsNone(SaysNothing):
+    """A copy that is said to be a view."""
+
+    type = "lives_test_is_none"
+    Out = result(view_of="X")
+
+    def kernel(self, X: Any) -> Any:
+        return X.clone()
+
+
+def through(kind: str) -> Any:
+    """A value that an operator makes of one that dies there."""
+    block = fs.default_main_program().global_block
+    x = layer.sigmoid(data())
+    block.append_op(kind, {"X": x}, {"Out": "between"})
+    return block.var("between")
+
+
+def test_reading_what_was_given_away_is_noticed() -> None:
+    block = fs.default_main_program().global_block
+    between = through("lives_test_keeps")
+    block.append_op("lives_test_reads", {"X": layer.exp(between)}, {"Out": "late"})
+    of = small([block.var("late")], {"x": X})
+    assert is_same(run(of, reuse=False), run(of, "checked", reuse=False)) and not is_same(run(of, reuse=False), run(of, "filled", reuse=False))
+    for check in (True, "fused"):
+        with pytest.raises(fs.ExecutionError, match=r"late of .* has a NaN"):
+            fs.Executor(check=check).run(of.program, of.feed, ["late"], of.start())
+
+
+def test_a_false_claim_to_write_in_place_is_noticed() -> None:
+    of = small([through("lives_test_too_early")], {"x": X})
+    assert not is_same(run(of), run(of, reuse=False))
+
+
+def test_a_view_that_nobody_declared_is_noticed() -> None:
+    watched = observe(small([layer.exp(through("lives_test_says_nothing"))], {"x": X}))
+    with pytest.raises(AssertionError, match="are in one memory"):
+        check_places(watched)
+
+
+def test_a_copy_that_is_said_to_be_a_view_is_noticed() -> None:
+    watched = observe(small([layer.exp(through("lives_test_is_none"))], {"x": X}))
+    with pytest.raises(AssertionError, match="bytes are held, and"):
+        check_bytes(watched)
+
+
+def test_a_life_that_is_cut_short_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = layer.sigmoid(data())
+    b = layer.exp(a)
+    out = layer.tanh(a) + layer.tanh(b * a)
+    assert len(proved([out])) == 1
+    monkeypatch.setattr(liveness, "_needed_at", lambda record, position, at: None)
+    watched = observe(small([out], {"x": X}))
+    with pytest.raises(AssertionError, match=r"is there, and .* is not"):
+        check_places(watched)
+    with pytest.raises(AssertionError, match="bytes are held, and"):
+        check_bytes(watched)
