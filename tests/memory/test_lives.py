@@ -8,22 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from observed import Moment, Observed, alive, observe, planned, planned_places
-from replayed import NAMES, SLOW, Ran, Replayed, replayed, run
+from proofs import X, check_bytes, check_places, check_ways, data, is_same, proved, small
+from replayed import NAMES, SLOW, replayed, run
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.memory import liveness
-from foreshape.memory.liveness import WORKSPACE, Record, number
+from foreshape.memory.liveness import WORKSPACE, number
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
 from foreshape.program.program import region
-from foreshape.spec import FLOATING, LOD_TENSOR, SELECTED_ROWS
+from foreshape.spec import FLOATING, SELECTED_ROWS
 
 EVERY = [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in NAMES]
 NEAR, BLOCKS = 1.05, 2.0
 """How far a plan may be above what is held at most: of a program of ops, and of one that runs blocks, which are bounded."""
-RELATIVE, ABSOLUTE = 1e-4, 1e-5
 
 
 @cache
@@ -38,14 +37,6 @@ def seen(name: str) -> Observed:
 def test_at_no_op_more_is_held_than_planned(name: str) -> None:
     of = seen(name)
     check_bytes(of)
-
-
-def check_bytes(of: Observed) -> None:
-    assert of.ran is not None
-    timeline = of.ran.plan.timeline(**of.symbols).tolist()
-    for moment in of.moments:
-        i = planned_places(of, moment)[0].instruction
-        assert moment.total <= timeline[i.position], f"{i.op.type}, {moment.at}: {moment.total} bytes are held, and {timeline[i.position]} are planned"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -73,56 +64,7 @@ def test_every_value_lives_in_a_record_that_is_as_large_and_its_own(name: str) -
     check_places(seen(name))
 
 
-def check_places(of: Observed) -> None:
-    """Each value that is alive is in a record that is alive and large enough, and what is in two records is in two memories."""
-    for moment in of.moments:
-        for place, held in zip(planned_places(of, moment), moment.held, strict=True):
-            what = f"{place.instruction.op.type}, {moment.at}"
-            owners: dict[int, Record] = {}
-            for value, memory in held:
-                record = place.live.places.get(value)
-                if record is None:
-                    continue
-                assert record.first <= place.instruction.position <= record.last, f"{what}: {value.name} is there, and {record.name} is not"
-                for at, size in memory.items():
-                    if not record.elements and value.variable is not None and value.variable.kind is LOD_TENSOR:
-                        assert size <= number(record.size, of.symbols), f"{what}: {value.name} has {size} bytes, and {record.name} {record.size}"
-                    owner = owners.setdefault(at, record)
-                    assert owner is record or may_hold(owner, record) or may_hold(record, owner), f"{what}: {owner.name} and {record.name} are in one memory"
-
-
-def may_hold(a: Record, b: Record) -> bool:
-    """Whether a record is expected to hold the memory of another."""
-    waiting, met = [a], set[int]()
-    while waiting:
-        one = waiting.pop().root()
-        if one is b:
-            return True
-        if id(one) not in met:
-            met.add(id(one))
-            waiting += [*one.elements, *one.beside]
-    return False
-
-
 # --- what is read
-
-
-def bits(tensors: list[torch.Tensor]) -> list[bytes]:
-    return [t.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for t in tensors]
-
-
-def is_same(a: Ran, b: Ran) -> bool:
-    """Whether all fetches and all that is kept are the same to the bit."""
-    state = a.state.keys() == b.state.keys() and bits(list(a.state.values())) == bits([b.state[n] for n in a.state])
-    return state and [bits(f) for f in a.fetched] == [bits(f) for f in b.fetched]
-
-
-def assert_close(a: Ran, b: Ran) -> None:
-    for step, (one, other) in enumerate(zip(a.fetched, b.fetched, strict=True)):
-        for at, (x, y) in enumerate(zip(one, other, strict=True)):
-            np.testing.assert_allclose(x.numpy(), y.numpy(), RELATIVE, ABSOLUTE, err_msg=f"fetch {at} of step {step}")
-    for name, x in a.state.items():
-        np.testing.assert_allclose(x.numpy(), b.state[name].numpy(), RELATIVE, ABSOLUTE, err_msg=name)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -130,50 +72,13 @@ def test_two_steps_are_the_same_in_every_way_to_run_them(name: str) -> None:
     check_ways(replayed(name))
 
 
-def check_ways(of: Replayed) -> Ran:
-    usual, plain = run(of), run(of, fused=False)
-    assert is_same(run(of, "filled"), usual), "something reads what was given away"
-    assert is_same(run(of, "checked"), usual), "instruction by instruction it is not the same"
-    assert is_same(run(of, reuse=False), usual), "something was written over"
-    assert is_same(run(of, "filled", fused=False), plain), "op by op, something reads what was given away"
-    assert_close(usual, plain)
-    return usual
-
-
 # --- what is safe
-
-X = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
-
-
-def small(fetch: list[Any], feed: dict[str, Any]) -> Replayed:
-    """The default program, started by the default startup program."""
-    startup = fs.default_startup_program()
-
-    def start() -> fs.Scope:
-        scope = fs.Scope()
-        fs.Executor(seed=1).run(startup, scope=scope)
-        return scope
-
-    return Replayed(fs.default_main_program(), tuple(v.name for v in fetch), feed, start)
-
-
-def proved(fetch: list[Any], feed: dict[str, Any] | None = None) -> list[np.ndarray]:
-    """What the first step fetches, after all was found to be as planned, in every way to run it."""
-    of = small(fetch, {"x": X} if feed is None else feed)
-    watched = observe(of)
-    check_bytes(watched)
-    check_places(watched)
-    return [t.numpy() for t in check_ways(of).fetched[0]]
 
 
 def taken(fetch: list[Any]) -> list[str]:
     """The types of the ops that write into the memory of an argument."""
     live = run(small(fetch, {"x": X}), steps=1)
     return [i.op.type for i in live.emitted.lowered.instructions if i.into is not None]
-
-
-def data() -> Any:
-    return layer.data("x", shape=["batch", 4])
 
 
 def test_what_is_fed_or_fetched_stays() -> None:

@@ -292,9 +292,9 @@ class _Walk:
                 record.size = record.size + carried
                 _holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
         taken = argument_of(i, operator, result.may_share, number)
+        if result.layout == "same" and not self.strided.isdisjoint(i.reads()):
+            self.strided.add(value)
         if taken is not None:
-            if taken in self.strided:
-                self.strided.add(value)
             if type(operator).kernel_into:
                 self._offer(at, i, taken, value, given, record)
 
@@ -384,6 +384,7 @@ class _Walk:
                 _needed_at(record, position, at)
             else:  # what came in may go out again: of a block that did not run all of it does
                 _holds(self._new(i, at, value, self._size(value, i)), given)
+                self.strided.add(value)
             given = {**given, value: self.current.get(value)}
 
     # --- afterwards
