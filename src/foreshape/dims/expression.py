@@ -135,6 +135,30 @@ class Dim:
         return mod(other, self)
 
 
+def reaches(size: Size, least: int) -> Size:
+    """1 where a size that is not negative is at least ``least``, else 0."""
+    if isinstance(size, Dim) and len(size.terms) == 1:
+        monomial, coefficient = size.terms[0]
+        size, least = _make({monomial: 1}), -(-least // coefficient)
+    if least <= 1 or isinstance(size, int):
+        return int(least <= 0 or (size >= least)) if isinstance(size, int) else 1
+    from foreshape.dims.questions import minimum
+
+    return minimum(floordiv(size, least), 1)
+
+
+def no_less(*sizes: Size) -> Size:
+    """A polynomial that is at least as large as each of some sizes: of each product of symbols the largest coefficient.
+
+    It is the largest of them where one has all the largest coefficients, and shorter than their `maximum` where none has.
+    """
+    out: dict[Monomial, int] = {}
+    for size in sizes:
+        for monomial, coefficient in size.terms if isinstance(size, Dim) else _constant_terms(size):
+            out[monomial] = max(out.get(monomial, 0), coefficient)
+    return _make(out)
+
+
 _atoms: WeakValueDictionary[tuple[str, str, tuple[Size, ...]], Atom] = WeakValueDictionary()
 _dims: WeakValueDictionary[tuple[tuple[Monomial, int], ...], Dim] = WeakValueDictionary()
 _symbols: WeakValueDictionary[str, Dim] = WeakValueDictionary()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from foreshape.program import Block, Op, Variable
 
 if TYPE_CHECKING:
     from foreshape.lowering.regions import Region
+    from foreshape.ops.operator import Operator
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +67,7 @@ class Instruction:
     region: Region | None = None
     """The block that it runs."""
     position: int = 0
-    """Which op's place in the block it has."""
+    """Which op's place it has in the order in which the block's ops run."""
     shares: Mapping[int, int] = field(default_factory=dict[int, int])
     """Of a rewritten one: results in the memory of an argument, views among them: number of the result -> number of the argument."""
     may_share: tuple[int, int] | None = None
@@ -90,6 +91,39 @@ class Instruction:
     def writes(self) -> list[Value]:
         return values_of(self.results)
 
+    def changes(self) -> list[Value]:
+        """The values that it changes in place, and those of the scope that it stores."""
+        return values_of([r for at, r in enumerate(self.results) if at in self.in_place]) + [place for place, _ in self.stores]
+
+    def memory(self) -> Iterator[tuple[Value, Value | None]]:
+        """Each value that it makes with the one in whose memory that may lie, as declared; None where it has its own."""
+        operator = self.op.operator
+        for copy, _ in self.copies:
+            yield copy, None
+        for at, out in enumerate(self.results):
+            slot: str | None = None
+            if self.expression is None and operator is not None and at < len(operator.schema.results):
+                declared = operator.schema.results[at]
+                slot = declared.updates or declared.view_of
+            for number, value in enumerate(out if isinstance(out, list) else (out,)):
+                if value is None:
+                    continue
+                if self.expression is not None:
+                    given = self.arguments[self.shares[at]] if at in self.shares else value if at in self.in_place else None
+                    yield value, given if isinstance(given, Value) else None
+                else:
+                    yield value, None if operator is None or slot is None else argument_of(self, operator, slot, number)
+
+
+def argument_of(i: Instruction, operator: Operator, slot: str | None, number: int) -> Value | None:
+    """What stands in an operand slot; of a list the element that belongs to a result, or the only one."""
+    if slot is None:
+        return None
+    given = i.arguments[next(at for at, o in enumerate(operator.schema.operands) if o.name == slot)]
+    if isinstance(given, list):
+        return given[number] if number < len(given) else given[0] if given else None
+    return given
+
 
 def values_of(arguments: Sequence[Argument]) -> list[Value]:
     """All values in some arguments."""
@@ -107,6 +141,8 @@ class Lowered:
     """A pruned block as instructions, with the values that come in and go out."""
 
     block: Block
+    ops: list[Op]
+    """The ops of the block in the order in which they run; those that this step does not need are among them."""
     instructions: list[Instruction]
     feeds: list[Value]
     persistables: list[Value]

@@ -51,13 +51,13 @@ class Lowering:
             ExecutionError: an operator that is not known here, or a name that nothing describes.
         """
         self._ops, self._asked = needed_ops(self.block, fetches), set(fetches)
-        places = {id(op): at for at, op in enumerate(self.block.ops)}
+        at = {id(op): position for position, op in enumerate(self.block.ops)}
         for op in self._ops:
             made = len(self.instructions)
             self._lower(op)
             for i in self.instructions[made:]:
-                i.position = places[id(op)]
-        return Lowered(self.block, self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
+                i.position = at[id(op)]
+        return Lowered(self.block, list(self.block.ops), self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
 
     def wants(self, name: str, writer: Op) -> bool:
         """Whether something in this step reads what an op writes."""

@@ -73,15 +73,25 @@ class Formula:
             for column, coefficient in terms.of(size):
                 of_sizes[at, column] = coefficient
         self._monomials = terms.monomials()
-        self._pieces = _undominated(numpy.asarray(counts, dtype=numpy.int64).reshape(len(counts), len(sizes)) @ of_sizes)
+        pieces = numpy.asarray(counts, dtype=numpy.int64).reshape(len(counts), len(sizes)) @ of_sizes
+        self._pieces = _undominated(pieces, *_limits(self._monomials, pieces))
 
     @classmethod
     def of_pieces(cls, terms: Terms, pieces: Any) -> Formula:
         """From the coefficients of the terms, ``[pieces, terms]``."""
         made = object.__new__(cls)
         made._monomials = terms.monomials()
-        made._pieces = _undominated(pieces)
+        made._pieces = _undominated(pieces, *_limits(made._monomials, pieces))
         return made
+
+    def limits(self) -> tuple[Formula, Formula]:
+        """A formula that is never below this one and one that is never above it, in which what is 0 or 1 by a remainder is 1, or 0."""
+        out: list[Formula] = []
+        for pieces in _limits(self._monomials, self._pieces):
+            made = object.__new__(Formula)
+            made._monomials, made._pieces = self._monomials, _undominated(pieces, pieces, pieces)
+            out.append(made)
+        return out[0], out[1]
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -131,13 +141,17 @@ class Formula:
     __repr__ = __str__
 
     def _text(self, piece: Sequence[int]) -> str:
-        terms: list[str] = []
+        groups: dict[Monomial, list[str]] = {}
         for m, c in zip(self._monomials, piece, strict=True):
             if c:
-                terms.append("*".join([byte_text(abs(c)), *(str(atom) for atom in m)]))
-                if c < 0:
-                    terms[-1] = "-" + terms[-1]
-        return " + ".join(terms).replace("+ -", "- ") or "0 B"
+                switches = tuple(dict.fromkeys(atom for atom in m if _is_switch(atom)))
+                text = "*".join([byte_text(abs(c)), *(str(atom) for atom in m if atom not in switches)])
+                groups.setdefault(switches, []).append("-" + text if c < 0 else text)
+        parts: list[str] = []
+        for switches, terms in sorted(groups.items(), key=lambda g: len(g[0])):
+            text = " + ".join(terms)
+            parts.append(text if not switches else f"({text} where {' and '.join(map(_switch_text, switches))})")
+        return " + ".join(parts).replace("+ -", "- ") or "0 B"
 
 
 def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
@@ -164,19 +178,65 @@ def _dim_of(atom: Any) -> Dim:
     return of_atom(atom)
 
 
-def _undominated(pieces: Any) -> Any:
-    """The rows that no other row is at least as large as in every coefficient: only they can be the largest."""
+def _is_switch(atom: Atom) -> bool:
+    """Whether an atom is 0 or 1: ``min(1, ...)`` of sizes, which are at least 0."""
+    return atom.op == "min" and len(atom.args) == 2 and 1 in atom.args
+
+
+def _switch_text(atom: Atom) -> str:
+    """When a switch is 1, in words."""
+    other = next((a for a in atom.args if isinstance(a, Dim)), None)
+    inner = other.terms[0][0][0] if other is not None and len(other.terms) == 1 and len(other.terms[0][0]) == 1 and other.terms[0][1] == 1 else None
+    if inner is not None and inner.op == "//" and isinstance(inner.args[1], int):
+        return f"{inner.args[0]} >= {inner.args[1]}"
+    if inner is not None and inner.op == "%":
+        return f"{inner.args[0]} is not a multiple of {inner.args[1]}"
+    return f"{other} > 0"
+
+
+def _limits(monomials: Sequence[Monomial], pieces: Any) -> tuple[Any, Any]:
+    """Pieces that are never below, and pieces that are never above: where a factor is 0 or 1, a term is at most as large as without it."""
+    base: dict[Monomial, int] = {m: at for at, m in enumerate(monomials)}
+    upper, lower = pieces.copy(), pieces.copy()
+    for at, m in enumerate(monomials):
+        plain = tuple(atom for atom in m if not _is_switch(atom))
+        if len(plain) == len(m) or not len(pieces):
+            continue
+        column = pieces[:, at]
+        upper[:, at] = lower[:, at] = 0
+        if plain in base:
+            upper[:, base[plain]] += numpy.maximum(column, 0)
+            lower[:, base[plain]] += numpy.minimum(column, 0)
+        else:  # nothing else has these symbols: it stays what it is above, and counts nothing below where it is positive
+            upper[:, at] = column
+            lower[:, at] = numpy.minimum(column, 0)
+    return upper, lower
+
+
+def _undominated(pieces: Any, upper: Any, lower: Any) -> Any:
+    """The rows that no other row is at least as large as in every coefficient: only they can be the largest.
+
+    ``upper`` and ``lower`` are limits of the rows in the same terms: a row whose upper limit is below another's lower one falls too.
+    """
     if not len(pieces):
         return pieces
-    pieces = numpy.unique(pieces, axis=0)
-    order = numpy.argsort(-pieces.astype(numpy.float64).sum(axis=1), kind="stable")
-    order = pieces[order]
-    for row in order[:8]:  # most are below one of the largest few
-        order = order[~(order <= row).all(axis=1) | (order == row).all(axis=1)]
-    kept = numpy.empty_like(order)
-    count = 0
-    for row in order:
-        if not (kept[:count] >= row).all(axis=1).any():
-            kept[count] = row
-            count += 1
-    return kept[:count].copy()
+    pieces, first = numpy.unique(pieces, axis=0, return_index=True)
+    upper, lower = upper[first], lower[first]
+    order = numpy.argsort(-lower.astype(numpy.float64).sum(axis=1), kind="stable")
+    pieces, upper, lower = pieces[order], upper[order], lower[order]
+    for at in range(min(8, len(pieces))):  # most are below one of the largest few
+        below = (pieces <= pieces[at]).all(axis=1) | (upper <= lower[at]).all(axis=1)
+        below[: at + 1] = False
+        if at < len(pieces):
+            pieces, upper, lower = pieces[~below], upper[~below], lower[~below]
+        if at + 1 >= len(pieces):
+            break
+    kept = numpy.zeros(len(pieces), dtype=bool)
+    for at in range(len(pieces)):
+        others = kept.copy()
+        kept[at] = not ((pieces[others] >= pieces[at]).all(axis=1) | (lower[others] >= upper[at]).all(axis=1)).any()
+    # a row that stands before another in this order may still be below it
+    for at in numpy.flatnonzero(kept):
+        kept[at] = False
+        kept[at] = not ((pieces[kept] >= pieces[at]).all(axis=1) | (lower[kept] >= upper[at]).all(axis=1)).any()
+    return pieces[kept].copy()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foreshape.dims import Size, equal, evaluate, product
+from foreshape.dims import Size, equal, evaluate, no_less, product
 from foreshape.errors import MemoryPlanError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
@@ -67,11 +67,17 @@ class Liveness:
 
     records: list[Record]
     held: list[Record]
-    positions: int
+    ops: list[Op]
+    """The block's ops in the order in which they run, which positions count."""
     names: set[str]
     """Every name whose value has a place, those that live in the memory of others included."""
     places: dict[Value, Record | None]
     """Which record each value lives in; None where that is not this step's to place."""
+
+    @property
+    def positions(self) -> int:
+        """How many positions there are."""
+        return len(self.ops)
 
 
 @dataclass(slots=True)
@@ -113,7 +119,7 @@ def _of(lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) ->
         _mark_parameters(block, walk.held)
     records = [r for r in walk.records if r.shares is None]
     names = {n for r in (*records, *walk.held) for n in r.names}
-    return Liveness(records, walk.held, len(block.ops), names, {v: r and r.root() for v, r in walk.current.items()})
+    return Liveness(records, walk.held, lowered.ops, names, {v: r and r.root() for v, r in walk.current.items()})
 
 
 def _mark_parameters(block: Block, held: Sequence[Record]) -> None:
@@ -138,6 +144,7 @@ class _Walk:
         self.feeds: list[Record] = []
         self._held_names: set[str] = set()
         self._reuse: list[_Reuse] = []
+        self._last_workspace: Record | None = None
 
     # --- values
 
@@ -356,8 +363,14 @@ class _Walk:
         _needed_at(record, i.position, at)
 
     def _workspace(self, at: int, i: Instruction, size: Size) -> None:
-        if not isinstance(size, int) or size:
-            self.records.append(Record(f"{i.op.type} workspace", size, i.position, i.position, None, i.op, WORKSPACE, until=at))
+        if isinstance(size, int) and not size:
+            return
+        last = self._last_workspace
+        if last is not None and last.first == i.position:  # of two calls in one place only one runs at a time
+            last.size = no_less(last.size, size)
+            return
+        self._last_workspace = Record(f"{i.op.type} workspace", size, i.position, i.position, None, i.op, WORKSPACE, until=at)
+        self.records.append(self._last_workspace)
 
     def _region(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""

@@ -53,8 +53,8 @@ def facts(plan: Plan, symbols: Mapping[str, int]) -> dict[str, Any]:
         if b.size
     ]
     who = [[text(h.name), h.size, CLASSES.index(h.what), text(h.spec), text(h.line)] for h in plan.who(**symbols)[:200]]
-    ops = [text(op.type) for op in plan.program.global_block.ops]
-    lines = [text(op.call_site.short() if op.call_site is not None else "") for op in plan.program.global_block.ops]
+    ops = [text(op.type) for op in plan.ops]
+    lines = [text(op.call_site.short() if op.call_site is not None else "") for op in plan.ops]
     breakdown = plan.breakdown(**symbols)
     return {
         "symbols": {escape(n): v for n, v in symbols.items()},

@@ -71,6 +71,11 @@ class Plan:
         """The symbols that say how many rows the inputs have; of ragged inputs, how many sequences."""
         self._formula: Formula | None = None
 
+    @property
+    def ops(self) -> list[Op]:
+        """The ops in the order in which they run, which positions count: the program's own, or one that needs less memory."""
+        return self.live.ops
+
     # --- numbers
 
     def peak(self, **symbols: int) -> int:
@@ -139,26 +144,29 @@ class Plan:
         names = [n for n in self._meant_by(name) if n in formula.symbols and n not in symbols]
         if not names:
             raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(formula.symbols)) or 'nothing'}")
-        if not all(formula.rises_in(n) for n in names):
-            raise MemoryPlanError(f"the memory does not simply grow with {name}, so that there is no one largest value: {formula}")
+        above, below = (formula, formula) if all(formula.rises_in(n) for n in names) else formula.limits()
+        if not all(f.rises_in(n) for n in names for f in (above, below)):
+            raise MemoryPlanError(f"the memory does not simply grow with {name}, so that there is no one largest value")
 
-        def fits(value: int) -> bool:
+        def fits(value: int, formula: Formula = formula) -> bool:
             return formula({**given, **dict.fromkeys(names, value)}) <= limit
 
         if not fits(1):
             least = formula(given)
             raise MemoryPlanError(f"with {name} = 1 the program needs {byte_text(least)}, which is more than {byte_text(limit)}")
         low, high = 1, 2
-        while high < _LARGEST and fits(high):
+        while high < _LARGEST and fits(high, below):
             low, high = high, high * 2
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
+            low, high = (middle, high) if fits(middle, below) else (low, middle)
+        while not fits(low):  # by a remainder a little more may be needed than for the next larger one
+            low -= 1
         return low
 
     def peak_op(self, **symbols: int) -> Op | None:
         """The op at which most is needed; None where there are no ops."""
-        ops = self.program.global_block.ops
+        ops = self.ops
         return ops[self.peak_position(**symbols)] if ops else None
 
     # --- to look at

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from foreshape.dims import Size, ceildiv, floordiv, maximum, minimum, product
+from foreshape.dims import Size, ceildiv, minimum, no_less, product, reaches
 
 _BLOCK = 16
 _FEW = 4
@@ -32,8 +32,8 @@ def thread_count() -> int:
 
 def product_of_rows(k: Size) -> Size:
     """Bytes for a product ``[m, k]`` by ``[k, n]`` of fp32: each thread packs a piece of the second."""
-    deep = 1024 if not isinstance(k, int) or k > 1024 else 512
-    return thread_count() * (4 * 64 * minimum(_blocks(k), deep) + _SMALL)
+    deep = minimum(k + _BLOCK, 1024) if not isinstance(k, int) else min(_BLOCK * -(-k // _BLOCK), 1024 if k > 1024 else 512)
+    return thread_count() * (4 * 64 * deep + _SMALL)
 
 
 def _blocks(channels: Size) -> Size:
@@ -77,7 +77,7 @@ def _in_rows(x: Sequence[Size], w: Sequence[Size], groups: int, strides: Sequenc
     """0 where torch multiplies images as they are: few of them, by windows of one pixel, on one thread."""
     if thread_count() > 1 or groups > 1 or not _of_one_pixel(w) or any(s > 1 for s in strides):
         return 1
-    return minimum(1, floordiv(x[0], 16))
+    return reaches(x[0], 16)
 
 
 def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) -> Size:
@@ -93,7 +93,7 @@ def convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsiz
     blocked = _blocked(y, itemsize, groups)
     few = isinstance(x[1], int) and x[1] <= _FEW and groups == 1
     given = (0 if few else _blocked(x, itemsize, groups)) + _weight(w, itemsize, groups, few)
-    most = maximum(given + blocked - product(y) * itemsize, blocked) + _uneven(x, y, groups, itemsize)
+    most = no_less(given + blocked - product(y) * itemsize, blocked) + _uneven(x, y, groups, itemsize)
     return most * _in_rows(x, w, groups, strides) + _extra(w, strides, itemsize, _SMALL)
 
 
@@ -103,12 +103,13 @@ def convolution_backward(
     """Bytes for the gradients of a convolution, besides those that are wanted; the bias' may be among them."""
     image, weight, d = product(x) * itemsize, product(w) * itemsize, _blocked(y, itemsize, groups)
     blocked, packed = _blocked(x, itemsize, groups), _weight(w, itemsize, groups)
+    few = isinstance(x[1], int) and x[1] <= _FEW and groups == 1
     most: Size = 0
     if wants_x:
-        most = maximum(d + packed + blocked - image, blocked)
+        most = no_less(d + packed + blocked - image, blocked)
         if any(s > 1 for s in strides):
-            most = maximum(d + packed + blocked + 2 * thread_count() * packed, 2 * image)
+            most = no_less(d + packed + blocked + 2 * thread_count() * packed, 2 * image)
         most = most - (weight if wants_w else 0)
     if wants_w:
-        most = maximum(most, blocked + d + thread_count() * packed - weight, packed)
+        most = no_less(most, (0 if few else blocked) + d + thread_count() * packed - weight, packed)
     return (most + _uneven(x, y, groups, itemsize)) * _in_rows(x, w, groups, strides) + _extra(w, strides, itemsize, _TURNED)

@@ -11,7 +11,7 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, floordiv, minimum
+from foreshape.dims import Size, minimum, reaches
 from foreshape.ops import onednn
 from foreshape.ops.torch_proxy import torch
 
@@ -38,45 +38,36 @@ def onednn_linear() -> Any:
 
 
 STEP = 16
-
-
-def stepped(rows: int) -> int:
-    """The number of rows that oneDNN multiplies for ``rows`` rows: the next multiple of 16.
-
-    It keeps about half a MiB for every size that a product comes in, so that batches of many sizes would add up; and takes a
-    millisecond for each new one.
-    """
-    return -(-rows // STEP) * STEP
+"""oneDNN is given numbers of rows that are multiples of this: it keeps about half a MiB for every size that a product comes in, so that
+batches of many sizes would add up, and takes a millisecond for each new one. BLAS makes what is left over."""
+CHUNK = 4 << 20
+"""What is added to a weight is made in pieces of about so many bytes."""
 
 
 def _in_few_sizes(kernel: Any) -> Any:
-    """The kernel with zeros behind the rows where their number is not one of `stepped`."""
+    """The kernel for the rows up to a multiple of `STEP`, and BLAS for those behind."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
         k = x.shape[-1]
         if x.dim() == 2 and x.stride(0) == 1 < x.stride(1):  # of a weight's gradient: the rows are what is summed over
-            more = stepped(k)
-            if more == k:
+            most = k - k % STEP
+            if most == k or not most:
                 return kernel(x, weight, bias, *attributes)
-            return kernel(_longer(x, x.shape[0], more), _longer(weight.t(), more, weight.shape[0]).t(), bias, *attributes)
+            return kernel(x[:, :most], weight[:, :most], bias, *attributes).addmm_(x[:, most:], weight[:, most:].t())
         rows = x.numel() // k
-        more = stepped(rows)
-        if more == rows:
+        most = rows - rows % STEP
+        if most == rows or not most:
             return kernel(x, weight, bias, *attributes)
-        out = kernel(_longer(x.reshape(rows, k), more, k), weight, bias, *attributes)[:rows].clone()  # or the others would be held as long
+        flat = x.reshape(rows, k)
+        out = x.new_empty((rows, weight.shape[0]))
+        out[:most] = kernel(flat[:most], weight, bias, *attributes)
+        if bias is None:
+            torch.mm(flat[most:], weight.t(), out=out[most:])
+        else:
+            torch.addmm(bias, flat[most:], weight.t(), out=out[most:])
         return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[1])
 
     return product
-
-
-def _longer(x: Tensor, rows: int, columns: int) -> Tensor:
-    """A packed copy with zeros behind."""
-    m, k = x.shape
-    out = x.new_empty((rows, columns))
-    out[:m, :k] = x
-    out[:m, k:] = 0.0
-    out[m:] = 0.0
-    return out
 
 
 def _blas_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
@@ -110,10 +101,24 @@ def workspace(m: Size, k: Size, n: Size, turned: bool = False) -> Size:
     """
     if not prefers_onednn():
         return 0
-    rows, columns = (k, n) if turned else (m, k + n)  # of which it makes longer ones
-    longer = minimum(1, rows % STEP) * 4 * (rows + STEP) * columns
-    copied = 4 * m * k if turned else 0
-    return minimum(1, floordiv(m * k * n, LARGE)) * (onednn.product_of_rows(k) + copied + longer)
+    if turned:
+        needs = onednn.product_of_rows(k) + 4 * m * k
+    else:
+        needs = onednn.product_of_rows(k) + reaches(m % STEP, 1) * 4 * m * n  # most of the result, before it is put together
+    return reaches(m * k * n, LARGE) * needs
+
+
+def adding_workspace(m: Size, k: Size, n: Size) -> Size:
+    """The bytes that `add_product_` takes."""
+    if not prefers_onednn():
+        return 0
+    rows = minimum(m, _chunk(n) if isinstance(n, int) else m)
+    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k) + 4 * rows * (k + n))
+
+
+def _chunk(columns: int) -> int:
+    """How many rows of a weight are made at once."""
+    return max(CHUNK // (4 * columns) // STEP, 8) * STEP
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
@@ -132,7 +137,9 @@ def linear(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
 
 def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """``p += alpha a b`` in place, of ``[m, n]``, ``[m, k]`` and ``[k, n]``."""
-    if fits(a, b):
-        return p.add_(onednn_linear()(a, b.t(), None, "none", [], ""), alpha=alpha)
-    return p.addmm_(a, b, alpha=alpha)
-
+    if not fits(a, b):
+        return p.addmm_(a, b, alpha=alpha)
+    linear_, weight, rows = onednn_linear(), b.t(), _chunk(b.shape[1])
+    for at in range(0, a.shape[0], rows):
+        p[at : at + rows].add_(linear_(a[at : at + rows], weight, None, "none", [], ""), alpha=alpha)
+    return p

@@ -10,6 +10,7 @@ from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Lowered
 
 REWRITES = (constant, embedding, alias, bias, classification, linear, convolution, rectifier, update)
+"""In this order; then the order of what is left is chosen, and updates that have come to stand together are grouped."""
 
 
 def fuse(lowered: Lowered) -> Lowered:
@@ -17,5 +18,7 @@ def fuse(lowered: Lowered) -> Lowered:
     graph = Graph(lowered)
     for rewrite in REWRITES:
         rewrite.apply(graph)
+    graph.reorder()
+    update.group(graph)
     graph.finish()
     return lowered

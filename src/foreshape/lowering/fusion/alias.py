@@ -7,13 +7,23 @@ from foreshape.lowering.instruction import Value
 
 
 def apply(graph: Graph) -> bool:
-    """The gradient of a sum with an operand of the result's own shape is the result's gradient."""
+    """The gradient of a sum with an operand of the result's own shape is the result's gradient; what is left of it reads no more than it must."""
     changed = False
     for i in graph.instructions("elementwise_add_grad"):
-        x, _, d_out = i.arguments
-        d_x = i.results[0]
-        if isinstance(d_x, Value) and isinstance(d_out, Value) and not graph.is_fixed(d_x) and dims_of(x) is not None and dims_of(x) == dims_of(d_out):
-            graph.replace_value(d_x, d_out)
-            graph.without_result(i, 0)
-            changed = True
+        *operands, d_out = i.arguments
+        for at, of in enumerate(operands):
+            given = i.results[at]
+            same = dims_of(of) is not None and dims_of(of) == dims_of(d_out)
+            if same and isinstance(given, Value) and isinstance(d_out, Value) and not graph.is_fixed(given):
+                graph.replace_value(given, d_out)
+                graph.without_result(i, at)
+                changed = True
+        if not i.writes():
+            graph.remove([i])
+    for i in graph.instructions("elementwise_add_grad", "elementwise_sub_grad"):
+        *operands, d_out = i.arguments
+        for of in operands:
+            if isinstance(of, Value) and isinstance(d_out, Value) and of is not d_out and dims_of(of) is not None and dims_of(of) == dims_of(d_out):
+                graph.replace_argument(i, of, d_out)  # it is read for its dims only, and need not live for them
+                changed = True
     return changed

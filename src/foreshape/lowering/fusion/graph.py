@@ -7,6 +7,7 @@ from typing import Any
 
 from foreshape.dims import Size
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
+from foreshape.lowering.order import reorder
 from foreshape.spec import LOD_TENSOR, Spec
 
 
@@ -22,8 +23,12 @@ class Graph:
         self._readers: dict[Value, list[Instruction]] = {}
         self._fixed: set[Value] = set(lowered.fetches)
         self._written: set[str] = set()
-        self.places: list[list[Instruction]] = [[i] for i in lowered.instructions]
-        self._places = {id(i): at for at, i in enumerate(lowered.instructions)}
+        self.places: list[list[Instruction]] = []
+        for i in lowered.instructions:
+            if not self.places or self.places[-1][0].position != i.position:
+                self.places.append([])
+            self.places[-1].append(i)
+        self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
         self._of_type: dict[str, list[Instruction]] = {}
         for i in lowered.instructions:
             self._of_type.setdefault(i.op.type, []).append(i)
@@ -54,6 +59,11 @@ class Graph:
     def finish(self) -> None:
         """Put the instructions that there are now into the step."""
         self.lowered.instructions[:] = [i for place in self.places for i in place]
+
+    def reorder(self) -> None:
+        """Let the calls run in an order that needs less memory, where there is one."""
+        self.places = reorder(self.lowered, self.places)
+        self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
 
     def instructions(self, *types: str) -> list[Instruction]:
         """The instructions of these op types that no rewrite has taken yet, in order."""
@@ -122,9 +132,13 @@ class Graph:
     def replace_value(self, old: Value, new: Value) -> None:
         """Read ``new`` wherever ``old`` was read."""
         for i in self.readers(old):
-            self._drop(i)
-            i.arguments = [[new if v is old else v for v in a] if isinstance(a, list) else new if a is old else a for a in i.arguments]
-            self._add(i)
+            self.replace_argument(i, old, new)
+
+    def replace_argument(self, i: Instruction, old: Value, new: Value) -> None:
+        """Let one instruction read ``new`` instead of ``old``."""
+        self._drop(i)
+        i.arguments = [[new if v is old else v for v in a] if isinstance(a, list) else new if a is old else a for a in i.arguments]
+        self._add(i)
 
     def fresh(self) -> int:
         """A number that no value has."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from foreshape.dims import Size, floordiv, minimum
+from foreshape.dims import Size
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.linear import choice, elements_for_onednn, rows_of
 from foreshape.lowering.instruction import Instruction, Value
 from foreshape.ops import products
 from foreshape.spec import LOD_TENSOR
 
+GROUPS, LEAST = 16, 1 << 18
+"""Updates are grouped into about so many groups, of at least so many bytes of gradients."""
+
 
 def apply(graph: Graph) -> bool:
-    """Fuse dense SGD steps with what makes their gradient, and group the others."""
+    """Fuse dense SGD steps with what makes their gradient."""
     changed = False
     for i in graph.instructions("sgd"):
         changed |= _sgd(graph, i)
-    return _group(graph) or changed
+    return changed
 
 
 def _rate(graph: Graph, value: Value) -> str:
@@ -39,11 +42,14 @@ def _sgd(graph: Graph, i: Instruction) -> bool:
     if weight and maker is not None:
         x, d = maker.arguments
         text, needs = _product_text(maker, param, number)
-        made = fused(i, text, [x, d, param], [], workspace=needs, in_rows=maker.in_rows, add_product_=products.add_product_)
+        made = fused(i, text, [x, d, param], [param], workspace=needs, in_rows=maker.in_rows, add_product_=products.add_product_)
         graph.remove([i])
+        made.in_place = frozenset({0})
         graph.replace(maker, made)
     else:
-        graph.replace(i, fused(i, f"{{0}}.add_({{1}}, alpha=-{number})", [param, grad], []))
+        made = fused(i, f"{{0}}.add_({{1}}, alpha=-{number})", [param, grad], [param])
+        made.in_place = frozenset({0})
+        graph.replace(i, made)
     return True
 
 
@@ -58,7 +64,7 @@ def _product_text(maker: Instruction, param: Value, number: str) -> tuple[str, S
     if least is None:
         return small, 0
     rows = rows_of(maker.arguments[0])
-    needs = products.workspace(dims[0], rows, dims[1], turned=True) + minimum(1, floordiv(dims[0] * rows * dims[1], products.LARGE)) * 4 * dims[0] * dims[1]
+    needs = products.adding_workspace(dims[0], rows, dims[1])
     return choice(large, small, "{0}", least), needs
 
 
@@ -71,7 +77,7 @@ def _may_move(graph: Graph, maker: Instruction, update: Instruction, param: Valu
     return not any(first < graph.order(i) < last for i in graph.readers(param))
 
 
-def _group(graph: Graph) -> bool:
+def group(graph: Graph) -> bool:
     """Updates with one operator become one call, where the operator has a kernel for many tensors (``group_kernel``)."""
     changed = False
     runs: dict[int, list[Instruction]] = {}
@@ -79,7 +85,7 @@ def _group(graph: Graph) -> bool:
         operator = i.op.operator
         if operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
             runs.setdefault(id(operator), []).append(i)
-    for run in runs.values():
+    for run in [part for whole in runs.values() for part in _parts(graph, whole)]:
         if len(run) < 2 or not _is_independent(graph, run):
             continue
         columns = [[i.arguments[k] for i in run] for k in range(len(run[0].arguments))]
@@ -92,6 +98,25 @@ def _group(graph: Graph) -> bool:
         graph.replace(last, made)
         changed = True
     return changed
+
+
+def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:
+    """Updates in groups whose gradients are a small part of all: they wait for one another, and hold memory meanwhile.
+
+    Those that follow one another at once are in one group, since their gradients are all there.
+    """
+    sizes = [max((n for v in i.writes() if isinstance(n := v.variable.spec.nbytes if v.variable is not None else 0, int)), default=0) for i in run]
+    most = max(sum(sizes) // GROUPS, LEAST)
+    parts: list[list[Instruction]] = []
+    waiting = 0
+    for i, size in zip(run, sizes, strict=True):
+        follows = bool(parts) and graph.position(i) == graph.position(parts[-1][-1]) + 1
+        if not parts or (waiting + size > most and not follows):
+            parts.append([])
+            waiting = 0
+        parts[-1].append(i)
+        waiting += size
+    return parts
 
 
 def _is_dense(i: Instruction) -> bool:

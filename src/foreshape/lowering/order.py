@@ -1,0 +1,203 @@
+"""The order in which kernel calls run, where the graph leaves freedom: one that needs less memory, if there is one.
+
+A place whose calls are ready may run. Of those, the one that gives back the most beyond what it takes runs next, in the program's own order
+where several are equal: a weight is updated as soon as its gradient is there, branches are finished one by one. What comes out is taken only
+if it lowers the peak, which is counted both ways. All of the forward pass stays before the backward pass; random calls, and those that act
+on the outside, keep their own order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+from foreshape.dims import Size, evaluate, symbols_of
+from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
+from foreshape.program import Role
+from foreshape.spec import LOD_TENSOR
+
+TRIED = (1, 64)
+"""What stands for each symbol when peaks are counted: a small batch, in which weights weigh the most, and a large one."""
+WORTHWHILE = 0.99
+"""The peak that another order must keep below, as a part of that of the program's own."""
+
+Place = list[Instruction]
+
+
+def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
+    """The places in the order in which they are to run; positions and `Lowered.ops` go with them."""
+    used = [place for place in places if place]
+    if len(used) < 3 or any(i.region is not None or i.before is not None for place in used for i in place):
+        return places
+    graph = _Graph(lowered, used)
+    own = list(range(len(used)))
+    before = [graph.peak(own, sizes) for sizes in graph.sizes]
+    for sizes in graph.sizes:
+        found = graph.greedy(sizes)
+        after = [graph.peak(found, s) for s in graph.sizes]
+        gain = any(b < WORTHWHILE * a for a, b in zip(before, after, strict=True))
+        if gain and all(b <= a for a, b in zip(before, after, strict=True)):
+            return _moved(lowered, [used[at] for at in found])
+    return places
+
+
+def _moved(lowered: Lowered, places: list[Place]) -> list[Place]:
+    """Give places in a new order the positions that there are, and the ops with them."""
+    free = sorted({place[0].position for place in places})
+    ops = list(lowered.ops)
+    for at, place in zip(free, places, strict=True):
+        ops[at] = lowered.ops[place[0].position]
+    for at, place in zip(free, places, strict=True):
+        for i in place:
+            i.position = at
+    lowered.ops[:] = ops
+    return places
+
+
+class _Graph:
+    """Which place must follow which, and the memory that they read and make."""
+
+    def __init__(self, lowered: Lowered, places: list[Place]) -> None:
+        self.after: list[list[int]] = [[] for _ in places]
+        self.waits = [0] * len(places)
+        self.reads: list[tuple[int, ...]] = []
+        """The pieces of memory that a place reads, by number."""
+        self.makes: list[tuple[int, ...]] = []
+        self.needs: list[Size] = []
+        """The bytes that a place needs while it runs."""
+        self._pieces: list[Size] = []
+        self._lives: dict[Value, Value] = {}
+        self._link(places)
+        piece = self._piece
+        self.held = {piece[r] for v in lowered.fetches if (r := self._root(v)) in piece}
+        """The pieces that live on: fetched."""
+        self.users = [0] * len(self._pieces)
+        for reads in self.reads:
+            for p in reads:
+                self.users[p] += 1
+        self.sizes = [[_number(s, tried) for s in self._pieces] for tried in TRIED]
+        self._work = {id(sizes): [_number(s, tried) for s in self.needs] for sizes, tried in zip(self.sizes, TRIED, strict=True)}
+
+    def _root(self, value: Value) -> Value:
+        """The value in whose memory one lies."""
+        while value in self._lives:
+            value = self._lives[value]
+        return value
+
+    def _link(self, places: list[Place]) -> None:
+        writer: dict[Value, int] = {}
+        readers: dict[Value, list[int]] = {}
+        self._piece: dict[Value, int] = {}
+        chain = fence = -1
+        for at, place in enumerate(places):
+            before: set[int] = set()
+            backward = any(i.op.role & (Role.BACKWARD | Role.OPTIMIZE) for i in place)
+            if fence < 0 and backward:
+                fence = at
+                before.update(range(at))
+            elif fence >= 0:
+                before.add(fence)
+            if any(_is_chained(i) for i in place):
+                if chain >= 0:
+                    before.add(chain)
+                chain = at
+            used: set[int] = set()
+            made: list[int] = []
+            needs: Size = 0
+            for i in place:
+                needs = needs + i.workspace
+                for value in (*i.reads(), *(s for _, s in i.copies)):
+                    root = self._root(value)
+                    before.update(writer[v] for v in (value, root) if v in writer)
+                    readers.setdefault(root, []).append(at)
+                    if root in self._piece:
+                        used.add(self._piece[root])
+                for value, source in i.memory():
+                    if source is not None and source is not value:
+                        self._lives[value] = source
+                    if source is None and not value.persistable and value not in self._piece:
+                        self._piece[value] = len(self._pieces)
+                        made.append(len(self._pieces))
+                        self._pieces.append(_bytes(value))
+                    if source is not value:
+                        writer.setdefault(value, at)
+                for value in i.changes():
+                    root = self._root(value)
+                    before.update(readers.get(root, ()))
+                    if root in writer:
+                        before.add(writer[root])
+                    writer[root], readers[root] = at, []
+            before.discard(at)
+            self.waits[at] = len(before)
+            for other in before:
+                self.after[other].append(at)
+            self.makes.append(tuple(made))
+            self.reads.append(tuple(used - set(made)))
+            self.needs.append(needs)
+
+    def peak(self, order: Iterable[int], sizes: Sequence[int]) -> int:
+        """The most bytes that are alive at once in an order."""
+        left, work = list(self.users), self._work[id(sizes)]
+        alive = most = 0
+        for at in order:
+            alive += sum(sizes[p] for p in self.makes[at])
+            most = max(most, alive + work[at])
+            for p in self.reads[at]:
+                left[p] -= 1
+                if not left[p] and p not in self.held:
+                    alive -= sizes[p]
+            alive -= sum(sizes[p] for p in self.makes[at] if not left[p] and p not in self.held)
+        return most
+
+    def greedy(self, sizes: Sequence[int]) -> list[int]:
+        """An order in which each place is, among those that are ready, one that adds the least."""
+        left, waits = list(self.users), list(self.waits)
+        holders: dict[int, list[int]] = {}
+        for at, reads in enumerate(self.reads):
+            for p in reads:
+                holders.setdefault(p, []).append(at)
+
+        def adds(at: int) -> int:
+            gone = sum(sizes[p] for p in self.reads[at] if left[p] == 1 and p not in self.held)
+            return sum(sizes[p] for p in self.makes[at]) - gone
+
+        stamp = {at: adds(at) for at, n in enumerate(waits) if not n}
+        ready = [(cost, at) for at, cost in stamp.items()]
+        heapify(ready)
+        out: list[int] = []
+        done = [False] * len(waits)
+        while ready:
+            cost, at = heappop(ready)
+            if done[at] or stamp[at] != cost:
+                continue
+            done[at] = True
+            out.append(at)
+            changed: set[int] = set()
+            for p in self.reads[at]:
+                left[p] -= 1
+                if left[p] == 1:
+                    changed.update(holders[p])
+            for other in self.after[at]:
+                waits[other] -= 1
+                if not waits[other]:
+                    changed.add(other)
+            for other in changed:
+                if not done[other] and not waits[other]:
+                    stamp[other] = adds(other)
+                    heappush(ready, (stamp[other], other))
+        return out
+
+
+def _is_chained(i: Instruction) -> bool:
+    """Whether an instruction's place among others of its kind is part of what it does."""
+    operator = i.op.operator
+    return operator is None or operator.random or operator.side_effects or not (values_of(i.results) or i.stores)
+
+
+def _bytes(value: Value) -> Size:
+    spec = value.variable.spec if value.variable is not None else None
+    return spec.nbytes if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None else 0
+
+
+def _number(size: Size, tried: int) -> int:
+    return size if isinstance(size, int) else max(evaluate(size, dict.fromkeys(symbols_of(size), tried)), 0)
