@@ -15,7 +15,7 @@ from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.ops import Offsets, lstm_pieces
-from foreshape.ops.recurrence import Timetable, cut
+from foreshape.ops.recurrence import Cheapest, Timetable, cut
 
 LENGTHS = [5, 1, 9, 3, 9, 2, 7]
 MODES = {"LSTM": (nn.LSTM, {}), "GRU": (nn.GRU, {}), "RNN_TANH": (nn.RNN, {}), "RNN_RELU": (nn.RNN, {"nonlinearity": "relu"})}
@@ -149,7 +149,7 @@ def test_long_batches_are_cut_into_pieces_and_stay_exact(dtype: str) -> None:
     rng = np.random.RandomState(5)
     lengths = np.clip(np.exp(3.6 + 0.8 * rng.standard_normal(40)), 1, 200).astype(int).tolist()
     peer = Peer("LSTM", 1, 1, 32, 64, lengths)
-    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), costs=lstm_pieces.costs(32, 64))
+    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=lstm_pieces.Cutter(32, 64, True))
     assert 1 < len(table.pieces) < len(set(lengths)) and table.idle is not None
     results, sources, feed = described(peer, [lengths], dtype)
     loss = weighted(results, peer, (True,) * 3, dtype, feed)
@@ -167,15 +167,15 @@ def test_a_last_cell_is_exact_where_inputs_are_enormous() -> None:
     lengths = [40, *[3] * 30]
     x, w = torch.randn(sum(lengths), 4) * 1e5, torch.randn(256, 4)
     v, b = torch.randn(256, 64) * 0.1, torch.randn(256)
-    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), costs=(1e9, 1.0, 1.0))
+    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=Cheapest(1e9, 1.0, 1.0))
     start = torch.zeros(31, 64)
-    run = lstm_pieces.forward(table.to_places(x), (w, v, b, torch.zeros(256)), start, start, table, True, False)
+    last_cell = lstm_pieces.forward(x, (w, v, b, torch.zeros(256)), start, start, table, out=False, cell=True, train=False)[3]
     net = nn.LSTM(4, 64)
     for name, value in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), (w, v, b, torch.zeros(256)), strict=True):
         getattr(net, name).data = value
     wanted = net(pack_sequence(list(x.split(lengths)), enforce_sorted=False))[1][1][0]
-    assert run.last_cell is not None
-    close(table.unsorted(run.last_cell), wanted.detach(), "cell")
+    assert last_cell is not None
+    close(table.unsorted(last_cell), wanted.detach(), "cell")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -334,7 +334,7 @@ def test_what_the_gradient_needs_cannot_be_fed() -> None:
 
     operator = SequenceRnn.with_values({n: f.default for n, f in SequenceRnn.schema.attributes.items()})
     with pytest.raises(ExecutionError, match="Reserve must be the value that sequence_rnn gave"):
-        SequenceRnn.grad_class.kernel(operator, torch.zeros(1, 2), None, None, [], torch.zeros((), dtype=torch.uint8), None, None, None)
+        SequenceRnn.grad_class.kernel(operator, torch.zeros(1, 2), None, None, [], torch.zeros((), dtype=torch.uint8), None, None, None, wants=(True,) * 4)
 
 
 # --- the timetable
@@ -343,20 +343,20 @@ def test_what_the_gradient_needs_cannot_be_fed() -> None:
 def test_a_batch_is_cut_where_it_is_cheapest() -> None:
     alive = [4, 4, 3, 3, 3, 1]
     assert cut(alive, None) == (alive, [(2, 4), (3, 3), (1, 1)])
-    assert cut(alive, (0.0, 1.0, 1.0)) == (alive, [(2, 4), (3, 3), (1, 1)])
-    assert cut(alive, (1e9, 1.0, 1.0)) == ([4] * 6, [(6, 4)])
-    assert cut(alive, (2.5, 1.0, 1.0)) == ([4] * 2 + [3] * 4, [(2, 4), (4, 3)])
-    assert cut([], None) == ([], []) and cut([], (1.0, 1.0, 1.0)) == ([], [])
+    assert cut(alive, Cheapest(0.0, 1.0, 1.0)) == (alive, [(2, 4), (3, 3), (1, 1)])
+    assert cut(alive, Cheapest(1e9, 1.0, 1.0)) == ([4] * 6, [(6, 4)])
+    assert cut(alive, Cheapest(2.5, 1.0, 1.0)) == ([4] * 2 + [3] * 4, [(2, 4), (4, 3)])
+    assert cut([], None) == ([], []) and cut([], Cheapest(1.0, 1.0, 1.0)) == ([], [])
     many = list(range(200, 0, -1))
-    widths, pieces = cut(many, (1.0, 1.0, 1.0))
+    widths, pieces = cut(many, Cheapest(1.0, 1.0, 1.0))
     assert all(w >= a for w, a in zip(widths, many, strict=True)) and sum(n for n, _ in pieces) == 200
 
 
-@pytest.mark.parametrize("costs", [None, (3.0, 1.0, 1.0), (1e9, 1.0, 1.0)])
+@pytest.mark.parametrize("cutter", [None, Cheapest(3.0, 1.0, 1.0), Cheapest(1e9, 1.0, 1.0)])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_rows_go_to_their_places_and_back(reverse: bool, costs: Any) -> None:
+def test_rows_go_to_their_places_and_back(reverse: bool, cutter: Any) -> None:
     lengths = [2, 0, 5, 1, 5]
-    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), reverse, costs)
+    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), reverse, cutter)
     rows = torch.arange(13.0).view(13, 1) + 1
     placed = table.to_places(rows, clear=True)
     assert torch.equal(table.to_rows(placed), rows) and placed.sum() == rows.sum()

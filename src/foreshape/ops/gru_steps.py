@@ -55,9 +55,12 @@ def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, 
 
 
 def reset_after_gradient(
-    gates: Tensor, share: Tensor, state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, table: Timetable
+    made: list[Tensor], weight: Tensor, h0: Tensor, d_state: Tensor, table: Timetable
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the inputs' share, of the state's share, of ``h0`` (sorted) and of ``weight``; ``d_state`` is overwritten."""
+    """Of the inputs' share, of the state's share, of ``h0`` (sorted) and of ``weight``; ``made`` is what `reset_after` gave, and is emptied
+    so that its memory is free for the products; ``d_state`` is overwritten."""
+    gates, share, state = made
+    made.clear()
     size = state.shape[1]
     before = state_before(h0, state, table)
     r, z, n = gates.view(-1, 3, size).unbind(1)
@@ -77,9 +80,12 @@ def reset_after_gradient(
         to = states[t - 1] if t else d_h0
         to = to[:width] if to.shape[0] != width else to
         to.addmm_(shares[t], back).addcmul_(dh, zs[t])
+    del factor, factors, gates, share, state, r, z, n, zs
+    d_weight = mm(before.t(), d_share)
+    del before
     d_gates = d_share.clone()
     torch.mul(d_state, to_n, out=d_gates[:, 2 * size :])
-    return d_gates, d_share, d_h0, mm(before.t(), d_share)
+    return d_gates, d_share, d_h0, d_weight
 
 
 # --- u, r, c, the reset before the product
@@ -166,4 +172,5 @@ def plain_gradient(state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, t
         now = states[t].mul_(slopes[t])
         to = states[t - 1] if t else d_h0
         (to[: split[t]] if to.shape[0] != split[t] else to).addmm_(now, back)
+    del slopes
     return d_state, d_h0, mm(state_before(h0, state, table).t(), d_state)

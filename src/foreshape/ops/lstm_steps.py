@@ -176,6 +176,7 @@ def backward(trace: Trace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, 
         to_c.addcmul_(dc, forget[t])
         if peep is not None:
             to_c.addcmul_(made[1][t][:, 1], peep[0]).addcmul_(made[1][t][:, 2], peep[1])
+    del factor, factors, to_cell
     state_before = torch.cat((h0[:first], trace.state.index_select(0, table.before)))
     d_peep = None
     if peep is not None:

@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any, Protocol
 from foreshape.errors import ExecutionError
 from foreshape.ops import gru_steps, lstm_pieces, lstm_steps
 from foreshape.ops.products import linear, mm
-from foreshape.ops.recurrence import Timetable
+from foreshape.ops.recurrence import Cutter, Timetable
 from foreshape.ops.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
-
-GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
-"""How many hidden sizes the columns of a form's weights are."""
 
 Weights = tuple[Any, Any, Any, Any]
 """Of a unit: [gates hidden, features], [gates hidden, hidden], and two biases [gates hidden]."""
 
 
 class Timetables(Protocol):
-    """Whatever orders the rows."""
+    """Whatever orders the rows; ``within``: the steps and the batch of dense sequences."""
 
-    def __call__(self, reverse: bool, costs: tuple[float, float, float] | None) -> Timetable: ...
+    @property
+    def within(self) -> tuple[int, int] | None: ...
+    def __call__(self, reverse: bool, cutter: Cutter | None) -> Timetable: ...
 
 
 @dataclass(slots=True)
 class Unit:
-    """What the gradient of a unit needs."""
+    """What the gradient of a unit needs: the rows that it was given (None in the first layer, where the gradient is given them too), the
+    states before the first step (sorted), and what its steps left, which the gradient drops as soon as it is used."""
 
     table: Timetable
-    x: Tensor
+    x: Tensor | None
     h0: Tensor
     c0: Tensor | None
     trace: Any
@@ -108,24 +108,29 @@ class Net:
             sides: list[Tensor] = []
             for direction in range(self.directions):
                 unit = layer * self.directions + direction
-                made = self._unit(x, weights[unit], None if h0 is None else h0[unit], None if c0 is None else c0[unit], tables, direction == 1, cell, train)
-                places, h, c, keep = made
+                rows, h, c, keep = self._unit(
+                    x, weights[unit], None if h0 is None else h0[unit], None if c0 is None else c0[unit], tables, direction == 1,
+                    first=not layer, out=out or layer < self.layers - 1, cell=cell, train=train,
+                )  # fmt: skip
                 last_h.append(h)
                 if c is not None:
                     last_c.append(c)
                 if train:
                     kept.units.append(keep)
-                if out or layer < self.layers - 1:
-                    sides.append(keep.table.to_rows(places))
+                if rows is not None:
+                    sides.append(rows)
+                del keep, rows
             y = None if not sides else sides[0] if len(sides) == 1 else torch.cat(sides, 1)
             if y is not None:
                 x = y
         return y if out else None, torch.stack(last_h), torch.stack(last_c) if last_c else None, kept
 
     def backward(
-        self, kept: Kept, listed: Sequence[Tensor], d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, list[Tensor]]:
-        """Of x, of the states before the first step, and of the weights as they are listed."""
+        self, kept: Kept, x: Tensor, listed: Sequence[Tensor], d_out: Tensor | None, d_h: Tensor | None, d_c: Tensor | None,
+        wanted: bool, own: bool = False,
+    ) -> tuple[Tensor | None, Tensor, Tensor | None, list[Tensor]]:  # fmt: skip
+        """Of ``x`` [rows, features] (where ``wanted``), of the states before the first step, and of the weights as they are listed. What is kept is dropped
+        unit by unit; a second gradient computes it again. ``own``: ``d_out`` may be overwritten."""
         weights = self.weights(listed)
         pairs: list[Any] = [None] * self.units
         starts_h: list[Any] = [None] * self.units
@@ -136,14 +141,16 @@ class Net:
             d_x = None
             for direction in range(self.directions):
                 unit = layer * self.directions + direction
+                given = kept.units[unit].x
                 d_rows, starts_h[unit], starts_c[unit], pairs[unit] = self._unit_gradient(
-                    kept.units[unit], weights[unit], sides[direction], None if d_h is None else d_h[unit], None if d_c is None else d_c[unit]
-                )
+                    kept.units[unit], x if given is None else given, weights[unit], sides[direction],
+                    None if d_h is None else d_h[unit], None if d_c is None else d_c[unit], wanted or layer > 0,
+                    (own or layer < self.layers - 1) and self.directions == 1,
+                )  # fmt: skip
                 d_x = d_rows if d_x is None else d_x.add_(d_rows)
-            assert d_x is not None
             if layer and self.dropout > 0.0:
+                assert d_x is not None
                 d_x = self._dropped(d_x, kept.masks[layer - 1])
-        assert d_x is not None
         grads = _each_its_own([*(g for p in pairs for g in p[:2]), *(g for p in pairs for g in p[2:])])
         return d_x, torch.stack(starts_h), torch.stack(starts_c) if starts_c[0] is not None else None, grads
 
@@ -153,72 +160,94 @@ class Net:
     # --- one unit
 
     def _unit(
-        self, x: Tensor, w: Weights, h0: Tensor | None, c0: Tensor | None, tables: Timetables, reverse: bool, cell: bool, train: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None, Unit]:
+        self, x: Tensor, w: Weights, h0: Tensor | None, c0: Tensor | None, tables: Timetables, reverse: bool, *, first: bool, out: bool, cell: bool, train: bool
+    ) -> tuple[Tensor | None, Tensor, Tensor | None, Unit]:
+        """The rows that come out (where wanted), the last states, and what the gradient needs."""
         size = self.hidden
+        table: Timetable | None = None
         if self.mode == "LSTM" and lstm_pieces.available(x):
-            table = tables(reverse, lstm_pieces.costs(x.shape[1], size))
-            if table.places:
-                h, c = table.sorted(h0, x, size), table.sorted(c0, x, size)
-                given = table.to_places(x).contiguous()
-                run = lstm_pieces.forward(given, _contiguous(w), h, c, table, cell, train)
-                last = None if run.last_cell is None else table.unsorted(run.last_cell)
-                return run.y, table.last(run.y, h), last, Unit(table, given, h, c, run)
-        table = tables(reverse, None)
-        places = table.to_places(x)
-        h = table.sorted(h0, x, size)
-        if self.mode == "LSTM":
-            c = table.sorted(c0, x, size)
-            gates = linear(places, lstm_steps.from_ifgo(w[0]).t(), lstm_steps.from_ifgo(w[2] + w[3]))
-            trace = lstm_steps.forward(gates, self._lstm(w), h, c, table)
-            return trace.state, table.last(trace.state, h), table.last(trace.cell, c) if cell else None, Unit(table, places, h, c, trace)
-        if self.mode == "GRU":
-            parts = gru_steps.reset_after(linear(places, w[0].t(), w[2]), w[1].t(), w[3], h, table)
-            return parts[2], table.last(parts[2], h), None, Unit(table, places, h, None, parts)
-        state = gru_steps.plain(linear(places, w[0].t(), w[2] + w[3]), w[1].t(), h, table, self._activation)
-        return state, table.last(state, h), None, Unit(table, places, h, None, state)
+            table = tables(reverse, lstm_pieces.Cutter(x.shape[1], size, cell, tables.within))
+        if table is None or not table.places:
+            table = tables(reverse, None)
+        h, c = table.sorted(h0, x, size), table.sorted(c0, x, size) if self.mode == "LSTM" else None
+        unit = Unit(table, None if first else x, h, c, None)
+        if self._in_pieces(table, x):
+            unit.trace, rows, last, last_cell = lstm_pieces.forward(x, _contiguous(w), h, _known(c), table, out=out, cell=cell, train=train)
+            return rows, table.unsorted(last), None if last_cell is None else table.unsorted(last_cell), unit
+        unit.trace = trace = self._steps(table, x, w, h, c)
+        state = _state(trace)
+        last_cell = table.last(trace.cell, _known(c)) if cell and isinstance(trace, lstm_steps.Trace) else None
+        return table.to_rows(state) if out else None, table.last(state, h), last_cell, unit
 
-    def _unit_gradient(self, unit: Unit, w: Weights, d_rows: Tensor | None, d_h: Tensor | None, d_c: Tensor | None) -> tuple[Any, ...]:
-        """Of the rows, of the states before the first step, and of the four weights."""
+    def _in_pieces(self, table: Timetable, x: Tensor) -> bool:
+        return self.mode == "LSTM" and table.places > 0 and lstm_pieces.available(x)
+
+    def _steps(self, table: Timetable, x: Tensor, w: Weights, h: Tensor, c: Tensor | None) -> Any:
+        """What the steps leave at the places."""
+        places = table.to_places(x)
+        if self.mode == "LSTM":
+            gates = linear(places, lstm_steps.from_ifgo(w[0]).t(), lstm_steps.from_ifgo(w[2] + w[3]))
+            del places
+            return lstm_steps.forward(gates, self._lstm(w), h, _known(c), table)
+        if self.mode == "GRU":
+            gates = linear(places, w[0].t(), w[2])
+            del places
+            return gru_steps.reset_after(gates, w[1].t(), w[3], h, table)
+        gates = linear(places, w[0].t(), w[2] + w[3])
+        del places
+        return gru_steps.plain(gates, w[1].t(), h, table, self._activation)
+
+    def _unit_gradient(
+        self, unit: Unit, x: Tensor, w: Weights, d_rows: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, wanted: bool, own: bool
+    ) -> tuple[Any, ...]:
+        """Of the rows (where wanted), of the states before the first step, and of the four weights."""
         table, trace = unit.table, unit.trace
+        unit.trace = None
+        if self._in_pieces(table, x):
+            if trace is None or len(trace.pieces) < len(table.pieces) or (d_c is not None and not trace.cell):
+                # another gradient used it before this one, or a cell that was not asked for has a gradient now
+                trace = lstm_pieces.forward(x, _contiguous(w), unit.h0, _known(unit.c0), table, out=False, cell=d_c is not None, train=True)[0]
+            d_last, d_cell = (None if d is None else d.index_select(0, table.order) for d in (d_h, d_c))
+            d_x, d_h0, d_c0, dw, dv, db = lstm_pieces.backward(trace, x, _contiguous(w), d_rows, d_last, d_cell, table, wanted, own)
+            return d_x, table.unsorted(d_h0), table.unsorted(d_c0), (dw, dv, db, db)
+        if trace is None:
+            trace = self._steps(table, x, w, unit.h0, unit.c0)
         if d_rows is None:
-            d_state = unit.x.new_zeros((table.places, self.hidden))
+            d_state = x.new_zeros((table.places, self.hidden))
         else:
             d_state = table.to_places(d_rows, clear=True)
-            d_state = d_state.clone(memory_format=torch.contiguous_format) if d_state is d_rows else d_state
+            d_state = d_state.clone(memory_format=torch.contiguous_format) if d_state is d_rows and not own else d_state
         d_start = table.add_last_(d_state, d_h) if d_h is not None else None
         d_c0 = None
-        if isinstance(trace, lstm_pieces.Run):
-            if d_c is not None and trace.last_cell is None:  # the cell was not asked for, and now its gradient is there
-                trace = lstm_pieces.forward(unit.x, _contiguous(w), unit.h0, _known(unit.c0), table, True, True)
-            d_cell = None if d_c is None else d_c.index_select(0, table.order)
-            d_x, d_h0, d_c0, dw, dv, db = lstm_pieces.backward(trace, _contiguous(w), d_state, d_cell, table)
-            grads = (dw, dv, db, db)
-        elif isinstance(trace, lstm_steps.Trace):
+        if isinstance(trace, lstm_steps.Trace):
             c0 = _known(unit.c0)
             d_cell, d_c_start = None, None
             if d_c is not None:
                 d_cell = torch.zeros_like(trace.cell)
                 d_c_start = table.add_last_(d_cell, d_c)
             made = lstm_steps.backward(trace, self._lstm(w), unit.h0, c0, d_state, d_cell, table)
+            del trace, d_state, d_cell
             d_h0, d_c0 = made.h0, made.c0
             if d_c_start is not None:
                 d_c0 += d_c_start
             d_gates = lstm_steps.to_ifgo(made.gates, 1)
-            d_x, db = mm(d_gates, w[0]), d_gates.sum(0)
-            grads = (mm(d_gates.t(), unit.x), lstm_steps.to_ifgo(made.weights.recurrent.t()), db, db)
+            d_x, db = mm(d_gates, w[0]) if wanted else None, d_gates.sum(0)
+            grads = (mm(d_gates.t(), table.to_places(x)), lstm_steps.to_ifgo(made.weights.recurrent.t()), db, db)
         elif self.mode == "GRU":
-            gates, share, state = trace
-            d_gates, d_share, d_h0, dv = gru_steps.reset_after_gradient(gates, share, state, w[1].t(), unit.h0, d_state, table)
-            d_x = mm(d_gates, w[0])
-            grads = (mm(d_gates.t(), unit.x), dv.t(), d_gates.sum(0), d_share.sum(0))
+            trace = list(trace)
+            d_gates, d_share, d_h0, dv = gru_steps.reset_after_gradient(trace, w[1].t(), unit.h0, d_state, table)
+            del trace, d_state
+            d_x = mm(d_gates, w[0]) if wanted else None
+            grads = (mm(d_gates.t(), table.to_places(x)), dv.t(), d_gates.sum(0), d_share.sum(0))
         else:
             d_gates, d_h0, dv = gru_steps.plain_gradient(trace, w[1].t(), unit.h0, d_state, table, self._activation)
-            d_x, db = mm(d_gates, w[0]), d_gates.sum(0)
-            grads = (mm(d_gates.t(), unit.x), dv.t(), db, db)
+            del trace, d_state
+            d_x, db = mm(d_gates, w[0]) if wanted else None, d_gates.sum(0)
+            grads = (mm(d_gates.t(), table.to_places(x)), dv.t(), db, db)
         if d_start is not None:
             d_h0 += d_start
-        return table.to_rows(d_x), table.unsorted(d_h0), None if d_c0 is None else table.unsorted(d_c0), grads
+        d_rows = None if d_x is None else table.to_rows(d_x)
+        return d_rows, table.unsorted(d_h0), None if d_c0 is None else table.unsorted(d_c0), grads
 
     @property
     def _activation(self) -> str:
@@ -238,6 +267,13 @@ def _each_its_own(grads: list[Tensor]) -> list[Tensor]:
             grads[at] = g = g.clone(memory_format=torch.contiguous_format)
         seen.add(g.untyped_storage().data_ptr())
     return grads
+
+
+def _state(trace: Any) -> Tensor:
+    """The hidden state at the places."""
+    if isinstance(trace, lstm_steps.Trace):
+        return trace.state
+    return trace if hasattr(trace, "shape") else trace[2]
 
 
 def _known(state: Tensor | None) -> Tensor:

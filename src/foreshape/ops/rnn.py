@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
@@ -11,8 +11,9 @@ from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import INDEX, AttrType, Offsets, Operator, attribute, f32, gradient, i32, operand, reject, require_equal, result, sample, torch
 from foreshape.ops.ragged_rules import sequences
 from foreshape.ops.random import generator_for
-from foreshape.ops.recurrence import Timetable
-from foreshape.ops.recurrent_net import GATES, Net, hand_on, handed_on
+from foreshape.ops.recurrence import Cutter, Timetable
+from foreshape.ops.recurrent_memory import GATES, Layers
+from foreshape.ops.recurrent_net import Net, hand_on, handed_on
 from foreshape.ops.require import require, require_rank
 from foreshape.spec import FP32, FP64, UINT8, Spec, tensor
 
@@ -45,6 +46,14 @@ class Recurrent(Operator):
     def draws(self) -> bool:
         return self._net().dropout > 0.0 and not self.seed
 
+    def _layers(self, Input: Spec, full: bool) -> Layers:
+        """For the memory of `Net`, whose form this is."""
+        net, dims, dtype = self._net(), Input.known_dims, Input.dtype or FP32
+        form = (net.mode, net.layers, net.directions, net.hidden, net.dropout > 0.0)
+        if Input.lod is None:
+            return Layers(*form, dims[2], dims[0] * dims[1], dims[1], dtype, dims[0], full)
+        return Layers(*form, dims[1], dims[0], Input.lod.counts[-1], dtype)
+
     def _state_dims(self, features: Size, batch: Size, weights: Sequence[Spec], states: Sequence[tuple[str, Spec]]) -> tuple[Size, Size, Size]:
         """[units, batch, hidden], when states and weights fit."""
         net = self._net()
@@ -66,6 +75,10 @@ class Recurrent(Operator):
         gates = GATES[self.mode] * net.hidden
         first = net.directions * gates * (features + net.hidden)
         return rows * (first + (net.layers - 1) * net.directions * gates * (net.directions + 1) * net.hidden)
+
+
+def _bytes(spec: Spec) -> Size:
+    return spec.nbytes
 
 
 def _require_dims(spec: Spec, dims: Sequence[Size], words: str, slot: str) -> None:
@@ -114,6 +127,15 @@ class Rnn(Recurrent):
         time, batch, features = Input.known_dims
         return self._size(features, time * batch)
 
+    def carries(self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None) -> dict[str, Size]:
+        return {"Reserve": self._layers(Input, SequenceLength is None).kept}
+
+    def workspace(
+        self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None, *, wants: tuple[bool, ...], strided: frozenset[str]
+    ) -> Size:
+        layers = self._layers(Input, SequenceLength is None)
+        return layers.forward(wants[3]) + (_bytes(Input) if "Input" in strided else 0)
+
     def _tables(self, Input: Tensor, SequenceLength: Tensor | None) -> Any:
         time, batch, _ = Input.shape
         lengths = None
@@ -121,7 +143,7 @@ class Rnn(Recurrent):
             lengths = SequenceLength.to(Input.device, dtype=torch.int64)
             if batch and not bool(((lengths >= 0) & (lengths <= time)).all()):
                 raise ExecutionError(f"rnn: SequenceLength must be from 0 to {time}, the time steps of Input; seen {lengths.min()} to {lengths.max()}")
-        return partial(_dense, {}, time, batch, lengths, Input.device)
+        return Dense({}, time, batch, lengths, Input.device)
 
     def kernel(
         self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, *, wants: tuple[bool, ...]
@@ -137,19 +159,29 @@ class Rnn(Recurrent):
         state = [h] if self.mode != "LSTM" else [h, c]
         return None if out is None else out.view(time, batch, out.shape[-1]), hand_on(None), state, hand_on(kept)
 
+    def _taken_back(
+        self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None, DropoutState: Any, Reserve: Any, Out: Any, d_out: Spec, d_state: Any,
+        *, wants: tuple[bool, ...], strided: frozenset[str],
+    ) -> Size:  # fmt: skip
+        layers = self._layers(Input, SequenceLength is None)
+        copied = "Out@GRAD" in strided and (not layers.full or layers.directions > 1)
+        return layers.backward(wants[0]) + (_bytes(Input) if "Input" in strided else 0) + (_bytes(d_out) if copied else 0)
+
     @gradient(
         "Input", "PreState", "WeightList", "SequenceLength", "DropoutState", "Reserve", "Out", "Out@GRAD", "State@GRAD",
-        gives=("Input@GRAD", "PreState@GRAD", "WeightList@GRAD"),
+        gives=("Input@GRAD", "PreState@GRAD", "WeightList@GRAD"), workspace=_taken_back,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, DropoutState: Any, Reserve: Tensor,
-        Out: Tensor, d_out: Tensor, d_state: list[Tensor],
+        Out: Tensor, d_out: Tensor, d_state: list[Tensor], *, wants: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         kept = handed_on(Reserve, "rnn")
+        rows = d_out.reshape(-1, d_out.shape[-1])
         d_x, d_h, d_c, grads = self._net().backward(
-            kept, WeightList, d_out.reshape(-1, d_out.shape[-1]), d_state[0], d_state[1] if len(d_state) > 1 else None
-        )
-        return d_x.view(Input.shape), [d_h] if d_c is None else [d_h, d_c], grads
+            kept, Input.reshape(-1, Input.shape[2]), WeightList, rows, d_state[0], d_state[1] if len(d_state) > 1 else None, wants[0],
+            own=rows.numel() > 0 and rows.data_ptr() != d_out.data_ptr(),
+        )  # fmt: skip
+        return None if d_x is None else d_x.view(Input.shape), [d_h] if d_c is None else [d_h, d_c], grads
 
     samples = [
         sample(Input=f32(5, 3, 2), PreState=[f32(1, 3, 4), f32(1, 3, 4)], WeightList=_weights("LSTM", 4, 2), mode="LSTM", hidden_size=4),
@@ -205,25 +237,37 @@ class SequenceRnn(Recurrent):
     def work(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any) -> Size:
         return self._size(Input.known_dims[1], Input.known_dims[0])
 
+    def carries(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any) -> dict[str, Size]:
+        return {"Reserve": self._layers(Input, False).kept}
+
+    def workspace(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, *, wants: tuple[bool, ...]) -> Size:
+        return self._layers(Input, False).forward(wants[3])
+
     def kernel(
         self, Input: Tensor, InitHidden: Tensor | None, InitCell: Tensor | None, WeightList: list[Tensor], *, wants: tuple[bool, ...], offsets: list[Any]
     ) -> tuple[Any, ...]:
         net = self._net()
         generator = generator_for(self.seed) if net.dropout > 0.0 else None
         out, h, c, kept = net.forward(
-            Input, WeightList, InitHidden, InitCell, partial(_ragged, offsets[0]), out=wants[0], cell=wants[2], train=wants[3], generator=generator
+            Input, WeightList, InitHidden, InitCell, Ragged(offsets[0]), out=wants[0], cell=wants[2], train=wants[3], generator=generator
         )
         return out, h, c, hand_on(kept)
+
+    def _taken_back(
+        self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, Reserve: Any, d_out: Any, d_h: Any, d_c: Any, *, wants: tuple[bool, ...]
+    ) -> Size:
+        return self._layers(Input, False).backward(wants[0])
 
     @gradient(
         "Input", "InitHidden", "InitCell", "WeightList", "Reserve", "Out@GRAD", "LastHidden@GRAD", "LastCell@GRAD",
         gives=("Input@GRAD", "InitHidden@GRAD", "InitCell@GRAD", "WeightList@GRAD"), absent=("Out@GRAD", "LastHidden@GRAD", "LastCell@GRAD"),
+        workspace=_taken_back,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, InitHidden: Any, InitCell: Any, WeightList: list[Tensor], Reserve: Tensor, d_out: Tensor | None, d_h: Tensor | None,
-        d_c: Tensor | None,
+        d_c: Tensor | None, *, wants: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        return self._net().backward(handed_on(Reserve, "sequence_rnn"), WeightList, d_out, d_h, d_c)
+        return self._net().backward(handed_on(Reserve, "sequence_rnn"), Input, WeightList, d_out, d_h, d_c, wants[0])
 
     samples = [
         sample(Input=f32(9, 2).ragged([4, 0, 5]), WeightList=_weights("LSTM", 3, 2), mode="LSTM", hidden_size=3),
@@ -243,13 +287,34 @@ class SequenceRnn(Recurrent):
     ]  # fmt: skip
 
 
-def _dense(made: dict[Any, Timetable], time: int, batch: int, lengths: Tensor | None, device: Any, reverse: bool, costs: Any) -> Timetable:
-    key = (reverse, costs)
-    found = made.get(key)
-    if found is None:
-        found = made[key] = Timetable.dense(time, batch, lengths, device, reverse, costs)
-    return found
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """The timetables of dense sequences, for one run."""
+
+    made: dict[Any, Timetable]
+    time: int
+    batch: int
+    lengths: Tensor | None
+    device: Any
+
+    @property
+    def within(self) -> tuple[int, int] | None:
+        return self.time, self.batch
+
+    def __call__(self, reverse: bool, cutter: Cutter | None) -> Timetable:
+        key = (reverse, cutter)
+        found = self.made.get(key)
+        if found is None:
+            found = self.made[key] = Timetable.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
+        return found
 
 
-def _ragged(offsets: Offsets, reverse: bool, costs: Any) -> Timetable:
-    return Timetable.of(offsets, reverse, costs)
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """The timetables of ragged rows, kept with their offsets."""
+
+    offsets: Offsets
+    within: tuple[int, int] | None = None
+
+    def __call__(self, reverse: bool, cutter: Cutter | None) -> Timetable:
+        return Timetable.of(self.offsets, reverse, cutter)
