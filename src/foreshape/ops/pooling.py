@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, ceildiv
+from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.ops import FLOATING, AttrType, F, Operator, aten, attribute, f32, gradient, i64, operand, reject, require, result, sample, torch
+from foreshape.ops import FLOATING, AttrType, F, Operator, aten, aten_into, attribute, f32, gradient, i64, operand, reject, require, result, sample, torch
 from foreshape.ops.gradient_dims import check_made
+from foreshape.ops.temporaries import copies
 from foreshape.ops.window import (
     ALGORITHMS,
     IMAGE_FORMATS,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _FEW = 16
 """Up to so many rows and columns of a window the maximum of slices is faster than torch's own kernel, by three to fifteen times."""
+_INDEX = 8
+"""Bytes of torch's numbers for where a maximum is."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,19 @@ class _Axis:
             end = min(start + self.span, self.size + (0 if exclusive else self.before))
             out.append(max(1, end - (max(start, 0) if exclusive else start)))
         return out
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How many windows there are, and bytes: of the images with what is put around them (0 where nothing is), of the rows of windows.
+
+    ``native``: torch's kernels put that around them themselves.
+    """
+
+    windows: Size
+    filled: Size
+    rows: Size
+    native: bool
 
 
 class Pooling(Operator):
@@ -112,6 +128,17 @@ class Pooling(Operator):
         h, w = (_Axis(n, k, s, pad[0], c) for n, k, s, pad, c in zip(image, self.ksize, self.strides, pads, counts, strict=True))  # pyright: ignore[reportArgumentType]
         return h, w
 
+    def _sizes(self, X: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False) -> _Sizes:
+        batch, channels, image = image_of(X, 4, last, "X")
+        counts, of = self._counts(image, algorithm, ceil), batch * channels * X.known_dtype.itemsize
+        if self.global_pooling or self.adaptive:
+            return _Sizes(product((batch, channels, *counts)), 0, 0, True)
+        pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
+        extra = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
+        height, width = (n + more for n, more in zip(image, extra, strict=True))
+        native = not ceil and all(before == behind and 2 * before <= k for (before, behind), k in zip(pads, self.ksize, strict=True))  # pyright: ignore[reportOperatorIssue]
+        return _Sizes(product((batch, channels, *counts)), of * height * width if any(extra) else 0, of * counts[0] * width, native)
+
 
 class Pool2d(Pooling):
     """Out = the maximum or the mean of each window of X.
@@ -142,6 +169,19 @@ class Pool2d(Pooling):
             out = F.adaptive_avg_pool2d(x, self._adapted()) if axes is None else _means(x, axes, self.exclusive)
         return channels_back(out, last)
 
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        last = is_channels_last(self.data_format)
+        sizes = self._sizes(X, last, self.padding_algorithm, self.ceil_mode)
+        windows, around = sizes.windows * X.known_dtype.itemsize, 0 if sizes.native else sizes.filled
+        needs = copies(strided, X=X) + around + (windows if last else 0)
+        if self.pooling_type == "avg":
+            return windows if self.global_pooling else needs
+        by_torch = needs + sizes.windows * _INDEX
+        if self.global_pooling or self.adaptive or sum(self.ksize) > _FEW or last:
+            return by_torch
+        by_slices = sizes.filled + (sizes.rows if self.ksize[0] > 1 else windows)
+        return no_less(by_slices, by_torch) if strided else by_slices
+
     def _adapted(self) -> Any:
         return (1, 1) if self.global_pooling else self.ksize
 
@@ -150,7 +190,19 @@ class Pool2d(Pooling):
         check_made(Out=(Out, made), Out_GRAD=(d_out, made))
         return X.like()
 
-    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient)
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        sizes = self._sizes(X, is_channels_last(self.data_format), self.padding_algorithm, self.ceil_mode)
+        windows, index = Out.nbytes, sizes.windows * _INDEX
+        if self.global_pooling or self.adaptive:
+            if self.pooling_type == "avg":
+                return windows if self.global_pooling else copies(strided, Out_GRAD=d_out)
+            return copies(strided, X=X, Out_GRAD=d_out) + windows + index
+        if self.pooling_type == "avg":
+            return copies(strided, X=X, Out_GRAD=d_out) + (0 if sizes.native else 2 * sizes.filled + windows)
+        image = X.nbytes if sizes.native else sizes.filled
+        return no_less(image if sizes.native else 2 * image, image - X.nbytes + windows + index)
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         last = is_channels_last(self.data_format)
         x, d = channels_first(X, last), channels_first(d_out, last)
@@ -227,12 +279,19 @@ class MaxPool2dWithIndex(Pooling):
             index = (index // width - h.before).clamp_(0, h.size - 1) * w.size + (index % width - w.before).clamp_(0, w.size - 1)
         return out, index.to(torch.int32)
 
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        sizes = self._sizes(X)
+        return copies(strided, X=X) + (sizes.windows * _INDEX if sizes.native else sizes.filled + 4 * sizes.windows * _INDEX)
+
+    def _gradient_workspace(self, X: Spec, Mask: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return Mask.elements * _INDEX + copies(strided, Mask=Mask, Out_GRAD=d_out)
+
     def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
         made, mask = MaxPool2dWithIndex.infer_shape(self, X)
         check_made(Mask=(Mask, mask), Out_GRAD=(d_out, made))
         return X.like()
 
-    @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient)
+    @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Mask: Tensor, d_out: Tensor) -> Tensor:
         out = torch.zeros(X.shape, dtype=d_out.dtype, device=d_out.device)
         return out.flatten(2).scatter_add_(2, Mask.flatten(2).long(), d_out.flatten(2)).view(X.shape)
@@ -294,11 +353,11 @@ def _maxima(x: Tensor, axes: tuple[_Axis, _Axis]) -> Tensor:
     reach = (h.count - 1) * h.stride + 1
     rows = x[:, :, :reach : h.stride]
     for at in range(1, h.span):
-        rows = torch.maximum(rows, x[:, :, at : at + reach : h.stride])
+        rows = torch.maximum(rows, x[:, :, at : at + reach : h.stride], out=rows if at > 1 else None)
     reach = (w.count - 1) * w.stride + 1
     out = rows[..., :reach : w.stride]
     for at in range(1, w.span):
-        out = torch.maximum(out, rows[..., at : at + reach : w.stride])
+        out = torch.maximum(out, rows[..., at : at + reach : w.stride], out=out if at > 1 else None)
     return out.clone(memory_format=torch.contiguous_format) if w.span == 1 else out
 
 
@@ -309,8 +368,16 @@ def _maxima_backward(x: Tensor, d: Tensor, axes: tuple[_Axis, _Axis]) -> Tensor:
     padded = x if window is not None else _filled(x, axes, _least(x))
     window = window or _bare(axes)
     if x.device.type == "cpu" and x.shape[1] > 1:
-        padded, d = padded.contiguous(memory_format=torch.channels_last), d.contiguous(memory_format=torch.channels_last)
-    out = aten.max_pool2d_with_indices_backward(d, padded, *window, aten.max_pool2d_with_indices(padded, *window)[1])
+        padded = padded.contiguous(memory_format=torch.channels_last)
+    index = aten.max_pool2d_with_indices(padded, *window)[1]
+    if padded.is_contiguous(memory_format=torch.channels_last):
+        d = d.contiguous(memory_format=torch.channels_last)
+    # of the image torch asks no more than how it lies, so that a copy of it has room for the gradient
+    if padded.data_ptr() == x.data_ptr():
+        out = aten.max_pool2d_with_indices_backward(d, padded, *window, index)
+    else:
+        out = aten_into.max_pool2d_with_indices_backward(d, padded, *window, index, into=padded)
+    del d, index
     if padded.shape != x.shape:
         return torch.empty_like(x).copy_(_inside(out, axes))
     return out.contiguous() if x.is_contiguous() else out
