@@ -28,6 +28,8 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.gradient_dims import check_made
+from foreshape.ops.onednn import thread_count
+from foreshape.ops.temporaries import copies
 from foreshape.ops.window import IMAGE_FORMATS, channels_back, channels_first, is_channels_last
 from foreshape.spec import BF16, FP16, FP32, DType, Spec, tensor
 
@@ -98,6 +100,10 @@ class BatchNorm(Operator):
         saved = tensor(of) if self._saves_nothing() else tensor(of, channels)
         return X.like(), Mean, Variance, saved, saved, tensor(of, 0)
 
+    def workspace(self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        # a result of channels that come last is brought in a row where X does not lie so
+        return (4 + thread_count()) * Scale.elements * statistics_type(X).itemsize + (copies(strided, X=X) if is_channels_last(self.data_layout) else 0)
+
     def _tests(self) -> bool:
         return self.is_test and not self.trainable_statistics
 
@@ -139,9 +145,16 @@ class BatchNorm(Operator):
         check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
         return X.like(), Scale.like(), Bias.like()
 
+    def _gradient_workspace(
+        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec,
+        *, wants: tuple[bool, ...],
+    ) -> Size:  # fmt: skip
+        sums = (3 + 2 * thread_count()) * Scale.elements * statistics_type(X).itemsize
+        return sums + (X.nbytes if wants[0] else 0)  # torch takes memory for that gradient twice
+
     @gradient(
         "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD",
-        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient,
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
@@ -209,6 +222,9 @@ class LayerNorm(Operator):
         rows = X.with_dims(dims[:begin]).with_dtype(statistics_type(X))
         return X.like(), rows, rows
 
+    def workspace(self, X: Spec, Scale: Spec | None, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
+        return product(X.known_dims[: self.begin_norm_axis]) * statistics_type(X).itemsize + copies(strided, X=X)
+
     def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, *, wants: tuple[bool, ...]) -> Any:
         begin = self.begin_norm_axis
         example = X.shape[begin:]
@@ -226,9 +242,15 @@ class LayerNorm(Operator):
         check_made(Mean=(Mean, rows), Variance=(Variance, rows), Y_GRAD=(d_y, y))
         return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
 
+    def _gradient_workspace(
+        self, X: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec, *, strided: frozenset[str]
+    ) -> Size:
+        sums = [2 * thread_count() * s.elements * statistics_type(X).itemsize for s in (Scale, Bias) if s is not None]
+        return Variance.nbytes + (sums[0] if sums else 0) + copies(strided, X=X, Y_GRAD=d_y, Mean=Mean)
+
     @gradient(
         "X", "Mean", "Variance", "Scale", "Bias", "Y@GRAD",
-        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, layout={"X@GRAD": "row"},
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, layout={"X@GRAD": "row"}, workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, X: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...]
@@ -287,6 +309,10 @@ class GroupNorm(Operator):
         rows = tensor(statistics_type(X), X.known_dims[0], self.groups)
         return X.like(), rows, rows
 
+    def workspace(self, X: Spec, Scale: Spec | None, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
+        rows = X.known_dims[0] * self.groups * statistics_type(X).itemsize
+        return rows + (X.nbytes if is_channels_last(self.data_layout) else copies(strided, X=X))
+
     def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, *, wants: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_layout)
         y, mean, inverse = _grouped(channels_first(X, last), Scale, Bias, self.groups, self.epsilon)
@@ -298,7 +324,16 @@ class GroupNorm(Operator):
         check_made(Y=(Y, y), Mean=(Mean, rows), Variance=(Variance, rows), Y_GRAD=(d_y, y))
         return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
 
-    @gradient("X", "Y", "Mean", "Variance", "Scale", "Bias", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient)
+    def _gradient_workspace(
+        self, X: Spec, Y: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec, *, strided: frozenset[str]
+    ) -> Size:
+        last = is_channels_last(self.data_layout)
+        return _grouped_workspace(X, last) + Variance.nbytes + (2 * X.nbytes if last else copies(strided, X=X, Y_GRAD=d_y, Mean=Mean))
+
+    @gradient(
+        "X", "Y", "Mean", "Variance", "Scale", "Bias", "Y@GRAD",
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace,
+    )  # fmt: skip
     def backward(
         self, X: Tensor, Y: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...]
     ) -> Any:
@@ -342,6 +377,9 @@ class InstanceNorm(Operator):
         saved = tensor(statistics_type(X), X.known_dims[0] * channels)
         return X.like(), saved, saved
 
+    def workspace(self, X: Spec, Scale: Spec | None, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
     def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None) -> Any:
         y, mean, inverse = _grouped(X, Scale, Bias, X.shape[1], self.epsilon)
         return y, mean.view(-1), inverse.view(-1)
@@ -351,7 +389,15 @@ class InstanceNorm(Operator):
         check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
         return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
 
-    @gradient("X", "Scale", "Bias", "SavedMean", "SavedVariance", "Y@GRAD", gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient)
+    def _gradient_workspace(
+        self, X: Spec, Scale: Spec | None, Bias: Spec | None, saved_mean: Spec, saved_inverse: Spec, d_y: Spec, *, strided: frozenset[str]
+    ) -> Size:
+        return _grouped_workspace(X) + copies(strided, X=X, Y_GRAD=d_y)
+
+    @gradient(
+        "X", "Scale", "Bias", "SavedMean", "SavedVariance", "Y@GRAD",
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace,
+    )  # fmt: skip
     def backward(
         self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, SavedMean: Tensor, SavedVariance: Tensor, d_y: Tensor, *, wants: tuple[bool, ...]
     ) -> Any:
@@ -371,6 +417,11 @@ class InstanceNorm(Operator):
 
 
 # --- the kernels of both, over [batch, channels, ...]
+
+
+def _grouped_workspace(X: Spec, last: bool = False) -> Size:
+    """The bytes of the sums over each channel of each example of the gradient's kernel."""
+    return 2 * X.known_dims[0] * X.known_dims[-1 if last else 1] * statistics_type(X).itemsize
 
 
 def _grouped(x: Tensor, scale: Tensor | None, bias: Tensor | None, groups: int, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:

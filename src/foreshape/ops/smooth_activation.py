@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.ops import AttrType, F, aten, aten_into, attribute, axis_of, f32, gradient, reject, require, sample, torch
 from foreshape.ops.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.ops.temporaries import copies, one_like
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -34,12 +36,15 @@ class LogSigmoid(Unary):
 
     type = "logsigmoid"
 
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return X.nbytes + copies(strided, X=X)
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return F.logsigmoid(X) if into is None else aten_into.log_sigmoid(X, into=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.sigmoid(X.neg()), d_out, into)
+        return times(torch.neg(X).sigmoid_(), d_out, into)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -66,10 +71,13 @@ class TanhShrink(Unary):
 
     type = "tanh_shrink"
 
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sub(X, torch.tanh(X), out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times(torch.tanh(X).square_(), d_out, into)
 
@@ -82,10 +90,13 @@ class Softsign(Unary):
 
     type = "softsign"
 
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.div(X, torch.abs(X).add_(1.0), out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.div(d_out, torch.abs(X).add_(1.0).square_(), out=into)
 
@@ -136,10 +147,16 @@ class Swish(Unary):
     type = "swish"
     beta = attribute(AttrType.FLOAT, 1.0)
 
-    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return F.silu(X, into is not None) if self.beta == 1.0 else times(torch.sigmoid(X * self.beta), X, into)
+    def workspace(self, X: Spec) -> Size:
+        return 0 if self.beta == 1.0 else X.nbytes
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.silu(X, into is not None) if self.beta == 1.0 else times((X * self.beta).sigmoid_(), X, into)
+
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
+        return 0 if self.beta == 1.0 else X.nbytes
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         x = X if self.beta == 1.0 else X * self.beta
         return aten.silu_backward(d_out, x) if into is None else aten_into.silu_backward(d_out, x, into=into)
@@ -178,10 +195,16 @@ class Mish(Unary):
     type = "mish"
     threshold = attribute(AttrType.FLOAT, 20.0)
 
+    def workspace(self, X: Spec) -> Size:
+        return 0 if self.threshold >= 20.0 else X.nbytes
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return F.mish(X, into is not None) if self.threshold >= 20.0 else times(F.softplus(X, 1.0, self.threshold).tanh_(), X, into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
+        return 0 if self.threshold >= 20.0 else 3 * X.nbytes
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         if self.threshold >= 20.0:
             return aten.mish_backward(d_out, X)
@@ -203,10 +226,16 @@ class Softmax(Unary):
         axis_of(self.axis, max(X.rank, 1), X=None)
         return X.like()
 
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.softmax(X, self.axis, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def _gradient_workspace(self, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out=Out, Out_GRAD=d_out)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         if into is not None and into.is_contiguous():
             return aten_into._softmax_backward_data(d_out, Out, self.axis, Out.dtype, into=into)
@@ -227,10 +256,16 @@ class LogSoftmax(Unary):
         axis_of(self.axis, max(X.rank, 1), X=None)
         return X.like()
 
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.log_softmax(X, self.axis, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def _gradient_workspace(self, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out=Out, Out_GRAD=d_out)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         if into is not None and into.is_contiguous():
             return aten_into._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype, into=into)

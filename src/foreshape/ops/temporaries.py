@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any
 
 from foreshape.dims import Size
 from foreshape.spec import Spec
@@ -23,3 +24,13 @@ def copies(strided: Collection[str], **operands: Spec | None) -> Size:
         if slot.replace("_GRAD", "@GRAD") in strided:
             out = out + copy_of(spec)
     return out
+
+
+def one_like(slot: str, times: int = 1) -> Callable[..., Size]:
+    """A rule for gradients: as much as the operand in a slot takes, or a multiple of that."""
+
+    def rule(self: Any, *specs: Any) -> Size:
+        spec: Spec = specs[[o.name for o in self.schema.operands].index(slot)]
+        return times * spec.nbytes
+
+    return rule
