@@ -136,7 +136,7 @@ class Dim:
 
 
 def reaches(size: Size, least: int) -> Size:
-    """1 where a size that is not negative is at least ``least``, else 0."""
+    """1 where a size that is not negative is at least ``least``, which is more than 0, else 0; symbols stand for at least 1."""
     if isinstance(size, Dim) and len(size.terms) == 1:
         monomial, coefficient = size.terms[0]
         size, least = _make({monomial: 1}), -(-least // coefficient)

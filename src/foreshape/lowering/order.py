@@ -18,7 +18,7 @@ from foreshape.spec import LOD_TENSOR
 
 TRIED = (1, 64)
 """What stands for each symbol when peaks are counted: a small batch, in which weights weigh the most, and a large one."""
-WORTHWHILE = 0.99
+WORTHWHILE = 0.999
 """The peak that another order must keep below, as a part of that of the program's own."""
 
 Place = list[Instruction]

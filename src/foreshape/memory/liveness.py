@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foreshape.dims import Size, equal, evaluate, no_less, product
+from foreshape.dims import Size, equal, evaluate, maximum, product
 from foreshape.errors import MemoryPlanError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
@@ -301,9 +301,8 @@ class _Walk:
         taken = argument_of(i, operator, result.may_share, number)
         if result.layout == "same" and not self.strided.isdisjoint(i.reads()):
             self.strided.add(value)
-        if taken is not None:
-            if type(operator).kernel_into:
-                self._offer(at, i, taken, value, given, record)
+        if taken is not None and type(operator).kernel_into:
+            self._offer(at, i, taken, value, given, record)
 
     def _is_view(self, operator: Operator, result: Result, source: Value, value: Value) -> bool:
         """Whether a result that may be a view is one: the same elements in a row are a copy of what does not lie in a row, and a
@@ -367,7 +366,7 @@ class _Walk:
             return
         last = self._last_workspace
         if last is not None and last.first == i.position:  # of two calls in one place only one runs at a time
-            last.size = no_less(last.size, size)
+            last.size = maximum(last.size, size)
             return
         self._last_workspace = Record(f"{i.op.type} workspace", size, i.position, i.position, None, i.op, WORKSPACE, until=at)
         self.records.append(self._last_workspace)

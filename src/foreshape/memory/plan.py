@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from foreshape.dims import INT64_MAX, Size, is_symbol, symbols_of
+from foreshape.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering import Lowered, fuse, lower
 from foreshape.memory.arena import arena
 from foreshape.memory.formula import Formula, Terms, byte_text, require_values
-from foreshape.memory.liveness import CLASSES, Liveness, Record, find_liveness, number
+from foreshape.memory.liveness import CLASSES, WORKSPACE, Liveness, Record, find_liveness, number
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.needed import needed_ops
 from foreshape.spec import TENSOR_KINDS
@@ -188,7 +188,7 @@ class Plan:
     def peak_formula(self) -> Formula:
         """The peak as a formula: the largest of some sums of products of the program's symbols."""
         if self._formula is None:
-            terms = Terms(r.size for r in _all_records(self.live))
+            terms = Terms(s for r in _all_records(self.live) for s in _either(r) or (r.size,))
             base = numpy.zeros(len(terms), dtype=numpy.int64)
             for record in self.live.held:
                 _add(base, terms, record.size, 1)
@@ -338,22 +338,36 @@ def _rows(live: Liveness, terms: Terms) -> Any:
     """What is needed at each op, as coefficients of the terms; for an op that runs a block a row for each op inside of it."""
     change = numpy.zeros((live.positions + 1, len(terms)), dtype=numpy.int64)
     inner: dict[int, list[Liveness]] = {}
+    ways: dict[int, list[tuple[Size, ...]]] = {}
     for r in live.records:
         if r.inner is not None:
             inner.setdefault(r.first, []).append(r.inner)
+        elif (either := _either(r)) is not None:
+            ways.setdefault(r.first, []).append(either)
         else:
             _add(change[r.first], terms, r.size, 1)
             _add(change[r.last + 1], terms, r.size, -1)
     rows = numpy.cumsum(change[:-1], axis=0)
     more: list[Any] = [rows]
-    for position, blocks in inner.items():
+    for position in dict.fromkeys((*inner, *ways)):
         variants = rows[position : position + 1]
-        for block in blocks:
+        for either in ways.get(position, ()):
+            added = numpy.zeros((len(either), len(terms)), dtype=numpy.int64)
+            for row, size in zip(added, either, strict=True):
+                _add(row, terms, size, 1)
+            variants = (variants[:, None, :] + added[None, :, :]).reshape(-1, rows.shape[1])
+        for block in inner.get(position, ()):
             within = _rows(block, terms)
             if len(within):
                 variants = (variants[:, None, :] + within[None, :, :]).reshape(-1, rows.shape[1])
         more.append(variants)
     return numpy.concatenate(more)
+
+
+def _either(record: Record) -> tuple[Size, ...] | None:
+    """The sizes of which a kernel's workspace is the largest, where it is the largest of several."""
+    atom = only_atom(record.size) if record.what == WORKSPACE else None
+    return atom.args if atom is not None and atom.op == "max" else None
 
 
 def _all_records(live: Liveness) -> list[Record]:

@@ -40,7 +40,7 @@ def onednn_linear() -> Any:
 STEP = 16
 """oneDNN is given numbers of rows that are multiples of this: it keeps about half a MiB for every size that a product comes in, so that
 batches of many sizes would add up, and takes a millisecond for each new one. BLAS makes what is left over."""
-CHUNK = 4 << 20
+CHUNK = 2 << 20
 """What is added to a weight is made in pieces of about so many bytes."""
 
 
@@ -104,7 +104,7 @@ def workspace(m: Size, k: Size, n: Size, turned: bool = False) -> Size:
     if turned:
         needs = onednn.product_of_rows(k) + 4 * m * k
     else:
-        needs = onednn.product_of_rows(k) + reaches(m % STEP, 1) * 4 * m * n  # most of the result, before it is put together
+        needs = onednn.product_of_rows(k) + minimum(1, m % STEP) * 4 * m * n  # most of the result, before it is put together
     return reaches(m * k * n, LARGE) * needs
 
 
