@@ -579,3 +579,16 @@ def test_steps_that_do_not_fit() -> None:
             of(step)
     with pytest.raises(fs.DescriptionError, match="as many steps"):
         build(lambda: layer.rnn(lambda x, y, h: (h, h), [layer.data(n, shape=[-1, t, 3]) for n, t in (("x", 4), ("y", 5))], layer.data("h", shape=[-1, 2])))
+
+
+def test_a_constant_that_lives_in_a_branch_alone() -> None:
+    def describe() -> Any:
+        x = layer.data("x", shape=["batch", 4])
+        return layer.cond(layer.reduce_sum(x) > 0.0, lambda: x + fs.Variable("twos", fs.FP32, [4], value=2.0), lambda: x * 3.0)
+
+    main, _, out = build(describe)
+    assert "twos" not in main.global_block.vars
+    for sign in (1.0, -1.0):
+        x = np.full((2, 4), sign, "float32")
+        (got,) = fs.Executor().run(main, {"x": x}, [out], fs.Scope())
+        np.testing.assert_array_equal(got, x + 2.0 if sign > 0 else x * 3.0)

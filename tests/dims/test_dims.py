@@ -32,8 +32,10 @@ from foreshape.dims import (
     maximum,
     minimum,
     mod,
+    no_less,
     parse,
     product,
+    reaches,
     substitute,
     symbol,
     symbol_after,
@@ -160,6 +162,30 @@ def test_minima_and_maxima_of_several_evaluate(several: list[Tree], values: dict
     plain = [expected(t, values) for t in several]
     assert value_of(minimum(*sizes), values) == min(plain)
     assert value_of(maximum(*sizes), values) == max(plain)
+
+
+polynomials = st.lists(st.tuples(st.integers(-9, 9), st.lists(leaves, max_size=3)), min_size=1, max_size=4)
+
+
+def polynomial(terms: list[tuple[int, list[Tree]]]) -> Any:
+    return sum(((c * product([built(f) for f in factors])) for c, factors in terms), start=0)
+
+
+@quick
+@given(st.lists(polynomials, min_size=1, max_size=4), numbers)
+def test_no_less_is_at_least_each(several: list[Any], values: dict[str, int]) -> None:
+    values = {n: v % 50 for n, v in values.items()}
+    sizes = [polynomial(terms) for terms in several]
+    assert evaluate(no_less(*sizes), values) >= max(evaluate(s, values) for s in sizes)
+    assert no_less(symbol("a") + 3, 2 * symbol("a")) is 2 * symbol("a") + 3
+
+
+@quick
+@given(polynomials, st.integers(1, 500), numbers)
+def test_whether_a_size_reaches_another(terms: Any, least: int, values: dict[str, int]) -> None:
+    values = {n: v % 50 + 1 for n, v in values.items()}
+    size = polynomial([(abs(c), [abs(f) if isinstance(f, int) else f for f in factors]) for c, factors in terms])
+    assert evaluate(reaches(size, least), values) == int(evaluate(size, values) >= least)
 
 
 @quick

@@ -1,0 +1,93 @@
+"""The order in which calls run: it lowers the peak where it can, and changes no number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.lowering import fusion, lower
+from foreshape.lowering.fusion import graph
+from foreshape.memory.liveness import find_liveness
+from foreshape.memory.plan import Plan
+
+Built = tuple[fs.Program, fs.Program, Any]
+
+
+def built(describe: Callable[[], Any]) -> Built:
+    main, startup = fs.Program(), fs.Program()
+    with fs.program_guard(main, startup):
+        return main, startup, describe()
+
+
+def wide_branches() -> Any:
+    """Branches that are wide inside and narrow at their ends, described side by side."""
+    x = layer.data("x", shape=["batch", 8])
+    wide = [layer.fc(x, 400, "relu") for _ in range(4)]
+    narrow = [layer.fc(w, 4) for w in wide]
+    return narrow[0] + narrow[1] + narrow[2] + narrow[3]
+
+
+def trained() -> Any:
+    x, y = layer.data("x", shape=["batch", 8]), layer.data("y", shape=["batch", 4])
+    h = x
+    for _ in range(4):
+        h = layer.dropout(layer.fc(h, 300, "tanh"), 0.2)
+    loss = layer.mean(layer.square(layer.fc(h, 4) - y))
+    fs.optimizer.Adam(0.01).minimize(loss)
+    return loss
+
+
+def planned(program: fs.Program, fetch: Any, monkeypatch: pytest.MonkeyPatch, ordered: bool) -> Plan:
+    with monkeypatch.context() as patch:
+        if not ordered:
+            patch.setattr(graph, "reorder", lambda lowered, places: places)
+        lowered = lower(program.global_block, [fetch.name])
+        fusion.fuse(lowered)
+        return Plan(program, [fetch], find_liveness(lowered))
+
+
+@pytest.mark.parametrize("describe", [wide_branches, trained], ids=lambda d: d.__name__)
+def test_another_order_needs_less(describe: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    main, _, fetch = built(describe)
+    own, other = (planned(main, fetch, monkeypatch, ordered) for ordered in (False, True))
+    assert own.ops == main.global_block.ops != other.ops
+    assert sorted(map(id, own.ops)) == sorted(map(id, other.ops))
+    assert all(other.peak(batch=b) <= own.peak(batch=b) for b in (1, 64)) and other.peak(batch=1) < own.peak(batch=1)
+    forward = [op for op in other.ops if not op.role]
+    assert forward == [op for op in own.ops if not op.role] or describe is wide_branches
+
+
+def test_no_op_runs_before_what_it_reads_or_after_who_changes_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, _, fetch = built(trained)
+    ops = planned(main, fetch, monkeypatch, True).ops
+    at = {id(op): k for k, op in enumerate(ops)}
+    own = main.global_block.ops
+    for k, op in enumerate(own):
+        for later in own[k + 1 :]:
+            tied = op.all_writes() & (later.all_reads() | later.all_writes()) or op.all_reads() & later.all_writes()
+            if tied or all(o.operator is not None and o.operator.random for o in (op, later)):
+                assert at[id(op)] < at[id(later)], f"{op} must run before {later}"
+
+
+def test_the_numbers_are_those_of_the_programs_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, startup, loss = built(trained)
+    rng = np.random.RandomState(3)
+    feeds = [{"x": rng.standard_normal((16, 8)).astype("f"), "y": rng.standard_normal((16, 4)).astype("f")} for _ in range(4)]
+
+    def run() -> tuple[list[Any], dict[str, Any]]:
+        executor, scope = fs.Executor(seed=5), fs.Scope()
+        executor.run(startup, scope=scope)
+        losses = [executor.run(main, feed, [loss], scope)[0] for feed in feeds]
+        return losses, {v.name: scope.get(v.name) for v in main.global_block.vars.values() if v.persistable and v.name in scope}
+
+    here = run()
+    monkeypatch.setattr(graph, "reorder", lambda lowered, places: places)
+    there = run()
+    np.testing.assert_array_equal(here[0], there[0])
+    for name, value in here[1].items():
+        np.testing.assert_array_equal(value, there[1][name], err_msg=name)
