@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.ops import (
     DENSE_OR_ROWS,
     FLOATING,
@@ -27,7 +28,8 @@ from foreshape.ops import (
 from foreshape.ops.reduction import reduced, spread
 from foreshape.ops.rows import Rows
 from foreshape.ops.size_operands import axes_of, axis_of_any
-from foreshape.spec import Kind, Spec
+from foreshape.ops.temporaries import copies
+from foreshape.spec import LOD_TENSOR, Kind, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +50,9 @@ class LogSumExp(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         return reduced(X, self._axes(X.rank), self.keepdim)
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 2 * reduced(X, self._axes(X.rank), True).nbytes
 
     def kernel(self, X: Tensor) -> Tensor:
         return torch.logsumexp(X, self._axes(X.dim()), self.keepdim) if X.dim() else X.clone()
@@ -96,20 +101,23 @@ class PNorm(Operator):
     def kernel(self, X: Tensor) -> Tensor:
         return aten.linalg_vector_norm(X, self.porder, self._axes(X.dim()), self.keepdim)
 
-    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
+        return 2 * Out.nbytes if self.porder in (0.0, 1.0, 2.0) else X.nbytes + X.elements + 3 * Out.nbytes
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         axes, p = self._axes(X.dim()), self.porder
         out, d = spread(Out, X, axes), spread(d_out, X, axes)
         if p == 0:
             return torch.zeros_like(X)
         if math.isinf(p):
-            return (X.abs() == out) * X.sign() * d
+            return X.sign().mul_(X.abs() == out).mul_(d)
         if p == 1:
-            return X.sign() * d
+            return X.sign().mul_(d)
         if p == 2:
             return X * (d / (out + self.epsilon))
-        power = X.abs().pow(p - 1) * (d / (out.pow(p - 1) + self.epsilon))
-        return torch.where(X == 0, 0.0, power * X.sign()) if p < 1 else power * X.sign()
+        power = X.abs().pow_(p - 1).mul_(d / (out.pow(p - 1) + self.epsilon)).mul_(X.sign())
+        return power.masked_fill_(X == 0, 0.0) if p < 1 else power
 
     samples = [
         sample(X=f32(2, 3, 5), axis=1),
@@ -145,10 +153,14 @@ class Norm(Operator):
         norm = X.square().sum(self.axis, keepdim=True).add_(self.epsilon).sqrt_()
         return norm, X / norm
 
-    @gradient("X", "Norm", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, Norm: Spec, d_out: Spec) -> Size:
+        return 2 * Norm.nbytes
+
+    @gradient("X", "Norm", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Norm: Tensor, d_out: Tensor) -> Tensor:
         along = (X * d_out).sum(self.axis, keepdim=True)
-        return (d_out - X * (along / Norm.square())) / Norm
+        out = X * (along / Norm.square())
+        return torch.sub(d_out, out, out=out).div_(Norm)
 
     samples = [sample(X=f32(2, 3, 5)), sample(X=f32(2, 3, 5), axis=1, epsilon=1e-3), sample(X=f32(0, 3))]
     rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(), says="axis must be in")]
@@ -163,6 +175,9 @@ class SquaredL2Norm(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.dense((1,))
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X) if X.kind is LOD_TENSOR else 0
 
     def kernel(self, X: Any) -> Tensor:
         flat = (X.merged().values if isinstance(X, Rows) else X).reshape(-1)

@@ -29,7 +29,10 @@ from foreshape.ops import (
     torch,
     unknown_size,
 )
+from foreshape.ops.onednn import thread_count
+from foreshape.ops.reduction import reduced
 from foreshape.ops.size_operands import axis_of_any, known_number, number_at_run
+from foreshape.ops.temporaries import copies
 from foreshape.ops.torch_types import element_type, torch_dtype
 from foreshape.spec import INT32, INT64, LOD_TENSOR, Spec
 
@@ -61,6 +64,10 @@ class ArgExtreme(Operator):
         require_at_most(1, dims[axis], f"there must be an element: the dim at axis {axis} must be at least 1", X=axis)
         out = (*dims[:axis], *((1,) if self.keepdims else ()), *dims[axis + 1 :])
         return (X if axis else X.dense()).with_dims(out).with_dtype(of)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        axes = range(X.rank) if self.flatten or not X.rank else (axis_of_any(self.axis, X.rank, X=None),)
+        return copies(strided, X=X) + (8 * reduced(X, tuple(axes), True).elements if self.dtype == INT32.code else 0)
 
     def _found(self, function: Any, X: Tensor) -> Tensor:
         axis = None if self.flatten else self.axis
@@ -123,6 +130,9 @@ class Argsort(Operator):
         axis = axis_of_any(self.axis, X.rank, X=None)
         out = X.like() if axis else X.dense()
         return out, out.with_dtype(INT64)
+
+    def workspace(self, X: Spec) -> Size:
+        return 16 * thread_count() * X.known_dims[axis_of_any(self.axis, X.rank, X=None)] if X.rank else 0
 
     def kernel(self, X: Tensor) -> Any:
         return tuple(torch.sort(X, stable=True, dim=self.axis, descending=self.descending))
@@ -244,10 +254,16 @@ class Cumsum(Operator):
                 out.narrow(axis, 0, 1).zero_()
         return out.flip(axis) if reverse and x.dim() else out
 
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return (X.nbytes if self.reverse or self.exclusive else 0) + (copies(strided, X=X) if self.flatten else 0)
+
     def kernel(self, X: Tensor) -> Tensor:
         return self._sums(X, self.reverse)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
+        return X.nbytes if self.exclusive or not self.reverse else 0
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return self._sums(d_out, not self.reverse).reshape(X.shape)
 

@@ -109,6 +109,10 @@ class Reduction(Operator):
                 require_at_most(1, X.known_dims[axis], f"{self.type} needs an element: the dim at axis {axis} must be at least 1", X=axis)
         return reduced(X, axes, self.keep_dim).with_dtype(self._type(X.known_dtype))
 
+    def workspace(self, X: Spec) -> Size:
+        """The result, before it is given another element type."""
+        return reduced(X, self._axes(X.rank), self.keep_dim).nbytes if self.out_dtype >= 0 else 0
+
     def _cast(self, out: Tensor) -> Tensor:
         return out if self.out_dtype < 0 else out.to(torch_dtype(self.out_dtype))
 
@@ -138,6 +142,10 @@ class ReduceSum(Reduction):
 
     def _type(self, of: DType) -> DType:
         return INT64 if of is BOOL and self.out_dtype < 0 else super()._type(of)
+
+    def workspace(self, X: Spec) -> Size:
+        to = self._type(X.known_dtype)
+        return 0 if to is X.dtype else X.with_dtype(to).nbytes
 
     def kernel(self, X: Tensor) -> Tensor:
         to = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype is torch.bool else X.dtype
@@ -177,10 +185,13 @@ class ReduceExtreme(Reduction):
     abstract = True
     _never_empty = True
 
-    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
+        return X.elements + (2 * Out.elements * X.known_dtype.itemsize if self.out_dtype >= 0 else 0)
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         axes = self._over(X)
-        return (spread(Out, X, axes).to(X.dtype) == X) * spread(d_out, X, axes).to(X.dtype)
+        return (spread(Out, X, axes).to(X.dtype) == X).to(X.dtype).mul_(spread(d_out, X, axes).to(X.dtype))
 
     samples = [*Reduction.samples, sample(X=i64(2, 3), dim=[0])]
     rejects = [*Reduction.rejects, reject(X=f32(0, 3), dim=[0], says="must be at least 1")]
@@ -209,13 +220,20 @@ class ReduceProd(Reduction):
 
     type = "reduce_prod"
 
+    def workspace(self, X: Spec) -> Size:
+        of = X.with_dtype(self._type(X.known_dtype))
+        return 2 * of.nbytes if len(self._axes(X.rank)) > 1 else of.nbytes if self.out_dtype >= 0 else 0
+
     def kernel(self, X: Tensor) -> Tensor:
         out = X.to(torch_dtype(self.out_dtype)) if self.out_dtype >= 0 else X
         for axis in sorted(self._axes(X.dim()), reverse=True):
             out = torch.prod(out, axis, keepdim=self.keep_dim, dtype=out.dtype)
         return out.clone() if out is X else out
 
-    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
+        return 5 * X.nbytes + 2 * Out.elements * X.known_dtype.itemsize
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         axes = self._axes(X.dim())
         d = spread(d_out, X, axes).to(X.dtype)
@@ -251,6 +269,9 @@ class Logic(Reduction):
 
     def _type(self, of: DType) -> DType:
         return BOOL
+
+    def workspace(self, X: Spec) -> Size:
+        return 0 if X.dtype is BOOL else X.elements
 
     def _along(self, function: Any, X: Tensor) -> Tensor:
         x = X if X.dtype is torch.bool else X.bool()

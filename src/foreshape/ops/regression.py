@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import FLOATING, AttrType, Operator, aten, attribute, f32, gradient, i64, operand, reject, require, require_equal, result, sample, torch
+from foreshape.ops.temporaries import copies, one_like
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -40,12 +42,18 @@ class SigmoidCrossEntropyWithLogits(Operator):
     def _masked(self, out: Tensor, label: Tensor) -> Tensor:
         ignored = label == self.ignore_index
         out.masked_fill_(ignored, 0.0)
-        return out.div_((~ignored).sum().clamp_(min=1)) if self.normalize else out
+        return out.div_((ignored.numel() - torch.count_nonzero(ignored)).clamp_(min=1)) if self.normalize else out
+
+    def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
+        return X.nbytes + copies(strided, X=X)
 
     def kernel(self, X: Tensor, Label: Tensor) -> Tensor:
         return self._masked(aten.binary_cross_entropy_with_logits(X, Label, None, None, 0), Label)
 
-    @gradient("X", "Label", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, Label: Spec, d_out: Spec) -> Size:
+        return X.elements
+
+    @gradient("X", "Label", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Label: Tensor, d_out: Tensor) -> Tensor:
         return self._masked(torch.sigmoid(X).sub_(Label).mul_(d_out), Label)
 
@@ -74,6 +82,9 @@ class HuberLoss(Operator):
     def infer_shape(self, X: Spec, Y: Spec) -> tuple[Spec, Spec]:
         check_same_dims(X, Y, "X", "Y")
         return X.like(), X.like()
+
+    def workspace(self, X: Spec, Y: Spec) -> Size:
+        return X.nbytes
 
     def kernel(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         residual = torch.sub(Y, X)
@@ -130,14 +141,18 @@ class LogLoss(Operator):
         check_same_dims(Predicted, Labels, "Predicted", "Labels")
         return Predicted.like()
 
-    def kernel(self, Predicted: Tensor, Labels: Tensor) -> Tensor:
-        ones = torch.log(Predicted + self.epsilon).mul_(Labels)
-        return torch.log(1.0 + self.epsilon - Predicted).mul_(1.0 - Labels).add_(ones).neg_()
+    def workspace(self, Predicted: Spec, Labels: Spec) -> Size:
+        return Predicted.nbytes
 
-    @gradient("Predicted", "Labels", "Loss@GRAD", gives="Predicted@GRAD")
+    def kernel(self, Predicted: Tensor, Labels: Tensor) -> Tensor:
+        loss = (1.0 + self.epsilon - Predicted).log_().mul_(1.0 - Labels)
+        return loss.add_((Predicted + self.epsilon).log_().mul_(Labels)).neg_()
+
+    @gradient("Predicted", "Labels", "Loss@GRAD", gives="Predicted@GRAD", workspace=one_like("Predicted"))
     def backward(self, Predicted: Tensor, Labels: Tensor, d_loss: Tensor) -> Tensor:
         zeros = (1.0 - Labels).div_(1.0 + self.epsilon - Predicted)
-        return zeros.sub_(Labels / (Predicted + self.epsilon)).mul_(d_loss)
+        ones = Predicted + self.epsilon
+        return zeros.sub_(torch.div(Labels, ones, out=ones)).mul_(d_loss)
 
     samples = [sample(Predicted=f32(4, 1, low=0.1, high=0.9), Labels=f32(4, 1, low=0.0, high=1.0), epsilon=1e-4)]
     rejects = [reject(Predicted=f32(4, 1), Labels=f32(3, 1), epsilon=1e-4, says="Labels must have the dims of Predicted")]
@@ -162,6 +177,9 @@ class KldivLoss(Operator):
 
     def _count(self, x: Tensor) -> int:
         return {"mean": x.numel(), "batchmean": x.shape[0]}.get(self.reduction, 1)
+
+    def workspace(self, X: Spec, Target: Spec) -> Size:
+        return X.nbytes if self.reduction == "none" else 2 * X.nbytes
 
     def kernel(self, X: Tensor, Target: Tensor) -> Tensor:
         loss = torch.xlogy(Target, Target).sub_(Target * X).masked_fill_(Target <= 0, 0.0)

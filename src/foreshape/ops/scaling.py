@@ -147,10 +147,13 @@ class Clip(Operator):
             return Rows.unique(merged.rows, torch.clamp(merged.values, *self._bounds(merged.values, Min, Max)), merged.height)
         return torch.clamp(X, *self._bounds(X, Min, Max), out=into)
 
-    @gradient("X", "Min", "Max", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def _gradient_workspace(self, X: Spec, Min: Spec | None, Max: Spec | None, d_out: Spec) -> Size:
+        return 2 * X.elements
+
+    @gradient("X", "Min", "Max", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Min: Tensor | None, Max: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         low, high = self._bounds(X, Min, Max)
-        return where_else_zero((low < X) & (high > X), d_out, into)
+        return where_else_zero((low < X).logical_and_(high > X), d_out, into)
 
     samples = [
         sample(X=f32(2, 3, 5, distinct=True), min=-0.5, max=0.7),

@@ -29,6 +29,7 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.size_operands import axes_of, known_sizes, sizes_at_run
+from foreshape.ops.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -259,8 +260,15 @@ class StridedSlice(Slicing):
         out = out.flip(flipped) if flipped else out.clone()
         return _without(out, self.decrease_axis) if self.decrease_axis else out
 
+    def _gradient_workspace(
+        self, Input: Spec, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, StridesTensor: Any, StridesTensorList: Any,
+        d_out: Spec, *, strided: frozenset[str],
+    ) -> Size:  # fmt: skip
+        forward = all(s > 0 for s in self.strides) and StridesTensor is None and not StridesTensorList
+        return copies(strided, Out_GRAD=d_out) + (0 if forward else d_out.nbytes)
+
     @gradient("Input", "StartsTensor", "EndsTensor", "StartsTensorList", "EndsTensorList", "StridesTensor", "StridesTensorList", "Out@GRAD",
-              gives="Input@GRAD")  # fmt: skip
+              gives="Input@GRAD", workspace=_gradient_workspace)  # fmt: skip
     def backward(
         self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, StridesTensor: Any, StridesTensorList: Any,
         d_out: Tensor,

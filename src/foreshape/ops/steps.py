@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.ops import ZERO_GRADIENT, Operator, b1, f32, gradient, i64, operand, reject, result, sample, torch
 from foreshape.ops.activation import NOT_INTEGERS, SHARED, USUAL, Unary
@@ -53,6 +54,9 @@ class Round(Step):
 
     type = "round"
 
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         # torch.round takes the even one of two; the fraction of an infinity is NaN, and that of a NaN is added as one already
         away = torch.frac(X).mul_(2.0).trunc_().nan_to_num_(0.0)
@@ -98,6 +102,9 @@ class IsFinite(Tested):
 
     type = "isfinite_v2"
 
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 2 * X.elements if X.known_dtype.is_floating else 0
+
     def kernel(self, X: Tensor) -> Tensor:
         return torch.isfinite(X)
 
@@ -115,6 +122,9 @@ class IsInf(Tested):
     """Out = whether X is infinite."""
 
     type = "isinf_v2"
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes if X.known_dtype.is_floating else 0
 
     def kernel(self, X: Tensor) -> Tensor:
         return torch.isinf(X)

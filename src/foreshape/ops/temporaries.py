@@ -12,18 +12,22 @@ _TILE = 60 * 60
 """Elements through which torch turns a matrix around."""
 
 
-def copy_of(spec: Spec | None) -> Size:
-    """The bytes of an operand that is brought in a row."""
-    return 0 if spec is None else (spec.elements + (_TILE if spec.rank == 2 else 0)) * spec.known_dtype.itemsize
+def turned(strided: Collection[str], **operands: Spec | None) -> Size:
+    """The bytes that it takes besides the results to bring those of some operands in a row that need not lie so."""
+    return sum(_TILE * spec.known_dtype.itemsize for slot, spec in operands.items() if spec is not None and spec.rank == 2 and _slot(slot) in strided)
+
+
+def _slot(keyword: str) -> str:
+    return keyword.replace("_GRAD", "@GRAD")
 
 
 def copies(strided: Collection[str], **operands: Spec | None) -> Size:
     """The bytes of those of some operands that need not lie in a row, which are copied then. ``Out_GRAD`` stands for ``Out@GRAD``."""
     out: Size = 0
     for slot, spec in operands.items() if strided else ():
-        if slot.replace("_GRAD", "@GRAD") in strided:
-            out = out + copy_of(spec)
-    return out
+        if spec is not None and _slot(slot) in strided:
+            out = out + spec.nbytes
+    return out + turned(strided, **operands)
 
 
 def one_like(slot: str, times: int = 1) -> Callable[..., Size]:

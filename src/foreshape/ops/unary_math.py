@@ -9,6 +9,7 @@ from foreshape.ops import FLOATING, AttrType, Operator, attribute, f32, fail, gr
 from foreshape.ops.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.ops.known_values import carry, mapped
 from foreshape.ops.size_operands import known_number
+from foreshape.ops.temporaries import one_like
 from foreshape.spec import INT32, INT64, Spec
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Log1p(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.log1p(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.div(d_out, X + 1.0, out=into)
 
@@ -118,7 +119,7 @@ class Rsqrt(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.rsqrt(X, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times((Out * Out).mul_(Out), d_out, into).mul_(-0.5)
 
@@ -154,7 +155,7 @@ class Abs(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.abs(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times(torch.sign(X), d_out, into)
 
@@ -169,7 +170,7 @@ class Reciprocal(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.reciprocal(X, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times(Out * Out, d_out, into).neg_()
 
@@ -185,7 +186,7 @@ class Sin(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sin(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times(torch.cos(X), d_out, into)
 
@@ -201,7 +202,7 @@ class Cos(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.cos(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times(torch.sin(X), d_out, into).neg_()
 
@@ -217,7 +218,7 @@ class Erf(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.erf(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times(torch.mul(X, X).neg_().exp_(), d_out, into).mul_(2.0 / math.sqrt(math.pi))
 
@@ -247,10 +248,10 @@ class Pow(Operator):
     def kernel(self, X: Tensor, FactorTensor: Tensor | None, *, into: Tensor | None = None) -> Tensor:
         power = self._power(X, FactorTensor)
         if isinstance(power, int) and power < 0:  # torch refuses it: only 1 and -1 have a whole reciprocal
-            return torch.pow(X, torch.full_like(X, power), out=into)
+            return torch.pow(X, torch.full((), power, dtype=X.dtype, device=X.device), out=into)
         return torch.pow(X, power, out=into)
 
-    @gradient("X", "FactorTensor", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    @gradient("X", "FactorTensor", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, FactorTensor: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         power = self._power(X, FactorTensor)
         if power == 0:

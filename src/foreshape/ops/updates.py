@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.ops import (
     DENSE_OR_ROWS,
@@ -99,6 +100,9 @@ class Sgd(Update):
         self._check(Param, Grad, LearningRate, MasterParam)
         return Param, MasterParam
 
+    def workspace(self, Param: Spec, Grad: Spec, LearningRate: Spec, MasterParam: Spec | None) -> Size:
+        return 0 if MasterParam is None or Grad.kind is SELECTED_ROWS else MasterParam.nbytes  # the gradient in its element type
+
     def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MasterParam: Tensor | None) -> Any:
         rate = number(LearningRate)
         target = Param if MasterParam is None else MasterParam
@@ -148,6 +152,16 @@ class Momentum(Update):
     def infer_shape(self, Param: Spec, Grad: Spec, LearningRate: Spec, Velocity: Spec, MasterParam: Spec | None) -> Any:
         self._check(Param, Grad, LearningRate, MasterParam, Velocity=Velocity)
         return Param, Velocity, MasterParam
+
+    def workspace(
+        self, Param: Spec, Grad: Spec, LearningRate: Spec, Velocity: Spec, MasterParam: Spec | None, *, strided: frozenset[str] = frozenset()
+    ) -> Size:
+        if Grad.kind is SELECTED_ROWS:
+            return 0
+        target = Param if MasterParam is None else MasterParam
+        alike = target.dtype is Grad.dtype is Velocity.dtype
+        decayed = bool(self.regularization_method and self.regularization_coeff) and not (self.mu and alike and not strided)
+        return (Grad.nbytes if self.rescale_grad != 1.0 else 0) + target.nbytes * ((not alike) + decayed)
 
     def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Velocity: Tensor, MasterParam: Tensor | None) -> Any:
         rate = number(LearningRate)
