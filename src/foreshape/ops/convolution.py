@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from foreshape.dims import Size, ceildiv, product
+from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -18,6 +18,7 @@ from foreshape.ops import (
     f64,
     gradient,
     i64,
+    onednn,
     operand,
     reject,
     require,
@@ -29,12 +30,14 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.gradient_dims import check_made
+from foreshape.ops.temporaries import copies
 from foreshape.ops.window import (
     ALGORITHMS,
     IMAGE_FORMATS,
     VOLUME_FORMATS,
     channels_back,
     channels_first,
+    channels_first_dims,
     check_count,
     check_paddings,
     count_windows,
@@ -114,6 +117,23 @@ class Convolution(Windowed):
         convolve = torch.conv2d if self._axes == 2 else torch.conv3d
         return channels_back(convolve(x, Filter, None, self.strides, padding, self._dilations(), self.groups), last)
 
+    def workspace(self, Input: Spec, Filter: Spec, *, strided: frozenset[str]) -> Size:
+        return self._takes(Input, Filter, self.infer_shape(Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
+
+    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None) -> Size:
+        """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take."""
+        last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
+        x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
+        padded: Size = 0
+        if self.padding_algorithm == "SAME" or len(self.paddings) != self._axes:
+            pads = [(k - 1, 0) for k in w[2:]] if self.padding_algorithm == "SAME" else self._pads(x[2:], w[2:])
+            x = (*x[:2], *(n + before + after for n, (before, after) in zip(x[2:], pads, strict=True)))
+            padded = product(x) * size
+        settings = size, self.groups, self.strides, self._dilations()
+        if wants is None:
+            return onednn.convolution(x, w, y, *settings) + padded + (Input.nbytes + out.nbytes if last else 0)
+        return onednn.convolution_backward(x, w, y, *settings, (*wants, False)) + 2 * padded + (Input.nbytes + Filter.nbytes if last else 0)
+
     def _padded(self, x: Tensor, Filter: Tensor) -> tuple[Tensor, Sequence[int], tuple[Any, ...] | None]:
         """The images, the padding that torch is to add, and the one that was added here since torch pads both ends alike."""
         if self.padding_algorithm == "EXPLICIT" and len(self.paddings) == self._axes:
@@ -127,7 +147,10 @@ class Convolution(Windowed):
         check_made(Output_GRAD=(d_out, Convolution.infer_shape(self, Input, Filter)))
         return Input.like(), Filter.like()
 
-    @gradient("Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient)
+    def _gradients_take(self, Input: Spec, Filter: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
+        return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
+
+    @gradient("Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradients_take)
     def backward(self, Input: Tensor, Filter: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         first = channels_first(Input, last)
@@ -272,6 +295,24 @@ class Conv2dTranspose(Windowed):
         limits = [max(s, d) for s, d in zip(self.strides, self._dilations(), strict=True)]
         return ([before for before, _ in cut], more) if all(0 <= m < limit for m, limit in zip(more, limits, strict=True)) else None
 
+    def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
+        out = self.infer_shape(Input, Filter, Bias)
+        return self._takes(Input, Filter, out, None) + copies(strided, Input=Input, Filter=Filter)
+
+    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None) -> Size:
+        """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take: those of a convolution the other way."""
+        last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
+        x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
+        dilations = self._dilations()
+        full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(x[2:], self.strides, dilations, w[2:], strict=True)]
+        whole = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
+        settings = size, self.groups, self.strides, dilations
+        cut = 2 * product(whole) * size
+        if wants is None:
+            return onednn.convolution_backward(whole, w, x, *settings, (True, False, False)) + cut
+        back = (onednn.convolution(whole, w, x, *settings), onednn.convolution_backward(whole, w, x, *settings, (False, True, False)))
+        return no_less(*back) + cut + Filter.nbytes + Input.nbytes
+
     def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
         last = is_channels_last(self.data_format)
         x = channels_first(Input, last)
@@ -290,7 +331,12 @@ class Conv2dTranspose(Windowed):
         check_made(Output_GRAD=(d_out, Conv2dTranspose.infer_shape(self, Input, Filter, Bias)))
         return Input.like(), Filter.like(), None if Bias is None else Bias.like()
 
-    @gradient("Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient)
+    def _gradients_take(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
+        return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
+
+    @gradient(
+        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradients_take
+    )
     def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         x, d = channels_first(Input, last), channels_first(d_out, last)

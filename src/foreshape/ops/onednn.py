@@ -1,7 +1,7 @@
 """What oneDNN's kernels take of memory while they run: upper bounds, found by measurement over many sizes and by what the kernels must do.
 
 oneDNN computes convolutions over channels in blocks of 16, so that operands and results in rows are brought into blocks and back; its
-products pack a piece of the weight for each thread. All of it goes through torch's allocator. ``tests/memory/test_workspace.py`` measures.
+products pack a piece of the weight for each thread. All of it goes through torch's allocator. ``tests/kernel_memory.py`` measures.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from collections.abc import Sequence
 from foreshape.dims import Size, ceildiv, minimum, no_less, product, reaches
 
 _BLOCK = 16
-_FEW = 4
+_FEW = 3
 """Images of so few channels are read in rows."""
-_SMALL, _TURNED = 2048, 9 << 10
+_SMALL, _TURNED = 2048, 20 << 10
 """What a thread takes for bookkeeping, and to turn a piece of an operand around."""
+_WIDE, _LONG, _SPREAD = 64, 1024, 128 << 10
+"""To spread what strided windows read, weights are packed in wider blocks, and a thread takes so much beside an image."""
+_LARGE = 11
+"""For windows of more pixels, oneDNN may have no kernel but the product of matrices."""
+_IN_ROWS, _ELEMENTS = 3, 20480
+"""One image of so few elements goes through torch's own kernel, by windows of so few pixels: it writes every window out."""
 
 
 def thread_count() -> int:
@@ -38,18 +44,26 @@ def product_of_rows(k: Size) -> Size:
 
 def _blocks(channels: Size) -> Size:
     """Channels rounded up to whole blocks."""
-    return ceildiv(channels, _BLOCK) * _BLOCK
+    return ceildiv(channels, _BLOCK) * _BLOCK if isinstance(channels, int) else channels + _BLOCK - 1
+
+
+def _most(count: Size, *stages: tuple[Size, Size]) -> Size:
+    """The largest of several ``per image * count + once``: for an open count a sum of that form, which is the largest for one image."""
+    if isinstance(count, int):
+        return no_less(*(count * each + once for each, once in stages))
+    slope = no_less(*(each for each, _ in stages))
+    return slope * count + no_less(*(once + each - slope for each, once in stages))
 
 
 def _blocked(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
-    """Bytes of an image ``[n, channels, *image]`` in blocks of channels."""
-    channels = dims[1]
+    """Bytes of an image ``[channels, *image]`` in blocks of channels."""
+    channels = dims[0]
     if groups > 1 and isinstance(channels, int) and channels % groups == 0 and channels != groups:
         per = channels // groups
         channels = groups * (per if per % 8 == 0 else _blocks(per))
     else:
         channels = _blocks(channels)
-    return product((dims[0], channels, *dims[2:])) * itemsize
+    return product((channels, *dims[1:])) * itemsize
 
 
 def _weight(dims: Sequence[Size], itemsize: int, groups: int, few: bool = False) -> Size:
@@ -59,57 +73,115 @@ def _weight(dims: Sequence[Size], itemsize: int, groups: int, few: bool = False)
     elif per == 1:
         out = _blocks(out)
     else:
-        out, per = groups * _blocks(ceildiv(out, groups)), _blocks(per)
+        out, per = groups * _blocks(ceildiv(out, groups) if isinstance(out, int) else out), _blocks(per)
     return product((out, per, *dims[2:])) * itemsize
 
 
-def _extra(dims: Sequence[Size], strides: Sequence[int], itemsize: int, small: int) -> Size:
-    """Bytes with which each thread gathers the pixels that a strided window of one pixel reads, or what it takes else."""
-    one = _of_one_pixel(dims) and any(s > 1 for s in strides)
-    return thread_count() * (small + (64 * itemsize * _blocks(dims[1]) if one else 0))
+def _reads_rows(x: Sequence[Size], w: Sequence[Size], groups: int) -> bool:
+    return isinstance(x[1], int) and x[1] <= _FEW and groups == 1 and not _of_one_pixel(w)
+
+
+def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
+    """Bytes of a weight as it is packed to spread what strided windows read."""
+    out, per = dims[0], dims[1]
+    if isinstance(per, int) and per > _WIDE // 2:
+        per = -(-per // _WIDE) * _WIDE
+    if isinstance(out, int) and out > _LONG:
+        out += _WIDE
+    return _weight((out, per, *dims[2:]), itemsize, groups)
+
+
+def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Sequence[int], itemsize: int, small: int) -> Size:
+    """Bytes with which each thread gathers the pixels of an image that a strided window of one pixel reads, or what it takes else."""
+    one = _of_one_pixel(w) and any(s > 1 for s in strides)
+    return thread_count() * (small + (product((_blocks(x[1]), *y[2:])) * itemsize if one else 0))
 
 
 def _of_one_pixel(dims: Sequence[Size]) -> bool:
     return all(k == 1 for k in dims[2:])
 
 
-def _in_rows(x: Sequence[Size], w: Sequence[Size], groups: int, strides: Sequence[int]) -> Size:
-    """0 where torch multiplies images as they are: few of them, by windows of one pixel, on one thread."""
-    if thread_count() > 1 or groups > 1 or not _of_one_pixel(w) or any(s > 1 for s in strides):
+def _by_onednn(x: Sequence[Size], w: Sequence[Size], groups: int, steps: Sequence[int], itemsize: int) -> Size:
+    """0 where torch multiplies images by itself: few of them, by windows of one pixel, on one thread; one small one; other numbers."""
+    if itemsize != 4:
+        return 0
+    if groups > 1:
+        return 1
+    if _is_small(x, w) and x[0] == 1:
+        return 0
+    if thread_count() > 1 or not _of_one_pixel(w) or any(s > 1 for s in steps):
         return 1
     return reaches(x[0], 16)
 
 
+def _is_small(x: Sequence[Size], w: Sequence[Size]) -> bool:
+    """Whether torch's own kernel takes an image where it is alone."""
+    size = product(x[1:])
+    return (not isinstance(size, int) or size <= _ELEMENTS) and any(not isinstance(k, int) or k <= _IN_ROWS for k in w[2:4])
+
+
+def _windows(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int], itemsize: int) -> Size:
+    """Bytes where every window is written out: by torch's own kernel, and by oneDNN where it has no better one."""
+    one = product((*y[2:], *w[1:])) * itemsize
+    if itemsize != 4:
+        return y[0] * one
+    strided = any(s > 1 for s in strides)
+    if _of_one_pixel(w) and (groups > 1 or tuple(x[2:]) == tuple(y[2:])):
+        return 0
+    if not strided and _of_one_pixel(w):  # with pixels around it
+        return y[0] * one
+    alone = groups == 1 and _is_small(x, w) and not (isinstance(x[0], int) and x[0] > 1)
+    return (thread_count() if _is_uncommon(w, groups, dilations) else 1 if alone else 0) * one
+
+
+def _is_uncommon(w: Sequence[Size], groups: int, dilations: Sequence[int]) -> bool:
+    """Whether oneDNN may have no kernel of its own, and multiplies matrices."""
+    return any(d > 1 for d in dilations) or (groups > 1 and w[1] != 1) or any(not isinstance(k, int) or k > _LARGE for k in w[2:])
+
+
 def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) -> Size:
-    """Groups of other sizes than blocks are brought into blocks of their own."""
+    """Bytes of an image whose groups are of other sizes than blocks, and are brought into blocks of their own."""
     channels = (x[1], y[1])
     if groups == 1 or all(c == groups for c in channels) or all(isinstance(c, int) and c // groups % _BLOCK == 0 for c in channels):
         return 0
-    return (product(x) + product(y)) * itemsize
+    return (product(x[1:]) + product(y[1:])) * itemsize
 
 
-def convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int]) -> Size:
+def convolution(
+    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]
+) -> Size:
     """Bytes for a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``, besides the result."""
-    blocked = _blocked(y, itemsize, groups)
-    few = isinstance(x[1], int) and x[1] <= _FEW and groups == 1
-    given = (0 if few else _blocked(x, itemsize, groups)) + _weight(w, itemsize, groups, few)
-    most = no_less(given + blocked - product(y) * itemsize, blocked) + _uneven(x, y, groups, itemsize)
-    return most * _in_rows(x, w, groups, strides) + _extra(w, strides, itemsize, _SMALL)
+    made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
+    few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
+    read = 0 if few else _blocked(x[1:], itemsize, groups)
+    most = _most(x[0], (read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0))
+    most = most + _extra(x, w, y, strides, itemsize, _SMALL)
+    return no_less(most * _by_onednn(x, w, groups, (*strides, *dilations), itemsize), _windows(x, w, y, groups, strides, dilations, itemsize))
 
 
 def convolution_backward(
-    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], wants_x: bool, wants_w: bool
-) -> Size:
-    """Bytes for the gradients of a convolution, besides those that are wanted; the bias' may be among them."""
-    image, weight, d = product(x) * itemsize, product(w) * itemsize, _blocked(y, itemsize, groups)
-    blocked, packed = _blocked(x, itemsize, groups), _weight(w, itemsize, groups)
-    few = isinstance(x[1], int) and x[1] <= _FEW and groups == 1
-    most: Size = 0
-    if wants_x:
-        most = no_less(d + packed + blocked - image, blocked)
+    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int],
+    wants: Sequence[bool],
+) -> Size:  # fmt: skip
+    """Bytes for the gradients of a convolution, besides those that are wanted: of the image, the weight and the bias.
+
+    oneDNN makes the bias' gradient together with the weight's.
+    """
+    image, weight, d = product(x[1:]) * itemsize, product(w) * itemsize, _blocked(y[1:], itemsize, groups)
+    blocked, packed, uneven = _blocked(x[1:], itemsize, groups), _weight(w, itemsize, groups), _uneven(x, y, groups, itemsize)
+    later: Size = weight if wants[1] else 0
+    stages: list[tuple[Size, Size]] = []
+    if wants[0]:
+        spread: Size = 0
         if any(s > 1 for s in strides):
-            most = no_less(d + packed + blocked + 2 * thread_count() * packed, 2 * image)
-        most = most - (weight if wants_w else 0)
-    if wants_w:
-        most = no_less(most, (0 if few else blocked) + d + thread_count() * packed - weight, packed)
-    return (most + _uneven(x, y, groups, itemsize)) * _in_rows(x, w, groups, strides) + _extra(w, strides, itemsize, _TURNED)
+            reached = [n + k - 1 for n, k in zip(y[2:], w[2:], strict=True)]
+            spread = thread_count() * (_blocked((y[1], *reached), itemsize, groups) + _SPREAD) + _spread_weight(w, itemsize, groups) - packed
+            stages.append((2 * blocked + uneven, -later))
+        stages += [(d + blocked - image + uneven, packed + spread - later), (blocked + uneven, -later)]
+    if wants[1] or wants[2]:
+        read = 0 if _reads_rows(x, w, groups) else blocked
+        stages += [(read + d + uneven, thread_count() * packed - later), (uneven, packed)]
+    most = _most(x[0], *stages) + _extra(x, w, y, strides, itemsize, _TURNED)
+    windows = _windows(x, w, y, groups, strides, dilations, itemsize)
+    sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
+    return no_less(most * _by_onednn(x, w, groups, (*strides, *dilations), itemsize), windows and 2 * windows + sums * packed)

@@ -29,6 +29,12 @@ def channels_first(x: Tensor, last: bool) -> Tensor:
     return x.movedim(-1, 1) if last else x
 
 
+def channels_first_dims(spec: Spec, last: bool) -> tuple[Size, ...]:
+    """The dims of an image with the channels at axis 1."""
+    dims = spec.known_dims
+    return (dims[0], dims[-1], *dims[1:-1]) if last else dims
+
+
 def channels_back(x: Tensor, last: bool) -> Tensor:
     """The inverse of `channels_first`, in a row where ``last``: so most kernels lay out what they make of channels that come last."""
     return x.movedim(1, -1).contiguous() if last else x

@@ -88,8 +88,8 @@ def _workspace(i: Instruction, out: Argument, wants: Sequence[bool] | None = Non
     spec = spec_of(out)
     if x is None or w is None or y is None or spec is None or spec.dtype is None:
         return 0
-    settings = (spec.dtype.itemsize, attr(i, "groups"), attr(i, "strides"))
-    return onednn.convolution(x, w, y, *settings) if wants is None else onednn.convolution_backward(x, w, y, *settings, wants[0], wants[1])
+    settings = (spec.dtype.itemsize, attr(i, "groups"), attr(i, "strides"), attr(i, "dilations"))
+    return onednn.convolution(x, w, y, *settings) if wants is None else onednn.convolution_backward(x, w, y, *settings, wants)
 
 
 def _uses(i: Instruction, value: Argument) -> bool:
