@@ -36,10 +36,10 @@ def thread_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def product_of_rows(k: Size) -> Size:
+def product_of_rows(k: Size, threads: int | None = None) -> Size:
     """Bytes for a product ``[m, k]`` by ``[k, n]`` of fp32: each thread packs a piece of the second."""
     deep = minimum(k + _BLOCK, 1024) if not isinstance(k, int) else min(_BLOCK * -(-k // _BLOCK), 1024 if k > 1024 else 512)
-    return thread_count() * (4 * 64 * deep + _SMALL)
+    return (thread_count() if threads is None else threads) * (4 * 64 * deep + _SMALL)
 
 
 def _blocks(channels: Size) -> Size:
@@ -95,6 +95,11 @@ def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Seq
     """Bytes with which each thread gathers the pixels of an image that a strided window of one pixel reads, or what it takes else."""
     one = _of_one_pixel(w) and any(s > 1 for s in strides)
     return thread_count() * (small + (product((_blocks(x[1]), *y[2:])) * itemsize if one else 0))
+
+
+def _whole(w: Sequence[Size], y: Sequence[Size], itemsize: int) -> Size:
+    """Bytes of a weight that is turned around, since its windows are whole images."""
+    return product(w) * itemsize if all(n == 1 for n in y[2:]) and not _of_one_pixel(w) else 0
 
 
 def _of_one_pixel(dims: Sequence[Size]) -> bool:
@@ -155,7 +160,7 @@ def convolution(
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
     read = 0 if few else _blocked(x[1:], itemsize, groups)
     most = _most(x[0], (read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0))
-    most = most + _extra(x, w, y, strides, itemsize, _SMALL)
+    most = most + _extra(x, w, y, strides, itemsize, _SMALL) + _whole(w, y, itemsize)
     return no_less(most * _by_onednn(x, w, groups, (*strides, *dilations), itemsize), _windows(x, w, y, groups, strides, dilations, itemsize))
 
 
@@ -181,7 +186,7 @@ def convolution_backward(
     if wants[1] or wants[2]:
         read = 0 if _reads_rows(x, w, groups) else blocked
         stages += [(read + d + uneven, thread_count() * packed - later), (uneven, packed)]
-    most = _most(x[0], *stages) + _extra(x, w, y, strides, itemsize, _TURNED)
+    most = _most(x[0], *stages) + _extra(x, w, y, strides, itemsize, _TURNED) + 2 * _whole(w, y, itemsize)
     windows = _windows(x, w, y, groups, strides, dilations, itemsize)
     sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
     return no_less(most * _by_onednn(x, w, groups, (*strides, *dilations), itemsize), windows and 2 * windows + sums * packed)
