@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, product
+from foreshape.dims import Size, no_less, product
 from foreshape.errors import TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -26,10 +27,16 @@ from foreshape.ops import (
 from foreshape.ops.broadcast import broadcast_dims, sum_to
 from foreshape.ops.fields import Layout
 from foreshape.ops.products import mm
-from foreshape.spec import Spec
+from foreshape.ops.products import workspace as product_takes
+from foreshape.ops.temporaries import copies, turned
+from foreshape.spec import FP32, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+def _fp32_takes(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
+    return product_takes(m, k, n, turned) if of.dtype is FP32 else 0
+
 
 _IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
 
@@ -64,12 +71,24 @@ class Mul(Operator):
         x, y = self._matrices(X, Y)
         return mm(x, y).view(X.shape[: self.x_num_col_dims] + Y.shape[self.y_num_col_dims :])
 
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        return _fp32_takes(X, *self._sizes(X, Y)) + copies(strided, X=X, Y=Y)
+
+    def _sizes(self, X: Spec, Y: Spec) -> tuple[Size, Size, Size]:
+        x, y = X.known_dims, Y.known_dims
+        return product(x[: self.x_num_col_dims]), product(y[: self.y_num_col_dims]), product(y[self.y_num_col_dims :])
+
     def _matrices(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = X.shape[: self.x_num_col_dims].numel(), Y.shape[self.y_num_col_dims :].numel()
         inner = Y.shape[: self.y_num_col_dims].numel()
         return X.reshape(rows, inner), Y.reshape(inner, columns)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS)
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        m, k, n = self._sizes(X, Y)
+        first = _fp32_takes(X, m, n, k) if wants[0] else 0
+        return no_less(first, _fp32_takes(X, k, m, n, turned=True) if wants[1] else 0) + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         if X.dim() == 2 and Y.dim() == 2:
             return mm(d_out, Y.t()) if wants[0] else None, mm(X.t(), d_out) if wants[1] else None
@@ -127,7 +146,23 @@ class MatmulV2(Operator):
         x = X.transpose(-1, -2) if self.trans_x and X.dim() > 1 else X
         return torch.matmul(x, Y.transpose(-1, -2) if self.trans_y and Y.dim() > 1 else Y)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS)
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        x, y = X.known_dims, Y.known_dims
+        return _spread(X, Y, self.trans_x, self.infer_shape(X, Y)) + (copies(strided, X=X, Y=Y) if max(len(x), len(y)) > 2 else turned(strided, X=X, Y=Y))
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        x, y = X.known_dims, Y.known_dims
+        needs = turned(strided, X=X, Y=Y, Out_GRAD=d_out)
+        if max(len(x), len(y)) > 2:
+            read = no_less(copies(strided, X=X) if wants[1] else 0, copies(strided, Y=Y) if wants[0] else 0)
+            needs = copies(strided, Out_GRAD=d_out) + read
+        if len(x) == len(y) and x[:-2] == y[:-2] or (len(x) > 2 and len(y) == 2 and not self.trans_x):
+            return needs
+        batch = broadcast_dims(x[:-2], y[:-2])
+        whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before what was broadcast is summed
+        return needs + 2 * d_out.nbytes + 2 * (whole[0] + whole[1]) + (X.nbytes + Y.nbytes)
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         trans_x, trans_y, d = self.trans_x, self.trans_y, d_out
         x, y = X, Y
@@ -180,6 +215,22 @@ class MatmulV2(Operator):
     ]
 
 
+def _spread(X: Spec, Y: Spec, trans_x: bool, out: Spec) -> Size:
+    """The bytes of operands that torch writes out along the batch, or turns around to make one product of rows."""
+    x, y = X.known_dims, Y.known_dims
+    if len(x) > 2 and len(y) <= 2:
+        return X.nbytes if trans_x else 0
+    if len(x) <= 2:
+        return Y.nbytes + out.nbytes if len(y) > 2 else 0
+    batch = out.known_dims[:-2]
+    return sum(product((*batch, *s.known_dims[-2:])) * s.known_dtype.itemsize for s in (X, Y) if _batch(s, len(batch)) != batch)
+
+
+def _batch(spec: Spec, rank: int) -> Sequence[Size]:
+    dims = spec.known_dims[:-2]
+    return (1,) * (rank - len(dims)) + dims
+
+
 def _summed(grad: Tensor, of: Tensor) -> Tensor:
     """``grad`` summed over the batch dims along which ``of`` was broadcast."""
     return grad if grad.shape == of.shape else sum_to(grad, of, grad, -1)
@@ -204,7 +255,13 @@ class Bmm(Operator):
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.bmm(X, Y)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS)
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X, Y=Y)
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out) + no_less(copies(strided, X=X), copies(strided, Y=Y))
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return torch.bmm(d_out, Y.mT) if wants[0] else None, torch.bmm(X.mT, d_out) if wants[1] else None
 
@@ -229,6 +286,9 @@ class Dot(Operator):
         require_rank(X.rank, Y, "Y")
         dims = [require_equal(a, b, "Y must have the dims of X", X=k, Y=k) for k, (a, b) in enumerate(zip(X.known_dims, Y.known_dims, strict=True))]
         return X.with_dims(dims[:-1])
+
+    def workspace(self, X: Spec, Y: Spec) -> Size:
+        return X.nbytes if X.rank > 1 else 0
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.dot(X, Y) if X.dim() == 1 else (X * Y).sum(-1)
@@ -268,7 +328,10 @@ class Addmm(Operator):
     def kernel(self, Input: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         return torch.addmm(Input, X, Y, beta=self.Beta, alpha=self.Alpha)
 
-    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"))
+    def _gradients_take(self, Input: Spec, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return d_out.nbytes + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
+
+    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"), workspace=_gradients_take)
     def backward(self, Input: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         d_input = _summed(d_out, Input) * self.Beta if wants[0] else None
         d = d_out if self.Alpha == 1.0 else d_out * self.Alpha
