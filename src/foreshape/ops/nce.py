@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import product
+from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     AttrType,
@@ -125,6 +125,16 @@ class Nce(Operator):
             share = Probs.reshape(-1)[classes].to(of)
         return share.mul_(self.num_neg_samples)
 
+    def workspace(
+        self, Input: Spec, Label: Spec, Weight: Spec, Bias: Spec | None, SampleWeight: Spec | None, CustomDistProbs: Spec | None,
+        CustomDistAlias: Spec | None, CustomDistAliasProbs: Spec | None,
+    ) -> Size:  # fmt: skip
+        return self._looked_at(Input, Label) * (Input.known_dims[1] * Input.known_dtype.itemsize + 32)
+
+    def _looked_at(self, Input: Spec, Label: Spec) -> Size:
+        """How many rows of Weight are looked at."""
+        return Label.elements + Input.known_dims[0] * self.num_neg_samples
+
     def kernel(
         self, Input: Tensor, Label: Tensor, Weight: Tensor, Bias: Tensor | None, SampleWeight: Tensor | None, CustomDistProbs: Tensor | None,
         CustomDistAlias: Tensor | None, CustomDistAliasProbs: Tensor | None,
@@ -154,9 +164,16 @@ class Nce(Operator):
         check_made(SampleLogits=(SampleLogits, logits), SampleLabels=(SampleLabels, labels), Cost_GRAD=(d_cost, cost))
         return Input.like(), Weight.like(), None if Bias is None else Bias.like()
 
+    def _gradient_workspace(
+        self, Input: Spec, Label: Spec, Weight: Spec, Bias: Spec | None, SampleLogits: Spec, SampleLabels: Spec, SampleWeight: Spec | None,
+        CustomDistProbs: Spec | None, CustomDistAlias: Spec | None, CustomDistAliasProbs: Spec | None, d_cost: Spec,
+    ) -> Size:  # fmt: skip
+        return self._looked_at(Input, Label) * (2 * Input.known_dims[1] + 8) * Input.known_dtype.itemsize
+
     @gradient(
         "Input", "Label", "Weight", "Bias", "SampleLogits", "SampleLabels", "SampleWeight", "CustomDistProbs", "CustomDistAlias", "CustomDistAliasProbs",
         "Cost@GRAD", gives=("Input@GRAD", "Weight@GRAD", "Bias@GRAD"), infer=_infer_gradient, kinds=_gradient_kinds,
+        workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, Label: Tensor, Weight: Tensor, Bias: Tensor | None, SampleLogits: Tensor, SampleLabels: Tensor, SampleWeight: Tensor | None,

@@ -29,6 +29,7 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -79,6 +80,12 @@ class Pad3d(Operator):
         require(not isinstance(out, int) or out >= 0, f"paddings cut more than the dim at axis {axis} has, {size}", X=axis)
         return out
 
+    def workspace(self, X: Spec, Paddings: Spec | None) -> Size:
+        if self.mode == "constant":
+            return 0
+        out = self.infer_shape(X, Paddings).nbytes  # of whole numbers, and of a circle, each axis for itself
+        return out if X.known_dtype.is_floating else 2 * out
+
     def kernel(self, X: Tensor, Paddings: Tensor | None) -> Tensor:
         pads = list(sizes_at_run(self.paddings, Paddings))
         x = X if self.data_format == "NCDHW" else X.permute(0, 4, 1, 2, 3)
@@ -92,7 +99,10 @@ class Pad3d(Operator):
                 out = out.index_select(4 - k, _border_index(self.mode, x.shape[4 - k], pads[2 * k], pads[2 * k + 1]))
         return out if self.data_format == "NCDHW" else out.permute(0, 2, 3, 4, 1)
 
-    @gradient("X", "Paddings", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, Paddings: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 2 * d_out.nbytes if self.mode == "circular" else copies(strided, Out_GRAD=d_out)
+
+    @gradient("X", "Paddings", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Paddings: Tensor | None, d_out: Tensor) -> Tensor:
         pads = list(sizes_at_run(self.paddings, Paddings))
         last = self.data_format == "NDHWC"

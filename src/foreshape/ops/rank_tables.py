@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, equal
+from foreshape.dims import Size, equal, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -70,6 +70,12 @@ def _selected(levels: Sequence[Tensor], index: Tensor) -> tuple[Tensor, list[Ten
         made.append(Offsets.of_lengths(lengths).last)
         index = rows_in(level.index_select(0, index), lengths)
     return index, made
+
+
+def _numbers(x: Spec, table: Spec) -> Size:
+    """The bytes of the numbers of all rows where parts of the table are sequences."""
+    nested = x.lod is not None and table.lod is not None and len(x.lod.counts) > len(table.lod.counts)
+    return 16 * x.known_dims[0] if nested else 0
 
 
 def _cuts(table: Offsets) -> list[int]:
@@ -171,6 +177,9 @@ class LodTensorToArray(Operator):
         inner = [unknown_size(f"{EACH}.level{k}") for k in range(len(counts) - levels - 1)]
         dims = (unknown_size(f"{EACH}0"), *X.known_dims[1:])
         return Spec(LOD_TENSOR_ARRAY, X.dtype, dims, new_lod(f"{EACH}.parts", inner) if inner else None)
+
+    def workspace(self, X: Spec, RankTable: Spec) -> Size:
+        return _numbers(X, RankTable)
 
     def kernel(self, X: Tensor, RankTable: Offsets, *, offsets: list[Offsets]) -> TensorArray:
         return _taken_apart(X, offsets[0], RankTable)
@@ -283,6 +292,11 @@ class ArrayToLodTensor(Operator):
         inner = [unknown_size(f"level{k}") for k in range(1, len(X.lod.counts))]
         return rows(X.dtype, (unknown_size("rows"), *row), new_lod("Out", (*lod.counts, parts, *inner)))
 
+    def workspace(self, X: Spec, RankTable: Spec) -> Size:
+        if X.dtype is None or X.dims is None or X.lod is not None or not RankTable.dims:
+            return 0  # how many rows the parts have that are sequences, only the run tells
+        return product((RankTable.dims[0], *X.dims[1:])) * X.dtype.itemsize  # the elements one after the other, before they are put in order
+
     def kernel(self, X: TensorArray | None, RankTable: Offsets) -> tuple[Tensor, Offsets]:
         parts = X.whole() if X is not None else []
         if X is None or not parts:
@@ -344,6 +358,9 @@ class ArrayToLodTensorGrad(Operator):
         dims = (unknown_size(f"{EACH}0"), *specs[1].known_dims[1:])
         each = [unknown_size(f"{EACH}.level{k}") for k in range(len(inner))]
         return Spec(LOD_TENSOR_ARRAY, specs[1].dtype, dims, new_lod(f"{EACH}.parts", each) if each else None)
+
+    def workspace(self, *specs: Spec) -> Size:
+        return _numbers(specs[1], specs[0])
 
     def kernel(self, *given: Any, offsets: list[Any], before: list[TensorArray | None]) -> TensorArray:
         parts = _taken_apart(given[1], offsets[1], given[0])
@@ -437,6 +454,9 @@ class ReorderByRank(Operator):
             return X.like()
         require_equal(X.lod.counts[0], count, "X must have as many outermost sequences as the table ranks", X=None, RankTable=None)
         return rows(X.dtype, X.known_dims, new_lod("Out", X.lod.counts))
+
+    def workspace(self, X: Spec, RankTable: Spec) -> Size:
+        return 0 if X.lod is None else 16 * X.known_dims[0]
 
     def kernel(self, X: Tensor, RankTable: Offsets, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
         return _reordered(X, offsets[0], RankTable.order)

@@ -32,6 +32,7 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
+from foreshape.ops.temporaries import turned
 from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ def _remembered(X: Spec) -> Spec:
     return Spec(LOD_TENSOR, X.dtype, (0, *X.known_dims), X.lod)
 
 
+def _turned_back(self: Any, XShape: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    return turned(strided, Out_GRAD=d_out)
+
+
 class Reshaping(Operator):
     """The base of the operators that keep every element and its place in row-major order."""
 
@@ -64,7 +69,8 @@ class Reshaping(Operator):
     def _with_shape(self, out: Tensor, X: Tensor, wants: tuple[bool, ...]) -> Any:
         return out, X.new_empty((0, *X.shape)) if wants[1] else None
 
-    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"},
+              workspace=_turned_back)  # fmt: skip
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(XShape.shape[1:])
 
@@ -94,6 +100,9 @@ class Reshape2(Reshaping):
 
     def infer_shape(self, X: Spec, Shape: Spec | None, ShapeTensor: tuple[Spec, ...]) -> Any:
         return self._results(X, reshaped(X.known_dims, known_sizes(self.shape, Shape, ShapeTensor, "Shape", "ShapeTensor")))
+
+    def workspace(self, X: Spec, Shape: Spec | None, ShapeTensor: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
+        return turned(strided, X=X)
 
     def kernel(self, X: Tensor, Shape: Tensor | None, ShapeTensor: list[Tensor], *, wants: tuple[bool, ...]) -> Any:
         shape = self.shape if Shape is None and not ShapeTensor else sizes_at_run(self.shape, Shape, ShapeTensor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.dims import equal
+from foreshape.dims import Size, equal
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     ZERO_GRADIENT,
@@ -24,6 +24,7 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.random import generator_for
+from foreshape.ops.temporaries import copies
 from foreshape.spec import FP32, FP64, INT64, Spec
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class SamplingId(Operator):
         require(equal(X.known_dims[1], 0) is not True, "X must have at least one column to draw", X=1)
         require(self.min < self.max, f"min must be less than max; seen {self.min} and {self.max}")
         return X.with_dims(X.known_dims[:1]).with_dtype(INT64)
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + X.known_dims[0] * (8 + 2 * X.known_dtype.itemsize)
 
     def kernel(self, X: Tensor) -> Tensor:
         if not X.shape[1]:
@@ -90,6 +94,9 @@ class Multinomial(Operator):
         if not self.replacement:
             require_at_most(self.num_samples, classes, "without replacement no more can be drawn than there are columns", X=X.rank - 1)
         return X.with_dims((*X.known_dims[:-1], self.num_samples)).with_dtype(INT64) if X.rank == 2 else X.dense((self.num_samples,), INT64)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return 2 * X.nbytes + copies(strided, X=X)
 
     def kernel(self, X: Tensor) -> Tensor:
         if not X.shape[0]:

@@ -48,6 +48,9 @@ class SequenceConcat(Operator):
         counts = [lods[0].counts[0], *(_total(level) for level in zip(*(lod.counts[1:] for lod in lods), strict=True))]
         return rows(first.dtype, (_total([x.known_dims[0] for x in X]), *first.known_dims[1:]), new_lod("Out", counts))
 
+    def workspace(self, X: tuple[Spec, ...]) -> Size:
+        return _total([x.nbytes for x in X])
+
     def kernel(self, X: list[Tensor], *, offsets: list[list[Offsets]]) -> tuple[Tensor, Offsets]:
         index, made = _joined(offsets[0])
         return torch.cat(X).index_select(0, index), made

@@ -26,6 +26,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.ragged_rules import ragged
+from foreshape.ops.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -102,11 +103,27 @@ class SequenceConv(Operator):
         around = torch.cat((X, outside)).index_select(0, index)
         return around.view(X.shape[0], length * X.shape[1]), index, outside.shape[0]
 
+    def _gathered(self, X: Spec, PaddingData: Spec | None, made: Size) -> Size:
+        """The bytes of each row with its context; X with what stands outside is there before the results of ``made`` numbers a row are."""
+        width = X.known_dims[1]
+        before = 0 if isinstance(made, int) and isinstance(width, int) and made >= width else X.nbytes
+        outside = width * X.known_dtype.itemsize + (0 if PaddingData is None else PaddingData.nbytes)
+        return X.nbytes * self.contextLength + before + 2 * outside
+
+    def workspace(self, X: Spec, PaddingData: Spec | None, Filter: Spec) -> Size:
+        return self._gathered(X, PaddingData, Filter.known_dims[1])
+
     def kernel(self, X: Tensor, PaddingData: Tensor | None, Filter: Tensor, *, offsets: list[Offsets]) -> Tensor:
         around, _, _ = self._context(X, PaddingData, offsets[0])
         return around @ Filter
 
-    @gradient("X", "PaddingData", "Filter", "Out@GRAD", gives=("X@GRAD", "PaddingData@GRAD", "Filter@GRAD"), infer=_infer_gradient)
+    def _gradient_workspace(self, X: Spec, PaddingData: Spec | None, Filter: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return self._gathered(X, PaddingData, X.known_dims[1]) + copies(strided, Filter=Filter, Out_GRAD=d_out)
+
+    @gradient(
+        "X", "PaddingData", "Filter", "Out@GRAD", gives=("X@GRAD", "PaddingData@GRAD", "Filter@GRAD"),
+        infer=_infer_gradient, workspace=_gradient_workspace,
+    )  # fmt: skip
     def backward(
         self, X: Tensor, PaddingData: Tensor | None, Filter: Tensor, d_out: Tensor, *, offsets: list[Offsets], wants: tuple[bool, bool, bool],
     ) -> tuple[Any, Any, Any]:  # fmt: skip
@@ -114,12 +131,14 @@ class SequenceConv(Operator):
         d_filter = around.t() @ d_out if wants[2] else None
         if not wants[0] and not wants[1]:
             return None, None, d_filter
+        del around
         d_around = (d_out @ Filter.t()).view(-1, X.shape[1])
         count = X.shape[0]
         if PaddingData is None or not self.paddingTrainable or not len(PaddingData):
             d_padding = torch.zeros_like(PaddingData) if PaddingData is not None else None
             return aten.embedding_dense_backward(d_around, index, count, count, False), d_padding, d_filter  # of what is outside nothing
         d_rows = X.new_zeros((count + outside, X.shape[1])).index_add_(0, index, d_around)
+        del d_around
         return d_rows[:count].clone(), d_rows[count:].clone(), d_filter
 
     samples = [

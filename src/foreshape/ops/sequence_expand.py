@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.ops import (
     ANY,
@@ -27,6 +28,7 @@ from foreshape.ops import (
 from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.ragged_rules import new_lod, ragged, rows
 from foreshape.ops.segments import segment_sum
+from foreshape.ops.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ def _level(where: Offsets, level: int) -> Offsets:
     if len(where.levels) == 1:
         return where
     return where.kept(("alone", level), lambda: Offsets([where.levels[level]]))
+
+
+def _copied(self: Any, d_out: Spec, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+    return 2 * copies(strided, Out_GRAD=d_out)
 
 
 class SequenceExpand(Operator):
@@ -99,7 +105,7 @@ class SequenceExpand(Operator):
             check_made(Out_GRAD=(d_out, out.dense((d_out.known_dims[0], *out.known_dims[1:]))))
         return X.like()
 
-    @gradient("Out@GRAD", "X", "Y", gives="X@GRAD", infer=_infer_gradient)
+    @gradient("Out@GRAD", "X", "Y", gives="X@GRAD", infer=_infer_gradient, workspace=_copied)
     def backward(self, d_out: Tensor, X: Tensor, Y: Tensor, *, offsets: list[Offsets]) -> Tensor:
         _, of_x, of_y = offsets
         if not of_x:
@@ -151,7 +157,7 @@ class SequenceExpandAs(Operator):
         check_made(Out_GRAD=(d_out, SequenceExpandAs.infer_shape(self, X, Y)))
         return X.like()
 
-    @gradient("Out@GRAD", "X", "Y", gives="X@GRAD", infer=_infer_gradient)
+    @gradient("Out@GRAD", "X", "Y", gives="X@GRAD", infer=_infer_gradient, workspace=_copied)
     def backward(self, d_out: Tensor, X: Tensor, Y: Tensor, *, offsets: list[Offsets]) -> Tensor:
         return segment_sum(d_out, offsets[2])
 

@@ -33,6 +33,7 @@ from foreshape.ops import (
 from foreshape.ops.padded_sequences import offsets_of, places, unpadded
 from foreshape.ops.ragged_rules import new_lod, one_per_sequence, ragged, rows
 from foreshape.ops.size_operands import known_number, number_at_run
+from foreshape.ops.temporaries import copies
 from foreshape.ops.torch_types import element_type, torch_dtype
 from foreshape.spec import FP32, FP64, INT64, Lod, Spec
 
@@ -85,7 +86,10 @@ class SequencePad(Operator):
         out.index_copy_(0, places(at, length), X)
         return out.view(at.count, length, *X.shape[1:]), at.lengths.clone()
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor, *, offsets: list[Offsets]) -> Tensor:
         return unpadded(d_out, offsets[0])
 
@@ -135,6 +139,9 @@ class SequenceUnpad(Operator):
                 total = total + length
         outer = X.lod.counts if X.lod is not None else ()
         return rows(X.dtype, (total, *(X.known_dims[2:] or (1,))), new_lod("Out", (*outer, count)))
+
+    def workspace(self, X: Spec, Length: Spec, *, strided: frozenset[str]) -> Size:
+        return 2 * copies(strided, X=X) + 32 * Length.elements
 
     def kernel(self, X: Tensor, Length: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets]:
         made, outer = offsets_of(Length, X.shape[1], "Length"), offsets[0]
@@ -186,6 +193,10 @@ class SequenceMask(Operator):
         else:
             require_at_most(1, size, f"maxlen must be at least 1; seen {size}", **({} if MaxLenTensor is None else {"MaxLenTensor": None}))
         return rows(element_type(self.out_dtype), (*X.known_dims, size), X.lod if X.rank else None)
+
+    def workspace(self, X: Spec, MaxLenTensor: Spec | None) -> Size:
+        of_run = MaxLenTensor is not None or self.maxlen < 0  # only the run tells how long it is
+        return 8 * X.elements + (0 if of_run else (X.elements + 8) * self.maxlen)  # bools
 
     def kernel(self, X: Tensor, MaxLenTensor: Tensor | None) -> Tensor:
         size = number_at_run(self.maxlen, MaxLenTensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     ANY,
@@ -26,6 +27,7 @@ from foreshape.ops import (
 from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.ragged_rules import one_per_sequence
 from foreshape.ops.segments import column, empty_sequences, ends, segment_sum
+from foreshape.ops.temporaries import copies
 from foreshape.spec import FP32, FP64, Spec
 
 if TYPE_CHECKING:
@@ -70,6 +72,14 @@ class SequencePool(Operator):
         out = one_per_sequence(X, "X", X.known_dims[1:])
         number = FP64 if X.dtype is FP64 else FP32
         return out, X.dense(out.known_dims if self.pooltype in _EXTREMES else (), number)
+
+    def workspace(self, X: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        if self.pooltype not in _EXTREMES:
+            count = X.lod.counts[-1] if X.lod is not None else X.known_dims[0]
+            made = 2 if self.pooltype in _SUMS else product(X.known_dims[1:])  # weights, or rows that are there before they are put in place
+            return 2 * copies(strided, X=X) + (0 if self.pooltype == "SUM" else count * made * X.known_dtype.itemsize)
+        own = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
+        return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if wants[1] else 0)
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets], wants: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
         where = offsets[0]
@@ -187,6 +197,11 @@ class SequencePoolGrad(Operator):
                 fail(f"MaxIndex is missing, and {self.pooltype} needs it", SchemaError)
             check_made(MaxIndex=(index, pooled))
         return x.like()
+
+    def workspace(self, *specs: Any) -> Size:
+        _, index, d_out = specs
+        made = 0 if self.pooltype == "SUM" else d_out.nbytes
+        return made + (0 if index is None else 16 * index.elements)
 
     def kernel(self, *tensors: Any, offsets: list[Offsets]) -> Tensor:
         X, index, d_out = tensors

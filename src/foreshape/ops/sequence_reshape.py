@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     INDEX,
@@ -26,6 +27,7 @@ from foreshape.ops import (
     torch,
 )
 from foreshape.ops.ragged_rules import new_lod, ragged, rows
+from foreshape.ops.temporaries import turned
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -49,6 +51,9 @@ class SequenceReshape(Operator):
         count = require_divides(self.new_dim, height * width, f"new_dim must divide the numbers of every sequence; of X, {height} * {width}", X=1)
         return rows(X.dtype, (count, self.new_dim), new_lod("Out", lod.counts))
 
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return turned(strided, X=X)
+
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets | None]:
         at, width = offsets[0], X.shape[1]
 
@@ -64,7 +69,10 @@ class SequenceReshape(Operator):
         made = None if width == self.new_dim else at.kept(("reshaped", width, self.new_dim), make)
         return X.reshape(-1, self.new_dim), made
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return turned(strided, Out_GRAD=d_out)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"}, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(X.shape)
 

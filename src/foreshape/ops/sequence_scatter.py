@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.ops import (
     INDEX,
@@ -25,6 +26,7 @@ from foreshape.ops import (
 from foreshape.ops.gathering import check_index
 from foreshape.ops.padded_sequences import same_offsets
 from foreshape.ops.ragged_rules import ragged, sequences
+from foreshape.ops.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -55,14 +57,20 @@ class SequenceScatter(Operator):
 
     def _places(self, at: Offsets, Ids: Tensor, width: int) -> Tensor:
         check_index(Ids, width, "sequence_scatter: an id")
-        return at.segments * width + Ids.reshape(-1)
+        return (at.segments * width).add_(Ids.reshape(-1))
+
+    def workspace(self, X: Spec, Ids: Spec, Updates: Spec, *, strided: frozenset[str]) -> Size:
+        return 16 * Ids.elements + copies(strided, X=X, Ids=Ids, Updates=Updates)
 
     def kernel(self, X: Tensor, Ids: Tensor, Updates: Tensor, *, offsets: list[Any]) -> Tensor:
         same_offsets(offsets[1], offsets[2], "sequence_scatter: Ids and Updates must have the same sequences")
         out = X.reshape(-1).index_add(0, self._places(offsets[1], Ids, X.shape[1]), Updates.reshape(-1))
         return out.view(X.shape)
 
-    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), like={"X@GRAD": "Out@GRAD"})
+    def _gradient_workspace(self, Ids: Spec, Updates: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 16 * Ids.elements + copies(strided, Ids=Ids, Out_GRAD=d_out)
+
+    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
     def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], offsets: list[Any]) -> Any:
         d_updates = None
         if wants[1]:

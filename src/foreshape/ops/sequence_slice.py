@@ -115,6 +115,9 @@ class SequenceErase(Operator):
             return X.like()
         return rows(X.dtype, (unknown_size("rows"), 1), new_lod("Out", lod.counts))
 
+    def workspace(self, X: Spec) -> Size:
+        return 17 * X.elements
+
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets | None]:
         if not self.tokens:
             return X.clone(), None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import equal, product
+from foreshape.dims import Size, equal, product
 from foreshape.errors import TypeMismatchError
 from foreshape.ops import FLOATING, Offsets, Operator, f32, fail, gradient, i64, operand, reject, require_equal, result, sample, torch
 from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.ragged_rules import ragged
+from foreshape.ops.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ class SequenceSoftmax(Operator):
         require_equal(width, 1, "X must have one number in a row", X=None)
         return X.like()
 
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return X.nbytes + copies(strided, X=X)
+
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> Tensor:
         where = offsets[0]
         x = X.reshape(-1)
@@ -44,7 +48,10 @@ class SequenceSoftmax(Operator):
         e = (x - largest.index_select(0, segments)).exp_()
         return e.div_(_sums(e, where).index_select(0, segments)).view(X.shape)
 
-    @gradient("Out", "Out@GRAD", "X", gives="X@GRAD", infer=_infer_gradient)
+    def _gradient_workspace(self, Out: Spec, d_out: Spec, X: Spec, *, strided: frozenset[str]) -> Size:
+        return X.nbytes + copies(strided, Out=Out, Out_GRAD=d_out)
+
+    @gradient("Out", "Out@GRAD", "X", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Out: Tensor, d_out: Tensor, X: Tensor, *, offsets: list[Offsets]) -> Tensor:
         where = offsets[2]
         out, d = Out.reshape(-1), d_out.reshape(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -82,6 +83,13 @@ class SequenceTopkAvgPooling(Operator):
         counted = torch.arange(self.topks[-1], device=like.device) < sizes
         return counted.to(like.dtype) / sizes
 
+    def workspace(self, X: Spec, ROW: Spec, COLUMN: Spec) -> Size:
+        return 64 * X.elements + 32 * self._kept(ROW)
+
+    def _kept(self, ROW: Spec) -> Size:
+        """How many numbers are kept of all lines."""
+        return ROW.known_dims[0] * self.channel_num * self.topks[-1]
+
     def kernel(self, X: Tensor, ROW: Tensor, COLUMN: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Tensor]:
         begin, length = self._lines(*offsets)
         count, most = len(begin), self.topks[-1]
@@ -102,7 +110,10 @@ class SequenceTopkAvgPooling(Operator):
         out = largest @ self._shares(X).T
         return out.view(ROW.shape[0], self.channel_num * len(self.topks)), pos.view(-1).to(torch.int32)
 
-    @gradient("X", "ROW", "COLUMN", "pos", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, ROW: Spec, COLUMN: Spec, pos: Spec, d_out: Spec) -> Size:
+        return 32 * self._kept(ROW)
+
+    @gradient("X", "ROW", "COLUMN", "pos", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, ROW: Tensor, COLUMN: Tensor, pos: Tensor, d_out: Tensor, *, offsets: list[Any]) -> Tensor:
         begin, _ = self._lines(*offsets[:3])
         shares = d_out.reshape(len(begin), len(self.topks)) @ self._shares(X)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size
 from foreshape.ops import (
     DENSE_OR_ROWS,
     FLOATING,
@@ -22,7 +23,7 @@ from foreshape.ops import (
 from foreshape.ops.require import unknown_size
 from foreshape.ops.rows import Rows
 from foreshape.ops.updates import check_same_shape
-from foreshape.spec import SELECTED_ROWS, Kind, Spec
+from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,6 +88,9 @@ class DecaySelectedRows(Operator):
     def infer_shape(self, Param: Spec, Grad: Spec) -> Spec:
         check_same_shape(Param, Grad, "Grad")
         return Grad.like()
+
+    def workspace(self, Param: Spec, Grad: Spec) -> Size:
+        return Param.nbytes if self.l1 and Grad.kind is LOD_TENSOR else 0
 
     def kernel(self, Param: Tensor, Grad: Tensor | Rows) -> Tensor | Rows:
         if not isinstance(Grad, Rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.ops import (
     NOT_DIFFERENTIABLE,
@@ -55,6 +56,10 @@ class ViterbiDecode(Operator):
         least = 2 if self.include_bos_eos_tag else 1
         require(not isinstance(tags, int) or tags >= least, f"there must be at least {least} tags; seen {tags}", Input=2)
         return Input.dense([batch]), tensor(INT64, batch, unknown_size("longest"))
+
+    def workspace(self, Input: Spec, Transition: Spec, Length: Spec) -> Size:
+        batch, _, tags = Input.known_dims
+        return 8 * Input.elements + batch * tags * (tags * Input.known_dtype.itemsize + 32)
 
     def kernel(self, Input: Tensor, Transition: Tensor, Length: Tensor) -> tuple[Tensor, Tensor]:
         batch, time, _ = Input.shape
