@@ -67,6 +67,11 @@ def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
     return grad.reshape(shape)
 
 
+def before_sum(wanted: bool, of: Spec, out: Spec) -> Size:
+    """The bytes of a wanted gradient in the broadcast shape, where it is not that of the operand."""
+    return out.nbytes if wanted and of.dims != out.dims else 0
+
+
 def where_else_zero(condition: Tensor, d: Tensor, into: Tensor | None) -> Tensor:
     """``d`` where the condition holds, else 0; in the memory of ``d`` where it is given as ``into`` too."""
     return torch.where(condition, d, 0.0) if into is None else into.masked_fill_(condition.logical_not(), 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import product
+from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import FLOATING, INDEX, AttrType, Operator, attribute, f32, gradient, i32, i64, operand, reject, require_equal, result, sample, torch
 from foreshape.ops.gradient_dims import check_made
@@ -44,6 +44,12 @@ class Dropout(Operator):
     def draws(self) -> bool:
         return not (self.is_test or (self.fix_seed and self.seed))
 
+    def workspace(self, X: Spec, Seed: Spec | None) -> Size:
+        return 0 if self.is_test else X.nbytes  # the mask in the type of X
+
+    def _gradient_takes(self, Mask: Spec, d_out: Spec) -> Size:
+        return 0 if self.is_test else d_out.nbytes
+
     def _scale(self) -> float:
         """What the elements that are kept are multiplied by."""
         keep = 1.0 - self.dropout_prob
@@ -66,7 +72,7 @@ class Dropout(Operator):
         check_made(Mask=(Mask, d_out))
         return d_out.like()
 
-    @gradient("Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, may_share={"X@GRAD": "Out@GRAD"})
+    @gradient("Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradient_takes)
     def backward(self, Mask: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         scale = self._scale()
         if self.is_test:

@@ -25,7 +25,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
-from foreshape.ops.broadcast import aligned, broadcast_dims, broadcast_lod, sum_to, where_else_zero
+from foreshape.ops.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, sum_to, where_else_zero
 from foreshape.ops.fields import Layout
 from foreshape.ops.known_values import carry, combined, truncated
 from foreshape.ops.rows import Rows
@@ -61,6 +61,10 @@ class Elementwise(Operator):
         if X.dim() >= Y.dim():
             return X, aligned(Y, X, self.axis)
         return aligned(X, Y, self.axis), Y
+
+    def _gradients_before_sum(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+        """What gradients take that are made in the broadcast shape together, by a comparison."""
+        return before_sum(wants[0], X, d_out) + before_sum(wants[1], Y, d_out) + 2 * d_out.elements
 
     def _summed(self, X: Tensor, Y: Tensor, d_x: Tensor | None, d_y: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Gradients in the broadcast shape, brought back to the shapes of X and Y."""
@@ -124,7 +128,10 @@ class ElementwiseSub(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sub(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED)
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+        return Y.nbytes if Y.dims != d_out.dims else 0
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         d_x, d_y = self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
         return d_x, None if d_y is None else d_y.neg()
@@ -154,7 +161,10 @@ class ElementwiseMul(Elementwise):
             return X.scaled(Y.reshape(()))
         return torch.mul(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+        return sizes.no_less(before_sum(wants[0], X, d_out), before_sum(wants[1], Y, d_out))
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         d_y = sum_to(d_out * x, Y, X, self.axis) if wants[1] else None
@@ -181,7 +191,13 @@ class ElementwiseDiv(Elementwise):
         quotient = torch.floor_divide(x, y)  # rounding towards zero traps the processor at the least integer by -1
         return torch.add(quotient, (quotient < 0) & (quotient * y != x), out=quotient if into is None else into)
 
-    @gradient("X", "Y", "Out", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
+    def workspace(self, X: Spec, Y: Spec) -> sizes.Size:
+        return 0 if X.known_dtype.is_floating else 3 * self.infer_shape(X, Y).nbytes
+
+    def _gradients_take(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+        return before_sum(wants[1], Y, d_out) + (before_sum(True, X, d_out) if wants[0] else d_out.nbytes)
+
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         d_x = torch.div(d_out, self._pair(X, Y)[1], out=into)
         return self._summed(X, Y, d_x if wants[0] else None, (d_x * Out).neg_() if wants[1] else None)
@@ -206,7 +222,7 @@ class ElementwiseMax(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.maximum(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         larger = torch.gt(x, y)
@@ -230,7 +246,7 @@ class ElementwiseMin(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.minimum(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE)
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         smaller = torch.lt(x, y)
@@ -253,7 +269,10 @@ class ElementwisePow(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.pow(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"))
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+        return 5 * d_out.nbytes
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_x = torch.where(y == 0, 0.0, d_out * y * torch.pow(x, y - 1)) if wants[0] else None
@@ -281,7 +300,10 @@ class ElementwiseMod(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.remainder(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED)
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+        return 3 * d_out.nbytes
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_y = (d_out * torch.floor(x / y)).neg_() if wants[1] else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -23,10 +24,16 @@ from foreshape.ops import (
     sample,
     torch,
 )
-from foreshape.spec import Spec
+from foreshape.ops.temporaries import copies
+from foreshape.spec import INT64, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def picking(label: Spec) -> Size:
+    """The bytes that it takes to pick what belongs to labels: their numbers without the ignored ones, which those are, and both as int64."""
+    return (9 if label.dtype is INT64 else 17) * label.elements
 
 
 def check_label(x: Spec, label: Spec, axis: int, soft: bool, x_slot: str) -> tuple[Any, ...]:
@@ -82,24 +89,34 @@ class SoftmaxWithCrossEntropy(Operator):
         return Logits.like(), Logits.with_dims(dims)
 
     def kernel(self, Logits: Tensor, Label: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        if self.use_softmax:
-            log_p = torch.log_softmax(Logits, self.axis)
-            p = log_p.exp() if wants[0] else None
-        else:
-            log_p, p = Logits.log(), Logits.clone() if wants[0] else None
-        if self.soft_label:
-            return p, -(Label * log_p).sum(self.axis, keepdim=True)
-        index = class_index(Logits, Label, self.axis)
-        axis: int = self.axis
-        check_classes(index, Logits.shape[axis], self.ignore_index)
-        ignored = index == self.ignore_index
-        return p, -log_p.gather(self.axis, index.masked_fill(ignored, 0)).masked_fill_(ignored, 0.0)
+        log_p = torch.log_softmax(Logits, self.axis) if self.use_softmax else Logits.log()
+        loss = self._loss(log_p, Label)
+        if not wants[0]:
+            return None, loss
+        return log_p.exp_() if self.use_softmax else log_p.copy_(Logits), loss
 
-    @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", like={"Logits@GRAD": "Softmax"}, may_share={"Logits@GRAD": "Softmax"})
+    def _loss(self, log_p: Tensor, Label: Tensor) -> Tensor:
+        if self.soft_label:
+            return (Label * log_p).sum(self.axis, keepdim=True).neg_()
+        index = class_index(log_p, Label, self.axis)
+        axis: int = self.axis
+        check_classes(index, log_p.shape[axis], self.ignore_index)
+        ignored = index == self.ignore_index
+        return log_p.gather(self.axis, index.masked_fill(ignored, 0)).masked_fill_(ignored, 0.0).neg_()
+
+    def workspace(self, Logits: Spec, Label: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        logs = 0 if wants[0] else Logits.nbytes
+        return logs + (Label.nbytes if self.soft_label else picking(Label)) + copies(strided, Logits=Logits, Label=Label)
+
+    def _gradient_takes(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Size:
+        return d_loss.nbytes if self.soft_label else picking(Label) + 2 * d_loss.nbytes
+
+    @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", like={"Logits@GRAD": "Softmax"}, may_share={"Logits@GRAD": "Softmax"},
+              workspace=_gradient_takes)  # fmt: skip
     def backward(self, Label: Tensor, Softmax: Tensor, d_loss: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self.soft_label:
             if not self.use_softmax:
-                return torch.div(-Label, Softmax, out=into).mul_(d_loss)
+                return torch.div(Label, Softmax, out=into).neg_().mul_(d_loss)
             return torch.mul(Softmax, Label.sum(self.axis, keepdim=True), out=into).sub_(Label).mul_(d_loss)
         index = class_index(Softmax, Label, self.axis)
         ignored = index == self.ignore_index

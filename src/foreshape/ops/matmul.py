@@ -156,7 +156,7 @@ class MatmulV2(Operator):
         if max(len(x), len(y)) > 2:
             read = no_less(copies(strided, X=X) if wants[1] else 0, copies(strided, Y=Y) if wants[0] else 0)
             needs = copies(strided, Out_GRAD=d_out) + read
-        if len(x) == len(y) and x[:-2] == y[:-2] or (len(x) > 2 and len(y) == 2 and not self.trans_x):
+        if (len(x) == len(y) and x[:-2] == y[:-2]) or (len(x) > 2 and len(y) == 2 and not self.trans_x):
             return needs
         batch = broadcast_dims(x[:-2], y[:-2])
         whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before what was broadcast is summed

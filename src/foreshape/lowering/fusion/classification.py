@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
+from foreshape.dims import Size
+from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.ops.torch_proxy import Late, aten, torch
+from foreshape.ops.torch_proxy import Late, aten, aten_into, torch
+from foreshape.spec import INT64
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,13 +44,22 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     fresh = graph.fresh()
     assert isinstance(logits, Value)
     logs, weight = Value("log_softmax", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
-    graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], log_softmax=Late(lambda: torch.log_softmax)))
-    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], loss=loss_of.forward))
+    graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Late(lambda: torch.log_softmax)))
+    needs = _as_int64(label)
+    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=needs, loss=loss_of.forward))
     if found is not None:
         start, mean_grad, grad = found
-        graph.replace(grad, fused(grad, "{gradient}({0}, {1}, {2}, {3})", [logs, label, start, weight], [grad.results[0]], gradient=loss_of.backward))
+        arguments: list[Argument] = [logs, label, start, weight]
+        text = "{gradient}({0}, {1}, {2}, {3})"
+        graph.replace(grad, fused(grad, text, arguments, [grad.results[0]], workspace=needs, gradient=loss_of.backward))
         graph.remove([mean_grad])
     return True
+
+
+def _as_int64(label: Argument) -> Size:
+    """The bytes of a label's copy in the type that torch's kernels take; 0 where it is of that type."""
+    spec = spec_of(label)
+    return 0 if spec is None or spec.dtype is INT64 else INT64.itemsize * spec.elements
 
 
 def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument) -> tuple[Value, Instruction, Instruction] | None:
@@ -96,5 +107,5 @@ class _ClassLoss:
             if not counted.item():
                 return torch.zeros_like(logs)
         d_logs = aten.nll_loss_backward(start, logs, label, None, _MEAN, self.ignored, counted)
-        return torch._log_softmax_backward_data(d_logs, logs, 1, logs.dtype)  # pyright: ignore
+        return aten_into._log_softmax_backward_data(d_logs, logs, 1, logs.dtype, into=d_logs)
 
