@@ -268,8 +268,13 @@ class _Walk:
                     self._result(at, i, operator, result, number, value, given, wants)
         for value in values_of(i.results[len(operator.schema.results) :]):
             self.current[value] = None  # offsets
-        if i.results:  # of several updates in one call, the call needs nothing
+        if i.results:
             self._workspace(at, i, _workspace(operator, i, wanted, self.strided))
+            return
+        copied: Size = 0  # several updates in one call
+        for value in values_of([i.arguments[number] for number in i.in_rows]):
+            copied = copied + (self._size(value, i) if value in self.strided else 0)
+        self._workspace(at, i, i.workspace + copied)
 
     def _result(
         self, at: int, i: Instruction, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, Record | None], wanted: bool,

@@ -65,6 +65,9 @@ class SwapRandomState(Operator):
         require_equal(State.elements, STATE_BYTES, f"State must have {STATE_BYTES} bytes", State=None)
         return tensor(UINT8, STATE_BYTES)
 
+    def workspace(self, State: Spec) -> int:
+        return STATE_BYTES
+
     def kernel(self, State: Tensor) -> Tensor:
         before, generator = _state(), _generator()
         try:

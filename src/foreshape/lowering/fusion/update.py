@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foreshape.dims import Size
+from foreshape.dims import Size, no_less
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.linear import choice, elements_for_onednn, rows_of
 from foreshape.lowering.instruction import Instruction, Value
@@ -94,10 +94,17 @@ def group(graph: Graph) -> bool:
             continue
         last = run[-1]
         graph.remove(run[:-1])
-        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [])  # pyright: ignore
+        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [], workspace=no_less(*map(_workspace, run)), in_rows=(1,))  # pyright: ignore
         graph.replace(last, made)
         changed = True
     return changed
+
+
+def _workspace(i: Instruction) -> Size:
+    """What one update takes while it runs, where all lies in a row."""
+    operator = i.op.operator
+    assert operator is not None
+    return operator.workspace(*map(spec_of, i.arguments), **({"strided": frozenset[str]()} if type(operator).workspace_strided else {}))
 
 
 def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:
