@@ -239,7 +239,7 @@ class Compared:
 
 def compare(seen: Measured, plan: Plan, values: dict[str, int]) -> list[Compared]:
     """Every kernel call beside the plan's timeline."""
-    at = {id(op): k for k, op in enumerate(plan.program.global_block.ops)}
+    at = {id(op): k for k, op in enumerate(plan.ops)}
     timeline = [int(n) for n in plan.timeline(**values)]
     return [Compared(c, c.most + seen.fed, timeline[at[id(c.op)]] if id(c.op) in at else -1) for c in seen.calls()]
 
