@@ -130,14 +130,15 @@ class Pooling(Operator):
 
     def _sizes(self, X: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False) -> _Sizes:
         batch, channels, image = image_of(X, 4, last, "X")
-        counts, of = self._counts(image, algorithm, ceil), batch * channels * X.known_dtype.itemsize
+        counts = self._counts(image, algorithm, ceil)
+        windows, of = product((channels, *counts)) * batch, channels * X.known_dtype.itemsize
         if self.global_pooling or self.adaptive:
-            return _Sizes(product((batch, channels, *counts)), 0, 0, True)
+            return _Sizes(windows, 0, 0, True)
         pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
         extra = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
         height, width = (n + more for n, more in zip(image, extra, strict=True))
         native = not ceil and all(before == behind and 2 * before <= k for (before, behind), k in zip(pads, self.ksize, strict=True))  # pyright: ignore[reportOperatorIssue]
-        return _Sizes(product((batch, channels, *counts)), of * height * width if any(extra) else 0, of * counts[0] * width, native)
+        return _Sizes(windows, of * height * width * batch if any(extra) else 0, of * counts[0] * width * batch, native)
 
 
 class Pool2d(Pooling):
@@ -192,15 +193,15 @@ class Pool2d(Pooling):
 
     def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         sizes = self._sizes(X, is_channels_last(self.data_format), self.padding_algorithm, self.ceil_mode)
-        windows, index = Out.nbytes, sizes.windows * _INDEX
+        size = X.known_dtype.itemsize
         if self.global_pooling or self.adaptive:
             if self.pooling_type == "avg":
-                return windows if self.global_pooling else copies(strided, Out_GRAD=d_out)
-            return copies(strided, X=X, Out_GRAD=d_out) + windows + index
+                return sizes.windows * size if self.global_pooling else copies(strided, Out_GRAD=d_out)
+            return copies(strided, X=X, Out_GRAD=d_out) + sizes.windows * (size + _INDEX)
         if self.pooling_type == "avg":
-            return copies(strided, X=X, Out_GRAD=d_out) + (0 if sizes.native else 2 * sizes.filled + windows)
-        image = X.nbytes if sizes.native else sizes.filled
-        return no_less(image if sizes.native else 2 * image, image - X.nbytes + windows + index)
+            return copies(strided, X=X, Out_GRAD=d_out) + (0 if sizes.native else 2 * sizes.filled + sizes.windows * size)
+        found, image = sizes.windows * (size + _INDEX), X.nbytes
+        return no_less(image, found) if sizes.native else no_less(2 * sizes.filled, sizes.filled - image + found)
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
