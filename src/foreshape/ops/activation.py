@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import product
+from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -25,6 +25,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
+from foreshape.ops.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -139,9 +140,12 @@ class Selu(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return aten.elu(X, self.alpha, self.scale, 1.0) if into is None else aten_into.elu(X, self.alpha, self.scale, 1.0, into=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def _gradient_takes(self, Out: Spec, d_out: Spec) -> Size:
+        return Out.nbytes + Out.elements
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_takes)
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.mul(d_out, torch.where(Out > 0, self.scale, Out + self.scale * self.alpha), out=into)
+        return times((Out + self.scale * self.alpha).masked_fill_(Out > 0, self.scale), d_out, into)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.7, scale=2.0)]
     rejects = NOT_INTEGERS
@@ -202,7 +206,13 @@ class HardSwish(Unary):
             return F.hardswish(X, into is not None)
         return times(torch.add(X, self.offset).clamp_(0.0, self.threshold), X, into).div_(self.scale)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def workspace(self, X: Spec) -> Size:
+        return 0 if self._is_usual() else X.nbytes
+
+    def _gradient_takes(self, X: Spec, d_out: Spec) -> Size:
+        return 0 if self._is_usual() else 2 * X.nbytes + X.elements
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_takes)
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self._is_usual():
             return aten.hardswish_backward(d_out, X) if into is None else aten_into.hardswish_backward(d_out, X, into=into)
@@ -245,17 +255,26 @@ class Prelu(Operator):
 
     def kernel(self, X: Tensor, Alpha: Tensor) -> Tensor:
         if self.mode == "element" or self._channel_axis(X.dim()) != 1:
-            return torch.where(X > 0, X, self._slopes(X, Alpha) * X)
+            out = self._slopes(X, Alpha) * X
+            return torch.where(X > 0, X, out, out=out)
         return torch.prelu(X, Alpha.reshape(-1))
 
-    @gradient("X", "Alpha", "Out@GRAD", gives=("X@GRAD", "Alpha@GRAD"))
+    def workspace(self, X: Spec, Alpha: Spec, *, strided: frozenset[str]) -> Size:
+        return X.elements + copies(strided, X=X)
+
+    def _gradients_take(self, X: Spec, Alpha: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> Size:
+        return X.elements + (X.nbytes if wants[1] else 0)
+
+    @gradient("X", "Alpha", "Out@GRAD", gives=("X@GRAD", "Alpha@GRAD"), workspace=_gradients_take)
     def backward(self, X: Tensor, Alpha: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         slopes = self._slopes(X, Alpha)
         negative = X <= 0
-        d_x = torch.where(negative, d_out * slopes, d_out) if wants[0] else None
+        d_x = d_out * slopes if wants[0] else None
+        if d_x is not None:
+            torch.where(negative, d_x, d_out, out=d_x)
         if not wants[1]:
             return d_x, None
-        return d_x, torch.where(negative, d_out * X, 0.0).sum_to_size(slopes.shape).reshape(Alpha.shape)
+        return d_x, (d_out * X).masked_fill_(negative.logical_not_(), 0.0).sum_to_size(slopes.shape).reshape(Alpha.shape)
 
     samples = [
         sample(X=f32(2, 3, 5, distinct=True), Alpha=f32(1)),

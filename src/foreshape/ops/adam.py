@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import FLOATING, AttrType, attribute, b1, f32, f64, i64, operand, reject, result, sample, torch
 from foreshape.ops.rows import Rows, put_rows
+from foreshape.ops.temporaries import copies
 from foreshape.ops.updates import Update, check_one_number, number, one_layout, put_updated
-from foreshape.spec import BOOL, Spec
+from foreshape.spec import BOOL, SELECTED_ROWS, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,6 +99,7 @@ class Adam(Update):
                 put_updated(Param, MasterParam, ids, param)
                 put_rows(Moment1, ids, moment1)
                 put_rows(Moment2, ids, moment2)
+                del param, moment1, moment2  # before the next ones are taken
             return out
         if isinstance(Grad, Rows):
             _exact_rows(target, Grad.merged(), Moment1, Moment2, settings)
@@ -106,6 +109,16 @@ class Adam(Update):
             Param.copy_(MasterParam)
         self._advance(Beta1Pow, Beta2Pow, beta1, beta2)
         return out
+
+    def workspace(
+        self, Param: Spec, Grad: Spec, LearningRate: Spec, Moment1: Spec, Moment2: Spec, Beta1Pow: Spec, Beta2Pow: Spec, Beta1Tensor: Spec | None,
+        Beta2Tensor: Spec | None, EpsilonTensor: Spec | None, MasterParam: Spec | None, SkipUpdate: Spec | None, *, strided: frozenset[str],
+    ) -> Size:  # fmt: skip
+        if Grad.kind is SELECTED_ROWS:
+            block = _BLOCK_ELEMENTS * Moment1.known_dtype.itemsize
+            return 0 if self.lazy_mode else min(Moment1.nbytes, block) if isinstance(Moment1.nbytes, int) else block
+        alike = Grad.dtype is Moment1.dtype and (Param if MasterParam is None else MasterParam).dtype is Moment1.dtype
+        return copies(strided, Grad=Grad) if alike and strided <= {"Grad"} else 3 * Moment1.nbytes
 
     def group_kernel(self, *slots: list[Tensor] | None) -> None:
         """Many dense updates: one call of torch's where they are of one step and one layout."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.ops import FLOATING, AttrType, attribute, f32, f64, operand, reject, require, result, sample, torch
 from foreshape.ops.rows import Rows, put_rows
 from foreshape.ops.updates import Update, number, put_updated, subtract
-from foreshape.spec import Spec
+from foreshape.spec import SELECTED_ROWS, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +47,9 @@ class Adagrad(Update):
             if MasterParam is not None:
                 Param.copy_(MasterParam)
         return Param, Moment, MasterParam
+
+    def workspace(self, Param: Spec, Grad: Spec, LearningRate: Spec, Moment: Spec, MasterParam: Spec | None) -> Size:
+        return 0 if Grad.kind is SELECTED_ROWS else (1 if Grad.dtype is Moment.dtype else 2) * Moment.nbytes
 
     def _step(self, param: Tensor, grad: Tensor, rate: Any, moment: Tensor) -> None:
         moment.addcmul_(grad, grad)
@@ -110,12 +114,18 @@ class RMSProp(Update):
     def _dense(self, param: Tensor, grad: Tensor, rate: Any, square: Tensor, moment: Tensor, mean: Tensor | None) -> None:
         decay = self.decay
         square.mul_(decay).addcmul_(grad, grad, value=1.0 - decay)
-        root = square
         if self.centered and mean is not None:
             mean.lerp_(grad, 1.0 - decay)
-            root = torch.addcmul(square, mean, mean, value=-1.0)
-        subtract(moment.mul_(self.momentum), grad.div(root.add(self.epsilon).sqrt_()), rate, -1.0)
+            root = torch.addcmul(square, mean, mean, value=-1.0).add_(self.epsilon)
+        else:
+            root = square.add(self.epsilon)
+        subtract(moment.mul_(self.momentum), torch.div(grad, root.sqrt_(), out=root), rate, -1.0)
         param.sub_(moment)
+
+    def workspace(
+        self, Param: Spec, Grad: Spec, LearningRate: Spec, MeanSquare: Spec, Moment: Spec, MeanGrad: Spec | None, MasterParam: Spec | None
+    ) -> Size:
+        return 0 if Grad.kind is SELECTED_ROWS else (1 if Grad.dtype is Moment.dtype else 2) * Moment.nbytes
 
     def _rows(self, param: Tensor, rows: Rows, rate: Any, square: Tensor, moment: Tensor, mean: Tensor | None) -> None:
         decay = self.decay

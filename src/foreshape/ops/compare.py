@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import ZERO_GRADIENT, AttrType, Operator, attribute, b1, f32, fail, gradient, i64, operand, reject, result, sample, torch
-from foreshape.ops.broadcast import aligned, broadcast_dims, broadcast_lod, where_else_zero
+from foreshape.ops.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
 from foreshape.ops.size_operands import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
 
@@ -253,6 +254,9 @@ class IsClose(Operator):
             self._tolerance(name, None)
         return broadcast(Input, Other, -1, ("Input", "Other")).with_dtype(BOOL)
 
+    def workspace(self, Input: Spec, Other: Spec, Rtol: Spec | None, Atol: Spec | None) -> Size:
+        return 4 * Input.known_dtype.itemsize * broadcast(Input, Other, -1, ("Input", "Other")).elements
+
     def kernel(self, Input: Tensor, Other: Tensor, Rtol: Tensor | None, Atol: Tensor | None) -> Tensor:
         return torch.isclose(Input, Other, self._tolerance("rtol", Rtol), self._tolerance("atol", Atol), self.equal_nan)
 
@@ -275,7 +279,10 @@ class Where(Operator):
     def kernel(self, Condition: Tensor, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.where(Condition, X, Y, out=into)
 
-    @gradient("Condition", "X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share={"X@GRAD": "Out@GRAD"})
+    def _gradients_take(self, Condition: Spec, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> Size:
+        return before_sum(wants[0], X, d_out) + before_sum(wants[1], Y, d_out) + Condition.elements
+
+    @gradient("Condition", "X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradients_take)
     def backward(self, Condition: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         d_y = torch.where(Condition, 0.0, d_out).sum_to_size(Y.shape) if wants[1] else None
         return where_else_zero(Condition, d_out, into).sum_to_size(X.shape) if wants[0] else None, d_y

@@ -26,7 +26,8 @@ from foreshape.ops import (
     sample,
 )
 from foreshape.ops.fields import Value
-from foreshape.ops.loss import check_classes, check_label, class_index
+from foreshape.ops.loss import check_classes, check_label, class_index, picking
+from foreshape.ops.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -59,7 +60,13 @@ class CrossEntropy(Operator):
             return (X.log().clamp_(min=-_LOG_BOUND) * Label).sum(-1, keepdim=True).neg_()
         return _picked_loss(_picked(X, Label, self.ignore_index)[0], Label)
 
-    @gradient("X", "Label", "Y@GRAD", gives="X@GRAD")
+    def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
+        return 2 * X.nbytes if self.soft_label else _takes(X, Label) + copies(strided, X=X, Label=Label)
+
+    def _gradient_takes(self, X: Spec, Label: Spec, d_y: Spec) -> Size:
+        return 0 if self.soft_label else _takes(X, Label)
+
+    @gradient("X", "Label", "Y@GRAD", gives="X@GRAD", workspace=_gradient_takes)
     def backward(self, X: Tensor, Label: Tensor, d_y: Tensor) -> Tensor:
         if self.soft_label:
             return Label.div(X).mul_(d_y).neg_()
@@ -106,6 +113,9 @@ class CrossEntropy2(Operator):
     def kernel(self, X: Tensor, Label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         picked, _ = _picked(X, Label, self.ignore_index)
         return _picked_loss(picked, Label), picked, X.new_empty((*X.shape, 0))
+
+    def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
+        return _takes(X, Label) + copies(strided, X=X, Label=Label)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         if any(n in slots.available for n in slots.output("MatchX")):
@@ -156,6 +166,9 @@ class CrossEntropyGrad2(Operator):
             require_equal(a, b, "Y@GRAD must have the dims of the loss", **{"XShape": at, "Y@GRAD": at})
         return x
 
+    def workspace(self, *specs: Spec) -> Size:
+        return _takes(specs[1], specs[0])
+
     def kernel(self, *tensors: Tensor) -> Tensor:
         label, match, shape, d_y = tensors
         index = class_index(match, label, -1)
@@ -179,6 +192,11 @@ def _loss_dims(x: Spec, label: Spec, soft: bool) -> tuple[Size, ...]:
     require(rank > 0, "X must have the axis of the classes", X=None)
     dims = check_label(x, label, rank - 1, soft, "X")
     return dims if len(label.known_dims) == rank else dims[:-1]
+
+
+def _takes(x: Spec, label: Spec) -> Size:
+    """The bytes that it takes to pick the probabilities at the labels and to work on them."""
+    return picking(label) + 2 * x.known_dtype.itemsize * label.elements
 
 
 def _picked(x: Tensor, label: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:

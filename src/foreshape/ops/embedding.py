@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import equal
+from foreshape.dims import Size, equal
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -28,6 +28,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.rows import Rows
+from foreshape.ops.temporaries import copies
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class Lookup(Operator):
         padding = self._padding(W)
         return out if padding < 0 else out.masked_fill_((ids == padding).unsqueeze(-1), 0.0)
 
+    def workspace(self, W: Spec, Ids: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Ids=Ids) + (0 if self.padding_idx == -1 else Ids.elements)
+
     def _ids(self, Ids: Tensor) -> Tensor:
         return Ids
 
@@ -88,7 +92,10 @@ class Lookup(Operator):
         check_made(Out_GRAD=(d_out, self._looked_up(W, Ids)))
         return W.like()
 
-    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind)
+    def _gradient_takes(self, Ids: Spec, d_out: Spec, W: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Ids=Ids, Out_GRAD=d_out) + (0 if self.padding_idx == -1 else 9 * Ids.elements)
+
+    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind, workspace=_gradient_takes)
     def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
         ids = self._ids(Ids)
         padding = self._padding(W)

@@ -30,6 +30,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.broadcast import sum_to
 from foreshape.ops.size_operands import axes_of, known_sizes, sizes_at_run
+from foreshape.ops.temporaries import copies
 from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
 
 if TYPE_CHECKING:
@@ -226,7 +227,13 @@ class Roll(Operator):
     def kernel(self, X: Tensor, ShiftsTensor: Tensor | None) -> Tensor:
         return torch.roll(X, tuple(sizes_at_run(self.shifts, ShiftsTensor)), self.axis)
 
-    @gradient("X", "ShiftsTensor", "Out@GRAD", gives="X@GRAD")
+    def workspace(self, X: Spec, ShiftsTensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X) + (X.nbytes if len(self.axis) > 1 else 0)
+
+    def _gradient_takes(self, X: Spec, ShiftsTensor: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out) + (X.nbytes if len(self.axis) > 1 else 0)
+
+    @gradient("X", "ShiftsTensor", "Out@GRAD", gives="X@GRAD", workspace=_gradient_takes)
     def backward(self, X: Tensor, ShiftsTensor: Tensor | None, d_out: Tensor) -> Tensor:
         return torch.roll(d_out, [-s for s in sizes_at_run(self.shifts, ShiftsTensor)], self.axis)
 
@@ -259,7 +266,13 @@ class TrilTriu(Operator):
     def kernel(self, X: Tensor) -> Tensor:
         return self._part(X)
 
-    @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"})
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def _gradient_takes(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
+
+    @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_takes)
     def backward(self, d_out: Tensor) -> Any:
         return self._part(d_out)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.ops import FLOATING, AttrType, attribute, f32, operand, reject, result, sample, torch
 from foreshape.ops.rows import Rows, put_rows
 from foreshape.ops.updates import Update, number
-from foreshape.spec import Spec
+from foreshape.spec import SELECTED_ROWS, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +53,9 @@ class Ftrl(Update):
         else:
             self._step(Param, Grad.to(SquaredAccumulator.dtype), rate, SquaredAccumulator, LinearAccumulator)
         return wholes
+
+    def workspace(self, Param: Spec, Grad: Spec, LearningRate: Spec, SquaredAccumulator: Spec, LinearAccumulator: Spec) -> Size:
+        return 0 if Grad.kind is SELECTED_ROWS else (4 if Grad.dtype is SquaredAccumulator.dtype else 5) * SquaredAccumulator.nbytes
 
     def _step(self, param: Tensor, grad: Tensor, rate: Any, squares: Tensor, linear: Tensor) -> None:
         l1, l2 = self.l1 + _TINY, self.l2 + _TINY

@@ -33,8 +33,9 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.size_operands import known_axis, known_number, number_at_run
+from foreshape.ops.temporaries import copies
 from foreshape.ops.torch_types import element_type, torch_dtype
-from foreshape.spec import BOOL, FP32, LOD_TENSOR, Spec
+from foreshape.spec import BOOL, FP32, INT64, LOD_TENSOR, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,6 +99,9 @@ class Gather(Operator):
     def kernel(self, X: Tensor, Index: Tensor, Axis: Tensor | None) -> Tensor:
         return _taken(X, Index, number_at_run(self.axis, Axis))
 
+    def workspace(self, X: Spec, Index: Spec, Axis: Spec | None, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X, Index=Index)
+
     @gradient("X", "Index", "Axis", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, Index: Tensor, Axis: Tensor | None, d_out: Tensor) -> Tensor:
         return _given_back(X, Index, number_at_run(self.axis, Axis), d_out)
@@ -139,6 +143,9 @@ class IndexSelect(Operator):
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
         return _taken(X, Index, self.dim)
 
+    def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
     @gradient("X", "Index", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
         return _given_back(X, Index, self.dim, d_out)
@@ -177,7 +184,13 @@ class GatherNd(Operator):
         out = X[self._places(X, Index)]
         return out if Index.dim() > 1 else out.clone()  # of one place torch gives a view
 
-    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD")
+    def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Index.elements + copies(strided, X=X)
+
+    def _gradient_takes(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Index.elements + copies(strided, Out_GRAD=d_out)
+
+    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_takes)
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
         return d_out.new_zeros(X.shape).index_put_(tuple(Index.unbind(-1)), d_out, accumulate=True)
 
@@ -217,7 +230,13 @@ class Scatter(Operator):
             return X.index_copy(0, ids, Updates)
         return X.index_fill(0, ids, 0).index_add_(0, ids, Updates)
 
-    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), like={"X@GRAD": "Out@GRAD"})
+    def workspace(self, X: Spec, Ids: Spec, Updates: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Ids.elements + copies(strided, X=X, Updates=Updates)
+
+    def _gradients_take(self, Ids: Spec, Updates: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Ids.elements + copies(strided, Out_GRAD=d_out)
+
+    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), like={"X@GRAD": "Out@GRAD"}, workspace=_gradients_take)
     def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         ids = Ids.reshape(-1).long()
         return d_out.index_fill(0, ids, 0) if wants[0] else None, d_out.index_select(0, ids) if wants[1] else None
@@ -256,6 +275,10 @@ class OneHotV2(Operator):
         require_at_most(1, depth, f"depth must be at least 1; seen {depth}")
         return Spec(X.kind, element_type(self.dtype), (*X.known_dims, depth), X.lod if X.rank else None)
 
+    def workspace(self, X: Spec, depth_tensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        each = 23 if self.allow_out_of_range else 0 if X.dtype is INT64 else 8
+        return each * X.elements + copies(strided, X=X)
+
     def kernel(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
         depth = number_at_run(self.depth, depth_tensor)
         out = torch.zeros((*X.shape, depth), dtype=torch_dtype(self.dtype), device=X.device)
@@ -288,6 +311,9 @@ class MaskedSelect(Operator):
         for axis, (a, b) in enumerate(zip(X.known_dims, Mask.known_dims, strict=True)):
             require_equal(a, b, "Mask must have the dims of X", X=axis, Mask=axis)
         return X.dense((unknown_size("0"),))
+
+    def workspace(self, X: Spec, Mask: Spec, *, strided: frozenset[str]) -> Size:
+        return 16 * X.elements + copies(strided, X=X)
 
     def kernel(self, X: Tensor, Mask: Tensor) -> Tensor:
         return torch.masked_select(X, Mask)

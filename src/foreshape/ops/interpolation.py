@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, no_less, product, symbols_of
 from foreshape.errors import ExecutionError
 from foreshape.ops import (
     FLOATING,
@@ -32,6 +32,8 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.temporaries import copies
+from foreshape.ops.window import channels_first_dims
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -130,7 +132,25 @@ class Interpolation(Operator):
         out = self._resized(x, *self._sizes(x, OutSize, SizeTensor, Scale))
         return out.permute(0, 2, 3, 1).contiguous() if last else out
 
-    @gradient("X", "OutSize", "SizeTensor", "Scale", "Out@GRAD", gives="X@GRAD")
+    def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None) -> Size:
+        out = self.infer_shape(X, OutSize, SizeTensor, Scale)
+        return self._takes(X, out if symbols_of(out.elements) <= symbols_of(X.elements) else X)  # else only the run tells
+
+    def _gradient_takes(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, d_out: Spec) -> Size:
+        return self._takes(X, d_out)
+
+    def _takes(self, X: Spec, out: Spec) -> Size:
+        """Both images with their channels last, and what it takes else."""
+        last = self.data_layout == "NHWC"
+        n, c, h, w = channels_first_dims(X, last)
+        _, _, high, wide = channels_first_dims(out, last)
+        return X.nbytes + out.nbytes + (self._tables(high, h) + self._tables(wide, w) + no_less(product((n, c, high, w)), product((n, c, h, wide)))) * X.known_dtype.itemsize
+
+    def _tables(self, new: Size, old: Size) -> Size:
+        """How many numbers it takes to say how the pixels of two images lie on each other, along one axis."""
+        return 8 * new
+
+    @gradient("X", "OutSize", "SizeTensor", "Scale", "Out@GRAD", gives="X@GRAD", workspace=_gradient_takes)
     def backward(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any, d_out: Tensor) -> Tensor:
         last = self.data_layout == "NHWC"
         x, d = (X.permute(0, 3, 1, 2), d_out.permute(0, 3, 1, 2)) if last else (X, d_out)
@@ -204,6 +224,9 @@ class BilinearInterpV2(Interpolation):
 
     type = "bilinear_interp_v2"
 
+    def _tables(self, new: Size, old: Size) -> Size:
+        return 0 if self.align_corners or self.align_mode == 0 else new * old + 16 * new
+
     def _weights(self, x: Tensor, axis: int, out: int, scale: float | None) -> Tensor:
         """``[out, size]``: how much of each old pixel each new one has, where pixels are points that do not align."""
         size = int(x.shape[axis])
@@ -261,7 +284,13 @@ class PixelShuffle(Operator):
             dims[axis] = size * (r * r) if axis == at else require_divides(r, size, f"{r} must divide the dim at axis {axis}")
         return d_out.with_dims(dims)
 
-    @gradient("Out@GRAD", gives="X@GRAD", infer=_before)
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def _gradient_takes(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
+
+    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_takes)
     def backward(self, d_out: Tensor) -> Tensor:
         if self.data_format == "NCHW":
             return torch.pixel_unshuffle(d_out, self.upscale_factor)

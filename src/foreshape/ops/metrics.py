@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size
 from foreshape.ops import FLOATING, INDEX, NOT_DIFFERENTIABLE, Operator, f32, i32, i64, operand, reject, require_equal, require_rank, result, sample, torch
 from foreshape.spec import Spec
 
@@ -36,6 +37,9 @@ class Accuracy(Operator):
         require_equal(Label.known_dims[1], 1, "Label must have 1 column", Label=1)
         number = Out.dense(())
         return number, number, number
+
+    def workspace(self, Out: Spec, Indices: Spec, Label: Spec) -> Size:
+        return (1 if Indices.dtype is Label.dtype else 9) * Indices.elements + Label.nbytes
 
     def kernel(self, Out: Tensor, Indices: Tensor, Label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows = Indices.shape[0]
