@@ -30,7 +30,7 @@ PART = 0.05
 SMALL = 256
 """Bytes: kernels wrap Python's numbers in tensors of 4 or 8 bytes while they run, which no plan of a step of some hundred bytes can have."""
 TRAINED = tuple(c for c in CASES if json.loads((FOLDER / c / "case.json").read_text())["steps"] > 1)
-NETWORKS = {"W1": 32, "W2": 16, "W3": 4, "W4": 8, "W5": 32, "W5b": 32, "W6": 1, "R50": 1}
+NETWORKS = {"W1": 32, "W2": 16, "W3": 8, "W4": 8, "W5": 32, "W5b": 32, "W6": 1, "R50": 2}
 """Workloads with the batch that they have here."""
 
 

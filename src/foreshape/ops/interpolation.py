@@ -144,7 +144,8 @@ class Interpolation(Operator):
         last = self.data_layout == "NHWC"
         n, c, h, w = channels_first_dims(X, last)
         _, _, high, wide = channels_first_dims(out, last)
-        return X.nbytes + out.nbytes + (self._tables(high, h) + self._tables(wide, w) + no_less(product((n, c, high, w)), product((n, c, h, wide)))) * X.known_dtype.itemsize
+        between = no_less(product((n, c, high, w)), product((n, c, h, wide)))
+        return X.nbytes + out.nbytes + (self._tables(high, h) + self._tables(wide, w) + between) * X.known_dtype.itemsize
 
     def _tables(self, new: Size, old: Size) -> Size:
         """How many numbers it takes to say how the pixels of two images lie on each other, along one axis."""

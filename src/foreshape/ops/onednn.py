@@ -15,8 +15,8 @@ from foreshape.dims import Size, ceildiv, minimum, no_less, product, reaches
 _BLOCK = 16
 _FEW = 3
 """Images of so few channels are read in rows."""
-_SMALL, _TURNED = 2048, 20 << 10
-"""What a thread takes for bookkeeping, and to turn a piece of an operand around."""
+_SMALL, _TURNED, _TURNED_MORE = 2048, 13 << 10, 26 << 10
+"""What a thread takes for bookkeeping, and to turn a piece of an operand around: the first one, and the others."""
 _WIDE, _LONG, _SPREAD = 64, 1024, 128 << 10
 """To spread what strided windows read, weights are packed in wider blocks, and a thread takes so much beside an image."""
 _LARGE = 11
@@ -91,10 +91,10 @@ def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
     return _weight((out, per, *dims[2:]), itemsize, groups)
 
 
-def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Sequence[int], itemsize: int, small: int) -> Size:
-    """Bytes with which each thread gathers the pixels of an image that a strided window of one pixel reads, or what it takes else."""
+def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Sequence[int], itemsize: int) -> Size:
+    """Bytes with which each thread gathers the pixels of an image that a strided window of one pixel reads."""
     one = _of_one_pixel(w) and any(s > 1 for s in strides)
-    return thread_count() * (small + (product((_blocks(x[1]), *y[2:])) * itemsize if one else 0))
+    return thread_count() * product((_blocks(x[1]), *y[2:])) * itemsize if one else 0
 
 
 def _whole(w: Sequence[Size], y: Sequence[Size], itemsize: int) -> Size:
@@ -160,7 +160,7 @@ def convolution(
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
     read = 0 if few else _blocked(x[1:], itemsize, groups)
     most = _most(x[0], (read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0))
-    most = most + _extra(x, w, y, strides, itemsize, _SMALL) + _whole(w, y, itemsize)
+    most = most + _extra(x, w, y, strides, itemsize) + thread_count() * _SMALL + _whole(w, y, itemsize)
     return no_less(most * _by_onednn(x, w, groups, (*strides, *dilations), itemsize), _windows(x, w, y, groups, strides, dilations, itemsize))
 
 
@@ -184,9 +184,11 @@ def convolution_backward(
             stages.append((2 * blocked + uneven, -later))
         stages += [(d + blocked - image + uneven, packed + spread - later), (blocked + uneven, -later)]
     if wants[1] or wants[2]:
-        read = 0 if _reads_rows(x, w, groups) else blocked
-        stages += [(read + d + uneven, thread_count() * packed - later), (uneven, packed)]
-    most = _most(x[0], *stages) + _extra(x, w, y, strides, itemsize, _TURNED) + 2 * _whole(w, y, itemsize)
+        few = _reads_rows(x, w, groups)
+        packed = _weight(w, itemsize, groups, few)
+        stages += [((0 if few else blocked) + d + uneven, thread_count() * packed - later), (uneven, packed)]
+    most = _most(x[0], *stages) + _extra(x, w, y, strides, itemsize) + 2 * _whole(w, y, itemsize)
+    most = most + _TURNED + (thread_count() - 1) * _TURNED_MORE
     windows = _windows(x, w, y, groups, strides, dilations, itemsize)
     sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
     return no_less(most * _by_onednn(x, w, groups, (*strides, *dilations), itemsize), windows and 2 * windows + sums * packed)
