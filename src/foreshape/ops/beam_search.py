@@ -81,6 +81,9 @@ class BeamSearch(Operator):
         dims = (kept, 1)
         return rows(INT64, dims, beams), rows(scores.dtype, dims, beams), Spec(scores.kind, INT32, (kept,))
 
+    def workspace(self, pre_ids: Spec, pre_scores: Spec, ids: Spec | None, scores: Spec) -> Size:
+        return 96 * scores.elements + 32 * pre_ids.elements
+
     def kernel(
         self, pre_ids: Tensor, pre_scores: Tensor, ids: Tensor | None, scores: Tensor, *, offsets: list[Offsets | None]
     ) -> tuple[Tensor, Tensor, Tensor, Offsets, Offsets]:

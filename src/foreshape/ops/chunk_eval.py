@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.ops import (
     INDEX,
@@ -80,6 +81,9 @@ class ChunkEval(Operator):
         if SeqLength is None or Inference.rank == 3:
             require_equal(Inference.known_dims[-1], 1, "Inference must have 1 column", Inference=Inference.rank - 1)
         return (*[tensor(FP32, 1)] * 3, *[tensor(INT64, 1)] * 3)
+
+    def workspace(self, Inference: Spec, Label: Spec, SeqLength: Spec | None) -> Size:
+        return 80 * Inference.elements
 
     def kernel(self, Inference: Tensor, Label: Tensor, SeqLength: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, ...]:
         found, true = Inference.reshape(-1), Label.reshape(-1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
 from foreshape.ops import (
     INDEX,
@@ -34,7 +35,6 @@ from foreshape.spec import FP32, FP64, INT64, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from foreshape.dims import Size
 
 _FLOAT = (FP32, FP64)
 _ALIKE = "Emission and Label must be divided into sequences alike"
@@ -136,6 +136,13 @@ class LinearChainCRF(Operator):
         loss = one_per_sequence(Emission, "Emission", (1,)) if Length is None else Emission.dense((Emission.known_dims[0], 1))
         return dense, dense, Transition.dense(), loss
 
+    def workspace(self, Emission: Spec, Transition: Spec, Label: Spec, Length: Spec | None) -> Size:
+        return 7 * Emission.nbytes + 48 * product(Emission.known_dims[:-1]) + 8 * Transition.nbytes
+
+    def _gradients_take(self, *specs: Spec) -> Size:
+        emission, transition = specs[1], specs[6]
+        return 15 * emission.nbytes + 72 * product(emission.known_dims[:-1]) + 8 * transition.nbytes
+
     def kernel(self, Emission: Tensor, Transition: Tensor, Label: Tensor, Length: Tensor | None, *,
                offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         emission, label, of, _ = given = _rows_of(Emission, Label, Length, offsets[0], offsets[2])
@@ -164,7 +171,7 @@ class LinearChainCRF(Operator):
         return alpha, exps, Transition.exp(), cost.to(Emission.dtype).unsqueeze(1)
 
     @gradient("Alpha", "Emission", "EmissionExps", "Label", "Length", "LogLikelihood@GRAD", "Transition", "TransitionExps",
-              gives=("Emission@GRAD", "Transition@GRAD"))  # fmt: skip
+              gives=("Emission@GRAD", "Transition@GRAD"), workspace=_gradients_take)  # fmt: skip
     def backward(
         self, Alpha: Tensor, Emission: Tensor, EmissionExps: Tensor, Label: Tensor, Length: Tensor | None, d_cost: Tensor, Transition: Tensor,
         TransitionExps: Tensor, *, offsets: list[Offsets | None],
@@ -246,6 +253,9 @@ class CRFDecoding(Operator):
         _check(Emission, Transition, Label, Length)
         dims = Emission.known_dims
         return rows(INT64, (dims[0], 1), Emission.lod) if Length is None else Emission.dense(dims[:2], INT64)
+
+    def workspace(self, Emission: Spec, Transition: Spec, Label: Spec | None, Length: Spec | None) -> Size:
+        return 3 * Emission.nbytes + 24 * product(Emission.known_dims[:-1]) + 8 * Transition.nbytes
 
     def kernel(self, Emission: Tensor, Transition: Tensor, Label: Tensor | None, Length: Tensor | None, *, offsets: list[Offsets | None]) -> Tensor:
         emission, label, of, width = given = _rows_of(Emission, Label, Length, offsets[0], offsets[2])

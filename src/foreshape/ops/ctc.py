@@ -175,6 +175,9 @@ class CTCAlign(Operator):
         require_equal(Input.known_dims[1], 1, "Input must have 1 column", Input=1)
         return rows(Input.dtype, (unknown_size("rows"), 1), new_lod("Output", lod.counts[:1])), None
 
+    def workspace(self, Input: Spec, InputLength: Spec | None) -> Size:
+        return 40 * Input.elements
+
     def kernel(self, Input: Tensor, InputLength: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Any, ...]:
         if InputLength is None:
             assert offsets[0] is not None

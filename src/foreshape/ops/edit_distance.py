@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     INDEX,
@@ -61,6 +62,9 @@ class EditDistance(Operator):
         check_lengths(RefsLength, "RefsLength", Refs, "Refs")
         require_equal(Hyps.known_dims[0], Refs.known_dims[0], "Hyps and Refs must have as many sequences", Hyps=0, Refs=0)
         return tensor(INT64, 1), tensor(FP32, Hyps.known_dims[0], 1)
+
+    def workspace(self, Hyps: Spec, Refs: Spec, HypsLength: Spec | None, RefsLength: Spec | None) -> Size:
+        return 128 * (Hyps.elements + Refs.elements)
 
     def kernel(self, Hyps: Tensor, Refs: Tensor, HypsLength: Tensor | None, RefsLength: Tensor | None, *,
                offsets: list[Offsets | None]) -> tuple[Tensor, Tensor]:  # fmt: skip

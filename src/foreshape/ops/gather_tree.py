@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import INDEX, NOT_DIFFERENTIABLE, Operator, f32, i32, i64, operand, reject, require_equal, require_rank, result, sample, torch
 from foreshape.spec import Spec
@@ -28,6 +29,9 @@ class GatherTree(Operator):
         for axis in range(3):
             require_equal(Ids.known_dims[axis], Parents.known_dims[axis], "Ids and Parents must have the same dims", Ids=axis, Parents=axis)
         return Ids.like()
+
+    def workspace(self, Ids: Spec, Parents: Spec) -> Size:
+        return 24 * product(Ids.known_dims[1:])
 
     def kernel(self, Ids: Tensor, Parents: Tensor) -> Tensor:
         steps, _, beam = Ids.shape

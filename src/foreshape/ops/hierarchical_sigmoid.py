@@ -107,6 +107,16 @@ class HierarchicalSigmoid(Operator):
         on = node >= 0
         return node.clamp_(min=0), ((place >> bits) & 1).bool() & on, on
 
+    def _longest(self, PathTable: Spec | None) -> Size:
+        return (self.num_classes - 1).bit_length() if PathTable is None else PathTable.known_dims[1]
+
+    def workspace(self, X: Spec, W: Spec, Label: Spec, PathTable: Spec | None, PathCode: Spec | None, Bias: Spec | None) -> Size:
+        return self._longest(PathTable) * (X.nbytes + (12 + 2 * X.known_dtype.itemsize) * X.known_dims[0]) + 24 * X.known_dims[0]
+
+    def _gradients_take(self, *specs: Any) -> Size:
+        X: Spec = specs[0]
+        return self._longest(specs[3]) * (2 * X.nbytes + (16 + 3 * X.known_dtype.itemsize) * X.known_dims[0]) + 24 * X.known_dims[0]
+
     def kernel(
         self, X: Tensor, W: Tensor, Label: Tensor, PathTable: Tensor | None, PathCode: Tensor | None, Bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,7 +137,7 @@ class HierarchicalSigmoid(Operator):
 
     @gradient(
         "X", "W", "Label", "PathTable", "PathCode", "Bias", "PreOut", "Out@GRAD", gives=("X@GRAD", "W@GRAD", "Bias@GRAD"),
-        infer=_infer_gradient, kinds=_gradient_kinds,
+        infer=_infer_gradient, kinds=_gradient_kinds, workspace=_gradients_take,
     )  # fmt: skip
     def backward(
         self, X: Tensor, W: Tensor, Label: Tensor, PathTable: Tensor | None, PathCode: Tensor | None, Bias: Tensor | None, PreOut: Tensor,
