@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from foreshape.dims import evaluate
 from foreshape.ops.fields import Sample
 from foreshape.ops.operator import Operator
+from foreshape.ops.rows import Rows
 
 MARK = 10_007
 SMALL = 1024
@@ -106,6 +107,9 @@ def bound(call: Call) -> int:
     if call.cls.workspace_strided:
         strided = (o.name for o, v in zip(call.cls.schema.operands, call.arguments, strict=True) if any(not in_natural_order(t) for t in tensors_of(v)))
         named["strided"] = frozenset(strided)
+    if call.cls.workspace_rows:
+        given = [v for v in call.arguments if isinstance(v, Rows)]
+        named["rows"] = sum(v.rows.numel() * (8 + v.values[:1].numel() * v.values.element_size()) for v in given)
     size: Any = call.operator.workspace(*call.specs, **named)
     return int(evaluate(size, {}))
 

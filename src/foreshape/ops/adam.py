@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, minimum, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import FLOATING, AttrType, attribute, b1, f32, f64, i64, operand, reject, result, sample, torch
 from foreshape.ops.rows import Rows, put_rows
@@ -112,11 +112,13 @@ class Adam(Update):
 
     def workspace(
         self, Param: Spec, Grad: Spec, LearningRate: Spec, Moment1: Spec, Moment2: Spec, Beta1Pow: Spec, Beta2Pow: Spec, Beta1Tensor: Spec | None,
-        Beta2Tensor: Spec | None, EpsilonTensor: Spec | None, MasterParam: Spec | None, SkipUpdate: Spec | None, *, strided: frozenset[str],
+        Beta2Tensor: Spec | None, EpsilonTensor: Spec | None, MasterParam: Spec | None, SkipUpdate: Spec | None, *, strided: frozenset[str], rows: Size,
     ) -> Size:  # fmt: skip
         if Grad.kind is SELECTED_ROWS:
+            if self.lazy_mode:  # some rows of the parameter and of both moments at a time
+                return 3 * minimum(rows, ROWS_AT_ONCE * product(Moment1.known_dims[1:]) * Moment1.known_dtype.itemsize)
             block = _BLOCK_ELEMENTS * Moment1.known_dtype.itemsize
-            return 0 if self.lazy_mode else min(Moment1.nbytes, block) if isinstance(Moment1.nbytes, int) else block
+            return min(Moment1.nbytes, block) if isinstance(Moment1.nbytes, int) else block
         alike = Grad.dtype is Moment1.dtype and (Param if MasterParam is None else MasterParam).dtype is Moment1.dtype
         return copies(strided, Grad=Grad) if alike and strided <= {"Grad"} else 3 * Moment1.nbytes
 

@@ -84,7 +84,7 @@ class Operator:
     ``workspace(self, <slots>)``
         from the operands' specs to the bytes that the kernel needs while it runs, besides its operands and results: an upper bound. A
         keyword-only ``wants`` receives which results somebody needs; a keyword-only ``strided`` the slots whose operands need not lie in
-        a row (a transposed view).
+        a row (a transposed view); a keyword-only ``rows`` the bytes of the operands that are sparse rows, which no spec has.
     ``draws(self)``
         of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
     ``carries(self, <slots>)``
@@ -129,6 +129,7 @@ class Operator:
     kernel_into: ClassVar[bool] = False
     workspace_wants: ClassVar[bool] = False
     workspace_strided: ClassVar[bool] = False
+    workspace_rows: ClassVar[bool] = False
     _instances: ClassVar[dict[Any, Operator]]
     _described: ClassVar[dict[Any, Attributes]]
 
@@ -441,7 +442,7 @@ def note_keywords(cls: type[Operator], kernel: Callable[..., Any]) -> None:
     cls.kernel_offsets = "offsets" in parameters
     cls.kernel_into = "into" in parameters
     rule = inspect.signature(cls.workspace).parameters
-    cls.workspace_wants, cls.workspace_strided = "wants" in rule, "strided" in rule
+    cls.workspace_wants, cls.workspace_strided, cls.workspace_rows = "wants" in rule, "strided" in rule, "rows" in rule
 
 
 def check_in_place(cls: type[Operator], where: str) -> None:

@@ -120,14 +120,15 @@ class Rows:
     def add_to(self, table: Tensor, factor: Any = 1.0) -> None:
         """``table[rows] += factor * values``; a row that comes twice counts twice."""
         values = self._values if self.dtype == table.dtype else self._values.to(table.dtype)
-        if not isinstance(factor, float) or factor != 1.0:
-            values = values * factor  # and not index_add_'s alpha, which has a slow kernel
-        if self._which is None:
-            table.index_add_(0, self.rows, values)
-            return
+        scale = not isinstance(factor, float) or factor != 1.0
+        if self._which is not None and scale:
+            values = values * factor  # each once
         for first in range(0, len(self.rows), CHUNK):
             part = slice(first, first + CHUNK)
-            table.index_add_(0, self.rows[part], values.index_select(0, self._which[part]))
+            if self._which is not None:
+                table.index_add_(0, self.rows[part], values.index_select(0, self._which[part]))
+            else:  # the factor is not index_add_'s alpha, which has a slow kernel
+                table.index_add_(0, self.rows[part], values[part] * factor if scale else values[part])
 
     def _merge(self) -> Rows:
         count = self.rows.shape[0]

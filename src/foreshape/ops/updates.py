@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, minimum, product
 from foreshape.errors import SchemaError
 from foreshape.ops import (
     DENSE_OR_ROWS,
@@ -26,7 +26,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
-from foreshape.ops.rows import Rows, put_rows
+from foreshape.ops.rows import CHUNK, Rows, put_rows
 from foreshape.spec import SELECTED_ROWS, Kind, Spec
 
 if TYPE_CHECKING:
@@ -100,8 +100,11 @@ class Sgd(Update):
         self._check(Param, Grad, LearningRate, MasterParam)
         return Param, MasterParam
 
-    def workspace(self, Param: Spec, Grad: Spec, LearningRate: Spec, MasterParam: Spec | None) -> Size:
-        return 0 if MasterParam is None or Grad.kind is SELECTED_ROWS else MasterParam.nbytes  # the gradient in its element type
+    def workspace(self, Param: Spec, Grad: Spec, LearningRate: Spec, MasterParam: Spec | None, *, rows: Size) -> Size:
+        if Grad.kind is SELECTED_ROWS:
+            most = CHUNK + CHUNK // 16  # rows at a time, and of bags the value of each once, by estimate
+            return minimum(rows, most * product(Grad.known_dims[1:]) * Grad.known_dtype.itemsize)
+        return 0 if MasterParam is None else MasterParam.nbytes  # the gradient in its element type
 
     def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MasterParam: Tensor | None) -> Any:
         rate = number(LearningRate)

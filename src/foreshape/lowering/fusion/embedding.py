@@ -51,7 +51,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
         dense = "" if attr(grad, "is_sparse") else ".to_dense()"
         text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{given.format(at=3)}){dense}"
         graph.remove(back)
-        graph.replace(grad, fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], rows=bag.backward))
+        graph.replace(grad, fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], "bag gradient", rows=bag.backward))
     return True
 
 

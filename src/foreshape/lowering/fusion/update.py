@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from foreshape.dims import Size, no_less
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.linear import choice, elements_for_onednn, rows_of
@@ -104,7 +106,10 @@ def _workspace(i: Instruction) -> Size:
     """What one update takes while it runs, where all lies in a row."""
     operator = i.op.operator
     assert operator is not None
-    return operator.workspace(*map(spec_of, i.arguments), **({"strided": frozenset[str]()} if type(operator).workspace_strided else {}))
+    named: dict[str, Any] = {"strided": frozenset[str]()} if type(operator).workspace_strided else {}
+    if type(operator).workspace_rows:
+        named["rows"] = 0  # dense ones alone are grouped
+    return operator.workspace(*map(spec_of, i.arguments), **named)
 
 
 def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:
