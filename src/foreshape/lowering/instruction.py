@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.program import Block, Op, Variable
+from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from foreshape.lowering.regions import Region
@@ -19,7 +20,7 @@ class Value:
     """One value of a step: written once. ``name`` is its variable's; ``persistable`` ones live in the scope.
 
     ``lod`` is the value that holds the offsets of its rows, where it is ragged; ``source`` the name that its spec has for them.
-    ``levels`` is not 0 of a value that holds offsets itself.
+    ``levels`` is not 0 of a value that holds offsets itself. ``made``: what is known of a value that a rewrite made and that has no variable.
     """
 
     name: str
@@ -30,6 +31,12 @@ class Value:
     lod: Value | None = None
     source: str = ""
     levels: int = 0
+    made: Spec | None = None
+
+    @property
+    def spec(self) -> Spec | None:
+        """What is known of it; None where nothing is."""
+        return self.variable.spec if self.variable is not None else self.made
 
     def __repr__(self) -> str:
         return f"{'p' if self.persistable else 'o' if self.levels else 'f' if self.feed else 'v'}{self.index}"
@@ -77,6 +84,10 @@ class Instruction:
     """Of a rewritten one: the bytes that it needs while it runs."""
     in_rows: tuple[int, ...] = ()
     """Of a rewritten one: the arguments that it copies where they do not lie in a row."""
+    in_order: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    """Of a rewritten one: arguments that it copies where their axes, or the innermost of them, do not lie in this order in memory."""
+    lies: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    """Of a rewritten one: the order in which the axes of a result lie in memory, outermost first, where that is not their own."""
     into: Value | None = None
     """The argument whose memory the result takes over, since nothing needs that any more."""
 

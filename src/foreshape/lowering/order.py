@@ -195,7 +195,7 @@ def _is_chained(i: Instruction) -> bool:
 
 
 def _bytes(value: Value) -> Size:
-    spec = value.variable.spec if value.variable is not None else None
+    spec = value.spec
     return spec.nbytes if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None else 0
 
 

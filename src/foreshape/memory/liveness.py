@@ -6,12 +6,13 @@ record of what they live in. What is fetched, fed or kept from run to run is nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from foreshape.dims import Size, equal, evaluate, maximum, product
 from foreshape.errors import MemoryPlanError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
+from foreshape.memory.layouts import Layouts
 from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
 from foreshape.ops.fields import Result
 from foreshape.ops.operator import Operator
@@ -137,14 +138,15 @@ class _Walk:
         self.used = {v for i in lowered.instructions for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(lowered.fetches)
         self.current: dict[Value, Record | None] = {}
         self.arrays: dict[str, Record] = {}
-        self.strided: set[Value] = set()
-        """Values that need not lie in a row."""
+        self.layouts = Layouts()
+        self.strided = self.layouts.strided
         self.records: list[Record] = []
         self.held: list[Record] = []
         self.feeds: list[Record] = []
         self._held_names: set[str] = set()
         self._reuse: list[_Reuse] = []
-        self._last_workspace: Record | None = None
+        self._taken: Record | None = None
+        self._takes: dict[int, Size] = {}
 
     # --- values
 
@@ -178,11 +180,13 @@ class _Walk:
 
     def _size(self, value: Value, i: Instruction | None) -> Size:
         """The bytes of a value; of sparse rows, which are as many as the instruction was given ids or rows, an upper bound."""
-        spec = _spec(value)
+        spec = value.spec
         if spec is None:
             return 0
         if spec.kind is SELECTED_ROWS:
             self.rows[value] = found = self._rows_size(i, spec)
+            if i is not None and i.tag == "bag gradient":  # the values are the bags', which are there
+                return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and _are_ids(of) and of.dims is not None), start=0)
             return found
         return _bytes(value, spec)
 
@@ -191,10 +195,10 @@ class _Walk:
             return 0
         total: Size = 0
         for value in dict.fromkeys(i.reads()):
-            of = _spec(value)
+            of = value.spec
             if value in self.rows:
                 total = total + self.rows[value]
-            elif of is not None and of.dtype is not None and of.dtype.is_integer and of.dims is not None:
+            elif of is not None and _are_ids(of) and of.dims is not None:
                 total = total + product(of.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
         return total
 
@@ -246,16 +250,16 @@ class _Walk:
             if result.levels:
                 self.current[result] = None
                 continue
-            record = self._new(i, at, result, self._size(result, i) if result.variable is not None else NUMBER_BYTES)
+            record = self._new(i, at, result, self._size(result, i) if result.spec is not None else NUMBER_BYTES)
             record.fixed = i.tag == "constant"
             if _is_rows(result):
                 _holds(record, given)
             if i.may_share is not None and i.may_share[0] == number:
                 self._offer(at, i, i.arguments[i.may_share[1]], result, given, record)
         copied: Size = 0
-        for number in i.in_rows:
-            value = i.arguments[number]
-            copied = copied + (self._size(value, i) if isinstance(value, Value) and value in self.strided else 0)
+        for value in self.layouts.copied(i):
+            copied = copied + self._size(value, i)
+        self.layouts.rewritten(i)
         self._workspace(at, i, i.workspace + copied)
 
     def _plain(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
@@ -269,7 +273,7 @@ class _Walk:
         for value in values_of(i.results[len(operator.schema.results) :]):
             self.current[value] = None  # offsets
         if i.results:
-            self._workspace(at, i, _workspace(operator, i, wanted, self.strided))
+            self._workspace(at, i, _workspace(operator, i, wanted, self.strided, self.rows))
             return
         copied: Size = 0  # several updates in one call
         for value in values_of([i.arguments[number] for number in i.in_rows]):
@@ -282,15 +286,14 @@ class _Walk:
         if value.levels:
             self.current[value] = None
             return
-        spec = _spec(value)
+        spec = value.spec
         if result.name in operator.accumulates and spec is not None and spec.kind is LOD_TENSOR_ARRAY:
             self._array(at, i, result, value, given)
             return
         source = argument_of(i, operator, result.updates or result.view_of, number)
         if source is not None and (result.updates is not None or self._is_view(operator, result, source, value)):
             self._lives_in(value, given.get(source))
-            if result.layout == "strided" or (result.layout == "same" and source in self.strided):
-                self.strided.add(value)
+            self.layouts.view(i, source, value, result.layout)
             return
         if spec is not None and spec.kind is LOD_TENSOR_ARRAY:
             self._array_of(at, i, value, given)
@@ -304,8 +307,8 @@ class _Walk:
                 record.size = record.size + carried
                 _holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
         taken = argument_of(i, operator, result.may_share, number)
-        if result.layout == "same" and not self.strided.isdisjoint(i.reads()):
-            self.strided.add(value)
+        if result.layout == "same" and any(v in self.strided for v in i.reads()):
+            self.strided[value] = None
         if taken is not None and type(operator).kernel_into:
             self._offer(at, i, taken, value, given, record)
 
@@ -316,7 +319,7 @@ class _Walk:
             return True
         if result.layout == "reshaped" and source in self.strided:
             return False
-        a, b = _spec(source), _spec(value)
+        a, b = source.spec, value.spec
         if a is None or b is None or a.dims is None or b.dims is None:
             return type(operator).forward_class is None
         return type(operator).forward_class is None or _same(product(a.dims), product(b.dims))
@@ -326,7 +329,7 @@ class _Walk:
         if not isinstance(argument, Value):
             return
         held = given.get(argument)
-        a, b = _spec(argument), _spec(result)
+        a, b = argument.spec, result.spec
         if held is None or a is None or b is None or a.dims is None or a.dims != b.dims or a.dtype is not b.dtype:
             return
         if not a.kind is b.kind is LOD_TENSOR or argument in self.strided:  # several of its elements may be one number in memory
@@ -358,7 +361,7 @@ class _Walk:
         """An array that is made at once: of the elements of other arrays, and of parts of tensors, which it copies."""
         record = self._new(i, at, value, 0)
         for source, held in given.items():
-            spec = _spec(source)
+            spec = source.spec
             if spec is not None and spec.kind is LOD_TENSOR_ARRAY:
                 record.elements += [held] if held is not None else []
             elif spec is not None and not source.levels:
@@ -367,14 +370,16 @@ class _Walk:
         _needed_at(record, i.position, at)
 
     def _workspace(self, at: int, i: Instruction, size: Size) -> None:
+        """Note what a call takes while it runs; of several calls in one place only one runs at a time."""
         if isinstance(size, int) and not size:
             return
-        last = self._last_workspace
-        if last is not None and last.first == i.position:  # of two calls in one place only one runs at a time
-            last.size = maximum(last.size, size)
-            return
-        self._last_workspace = Record(f"{i.op.type} workspace", size, i.position, i.position, None, i.op, WORKSPACE, until=at)
-        self.records.append(self._last_workspace)
+        record = self._taken
+        if record is None or record.first != i.position:
+            record = self._taken = Record(f"{i.op.type} workspace", 0, i.position, i.position, None, i.op, WORKSPACE)
+            self.records.append(record)
+            self._takes = {}
+        self._takes[at] = self._takes.get(at, 0) + size
+        record.size, record.until = maximum(*self._takes.values()), at
 
     def _region(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""
@@ -386,7 +391,7 @@ class _Walk:
         if not isinstance(carried, int) or carried:
             self.records.append(Record(f"{op.type} carried", carried, position, position, None, op, TEMPORARIES, fixed=True, until=at))
         for value in values_of(i.results):
-            spec = _spec(value)
+            spec = value.spec
             if value.levels or spec is None or value in self.current:
                 self.current.setdefault(value, None)
             elif spec.kind is STEP_SCOPES:
@@ -401,7 +406,7 @@ class _Walk:
                 _needed_at(record, position, at)
             else:  # what came in may go out again: of a block that did not run all of it does
                 _holds(self._new(i, at, value, self._size(value, i)), given)
-                self.strided.add(value)
+                self.strided[value] = None
             given = {**given, value: self.current.get(value)}
 
     # --- afterwards
@@ -428,10 +433,6 @@ class _Walk:
                 record.what = KEPT
 
 
-def _spec(value: Value) -> Spec | None:
-    return value.variable.spec if value.variable is not None else None
-
-
 def _bytes(value: Value, spec: Spec) -> Size:
     """The bytes of a dense value. Raises `MemoryPlanError` where nothing is known of it."""
     if spec.kind is not LOD_TENSOR or spec.dtype is None:
@@ -443,7 +444,11 @@ def _bytes(value: Value, spec: Spec) -> Size:
     return spec.nbytes
 
 
-def _workspace(operator: Operator, i: Instruction, wanted: Sequence[bool], strided: set[Value]) -> Size:
+def _are_ids(spec: Spec) -> bool:
+    return spec.dtype is not None and spec.dtype.is_integer
+
+
+def _workspace(operator: Operator, i: Instruction, wanted: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
     cls = type(operator)
     if cls.workspace is Operator.workspace:
         return 0
@@ -453,6 +458,8 @@ def _workspace(operator: Operator, i: Instruction, wanted: Sequence[bool], strid
         named["wants"] = tuple(wanted)
     if cls.workspace_strided:
         named["strided"] = frozenset(slots)
+    if cls.workspace_rows:
+        named["rows"] = sum((rows[v] for v in values_of(i.arguments) if v in rows), start=0)
     rule: Callable[..., Size] = operator.workspace
     return rule(*_operand_specs(operator, i), **named)
 
@@ -461,7 +468,7 @@ def _operand_specs(operator: Operator, i: Instruction) -> list[object]:
     """The specs of what stands in each operand slot: None where nothing does, a tuple for a list."""
     specs: list[object] = []
     for _, given in zip(operator.schema.operands, i.arguments, strict=False):
-        specs.append(tuple(s for v in given if v is not None and (s := _spec(v)) is not None) if isinstance(given, list) else given and _spec(given))
+        specs.append(tuple(s for v in given if v is not None and (s := v.spec) is not None) if isinstance(given, list) else given and given.spec)
     return specs
 
 
@@ -492,19 +499,19 @@ def _carried(i: Instruction, made: Sequence[Value]) -> Size:
 
 
 def _dense(value: Value) -> Size:
-    spec = _spec(value)
+    spec = value.spec
     return 0 if spec is None else _bytes(value, spec)
 
 
 def _is_rows(value: Value) -> bool:
     """Whether a value is sparse rows, which are made of what their kernel was given."""
-    spec = _spec(value)
+    spec = value.spec
     return spec is not None and spec.kind is SELECTED_ROWS
 
 
 def _may_be_view(source: Value, value: Value) -> bool:
     """Whether a result that is taken for no view may turn out to be one: where nothing had to be summed, or all lies in a row after all."""
-    a, b = _spec(source), _spec(value)
+    a, b = source.spec, value.spec
     return a is None or b is None or a.dims is None or b.dims is None or equal(product(a.dims), product(b.dims)) is not False
 
 

@@ -5,11 +5,11 @@ Each module is one rewrite: ``apply(graph) -> bool``, whether anything changed. 
 
 from __future__ import annotations
 
-from foreshape.lowering.fusion import alias, bias, classification, constant, convolution, embedding, linear, rectifier, update
+from foreshape.lowering.fusion import alias, attention, bias, classification, constant, convolution, embedding, linear, rectifier, update
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Lowered
 
-REWRITES = (constant, embedding, alias, bias, classification, linear, convolution, rectifier, update)
+REWRITES = (constant, embedding, alias, attention, bias, classification, linear, convolution, rectifier, update)
 """In this order; then the order of what is left is chosen, and updates that have come to stand together are grouped."""
 
 

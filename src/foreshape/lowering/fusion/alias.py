@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foreshape.lowering.fusion.graph import Graph, dims_of
+from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Value
 
 
@@ -13,7 +13,7 @@ def apply(graph: Graph) -> bool:
         *operands, d_out = i.arguments
         for at, of in enumerate(operands):
             given = i.results[at]
-            same = dims_of(of) is not None and dims_of(of) == dims_of(d_out)
+            same = graph.dims(of) is not None and graph.dims(of) == graph.dims(d_out)
             if same and isinstance(given, Value) and isinstance(d_out, Value) and not graph.is_fixed(given):
                 graph.replace_value(given, d_out)
                 graph.without_result(i, at)
@@ -23,7 +23,7 @@ def apply(graph: Graph) -> bool:
     for i in graph.instructions("elementwise_add_grad", "elementwise_sub_grad"):
         *operands, d_out = i.arguments
         for of in operands:
-            if isinstance(of, Value) and isinstance(d_out, Value) and of is not d_out and dims_of(of) is not None and dims_of(of) == dims_of(d_out):
+            if isinstance(of, Value) and isinstance(d_out, Value) and of is not d_out and graph.dims(of) is not None and graph.dims(of) == graph.dims(d_out):
                 graph.replace_argument(i, of, d_out)  # it is read for its dims only, and need not live for them
                 changed = True
     return changed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, substitute
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.lowering.order import reorder
 from foreshape.spec import LOD_TENSOR, Spec
@@ -144,6 +144,11 @@ class Graph:
         """A number that no value has."""
         return 1 + max((v.index for place in self.places for i in place for v in (*i.reads(), *i.writes())), default=0)
 
+    def dims(self, value: Argument) -> tuple[Size, ...] | None:
+        """The dims of a dense tensor, in what the symbols are known to be by all that is asked of them."""
+        dims, known = dims_of(value), self.lowered.block.program.guards.known
+        return None if dims is None else tuple(substitute(d, known) for d in dims)
+
     def derive(self, what: str, value: Value, make: Callable[[Any], Any]) -> str:
         """A name for what is made of a persistable when the step is bound, such as its transposed view."""
         key = (what, id(value))
@@ -159,7 +164,8 @@ class Graph:
 
 def fused(
     like: Instruction, expression: str, arguments: list[Argument], results: list[Argument], tag: str = "", *, shares: Mapping[int, int] | None = None,
-    may_share: tuple[int, int] | None = None, in_place: str = "", workspace: Size = 0, in_rows: tuple[int, ...] = (), **constants: Any,
+    may_share: tuple[int, int] | None = None, in_place: str = "", workspace: Size = 0, in_rows: tuple[int, ...] = (),
+    in_order: Mapping[int, tuple[int, ...]] | None = None, lies: Mapping[int, tuple[int, ...]] | None = None, **constants: Any,
 ) -> Instruction:  # fmt: skip
     """An instruction that stands for one or more others; errors in it are told of ``like``'s op.
 
@@ -168,18 +174,19 @@ def fused(
         may_share: (result, argument) where ``in_place`` is an expression that writes the result into the argument's memory.
         workspace: the bytes that it needs while it runs.
         in_rows: the arguments that it copies where they do not lie in a row.
+        in_order, lies: of arguments and of results, the order in which their axes lie in memory; see `Instruction`.
     """
     made = Instruction(like.op, like.kernel, arguments, results, expression=expression, constants=dict(constants), tag=tag)
     made.shares, made.may_share, made.in_place_expression, made.workspace, made.in_rows = shares or {}, may_share, in_place, workspace, in_rows
+    made.in_order, made.lies = in_order or {}, lies or {}
     return made
 
 
 def spec_of(value: Argument) -> Spec | None:
     """What is known of a value that is a dense tensor."""
-    if isinstance(value, Value) and value.variable is not None:
-        spec = value.variable.spec
-        if spec.kind is LOD_TENSOR and spec.dims is not None:
-            return spec
+    spec = value.spec if isinstance(value, Value) else None
+    if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None:
+        return spec
     return None
 
 
