@@ -154,17 +154,18 @@ def trained_net() -> Path:
     return Path(__file__).parents[1] / "corpus" / "transformer_adamw" / "main.pdmodel"
 
 
-def test_plan_tells_the_peak_the_formula_what_it_is_for_and_who(model: Path) -> None:
+def test_plan_tells_the_peak_the_formula_what_it_is_for_and_who(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foreshape.ops.products.prefers_onednn", lambda: False)
     code, out, err = call("plan", model, "--batch", 1000)
     assert (code, err) == (0, "")
-    for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "most is needed at op 3 of 5, mul    test_cli.py:",
+    for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "most is needed at op 4 of 5, elementwise_add    test_cli.py:",
                   "arena: 78.1 KiB (80,000 bytes), the least there can be; beside it, kept from run to run: 332 bytes", "parameters", "59.8 %", "images",
                   "f32[batch, 12]", "48,000", "temporaries", "test_cli.py:", "fetched: fc_1.tmp_1"):  # fmt: skip
         assert words in out, words
     code, out, _ = call("plan", model, "--batch", 1000, "--json")
     facts = json.loads(out)
     assert code == 0 and facts["peak"] == 80_332 == sum(facts["breakdown"].values()) == sum(a["bytes"] for a in facts["alive"])
-    assert facts["sizes"] == {"batch": 1000} and facts["fits"] is None and facts["lower_bound"] == facts["arena"] == 80_000 and facts["op"] == "mul"
+    assert facts["sizes"] == {"batch": 1000} and facts["fits"] is None and facts["lower_bound"] == facts["arena"] == 80_000 and facts["op"] == "elementwise_add"
     code, out, _ = call("plan", model, "--batch", 1000, "--fetch", "fc_0.tmp_2", "--json")
     assert json.loads(out)["fetch"] == ["fc_0.tmp_2"] and json.loads(out)["held"] == 260
 
@@ -210,7 +211,7 @@ def test_plan_refuses_options_that_are_none(model: Path, args: list[str]) -> Non
 def test_plan_draws_and_writes_a_page(model: Path, tmp_path: Path) -> None:
     code, _, err = call("plan", model, "--batch", 64, "--plot", tmp_path / "plan.svg", "--html", tmp_path / "plan.html")
     assert (code, err) == (0, "")
-    assert (tmp_path / "plan.svg").read_bytes().startswith(b"<?xml") and "fc_0.tmp_0" in (tmp_path / "plan.html").read_text()
+    assert (tmp_path / "plan.svg").read_bytes().startswith(b"<?xml") and "fc_0.tmp_1" in (tmp_path / "plan.html").read_text()
     code, _, err = call("plan", model, "--batch", 64, "--html", tmp_path / "absent" / "plan.html")
     assert code == 1 and "No such file" in err and "Traceback" not in err
     assert call("plan", model, "--batch", 64, "--within", "nonsense")[0] == 1

@@ -75,8 +75,9 @@ class _Graph:
         for reads in self.reads:
             for p in reads:
                 self.users[p] += 1
-        self.sizes = [[_number(s, tried) for s in self._pieces] for tried in TRIED]
-        self._work = {id(sizes): [_number(s, tried) for s in self.needs] for sizes, tried in zip(self.sizes, TRIED, strict=True)}
+        known: list[dict[Size, int]] = [{} for _ in TRIED]
+        self.sizes = [[_number(s, tried, k) for s in self._pieces] for tried, k in zip(TRIED, known, strict=True)]
+        self._work = {id(sizes): [_number(s, t, k) for s in self.needs] for sizes, t, k in zip(self.sizes, TRIED, known, strict=True)}
 
     def _root(self, value: Value) -> Value:
         """The value in whose memory one lies."""
@@ -199,5 +200,10 @@ def _bytes(value: Value) -> Size:
     return spec.nbytes if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None else 0
 
 
-def _number(size: Size, tried: int) -> int:
-    return size if isinstance(size, int) else max(evaluate(size, dict.fromkeys(symbols_of(size), tried)), 0)
+def _number(size: Size, tried: int, known: dict[Size, int]) -> int:
+    if isinstance(size, int):
+        return size
+    found = known.get(size)
+    if found is None:
+        found = known[size] = max(evaluate(size, dict.fromkeys(symbols_of(size), tried)), 0)
+    return found

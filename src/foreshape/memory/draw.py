@@ -114,4 +114,4 @@ def _legend(figure: Any, breakdown: Mapping[str, int]) -> None:
 
     entries = [Patch(facecolor=COLOURS[c], label=f"{c}  {byte_text(breakdown[c])}") for c in CLASSES if breakdown[c]]
     if entries:
-        figure.legend(handles=entries, loc="outside lower center", ncols=len(entries), frameon=False, fontsize=8, title="at the peak", title_fontsize=8)
+        figure.legend(handles=entries, loc="outside lower center", ncols=min(len(entries), 5), frameon=False, fontsize=8, title="at the peak", title_fontsize=8)

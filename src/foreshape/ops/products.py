@@ -8,7 +8,7 @@ measurement, so that a run that is resumed computes the same bits. ``FORESHAPE_P
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, minimum, reaches
@@ -99,21 +99,27 @@ def workspace(m: Size, k: Size, n: Size, turned: bool = False) -> Size:
     Args:
         turned: the first is a transposed view, which oneDNN copies.
     """
-    if not prefers_onednn():
-        return 0
+    return _workspace(m, k, n, turned, onednn.thread_count()) if prefers_onednn() else 0
+
+
+@lru_cache(4096)
+def _workspace(m: Size, k: Size, n: Size, turned: bool, threads: int) -> Size:
     if turned:
-        needs = onednn.product_of_rows(k) + 4 * m * k
+        needs = onednn.product_of_rows(k, threads) + 4 * m * k
     else:
-        needs = onednn.product_of_rows(k) + minimum(1, m % STEP) * 4 * m * n  # most of the result, before it is put together
+        needs = onednn.product_of_rows(k, threads) + minimum(1, m % STEP) * 4 * m * n  # most of the result, before it is put together
     return reaches(m * k * n, LARGE) * needs
 
 
 def adding_workspace(m: Size, k: Size, n: Size) -> Size:
     """The bytes that `add_product_` takes."""
-    if not prefers_onednn():
-        return 0
+    return _adding_workspace(m, k, n, onednn.thread_count()) if prefers_onednn() else 0
+
+
+@lru_cache(4096)
+def _adding_workspace(m: Size, k: Size, n: Size, threads: int) -> Size:
     rows = minimum(m, _chunk(n) if isinstance(n, int) else m)
-    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k) + 4 * rows * (k + n))
+    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + 4 * rows * (k + n))
 
 
 def _chunk(columns: int) -> int:

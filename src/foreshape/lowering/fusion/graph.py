@@ -46,7 +46,7 @@ class Graph:
         for value in dict.fromkeys(i.reads()):
             readers = self._readers.setdefault(value, [])
             readers.append(i)
-            if len(readers) > 1:
+            if len(readers) > 1 and self.position(readers[-2]) > self.position(i):
                 readers.sort(key=self.position)
 
     def _drop(self, i: Instruction) -> None:
