@@ -158,7 +158,7 @@ def test_plan_tells_the_peak_the_formula_what_it_is_for_and_who(model: Path, mon
     monkeypatch.setattr("foreshape.ops.products.prefers_onednn", lambda: False)
     code, out, err = call("plan", model, "--batch", 1000)
     assert (code, err) == (0, "")
-    for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "most is needed at op 4 of 5, elementwise_add    test_cli.py:",
+    for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "most is needed at op 4 of 5, elementwise_add  ",
                   "arena: 78.1 KiB (80,000 bytes), the least there can be; beside it, kept from run to run: 332 bytes", "parameters", "59.8 %", "images",
                   "f32[batch, 12]", "48,000", "temporaries", "test_cli.py:", "fetched: fc_1.tmp_1"):  # fmt: skip
         assert words in out, words
