@@ -38,36 +38,37 @@ def onednn_linear() -> Any:
 
 
 STEP = 16
-"""oneDNN is given numbers of rows that are multiples of this: it keeps about half a MiB for every size that a product comes in, so that
-batches of many sizes would add up, and takes a millisecond for each new one. BLAS makes what is left over."""
+"""oneDNN is given numbers of rows that are multiples of this, with zeros behind: it keeps about half a MiB for every size that a product
+comes in, so that batches of many sizes would add up, and takes a millisecond for each new one."""
 CHUNK = 2 << 20
 """What is added to a weight is made in pieces of about so many bytes."""
 
 
 def _in_few_sizes(kernel: Any) -> Any:
-    """The kernel for the rows up to a multiple of `STEP`, and BLAS for those behind."""
+    """The kernel for rows in a multiple of `STEP`; others are made longer, which costs less than to read the weight twice."""
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
         k = x.shape[-1]
         if x.dim() == 2 and x.stride(0) == 1 < x.stride(1):  # of a weight's gradient: the rows are what is summed over
-            most = k - k % STEP
-            if most == k or not most:
+            if not k % STEP:
                 return kernel(x, weight, bias, *attributes)
-            return kernel(x[:, :most], weight[:, :most], bias, *attributes).addmm_(x[:, most:], weight[:, most:].t())
+            return kernel(_longer(x.t()).t(), _longer(weight.t()).t(), bias, *attributes)
         rows = x.numel() // k
-        most = rows - rows % STEP
-        if most == rows or not most:
+        if not rows % STEP:
             return kernel(x, weight, bias, *attributes)
-        flat = x.reshape(rows, k)
-        out = x.new_empty((rows, weight.shape[0]))
-        out[:most] = kernel(flat[:most], weight, bias, *attributes)
-        if bias is None:
-            torch.mm(flat[most:], weight.t(), out=out[most:])
-        else:
-            torch.addmm(bias, flat[most:], weight.t(), out=out[most:])
+        out = kernel(_longer(x.reshape(rows, k)), weight, bias, *attributes)[:rows].clone()  # or the others would be held as long
         return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[1])
 
     return product
+
+
+def _longer(x: Tensor) -> Tensor:
+    """A copy in a row, with rows of zeros behind up to a multiple of `STEP`."""
+    rows, k = x.shape
+    out = x.new_empty((rows + -rows % STEP, k))
+    out[:rows] = x
+    out[rows:] = 0.0
+    return out
 
 
 def _blas_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
@@ -104,11 +105,9 @@ def workspace(m: Size, k: Size, n: Size, turned: bool = False) -> Size:
 
 @lru_cache(4096)
 def _workspace(m: Size, k: Size, n: Size, turned: bool, threads: int) -> Size:
-    if turned:
-        needs = onednn.product_of_rows(k, threads) + 4 * m * k
-    else:
-        needs = onednn.product_of_rows(k, threads) + minimum(1, m % STEP) * 4 * m * n  # most of the result, before it is put together
-    return reaches(m * k * n, LARGE) * needs
+    rows, columns = (k, m + n) if turned else (m, k + n)  # of which longer ones are made
+    longer = minimum(1, rows % STEP) * 4 * (rows + STEP) * columns
+    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + (4 * m * k if turned else 0) + longer)
 
 
 def adding_workspace(m: Size, k: Size, n: Size) -> Size:
@@ -119,7 +118,8 @@ def adding_workspace(m: Size, k: Size, n: Size) -> Size:
 @lru_cache(4096)
 def _adding_workspace(m: Size, k: Size, n: Size, threads: int) -> Size:
     rows = minimum(m, _chunk(n) if isinstance(n, int) else m)
-    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + 4 * rows * (k + n))
+    longer = minimum(1, k % STEP) * 4 * (k + STEP) * (rows + n)
+    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + 4 * rows * (k + n) + longer)
 
 
 def _chunk(columns: int) -> int:
