@@ -13,7 +13,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import evaluate, symbols_of
+from foreshape.dims import evaluate, symbol, symbols_of
 from foreshape.memory import Plan, bytes_of
 from foreshape.memory.formula import Formula, byte_text
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
@@ -468,3 +468,17 @@ def test_a_deep_program_is_planned_at_once() -> None:
     asked = time.perf_counter() - begin
     assert plan.peak(batch=found) <= 2**30 < plan.peak(batch=found + 1)
     assert made < 2 and asked < 1, (made, asked)
+
+
+def test_a_formula_is_the_largest_of_its_sums_wherever_it_is_asked() -> None:
+    """Sums that are the largest nowhere are left out: of hundreds of lines a few are left."""
+    rng, batch, words = np.random.RandomState(4), symbol("batch"), symbol("words")
+    for count in (3, 9, 40, 400):
+        drawn = zip(rng.randint(0, 10**6, count).tolist(), rng.randint(0, 999, count).tolist(), rng.randint(0, 2, count).tolist(), strict=True)
+        sizes = [c + b * batch + w * words for c, b, w in drawn]
+        formula = Formula(sizes, np.eye(count, dtype=np.int64))
+        for at in (0, 1, 2, 7, 50, 999, 10**5):
+            for other in (0, 3, 10**6):
+                values = {"batch": at, "words": other}
+                assert formula(values) == max(evaluate(s, values) for s in sizes)
+        assert count < 40 or len(formula) < count / 2

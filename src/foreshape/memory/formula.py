@@ -73,13 +73,14 @@ class Formula:
             for column, coefficient in terms.of(size):
                 of_sizes[at, column] = coefficient
         self._monomials = terms.monomials()
-        pieces = numpy.asarray(counts, dtype=numpy.int64).reshape(len(counts), len(sizes)) @ of_sizes
+        pieces = _envelope(numpy.asarray(counts, dtype=numpy.int64).reshape(len(counts), len(sizes)) @ of_sizes)
         self._pieces = _undominated(pieces, *_limits(self._monomials, pieces))
 
     @classmethod
     def of_pieces(cls, terms: Terms, pieces: Any) -> Formula:
         """From the coefficients of the terms, ``[pieces, terms]``."""
         made = object.__new__(cls)
+        pieces = _envelope(pieces)
         made._monomials = terms.monomials()
         made._pieces = _undominated(pieces, *_limits(made._monomials, pieces))
         return made
@@ -239,4 +240,28 @@ def _undominated(pieces: Any, upper: Any, lower: Any) -> Any:
     for at in numpy.flatnonzero(kept):
         kept[at] = False
         kept[at] = not ((pieces[kept] >= pieces[at]).all(axis=1) | (lower[kept] >= upper[at]).all(axis=1)).any()
-    return pieces[kept].copy()
+    return _envelope(pieces[kept])
+
+
+def _envelope(pieces: Any) -> Any:
+    """Of rows that differ in a constant and in one other coefficient only, those that are the largest somewhere: lines from 0 on."""
+    if len(pieces) <= 8 or pieces.shape[1] < 2:
+        return pieces.copy()
+    column = 1 + int(numpy.argmax([len(numpy.unique(pieces[:, at])) for at in range(1, pieces.shape[1])]))
+    groups: dict[bytes, list[int]] = {}
+    for at, rest in enumerate(numpy.delete(pieces, [0, column], axis=1)):
+        groups.setdefault(rest.tobytes(), []).append(at)
+    kept: list[int] = []
+    for members in groups.values():
+        hull: list[tuple[int, int, int]] = []
+        for slope, constant, at in sorted((int(pieces[at, column]), int(pieces[at, 0]), at) for at in members):
+            while hull and (constant >= hull[-1][1] or (len(hull) > 1 and _is_below(hull[-2], hull[-1], (slope, constant, at)))):
+                hull.pop()
+            hull.append((slope, constant, at))
+        kept += [at for _, _, at in hull]
+    return pieces[sorted(kept)].copy()
+
+
+def _is_below(a: tuple[int, int, int], b: tuple[int, int, int], c: tuple[int, int, int]) -> bool:
+    """Whether of three lines, by rising slope and falling constant, the middle one is nowhere above both others."""
+    return (a[1] - c[1]) * (b[0] - a[0]) <= (a[1] - b[1]) * (c[0] - a[0])
