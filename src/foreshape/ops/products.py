@@ -32,9 +32,21 @@ def prefers_onednn() -> bool:
 @cache
 def onednn_linear() -> Any:
     """oneDNN's ``(x, weight [out, in], bias, "none", [], "") -> x weight' + bias``; of a torch without it, the same on BLAS."""
+    kernel = _kernel()
+    return _blas_linear if kernel is None else _in_few_sizes(kernel)
+
+
+@cache
+def _sparing_linear() -> Any:
+    """The same, which copies no operand: BLAS makes the rows behind a multiple of `STEP`."""
+    kernel = _kernel()
+    return _blas_linear if kernel is None else _with_rest(kernel)
+
+
+def _kernel() -> Any:
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return _blas_linear
-    return _in_few_sizes(torch.ops.mkldnn._linear_pointwise.default)
+        return None
+    return torch.ops.mkldnn._linear_pointwise.default
 
 
 STEP = 16
@@ -58,6 +70,31 @@ def _in_few_sizes(kernel: Any) -> Any:
             return kernel(x, weight, bias, *attributes)
         out = kernel(_longer(x.reshape(rows, k)), weight, bias, *attributes)[:rows].clone()  # or the others would be held as long
         return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[1])
+
+    return product
+
+
+def _with_rest(kernel: Any) -> Any:
+    """The kernel for the rows up to a multiple of `STEP`, and BLAS for those behind."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
+        k = x.shape[-1]
+        if x.dim() == 2 and x.stride(0) == 1 < x.stride(1):
+            most = k - k % STEP
+            if most == k or not most:
+                return kernel(x, weight, bias, *attributes)
+            return kernel(x[:, :most], weight[:, :most], bias, *attributes).addmm_(x[:, most:], weight[:, most:].t())
+        rows = x.shape[0]
+        most = rows - rows % STEP
+        if most == rows or not most:
+            return kernel(x, weight, bias, *attributes)
+        out = x.new_empty((rows, weight.shape[0]))
+        out[:most] = kernel(x[:most], weight, bias, *attributes)
+        if bias is None:
+            torch.mm(x[most:], weight.t(), out=out[most:])
+        else:
+            torch.addmm(bias, x[most:], weight.t(), out=out[most:])
+        return out
 
     return product
 
@@ -94,20 +131,25 @@ def fits(a: Tensor, b: Tensor) -> bool:
     )
 
 
-def workspace(m: Size, k: Size, n: Size, turned: bool = False) -> Size:
+def workspace(m: Size, k: Size, n: Size, turned: bool = False, longer: bool = False) -> Size:
     """The bytes that the product of fp32 ``[m, k]`` and ``[k, n]`` takes besides its result.
 
     Args:
         turned: the first is a transposed view, which oneDNN copies.
+        longer: `onednn_linear` makes it, which makes rows longer, and not `mm` or `linear`.
     """
-    return _workspace(m, k, n, turned, onednn.thread_count()) if prefers_onednn() else 0
+    return _workspace(m, k, n, turned, longer, onednn.thread_count()) if prefers_onednn() else 0
 
 
 @lru_cache(4096)
-def _workspace(m: Size, k: Size, n: Size, turned: bool, threads: int) -> Size:
-    rows, columns = (k, m + n) if turned else (m, k + n)  # of which longer ones are made
-    longer = minimum(1, rows % STEP) * 4 * (rows + STEP) * columns
-    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + (4 * m * k if turned else 0) + longer)
+def _workspace(m: Size, k: Size, n: Size, turned: bool, longer: bool, threads: int) -> Size:
+    if turned:
+        more = 4 * m * k
+    elif longer:
+        more = minimum(1, m % STEP) * 4 * (m + STEP) * (k + n)
+    else:
+        more = minimum(1, m % STEP) * 4 * m * n  # most of the result, before it is put together
+    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + more)
 
 
 def adding_workspace(m: Size, k: Size, n: Size) -> Size:
@@ -130,14 +172,14 @@ def _chunk(columns: int) -> int:
 def mm(a: Tensor, b: Tensor) -> Tensor:
     """``a b`` of two matrices ``[m, k]`` and ``[k, n]``; either may be a transposed view."""
     if fits(a, b):
-        return onednn_linear()(a, b.t(), None, "none", [], "")
+        return _sparing_linear()(a, b.t(), None, "none", [], "")
     return torch.mm(a, b)
 
 
 def linear(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     """``x w + bias`` of ``[m, k]``, ``[k, n]`` and ``[n]``."""
     if fits(x, w):
-        return onednn_linear()(x, w.t(), bias, "none", [], "")
+        return _sparing_linear()(x, w.t(), bias, "none", [], "")
     return torch.addmm(bias, x, w)
 
 

@@ -88,7 +88,7 @@ def _forward(graph: Graph, like: Instruction, x: Argument, w: Argument, bias: Ar
         return fused(like, small, arguments, [out], "product", in_rows=(0,), mm=_MM, addmm=_ADDMM)
     transposed = graph.derive("t", w, _TRANSPOSED) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
     large = f"{{onednn}}({{0}}, {transposed}, {'None' if bias is None else '{2}'}, 'none', (), '')"
-    needs = products.workspace(rows_of(x), dims[0], dims[1])
+    needs = products.workspace(rows_of(x), dims[0], dims[1], longer=True)
     return fused(like, choice(large, small, "{0}", least), arguments, [out], "product", workspace=needs, in_rows=(0,), mm=_MM, addmm=_ADDMM, onednn=_ONEDNN)
 
 
@@ -118,5 +118,5 @@ def _input_gradient(graph: Graph, i: Instruction, d: Argument, w: Argument, d_x:
     if least is None:
         return fused(i, small, [d, w], [d_x], in_rows=(0,) if rank > 2 else (), mm=_MM)
     large = "{onednn}({0}, {1}, None, 'none', (), '')"
-    needs = products.workspace(rows_of(d), dims[1], dims[0])
+    needs = products.workspace(rows_of(d), dims[1], dims[0], longer=True)
     return fused(i, choice(large, small, "{0}", least), [d, w], [d_x], workspace=needs, in_rows=(0,), mm=_MM, onednn=_ONEDNN)
