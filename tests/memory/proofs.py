@@ -11,7 +11,8 @@ from replayed import Ran, Replayed, run
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.memory.liveness import Record, number
+from foreshape.memory.claims import number
+from foreshape.memory.records import Record
 from foreshape.spec import LOD_TENSOR
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5

@@ -19,7 +19,8 @@ from foreshape.engine.feed import Feeder
 from foreshape.engine.freed import tensors_in
 from foreshape.lowering import fuse, lower
 from foreshape.memory import Plan
-from foreshape.memory.liveness import Liveness, find_liveness
+from foreshape.memory.liveness import find_liveness
+from foreshape.memory.records import Liveness
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.random import current
 from foreshape.ops.rows import Rows

@@ -15,7 +15,8 @@ from replayed import NAMES, SLOW, replayed, run
 import foreshape as fs
 from foreshape import layer
 from foreshape.memory import liveness
-from foreshape.memory.liveness import WORKSPACE, number
+from foreshape.memory.claims import number
+from foreshape.memory.records import WORKSPACE
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
 from foreshape.program.program import region
 from foreshape.spec import FLOATING, SELECTED_ROWS
@@ -330,7 +331,7 @@ def test_a_life_that_is_cut_short_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     b = layer.exp(a)
     out = layer.tanh(a) + layer.tanh(b * a)
     assert len(proved([out])) == 1
-    monkeypatch.setattr(liveness, "_needed_at", lambda record, position, at: None)
+    monkeypatch.setattr(liveness, "needed_at", lambda record, position, at: None)
     watched = observe(small([out], {"x": X}))
     with pytest.raises(AssertionError, match=r"is there, and .* is not"):
         check_places(watched)

@@ -14,7 +14,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.ops import Offsets
-from foreshape.ops.lstm_memory import PAGE, PARTS, Form, of_ragged
+from foreshape.ops.lstm_memory import EXTRA, PAGE, PARTS, Form, of_ragged
 from foreshape.ops.lstm_pieces import Cutter
 from foreshape.ops.recurrence import cut
 from foreshape.ops.recurrent_memory import GATES
@@ -27,7 +27,7 @@ from measured import Measured, measure, sizes_of
 HIDDEN, FEATURES, BATCH = 128, 96, 32
 OVER, UNDER, SMALL = 0.05, 0.01, 1 << 18
 """Parts of the measured bytes by which the plan may be over and under, and bytes by which it may be over besides."""
-OVER_EQUAL = 0.17
+OVER_EQUAL = 0.13
 """The part where an LSTM's ragged sequences are all of one length: the plan has room for such as are not, which these do not need."""
 OVER_DENSE = 0.13
 """Dense, what comes out in both directions may be copied or not as its gradient lies, and sequences with lengths may be shorter than planned."""
@@ -108,10 +108,9 @@ def test_pieces_fit_into_the_room_that_is_planned(kind: str, hidden: int, cell: 
         lengths = LENGTHS[kind](np.random.RandomState(seed))
         alive = [sum(n > t for n in lengths) for t in range(max(lengths))]
         widths, pieces = cut(alive, Cutter(FEATURES, hidden, cell))
-        room: Any = of_ragged(sum(lengths), BATCH, FEATURES, hidden)
-        kept, most, _ = Form.of(FEATURES + 16 * (cell and len(set(alive)) > 1), hidden).needs(pieces)
-        more = 1.03 if cell else 1.0  # with a last cell there are features more, which the plan is not told of
-        assert kept <= more * room.kept and most <= more * (room.kept + room.taken)
+        room: Any = of_ragged(sum(lengths), BATCH, FEATURES + EXTRA * cell, hidden)
+        kept, most, _ = Form.of(FEATURES + EXTRA * (cell and len(set(alive)) > 1), hidden).needs(pieces)
+        assert kept <= room.kept and most <= room.kept + room.taken
         assert all(w >= a for w, a in zip(widths, alive, strict=True)) and [w for n, w in pieces for _ in range(n)] == widths
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import FormatError
 from foreshape.memory.formula import byte_text
-from foreshape.memory.liveness import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE
+from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE
 from foreshape.program.literal import escape
 
 if TYPE_CHECKING:

@@ -6,79 +6,26 @@ record of what they live in. What is fetched, fed or kept from run to run is nev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from foreshape.dims import Size, equal, evaluate, maximum, product
-from foreshape.errors import MemoryPlanError
+from foreshape.dims import Size, maximum, product
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
+from foreshape.memory.claims import are_ids, carried_by_rounds, carried_of, dense_bytes, is_rows, may_be_view, same_size, workspace_of
 from foreshape.memory.layouts import Layouts
+from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, holds, needed_at
 from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
 from foreshape.ops.fields import Result
 from foreshape.ops.operator import Operator
-from foreshape.program import Block, Op, Role, Variable
+from foreshape.program import Block, Role
 from foreshape.program.regions import GRAD, sub_block
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES, Spec
 
-PARAMETERS, STATE, INPUTS = "parameters", "optimizer state", "inputs"
-GRADIENTS, KEPT, TEMPORARIES, WORKSPACE = "gradients", "kept for backward", "temporaries", "kernel workspace"
-CLASSES: tuple[str, ...] = (PARAMETERS, STATE, INPUTS, GRADIENTS, KEPT, TEMPORARIES, WORKSPACE)
 ID_BYTES = 8
 _AS_THEY_ARE = frozenset({"sgd", "sum", "scale"})
 """Ops that take sparse rows as they come; the others merge rows with one id."""
 NUMBER_BYTES = 8
 """Of a value without a description, which a rewrite made: one number."""
-
-
-@dataclass(slots=True, eq=False)
-class Record:
-    """Memory that one or more values live in: its bytes, and the ops (positions, both included) from and to which it is needed."""
-
-    name: str
-    size: Size
-    first: int
-    last: int
-    variable: Variable | None
-    op: Op | None
-    what: str = TEMPORARIES
-    fixed: bool = False
-    """Whether no other value may take it over: it is fed, fetched or stored."""
-    shares: Record | None = None
-    inner: Liveness | None = None
-    """Of an op that runs a block: what happens within a round."""
-    names: list[str] = field(default_factory=list[str])
-    elements: list[Record] = field(default_factory=list["Record"])
-    """Of an array: what was written to it, which it holds without a copy."""
-    until: int = -1
-    """The number of the last instruction that needs it."""
-    beside: list[Record] = field(default_factory=list["Record"])
-    """Whose memory it may turn out to hold: none of them is given to another while this one is needed."""
-
-    def root(self) -> Record:
-        """The record that this one was merged into."""
-        at = self
-        while at.shares is not None:
-            at = at.shares
-        return at
-
-
-@dataclass(slots=True)
-class Liveness:
-    """The records of a step's values, and what is kept from run to run."""
-
-    records: list[Record]
-    held: list[Record]
-    ops: list[Op]
-    """The block's ops in the order in which they run, which positions count."""
-    names: set[str]
-    """Every name whose value has a place, those that live in the memory of others included."""
-    places: dict[Value, Record | None]
-    """Which record each value lives in; None where that is not this step's to place."""
-
-    @property
-    def positions(self) -> int:
-        """How many positions there are."""
-        return len(self.ops)
 
 
 @dataclass(slots=True)
@@ -157,7 +104,7 @@ class _Walk:
         record = self.current[value]
         if record is not None:
             record = record.root()
-            _needed_at(record, position, at)
+            needed_at(record, position, at)
         return record
 
     def _enter(self, value: Value) -> Record | None:
@@ -186,9 +133,9 @@ class _Walk:
         if spec.kind is SELECTED_ROWS:
             self.rows[value] = found = self._rows_size(i, spec)
             if i is not None and i.tag == "bag gradient":  # the values are the bags', which are there
-                return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and _are_ids(of) and of.dims is not None), start=0)
+                return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and are_ids(of) and of.dims is not None), start=0)
             return found
-        return _bytes(value, spec)
+        return dense_bytes(value, spec)
 
     def _rows_size(self, i: Instruction | None, spec: Spec) -> Size:
         if i is None or spec.dims is None or spec.dtype is None:
@@ -198,7 +145,7 @@ class _Walk:
             of = value.spec
             if value in self.rows:
                 total = total + self.rows[value]
-            elif of is not None and _are_ids(of) and of.dims is not None:
+            elif of is not None and are_ids(of) and of.dims is not None:
                 total = total + product(of.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
         return total
 
@@ -252,8 +199,8 @@ class _Walk:
                 continue
             record = self._new(i, at, result, self._size(result, i) if result.spec is not None else NUMBER_BYTES)
             record.fixed = i.tag == "constant"
-            if _is_rows(result):
-                _holds(record, given)
+            if is_rows(result):
+                holds(record, given)
             if i.may_share is not None and i.may_share[0] == number:
                 self._offer(at, i, i.arguments[i.may_share[1]], result, given, record)
         copied: Size = 0
@@ -266,14 +213,14 @@ class _Walk:
         operator = i.op.operator
         assert operator is not None
         wanted = [any(v in self.used or v.persistable for v in values_of([r])) for r in i.results]
-        for result, out, wants in zip(operator.schema.results, i.results, wanted, strict=False):
+        for result, out in zip(operator.schema.results, i.results, strict=False):
             for number, value in enumerate(out if isinstance(out, list) else (out,)):
                 if value is not None and value not in self.current:
-                    self._result(at, i, operator, result, number, value, given, wants)
+                    self._result(at, i, operator, result, number, value, given, wanted)
         for value in values_of(i.results[len(operator.schema.results) :]):
             self.current[value] = None  # offsets
         if i.results:
-            self._workspace(at, i, _workspace(operator, i, wanted, self.strided, self.rows))
+            self._workspace(at, i, workspace_of(operator, i, wanted, self.strided, self.rows))
             return
         copied: Size = 0  # several updates in one call
         for value in values_of([i.arguments[number] for number in i.in_rows]):
@@ -281,7 +228,7 @@ class _Walk:
         self._workspace(at, i, i.workspace + copied)
 
     def _result(
-        self, at: int, i: Instruction, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, Record | None], wanted: bool,
+        self, at: int, i: Instruction, operator: Operator, result: Result, number: int, value: Value, given: dict[Value, Record | None], wanted: list[bool],
     ) -> None:  # fmt: skip
         if value.levels:
             self.current[value] = None
@@ -298,14 +245,14 @@ class _Walk:
         if spec is not None and spec.kind is LOD_TENSOR_ARRAY:
             self._array_of(at, i, value, given)
             return
-        record = self._new(i, at, value, self._size(value, i) if wanted or not i.takes_wants else 0)
-        if _is_rows(value) or (source is not None and _may_be_view(source, value)):
-            _holds(record, given)
-        if wanted and type(operator).carries is not Operator.carries:
-            carried = operator.carries(*_operand_specs(operator, i)).get(result.name)
-            if carried is not None:
-                record.size = record.size + carried
-                _holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
+        needed = wanted[operator.schema.results.index(result)]
+        record = self._new(i, at, value, self._size(value, i) if needed or not i.takes_wants else 0)
+        if is_rows(value) or (source is not None and may_be_view(source, value)):
+            holds(record, given)
+        carried = carried_of(operator, i, wanted).get(result.name) if needed else None
+        if carried is not None:
+            record.size = record.size + carried
+            holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
         taken = argument_of(i, operator, result.may_share, number)
         if result.layout == "same" and any(v in self.strided for v in i.reads()):
             self.strided[value] = None
@@ -322,7 +269,7 @@ class _Walk:
         a, b = source.spec, value.spec
         if a is None or b is None or a.dims is None or b.dims is None:
             return type(operator).forward_class is None
-        return type(operator).forward_class is None or _same(product(a.dims), product(b.dims))
+        return type(operator).forward_class is None or same_size(product(a.dims), product(b.dims))
 
     def _offer(self, at: int, i: Instruction, argument: Argument, result: Value, given: dict[Value, Record | None], record: Record) -> None:
         """Note that a result could take over the memory of an argument, where that alone lives there and is as large."""
@@ -336,7 +283,7 @@ class _Walk:
             return
         read = [given.get(v) for v in i.reads()]
         alone = sum(r is held or (r is not None and held in r.beside) for r in read) == 1  # of two views the other is read meanwhile
-        if alone and _same(held.size, _bytes(argument, a)):
+        if alone and same_size(held.size, dense_bytes(argument, a)):
             self._reuse.append(_Reuse(at, i, argument, held, record))
 
     def _array(self, at: int, i: Instruction, result: Result, value: Value, given: dict[Value, Record | None]) -> None:
@@ -355,7 +302,7 @@ class _Walk:
             record.elements.append(held)
         elif name is not None:
             record.size = record.size + tensor_bytes(self.block, name)
-        _needed_at(record, i.position, at)
+        needed_at(record, i.position, at)
 
     def _array_of(self, at: int, i: Instruction, value: Value, given: dict[Value, Record | None]) -> None:
         """An array that is made at once: of the elements of other arrays, and of parts of tensors, which it copies."""
@@ -365,9 +312,9 @@ class _Walk:
             if spec is not None and spec.kind is LOD_TENSOR_ARRAY:
                 record.elements += [held] if held is not None else []
             elif spec is not None and not source.levels:
-                record.size = record.size + _bytes(source, spec)
-        _holds(record, given)
-        _needed_at(record, i.position, at)
+                record.size = record.size + dense_bytes(source, spec)
+        holds(record, given)
+        needed_at(record, i.position, at)
 
     def _workspace(self, at: int, i: Instruction, size: Size) -> None:
         """Note what a call takes while it runs; of several calls in one place only one runs at a time."""
@@ -387,7 +334,7 @@ class _Walk:
         assert region is not None
         inner = _of(region.lowered, self.rows, self.reuse_allowed, True)
         self.records.append(Record(f"{op.type} block {sub_block(op).idx}", 0, position, position, None, op, TEMPORARIES, inner=inner, until=at))
-        carried = _carried(i, region.lowered.fetches[: len(region.results)])
+        carried = carried_by_rounds(i, region.lowered.fetches[: len(region.results)])
         if not isinstance(carried, int) or carried:
             self.records.append(Record(f"{op.type} carried", carried, position, position, None, op, TEMPORARIES, fixed=True, until=at))
         for value in values_of(i.results):
@@ -395,17 +342,17 @@ class _Walk:
             if value.levels or spec is None or value in self.current:
                 self.current.setdefault(value, None)
             elif spec.kind is STEP_SCOPES:
-                _holds(self._new(i, at, value, kept_by_rounds(op, sub_block(op))), given)
+                holds(self._new(i, at, value, kept_by_rounds(op, sub_block(op))), given)
             elif spec.kind is LOD_TENSOR_ARRAY:
                 record = self.arrays.get(value.name)
                 if record is None:
                     record = self.arrays[value.name] = self._new(i, at, value, 0)
                 self.current[value] = record
                 record.size = record.size + added_to_array(op, value.name)
-                _holds(record, given)
-                _needed_at(record, position, at)
+                holds(record, given)
+                needed_at(record, position, at)
             else:  # what came in may go out again: of a block that did not run all of it does
-                _holds(self._new(i, at, value, self._size(value, i)), given)
+                holds(self._new(i, at, value, self._size(value, i)), given)
                 self.strided[value] = None
             given = {**given, value: self.current.get(value)}
 
@@ -433,118 +380,6 @@ class _Walk:
                 record.what = KEPT
 
 
-def _bytes(value: Value, spec: Spec) -> Size:
-    """The bytes of a dense value. Raises `MemoryPlanError` where nothing is known of it."""
-    if spec.kind is not LOD_TENSOR or spec.dtype is None:
-        return 0
-    if spec.dims is None:
-        if value.variable is not None and not value.variable.known:
-            raise MemoryPlanError(f"nothing is known of {value.name}, so that its memory cannot be planned; run program.infer() for the reason")
-        return 0
-    return spec.nbytes
-
-
-def _are_ids(spec: Spec) -> bool:
-    return spec.dtype is not None and spec.dtype.is_integer
-
-
-def _workspace(operator: Operator, i: Instruction, wanted: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
-    cls = type(operator)
-    if cls.workspace is Operator.workspace:
-        return 0
-    slots = {o.name for o, given in zip(operator.schema.operands, i.arguments, strict=False) if any(v in strided for v in values_of([given]))}
-    named: dict[str, object] = {}
-    if cls.workspace_wants:
-        named["wants"] = tuple(wanted)
-    if cls.workspace_strided:
-        named["strided"] = frozenset(slots)
-    if cls.workspace_rows:
-        named["rows"] = sum((rows[v] for v in values_of(i.arguments) if v in rows), start=0)
-    rule: Callable[..., Size] = operator.workspace
-    return rule(*_operand_specs(operator, i), **named)
-
-
-def _operand_specs(operator: Operator, i: Instruction) -> list[object]:
-    """The specs of what stands in each operand slot: None where nothing does, a tuple for a list."""
-    specs: list[object] = []
-    for _, given in zip(operator.schema.operands, i.arguments, strict=False):
-        specs.append(tuple(s for v in given if v is not None and (s := v.spec) is not None) if isinstance(given, list) else given and given.spec)
-    return specs
-
-
-def _same(a: Size, b: Size) -> bool:
-    return a == b if isinstance(a, int) or isinstance(b, int) else a is b
-
-
 def _is_parameter_gradient(block: Block, name: str) -> bool:
     of = block.find(name.partition(GRAD)[0]) if GRAD in name else None
     return of is not None and of.is_parameter
-
-
-def _carried(i: Instruction, made: Sequence[Value]) -> Size:
-    """The bytes that an op which runs a block holds between rounds beside its results: what a round hands on to the next, and of time
-    steps what each of them gave, of which the results are made at the end."""
-    results = i.results[0] if isinstance(i.results[0], list) else []
-    form = i.op.operator.region if i.op.operator is not None else ""
-    if form.startswith("conditional"):
-        return 0
-    steps = form.startswith("recurrent")
-    total: Size = 0
-    for value in values_of([results]) if steps else ():
-        total = total + _dense(value)
-    for at, value in enumerate(made):
-        if steps or at >= len(results) or results[at] is None:
-            total = total + _dense(value)
-    return total
-
-
-def _dense(value: Value) -> Size:
-    spec = value.spec
-    return 0 if spec is None else _bytes(value, spec)
-
-
-def _is_rows(value: Value) -> bool:
-    """Whether a value is sparse rows, which are made of what their kernel was given."""
-    spec = value.spec
-    return spec is not None and spec.kind is SELECTED_ROWS
-
-
-def _may_be_view(source: Value, value: Value) -> bool:
-    """Whether a result that is taken for no view may turn out to be one: where nothing had to be summed, or all lies in a row after all."""
-    a, b = source.spec, value.spec
-    return a is None or b is None or a.dims is None or b.dims is None or equal(product(a.dims), product(b.dims)) is not False
-
-
-def _holds(record: Record, given: Mapping[Value, Record | None]) -> None:
-    """A record may hold the memory of what its kernel was given, so that neither is written over while the other is needed."""
-    record.fixed = True
-    record.beside += [r for r in dict.fromkeys(given.values()) if r is not None and r is not record]
-
-
-def _needed_at(record: Record, position: int, at: int) -> None:
-    """A record, and what an array in it holds, are needed at a position; what it may hold besides is not to be written over."""
-    waiting, seen = [record], {id(record)}
-    beside: list[Record] = []
-    while waiting:
-        one = waiting.pop()
-        one.last, one.until = max(one.last, position), max(one.until, at)
-        beside += one.beside
-        for element in one.elements:
-            root = element.root()
-            if id(root) not in seen:
-                seen.add(id(root))
-                waiting.append(root)
-    while beside:
-        one = beside.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            one.until = max(one.until, at)
-            beside += [*one.beside, *one.elements]
-
-
-def number(size: Size, values: Mapping[str, int]) -> int:
-    """A size as a number, where every symbol has a value."""
-    found = evaluate(size, values)
-    if found < 0:
-        raise MemoryPlanError(f"with these values {size} bytes would be {found}, which no tensor has")
-    return found

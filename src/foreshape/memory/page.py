@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foreshape.memory.draw import COLOURS
-from foreshape.memory.liveness import CLASSES
+from foreshape.memory.records import CLASSES
 from foreshape.program.literal import escape
 
 if TYPE_CHECKING:

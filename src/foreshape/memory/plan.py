@@ -15,8 +15,10 @@ from foreshape.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering import Lowered, fuse, lower
 from foreshape.memory.arena import arena
+from foreshape.memory.claims import number
 from foreshape.memory.formula import Formula, Terms, byte_text, require_values
-from foreshape.memory.liveness import CLASSES, WORKSPACE, Liveness, Record, find_liveness, number
+from foreshape.memory.liveness import find_liveness
+from foreshape.memory.records import CLASSES, WORKSPACE, Liveness, Record
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.needed import needed_ops
 from foreshape.spec import TENSOR_KINDS

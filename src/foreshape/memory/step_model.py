@@ -5,14 +5,14 @@ It knows lifetimes, views and results in the memory of their operands, and nothi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy
 
 from foreshape.backward.recompute import Recomputing, Step
 from foreshape.dims import Size, evaluate, symbols_of
-from foreshape.memory.liveness import WORKSPACE, Liveness
+from foreshape.memory.records import WORKSPACE, Liveness
 from foreshape.ops.operator import Operator
 from foreshape.program import Block, Op, Role
 from foreshape.program.needed import needed_ops
@@ -93,7 +93,9 @@ class StepModel:
             operator = op.operator
             if operator is None or type(operator).carries is Operator.carries:
                 continue
-            found = operator.carries(*(operand_specs(op, o.name, o.many) for o in operator.schema.operands))
+            named: dict[str, Any] = {"wants": (True,) * len(operator.schema.results)} if type(operator).carries_wants else {}
+            rule: Callable[..., Mapping[str, Size]] = operator.carries
+            found = rule(*(operand_specs(op, o.name, o.many) for o in operator.schema.operands), **named)
             for slot, size in found.items():
                 for name in op.outputs.get(slot, ()):
                     yield name, number(size, self.values)

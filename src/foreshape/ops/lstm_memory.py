@@ -18,7 +18,7 @@ PARTS = 7
 """Of a workspace, each on pages of its own."""
 SMALL = 4 * PAGE
 """What else a kernel call takes."""
-FREE = 1 << 18
+FREE = 1 << 16
 """Bytes that a unit of few rows may take beyond its share: more pieces would cost more than they are worth."""
 
 
@@ -100,10 +100,11 @@ def of_dense(steps: Size, batch: Size, features: Size, hidden: int) -> Room:
 
 
 def of_ragged(rows: Size, sequences: Size, features: Size, hidden: int) -> Room:
-    """What pieces may take of ragged rows, wherever their sequences end: 3/16 more than the rows need alone, and two pieces' states for each
-    sequence. As the gradient drops pieces, what it takes for one finds room where others were; sequences of one length are halved for that."""
+    """What pieces may take of ragged rows: 1/8 more than the rows need alone, and four pieces' states for each sequence. Of sequences of all
+    lengths up to 2 m, k pieces idle for m/k steps of each and begin (k + 1)/2 times with its state, which at the best k is no more than this
+    for any m. As the gradient drops pieces, what it takes for one finds room where others were; sequences of one length are halved for that."""
     form = Form.of(features, hidden)
-    kept = floordiv(form.of_place * 19, 16) * rows + 2 * form.of_width * sequences
+    kept = floordiv(form.of_place * 9, 8) * rows + 4 * form.of_width * sequences
     return Room(kept + FREE, form.taken_of_width * sequences + SMALL)
 
 

@@ -49,7 +49,7 @@ class Cutter:
                 return runs
             room = of_dense(*self.within, self.features + EXTRA, self.hidden)
         else:
-            room = of_ragged(sum(n * w for n, w in runs), runs[0][1], self.features, self.hidden)
+            room = of_ragged(sum(n * w for n, w in runs), runs[0][1], self.features + EXTRA * self.cell, self.hidden)
         limits: Any = room
         form: Any = Form.of(self.features + (EXTRA if self.cell and len(runs) > 1 else 0), self.hidden)
         piece, step, row = costs(self.features, self.hidden)

@@ -88,7 +88,8 @@ class Operator:
     ``draws(self)``
         of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
     ``carries(self, <slots>)``
-        from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be.
+        from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be. A
+        keyword-only ``wants`` receives which results somebody needs.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
@@ -130,6 +131,7 @@ class Operator:
     workspace_wants: ClassVar[bool] = False
     workspace_strided: ClassVar[bool] = False
     workspace_rows: ClassVar[bool] = False
+    carries_wants: ClassVar[bool] = False
     _instances: ClassVar[dict[Any, Operator]]
     _described: ClassVar[dict[Any, Attributes]]
 
@@ -443,6 +445,7 @@ def note_keywords(cls: type[Operator], kernel: Callable[..., Any]) -> None:
     cls.kernel_into = "into" in parameters
     rule = inspect.signature(cls.workspace).parameters
     cls.workspace_wants, cls.workspace_strided, cls.workspace_rows = "wants" in rule, "strided" in rule, "rows" in rule
+    cls.carries_wants = "wants" in inspect.signature(cls.carries).parameters
 
 
 def check_in_place(cls: type[Operator], where: str) -> None:

@@ -39,6 +39,8 @@ class Layers:
     dtype: DType
     steps: Size | None = None
     full: bool = False
+    cell: bool = False
+    """Whether somebody needs the last cells."""
 
     @property
     def _item(self) -> int:
@@ -63,7 +65,7 @@ class Layers:
     def _room(self, layer: int, reverse: bool) -> Room:
         columns = self._columns(layer)
         if self.steps is None:
-            return lstm_memory.of_ragged(self.rows, self.sequences, columns, self.hidden)
+            return lstm_memory.of_ragged(self.rows, self.sequences, columns + EXTRA * self.cell, self.hidden)
         if not self.full:
             return lstm_memory.of_dense(self.steps, self.sequences, columns + EXTRA, self.hidden)
         kept, taken = lstm_memory.of_dense(self.steps, self.sequences, columns, self.hidden)

@@ -46,13 +46,13 @@ class Recurrent(Operator):
     def draws(self) -> bool:
         return self._net().dropout > 0.0 and not self.seed
 
-    def _layers(self, Input: Spec, full: bool) -> Layers:
+    def _layers(self, Input: Spec, full: bool, cell: bool = True) -> Layers:
         """For the memory of `Net`, whose form this is."""
         net, dims, dtype = self._net(), Input.known_dims, Input.dtype or FP32
         form = (net.mode, net.layers, net.directions, net.hidden, net.dropout > 0.0)
         if Input.lod is None:
             return Layers(*form, dims[2], dims[0] * dims[1], dims[1], dtype, dims[0], full)
-        return Layers(*form, dims[1], dims[0], Input.lod.counts[-1], dtype)
+        return Layers(*form, dims[1], dims[0], Input.lod.counts[-1], dtype, cell=cell)
 
     def _state_dims(self, features: Size, batch: Size, weights: Sequence[Spec], states: Sequence[tuple[str, Spec]]) -> tuple[Size, Size, Size]:
         """[units, batch, hidden], when states and weights fit."""
@@ -237,11 +237,11 @@ class SequenceRnn(Recurrent):
     def work(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any) -> Size:
         return self._size(Input.known_dims[1], Input.known_dims[0])
 
-    def carries(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any) -> dict[str, Size]:
-        return {"Reserve": self._layers(Input, False).kept}
+    def carries(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, *, wants: tuple[bool, ...]) -> dict[str, Size]:
+        return {"Reserve": self._layers(Input, False, wants[2]).kept}
 
     def workspace(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, *, wants: tuple[bool, ...]) -> Size:
-        return self._layers(Input, False).forward(wants[3])
+        return self._layers(Input, False, wants[2]).forward(wants[3])
 
     def kernel(
         self, Input: Tensor, InitHidden: Tensor | None, InitCell: Tensor | None, WeightList: list[Tensor], *, wants: tuple[bool, ...], offsets: list[Any]
@@ -256,7 +256,7 @@ class SequenceRnn(Recurrent):
     def _taken_back(
         self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, Reserve: Any, d_out: Any, d_h: Any, d_c: Any, *, wants: tuple[bool, ...]
     ) -> Size:
-        return self._layers(Input, False).backward(wants[0])
+        return self._layers(Input, False, d_c is not None).backward(wants[0])
 
     @gradient(
         "Input", "InitHidden", "InitCell", "WeightList", "Reserve", "Out@GRAD", "LastHidden@GRAD", "LastCell@GRAD",

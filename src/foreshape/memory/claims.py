@@ -1,0 +1,108 @@
+"""What one kernel call is said to take: the bytes of its values, its own memory, and what its results keep alive, as operators declare it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from foreshape.dims import Size, equal, evaluate, product
+from foreshape.errors import MemoryPlanError
+from foreshape.lowering.instruction import Instruction, Value, values_of
+from foreshape.ops.operator import Operator
+from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
+
+
+def dense_bytes(value: Value, spec: Spec) -> Size:
+    """The bytes of a dense value. Raises `MemoryPlanError` where nothing is known of it."""
+    if spec.kind is not LOD_TENSOR or spec.dtype is None:
+        return 0
+    if spec.dims is None:
+        if value.variable is not None and not value.variable.known:
+            raise MemoryPlanError(f"nothing is known of {value.name}, so that its memory cannot be planned; run program.infer() for the reason")
+        return 0
+    return spec.nbytes
+
+
+def are_ids(spec: Spec) -> bool:
+    """Whether a tensor may be ids, which say how many rows there are."""
+    return spec.dtype is not None and spec.dtype.is_integer
+
+
+def workspace_of(operator: Operator, i: Instruction, wanted: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
+    """What a kernel takes while it runs. ``strided`` are the values that need not lie in a row, ``rows`` the bytes of sparse rows."""
+    cls = type(operator)
+    if cls.workspace is Operator.workspace:
+        return 0
+    slots = {o.name for o, given in zip(operator.schema.operands, i.arguments, strict=False) if any(v in strided for v in values_of([given]))}
+    named: dict[str, object] = {}
+    if cls.workspace_wants:
+        named["wants"] = tuple(wanted)
+    if cls.workspace_strided:
+        named["strided"] = frozenset(slots)
+    if cls.workspace_rows:
+        named["rows"] = sum((rows[v] for v in values_of(i.arguments) if v in rows), start=0)
+    rule: Callable[..., Size] = operator.workspace
+    return rule(*_operand_specs(operator, i), **named)
+
+
+def carried_of(operator: Operator, i: Instruction, wanted: Sequence[bool]) -> Mapping[str, Size]:
+    """What results keep alive beside what they are described to be: result slot -> bytes."""
+    if type(operator).carries is Operator.carries:
+        return {}
+    rule: Callable[..., Mapping[str, Size]] = operator.carries
+    named: dict[str, object] = {"wants": tuple(wanted)} if type(operator).carries_wants else {}
+    return rule(*_operand_specs(operator, i), **named)
+
+
+def _operand_specs(operator: Operator, i: Instruction) -> list[object]:
+    """The specs of what stands in each operand slot: None where nothing does, a tuple for a list."""
+    specs: list[object] = []
+    for _, given in zip(operator.schema.operands, i.arguments, strict=False):
+        specs.append(tuple(s for v in given if v is not None and (s := v.spec) is not None) if isinstance(given, list) else given and given.spec)
+    return specs
+
+
+def same_size(a: Size, b: Size) -> bool:
+    """Whether two sizes are known to be one."""
+    return a == b if isinstance(a, int) or isinstance(b, int) else a is b
+
+
+def carried_by_rounds(i: Instruction, made: Sequence[Value]) -> Size:
+    """The bytes that an op which runs a block holds between rounds beside its results: what a round hands on to the next, and of time
+    steps what each of them gave, of which the results are made at the end."""
+    results = i.results[0] if isinstance(i.results[0], list) else []
+    form = i.op.operator.region if i.op.operator is not None else ""
+    if form.startswith("conditional"):
+        return 0
+    steps = form.startswith("recurrent")
+    total: Size = 0
+    for value in values_of([results]) if steps else ():
+        total = total + _dense(value)
+    for at, value in enumerate(made):
+        if steps or at >= len(results) or results[at] is None:
+            total = total + _dense(value)
+    return total
+
+
+def _dense(value: Value) -> Size:
+    spec = value.spec
+    return 0 if spec is None else dense_bytes(value, spec)
+
+
+def is_rows(value: Value) -> bool:
+    """Whether a value is sparse rows, which are made of what their kernel was given."""
+    spec = value.spec
+    return spec is not None and spec.kind is SELECTED_ROWS
+
+
+def may_be_view(source: Value, value: Value) -> bool:
+    """Whether a result that is taken for no view may turn out to be one: where nothing had to be summed, or all lies in a row after all."""
+    a, b = source.spec, value.spec
+    return a is None or b is None or a.dims is None or b.dims is None or equal(product(a.dims), product(b.dims)) is not False
+
+
+def number(size: Size, values: Mapping[str, int]) -> int:
+    """A size as a number, where every symbol has a value."""
+    found = evaluate(size, values)
+    if found < 0:
+        raise MemoryPlanError(f"with these values {size} bytes would be {found}, which no tensor has")
+    return found

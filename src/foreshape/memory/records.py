@@ -1,0 +1,92 @@
+"""`Record`: memory that values live in, and from when to when it is needed; `Liveness`: the records of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from foreshape.dims import Size
+from foreshape.lowering.instruction import Value
+from foreshape.program import Op, Variable
+
+PARAMETERS, STATE, INPUTS = "parameters", "optimizer state", "inputs"
+GRADIENTS, KEPT, TEMPORARIES, WORKSPACE = "gradients", "kept for backward", "temporaries", "kernel workspace"
+CLASSES: tuple[str, ...] = (PARAMETERS, STATE, INPUTS, GRADIENTS, KEPT, TEMPORARIES, WORKSPACE)
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """Memory that one or more values live in: its bytes, and the ops (positions, both included) from and to which it is needed."""
+
+    name: str
+    size: Size
+    first: int
+    last: int
+    variable: Variable | None
+    op: Op | None
+    what: str = TEMPORARIES
+    fixed: bool = False
+    """Whether no other value may take it over: it is fed, fetched or stored."""
+    shares: Record | None = None
+    inner: Liveness | None = None
+    """Of an op that runs a block: what happens within a round."""
+    names: list[str] = field(default_factory=list[str])
+    elements: list[Record] = field(default_factory=list["Record"])
+    """Of an array: what was written to it, which it holds without a copy."""
+    until: int = -1
+    """The number of the last instruction that needs it."""
+    beside: list[Record] = field(default_factory=list["Record"])
+    """Whose memory it may turn out to hold: none of them is given to another while this one is needed."""
+
+    def root(self) -> Record:
+        """The record that this one was merged into."""
+        at = self
+        while at.shares is not None:
+            at = at.shares
+        return at
+
+
+@dataclass(slots=True)
+class Liveness:
+    """The records of a step's values, and what is kept from run to run."""
+
+    records: list[Record]
+    held: list[Record]
+    ops: list[Op]
+    """The block's ops in the order in which they run, which positions count."""
+    names: set[str]
+    """Every name whose value has a place, those that live in the memory of others included."""
+    places: dict[Value, Record | None]
+    """Which record each value lives in; None where that is not this step's to place."""
+
+    @property
+    def positions(self) -> int:
+        """How many positions there are."""
+        return len(self.ops)
+
+
+def holds(record: Record, given: Mapping[Value, Record | None]) -> None:
+    """A record may hold the memory of what its kernel was given, so that neither is written over while the other is needed."""
+    record.fixed = True
+    record.beside += [r for r in dict.fromkeys(given.values()) if r is not None and r is not record]
+
+
+def needed_at(record: Record, position: int, at: int) -> None:
+    """A record, and what an array in it holds, are needed at a position; what it may hold besides is not to be written over."""
+    waiting, seen = [record], {id(record)}
+    beside: list[Record] = []
+    while waiting:
+        one = waiting.pop()
+        one.last, one.until = max(one.last, position), max(one.until, at)
+        beside += one.beside
+        for element in one.elements:
+            root = element.root()
+            if id(root) not in seen:
+                seen.add(id(root))
+                waiting.append(root)
+    while beside:
+        one = beside.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.until = max(one.until, at)
+            beside += [*one.beside, *one.elements]
