@@ -1,9 +1,9 @@
 """The order in which kernel calls run, where the graph leaves freedom: one that needs less memory, if there is one.
 
-A place whose calls are ready may run. Of those, the one that gives back the most beyond what it takes runs next, in the program's own order
-where several are equal: a weight is updated as soon as its gradient is there, branches are finished one by one. What comes out is taken only
-if it lowers the peak, which is counted both ways. All of the forward pass stays before the backward pass; random calls, and those that act
-on the outside, keep their own order.
+A place whose calls are ready may run. Two ways to choose among those are tried. In one, the place that gives back the most beyond what it takes
+runs next, in the program's own order where several are equal: branches are finished one by one. In the other all keep their own order, but
+that weights are updated as soon as their gradients are there. What comes out is taken only if it lowers the peak, which is counted for each.
+All of the forward pass stays before the backward pass; random calls, and those that act on the outside, keep their own order.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
     graph = _Graph(lowered, used)
     own = list(range(len(used)))
     before = [graph.peak(own, sizes) for sizes in graph.sizes]
-    for sizes in graph.sizes:
-        found = graph.greedy(sizes)
-        after = [graph.peak(found, s) for s in graph.sizes]
-        gain = any(b < WORTHWHILE * a for a, b in zip(before, after, strict=True))
-        if gain and all(b <= a for a, b in zip(before, after, strict=True)):
-            return _moved(lowered, [used[at] for at in found])
-    return places
+    best, least = own, float(len(before))
+    for found in (*map(graph.greedy, graph.sizes), graph.early([_is_update(place) for place in used])):
+        parts = [graph.peak(found, s) / most if most else 1.0 for s, most in zip(graph.sizes, before, strict=True)]
+        if max(parts) <= 1.0 and min(parts) < WORTHWHILE and sum(parts) < least:
+            best, least = found, sum(parts)
+    return places if best is own else _moved(lowered, [used[at] for at in best])
 
 
 def _moved(lowered: Lowered, places: list[Place]) -> list[Place]:
@@ -187,6 +186,25 @@ class _Graph:
                     stamp[other] = adds(other)
                     heappush(ready, (stamp[other], other))
         return out
+
+    def early(self, update: Sequence[bool]) -> list[int]:
+        """Their own order, but that updates are made as soon as they can be."""
+        waits = list(self.waits)
+        ready = [(not update[at], at) for at, n in enumerate(waits) if not n]
+        heapify(ready)
+        out: list[int] = []
+        while ready:
+            at = heappop(ready)[1]
+            out.append(at)
+            for other in self.after[at]:
+                waits[other] -= 1
+                if not waits[other]:
+                    heappush(ready, (not update[other], other))
+        return out
+
+
+def _is_update(place: Place) -> bool:
+    return all(i.op.role & Role.OPTIMIZE for i in place)
 
 
 def _is_chained(i: Instruction) -> bool:

@@ -109,8 +109,8 @@ class StepModel:
         return [found.get(id(op), 0) for op in self.block.ops]
 
     def _joins_gradient(self, op: Op) -> bool:
-        """Whether an update runs as soon as its gradient is there, since it is not one of many that are made at once."""
-        return bool(op.role & Role.OPTIMIZE) and len(op.role_variables) == 2 and not hasattr(op.operator, "group_kernel")
+        """Whether an update runs as soon as its gradient is there, alone or in a small group."""
+        return bool(op.role & Role.OPTIMIZE) and len(op.role_variables) == 2
 
     def _op(self, op: Op) -> list[tuple[str, str | None, bool]]:
         """The results of an op with the operand whose memory each may be in, and whether it is a view of that."""
