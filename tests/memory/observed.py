@@ -11,8 +11,8 @@ from replayed import Ran, Replayed, run
 from foreshape.dims import is_symbol, symbols_of
 from foreshape.engine.checked import Frame
 from foreshape.engine.freed import place_of, tensors_in
+from foreshape.lowering.claims import number
 from foreshape.lowering.instruction import Instruction, Lowered, Value
-from foreshape.memory.claims import number
 from foreshape.memory.records import WORKSPACE, Liveness, Record
 from foreshape.memory.rounds import rounds_of
 from foreshape.ops.offsets import Offsets

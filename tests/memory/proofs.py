@@ -11,7 +11,7 @@ from replayed import Ran, Replayed, run
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.memory.claims import number
+from foreshape.lowering.claims import number
 from foreshape.memory.records import Record
 from foreshape.spec import LOD_TENSOR
 

@@ -14,8 +14,8 @@ from replayed import NAMES, SLOW, replayed, run
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.lowering.claims import number
 from foreshape.memory import liveness
-from foreshape.memory.claims import number
 from foreshape.memory.records import WORKSPACE
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
 from foreshape.program.program import region

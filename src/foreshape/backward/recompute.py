@@ -104,8 +104,9 @@ class Recomputing:
                 waiting += more
         return {n for at in seen for n in self.writes[at]}
 
-    def order(self, drop: Collection[str]) -> list[Step]:
-        """All ops, with the copies that the late readers of dropped values need, each made once, before the first that needs it."""
+    def order(self, drop: Collection[str], anew: Collection[str] = ()) -> list[Step]:
+        """All ops, with the copies that the late readers of dropped values need, each made before the first that needs it, and those of
+        ``anew`` for each of them."""
         out: list[Step] = []
         made: set[str] = set()
         for at, late in enumerate(self.late):
@@ -113,6 +114,7 @@ class Recomputing:
                 for name in self.reads[at]:
                     if name in drop and name not in made and self.maker.get(name, at) < at:
                         self._make(name, drop, made, out)
+                made.difference_update(anew)
             out.append(Step(at))
         return out
 
@@ -150,14 +152,15 @@ class Recomputing:
         own = self.writes[self.maker[name]]
         return takes if all(n not in own or n in made or not self.is_dropped(n, drop) for n in takes) else None
 
-    def apply(self, drop: Collection[str]) -> list[str]:
-        """Change the block so that the backward pass computes these values again. Returns those for which it does.
+    def apply(self, drop: Collection[str], anew: Collection[str] = ()) -> list[str]:
+        """Change the block so that the backward pass computes these values again, those of ``anew`` for each reader. Returns those for which
+        it does.
 
         What is not the block's own, or cannot be computed again, is kept. Late readers of dims alone read those of others, in any case.
         """
-        steps = self.order(drop)
+        steps = self.order(drop, anew)
         copied = {s.at for s in steps if s.copy and not s.again}
-        rewriting = _Rewriting(self, drop)
+        rewriting = _Rewriting(self, drop, anew)
         for step in steps:
             op = self.block.ops[step.at]
             if step.copy:
@@ -171,11 +174,11 @@ class Recomputing:
 
 
 class _Rewriting:
-    def __init__(self, of: Recomputing, drop: Collection[str]) -> None:
-        self.of, self.drop, self.block = of, drop, of.block
+    def __init__(self, of: Recomputing, drop: Collection[str], anew: Collection[str]) -> None:
+        self.of, self.drop, self.anew, self.block = of, drop, anew, of.block
         self.ops: list[Op] = []
         self.names: dict[str, str] = {}
-        """Dropped value -> the variable that the copy gives."""
+        """Dropped value -> the variable that its last copy gave."""
         self._states: dict[int, str] = {}
 
     def original(self, op: Op, at: int, copied: bool) -> None:
@@ -213,7 +216,7 @@ class _Rewriting:
 
     def _made(self, name: str) -> str:
         new = self._new(name)
-        if self.of.is_dropped(name, self.drop) and name not in self.names:
+        if self.of.is_dropped(name, self.drop) and (name not in self.names or name in self.anew):
             self.names[name] = new
         return new
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from foreshape.dims import Size, evaluate, symbols_of
+from foreshape.lowering.claims import carried_of, workspace_in_rows
 from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
@@ -66,7 +67,7 @@ class _Graph:
         """The bytes that a place needs while it runs."""
         self._pieces: list[Size] = []
         self._lives: dict[Value, Value] = {}
-        self._link(places)
+        self._link(places, lowered.fetches)
         piece = self._piece
         self.held = {piece[r] for v in lowered.fetches if (r := self._root(v)) in piece}
         """The pieces that live on: fetched."""
@@ -84,10 +85,11 @@ class _Graph:
             value = self._lives[value]
         return value
 
-    def _link(self, places: list[Place]) -> None:
+    def _link(self, places: list[Place], fetches: Sequence[Value]) -> None:
         writer: dict[Value, int] = {}
         readers: dict[Value, list[int]] = {}
         self._piece: dict[Value, int] = {}
+        needed = {v for place in places for i in place for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(fetches)
         chain = fence = -1
         for at, place in enumerate(places):
             before: set[int] = set()
@@ -105,7 +107,9 @@ class _Graph:
             made: list[int] = []
             needs: Size = 0
             for i in place:
-                needs = needs + i.workspace
+                wanted = [any(v in needed or v.persistable for v in values_of([r])) for r in i.results]
+                needs = needs + workspace_in_rows(i, wanted)
+                carried = _carried(i, wanted)
                 for value in (*i.reads(), *(s for _, s in i.copies)):
                     root = self._root(value)
                     before.update(writer[v] for v in (value, root) if v in writer)
@@ -118,7 +122,7 @@ class _Graph:
                     if source is None and not value.persistable and value not in self._piece:
                         self._piece[value] = len(self._pieces)
                         made.append(len(self._pieces))
-                        self._pieces.append(_bytes(value))
+                        self._pieces.append(_bytes(value) + carried.get(value, 0))
                     if source is not value:
                         writer.setdefault(value, at)
                 for value in i.changes():
@@ -211,6 +215,15 @@ def _is_chained(i: Instruction) -> bool:
     """Whether an instruction's place among others of its kind is part of what it does."""
     operator = i.op.operator
     return operator is None or operator.random or operator.side_effects or not (values_of(i.results) or i.stores)
+
+
+def _carried(i: Instruction, wanted: Sequence[bool]) -> dict[Value, Size]:
+    """What results keep alive besides."""
+    operator = i.op.operator
+    if operator is None or i.expression is not None or not i.results:
+        return {}
+    found = carried_of(operator, i, wanted)
+    return {v: found[r.name] for r, out in zip(operator.schema.results, i.results, strict=False) if r.name in found for v in values_of([out])}
 
 
 def _bytes(value: Value) -> Size:

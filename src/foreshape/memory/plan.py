@@ -14,8 +14,8 @@ import numpy
 from foreshape.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering import Lowered, fuse, lower
+from foreshape.lowering.claims import number
 from foreshape.memory.arena import arena
-from foreshape.memory.claims import number
 from foreshape.memory.formula import Formula, Terms, byte_text, require_values
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.records import CLASSES, WORKSPACE, Liveness, Record

@@ -10,11 +10,11 @@ from foreshape.memory.formula import byte_text
 from foreshape.memory.plan import Plan, bytes_of
 from foreshape.memory.recompute_search import Choice, Search
 from foreshape.memory.step_model import StepModel
-from foreshape.passes.recompute import recompute_values
+from foreshape.passes.recompute import gradients_apart, recompute_values
 from foreshape.program import Program, Role, Variable
 from foreshape.program.call_site import tells_line
 
-_TRIES = 8
+_TRIES, _ROUNDS = 8, 4
 _CLOSE = 0.02
 """A peak this close to the budget leaves nothing to gain."""
 _SHOWN = 8
@@ -38,7 +38,7 @@ class Recomputation:
     def __str__(self) -> str:
         if not self.dropped and self.peak < self.peak_before:
             return (f"peak {byte_text(self.peak)} instead of {byte_text(self.peak_before)}, within {byte_text(self.within)}: nothing needs to be "
-                    "computed again where the backward pass takes dims from its own gradients")  # fmt: skip
+                    "computed again where gradients are computed one after the other, and dims are taken from them")  # fmt: skip
         if not self.dropped:
             return f"the peak is {byte_text(self.peak)}, within {byte_text(self.within)}: nothing needs to be computed again"
         shown = ", ".join(self.dropped[:_SHOWN]) + (f" and {len(self.dropped) - _SHOWN} more" if len(self.dropped) > _SHOWN else "")
@@ -72,7 +72,22 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
     if before <= limit:
         return Recomputation(program, (), limit, before, before, 0.0)
     values = {**dict.fromkeys(plan.leading, symbols["batch"]), **symbols} if "batch" in symbols else dict(symbols)
-    return _Trying(plan, values, symbols, limit, before).run()
+    lowest, first = before, set[str]()
+    for _ in range(_ROUNDS):
+        apart = gradients_apart(program, first)
+        trying = _Trying(plan if apart is program else Plan(apart, fetched), values, symbols, limit, before)
+        found = trying.run()
+        if found is not None:
+            return found
+        lowest = min(lowest, trying.lowest)
+        more = trying.made_at_peak - first
+        if apart is program or not more:
+            break
+        first |= more  # it needs the memory before the others of its op have theirs
+    error = MemoryPlanError(f"a peak of {byte_text(limit)} cannot be reached by computing values again: the least that was found is "
+                            f"{byte_text(lowest)}, and without it is {byte_text(before)}")  # fmt: skip
+    error.least = lowest
+    raise error
 
 
 class _Trying:
@@ -83,36 +98,34 @@ class _Trying:
         self.search = Search(StepModel(plan.program.global_block, plan.fetch, values, plan.live))
         self.best: tuple[float, Recomputation] | None = None
         self.lowest = before
-        self._seen: dict[frozenset[str], int] = {}
+        self.made_at_peak = set[str]()
+        """The results of the op at which the lowest peak is."""
+        self._seen: dict[tuple[frozenset[str], frozenset[str]], int] = {}
 
-    def run(self) -> Recomputation:
+    def run(self) -> Recomputation | None:
+        """The one of the least extra work that was found within the limit."""
         for choice in self._choices():
             self.judge(choice)
         if self.best is None:
             for choice in self.search.least():
                 self.judge(choice)
-        if self.best is None:
-            error = MemoryPlanError(f"a peak of {byte_text(self.limit)} cannot be reached by computing values again: the least that was found is "
-                                  f"{byte_text(self.lowest)}, and without it is {byte_text(self.before)}")  # fmt: skip
-            error.least = self.lowest
-            raise error
-        return self.best[1]
+        return None if self.best is None else self.best[1]
 
     def _choices(self) -> Iterator[Choice]:
         """Choices for a limit of the model's that is moved until the plan of what it gives is just within the budget."""
         base = self.search.evaluate(self.search.base)  # which only lets go of what is read for its dims
         yield base
-        if self._seen[base.kept] <= self.limit:
+        if self._peak(base) <= self.limit:
             return
         floor = min((c.outcome.peak for c in self.search.family), default=base.outcome.peak)
-        target = max(self.limit - (self._seen[base.kept] - base.outcome.peak), floor)
+        target = max(self.limit - (self._peak(base) - base.outcome.peak), floor)
         fits, fails = -1, max(base.outcome.peak, target + 1)
         for _ in range(_TRIES):
             choice = self.search.within(target)
             if choice is None:
                 return
             yield choice
-            off = self._seen[choice.kept] - self.limit
+            off = self._peak(choice) - self.limit
             if off <= 0:
                 fits = max(fits, target)
                 if -off <= _CLOSE * self.limit or not choice.outcome.extra:
@@ -127,15 +140,20 @@ class _Trying:
             if not fits < target < fails:
                 target = max((fits + fails) // 2, floor) if fits >= 0 else floor
 
+    def _peak(self, choice: Choice) -> int:
+        return self._seen[choice.kept, choice.anew]
+
     def judge(self, choice: Choice) -> None:
         """Make the program of a choice and ask its plan."""
-        if choice.kept in self._seen:
+        if (choice.kept, choice.anew) in self._seen:
             return
-        drop = self.search.model.dropped(choice.kept)
-        made, names = recompute_values(self.program, drop)
-        peak = Plan(made, self.fetch).peak(**self.symbols)
-        self._seen[choice.kept] = peak
-        self.lowest = min(self.lowest, peak)
+        model = self.search.model
+        made, names = recompute_values(self.program, model.dropped(choice.kept), model.members(choice.anew))
+        plan = Plan(made, self.fetch)
+        peak = self._seen[choice.kept, choice.anew] = plan.peak(**self.symbols)
+        if peak < self.lowest:
+            self.lowest = peak
+            self.made_at_peak = set(plan.ops[int(plan.timeline(**self.symbols).argmax())].output_names())
         extra = choice.outcome.extra / self.search.model.total if self.search.model.total else 0.0
         if peak <= self.limit and (self.best is None or extra < self.best[0]):
             self.best = extra, Recomputation(made, tuple(names), self.limit, self.before, peak, extra)

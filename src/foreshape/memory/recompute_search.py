@@ -22,9 +22,10 @@ _WORK, _SOME = 500_000, 20
 
 
 class Choice(NamedTuple):
-    """Groups that are kept, and what the model says of it."""
+    """Groups that are kept, of the others those that are computed again for each reader, and what the model says of it."""
 
     kept: frozenset[str]
+    anew: frozenset[str]
     outcome: Outcome
 
 
@@ -36,17 +37,17 @@ class Search:
         self._left = _WORK // max(len(model.work), 1)
         """How many choices may still be evaluated: a number and no time, so that the answer is the same on every machine."""
         self._until = 0
-        self._known: dict[frozenset[str], Outcome] = {}
+        self._known: dict[tuple[frozenset[str], frozenset[str]], Outcome] = {}
         self.base, self.small = model.base, model.small
         self.family = self._family()
 
-    def evaluate(self, kept: Iterable[str]) -> Choice:
-        key = frozenset(kept)
+    def evaluate(self, kept: Iterable[str], anew: Iterable[str] = ()) -> Choice:
+        key = frozenset(kept), frozenset(anew)
         found = self._known.get(key)
         if found is None:
             self._left -= 1
-            found = self._known[key] = self.model.evaluate(key)
-        return Choice(key, found)
+            found = self._known[key] = self.model.evaluate(*key)
+        return Choice(*key, found)
 
     def _begin(self) -> None:
         """Give what follows a part of the work that is left, and some in any case."""
@@ -72,7 +73,7 @@ class Search:
         self._begin()
         low = sorted(self.family, key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
         found = [*low, *(self._lower(c, 0) for c in low)]
-        return sorted({c.kept: c for c in found}.values(), key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
+        return sorted({(c.kept, c.anew): c for c in found}.values(), key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
 
     # --- segments
 
@@ -138,13 +139,15 @@ class Search:
     # --- from a choice to a better one
 
     def _lower(self, start: Choice, limit: int) -> Choice:
-        """Drop what is alive at the peak, the cheapest for its bytes first, until the peak is within the limit or nothing helps."""
+        """Drop what is alive at the peak, the cheapest for its bytes first, until the peak is within the limit or nothing helps. What was
+        computed again before it and is read after it is computed once more then."""
         best = now = start
         tabu: set[str] = set()
         while now.outcome.peak > limit and self._may_go_on():
             excess = now.outcome.peak - limit
             model = self.model
-            found = sorted((n for n in now.outcome.alive if n not in tabu and n not in self.small), key=lambda n: model.cost_of(n, now.kept) / model.size(n))
+            there = [n for n in (*now.outcome.alive, *now.outcome.again) if n not in tabu and n not in self.small]
+            found = sorted(there, key=lambda n: model.cost_of(n, now.kept) / model.size(n))
             if not found:
                 break
             chosen, freed = list[str](), 0
@@ -153,13 +156,13 @@ class Search:
                 freed += model.size(name)
                 if freed >= excess / 3 or len(chosen) >= max(1, len(found) // 4):
                     break
-            lower = self.evaluate(now.kept.difference(chosen))
+            lower = self._without(now, chosen)
             if lower.outcome.peak < now.outcome.peak:
                 now = lower
             elif len(chosen) == 1:
                 tabu.update(chosen)
             else:
-                lower = self.evaluate(now.kept.difference(chosen[:1]))
+                lower = self._without(now, chosen[:1])
                 if lower.outcome.peak < now.outcome.peak:
                     now = lower
                 else:
@@ -168,20 +171,25 @@ class Search:
                 best = now
         return best
 
+    def _without(self, now: Choice, chosen: Iterable[str]) -> Choice:
+        return self.evaluate(now.kept.difference(chosen), now.anew.union(n for n in chosen if n not in now.kept))
+
     def _bring_back(self, start: Choice, limit: int) -> Choice:
-        """Keep again what saves work, the dearest for its bytes first, as long as the peak is within the limit."""
+        """Compute once what is computed for each reader, and keep again what saves work, the dearest for its bytes first, as long as the
+        peak is within the limit."""
         model = self.model
         missing = sorted(self.base - start.kept, key=lambda n: (-model.cost_of(n, start.kept) / model.size(n), model.recomputing.maker[n], n))
         now = start
-        waiting = [missing]
-        while waiting and self._may_go_on():
-            names = waiting.pop()
-            if not names:
-                continue
-            more = self.evaluate(now.kept.union(names))
-            if more.outcome.peak <= limit and more.outcome.extra <= now.outcome.extra:
-                now = more
-            elif len(names) > 1:
-                half = len(names) // 2
-                waiting += [names[half:], names[:half]]
+        for names, keep in ((sorted(start.anew), False), (missing, True)):
+            waiting = [names]
+            while waiting and self._may_go_on():
+                names = waiting.pop()
+                if not names:
+                    continue
+                more = self.evaluate(now.kept.union(names) if keep else now.kept, now.anew.difference(names))
+                if more.outcome.peak <= limit and more.outcome.extra <= now.outcome.extra:
+                    now = more
+                elif len(names) > 1:
+                    half = len(names) // 2
+                    waiting += [names[half:], names[:half]]
         return now

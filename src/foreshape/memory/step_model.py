@@ -35,6 +35,8 @@ class Outcome(NamedTuple):
     """The step of the new order with the peak."""
     alive: tuple[str, ...]
     """What is kept for the backward pass, alive at the peak and not read there."""
+    again: tuple[str, ...]
+    """What was computed again, likewise."""
 
 
 class StepModel:
@@ -142,10 +144,14 @@ class StepModel:
         others = self._with.get(root)
         return bool(others) and not any(n in kept for n in others or ())
 
-    def evaluate(self, kept: Collection[str]) -> Outcome:
-        """What it comes to when these groups are kept, and the others computed again where they are needed."""
-        drop = self.dropped(kept)
-        steps = [s for s in self.recomputing.order(drop) if self.needed[s.at]]
+    def members(self, roots: Collection[str]) -> set[str]:
+        """The names of groups."""
+        return {n for root in roots for n in self.groups[root]}
+
+    def evaluate(self, kept: Collection[str], anew: Collection[str] = ()) -> Outcome:
+        """What it comes to when these groups are kept, and the others computed again where they are needed, those of ``anew`` every time."""
+        drop, each = self.dropped(kept), self.members(anew)
+        steps = [s for s in self.recomputing.order(drop, each) if self.needed[s.at]]
         extra = 0.0
         first: list[int] = []
         last: list[int] = []
@@ -153,6 +159,7 @@ class StepModel:
         original: dict[str, int] = {}
         again: dict[str, int] = {}
         late_from: dict[int, int] = {}
+        copies: dict[int, tuple[str, list[int]]] = {}
         shared: list[tuple[int, int, int]] = []
         late, reads = self.recomputing.late, self._reads
 
@@ -179,6 +186,8 @@ class StepModel:
                     elif copy_or_late and held not in late_from:
                         late_from[held] = t
                 last[held] = t
+                if held in copies:
+                    copies[held][1].append(t)
                 given[name] = held
             target = again if step.copy else original
             for name, source, view in ((step.again, None, False),) if step.again else self._ops[at]:
@@ -188,12 +197,15 @@ class StepModel:
                 held = given.get(source) if source is not None else None
                 if view:
                     if held is not None:
+                        if name in each:
+                            target[name] = held
                         target.setdefault(name, held)
                     continue
                 made = place(name, t)
                 if step.copy:
-                    if name in drop:
-                        again.setdefault(name, made)
+                    if name in drop and (name not in again or name in each):
+                        again[name] = made
+                        copies[made] = (name, [])
                 else:
                     original[name] = made
                 if held is not None and size[held] == size[made]:
@@ -218,7 +230,10 @@ class StepModel:
             n for n, held in original.items()
             if n in self.groups and n in kept and first[held] <= position < last[held] and late_from.get(held, -1) != position
         )  # fmt: skip
-        return Outcome(peak, extra, position, alive)
+        waiting = tuple(
+            n for held, (n, used) in copies.items() if n in self.groups and n not in each and first[held] < position < last[held] and position not in used
+        )
+        return Outcome(peak, extra, position, alive, waiting)
 
     def _again_reads(self, step: Step) -> Iterable[str]:
         takes = self.recomputing.again_takes(step.again, (), ())

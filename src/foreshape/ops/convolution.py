@@ -29,6 +29,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
+from foreshape.ops.fields import Part
 from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.temporaries import copies
 from foreshape.ops.window import (
@@ -150,7 +151,21 @@ class Convolution(Windowed):
     def _gradients_take(self, Input: Spec, Filter: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
         return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
-    @gradient("Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradients_take)
+    def _input_apart(self, Input: Spec, Filter: Spec, d_out: Spec) -> Part | None:
+        """The gradient of the images as a transposed convolution, which does not need the images."""
+        image = image_of(Input, self._axes + 2, is_channels_last(self.data_format), "Input")[2]
+        if self._axes != 2 or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2:
+            return None
+        settings = {name: getattr(self, name) for name in ("strides", "paddings", "dilations", "groups", "data_format")}
+        if any(s != 1 for s in self.strides):  # images of several sizes become one
+            if not all(isinstance(n, int) for n in image):
+                return None
+            settings["output_size"] = list(image)
+        return Part("Input@GRAD", "conv2d_transpose", {"Input": "Output@GRAD", "Filter": "Filter"}, "Output", settings)
+
+    @gradient(
+        "Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradients_take, apart=_input_apart
+    )
     def backward(self, Input: Tensor, Filter: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         first = channels_first(Input, last)
@@ -283,33 +298,37 @@ class Conv2dTranspose(Windowed):
             sizes.append(base)
         return sizes
 
-    def _plain(self, image: Sequence[int], window: Sequence[int]) -> tuple[list[tuple[int, int]], list[int]]:
+    def _plain(self, image: Sequence[Any], window: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
         """How much is cut off (negative: put on) at both ends of what torch makes without padding, and that size."""
         dilations, pads, sizes = self._dilations(), self._pads(image, window), self._sizes(image, window)
         full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image, self.strides, dilations, window, strict=True)]
         return [(before, f - before - size) for (before, _), f, size in zip(pads, full, sizes, strict=True)], full
 
-    def _native(self, cut: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]] | None:
+    def _native(self, cut: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int]] | None:
         """The padding and output padding with which torch makes it by itself, where it can: it cuts both ends alike."""
         more = [before - after for before, after in cut]
+        if not all(isinstance(m, int) for m in more):
+            return None
         limits = [max(s, d) for s, d in zip(self.strides, self._dilations(), strict=True)]
         return ([before for before, _ in cut], more) if all(0 <= m < limit for m, limit in zip(more, limits, strict=True)) else None
 
     def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
         out = self.infer_shape(Input, Filter, Bias)
-        return self._takes(Input, Filter, out, None) + copies(strided, Input=Input, Filter=Filter)
+        return self._takes(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
 
-    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None) -> Size:
+    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None, bias: bool = False) -> Size:
         """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take: those of a convolution the other way."""
         last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
         dilations = self._dilations()
-        full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(x[2:], self.strides, dilations, w[2:], strict=True)]
-        whole = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
+        pads, full = self._plain(x[2:], w[2:])
+        whole, cut = y, Input.nbytes + 2 * out.nbytes if last else 0
+        if self._native(pads) is None:
+            whole = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
+            cut = cut + 2 * product(whole) * size
         settings = size, self.groups, self.strides, dilations
-        cut = 2 * product(whole) * size
         if wants is None:
-            return onednn.convolution_backward(whole, w, x, *settings, (True, False, False)) + cut
+            return onednn.convolution_transpose(x, w, whole, *settings, bias) + cut
         back = (onednn.convolution(whole, w, x, *settings), onednn.convolution_backward(whole, w, x, *settings, (False, True, False)))
         return no_less(*back) + cut + Filter.nbytes + Input.nbytes
 

@@ -195,6 +195,18 @@ THROUGH_BLOCK: Final = BlockGradient()
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One gradient that another operator computes alone, the same numbers in the same time, and needs less for it than all need together."""
+
+    gives: str
+    type: str
+    takes: Mapping[str, str]
+    """Its input slots -> slots of the gradient op."""
+    result: str
+    attributes: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Gradient:
     """What `gradient` declared: the slots that the gradient op takes, those that it gives, its rule and its kernel."""
 
@@ -208,6 +220,7 @@ class Gradient:
     layout: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
     workspace: Callable[..., Any] | None = None
     absent: tuple[str, ...] = ()
+    apart: Callable[..., Part | None] | None = None
     kernel: Callable[..., Any] = lambda: None
 
     def with_kernel(self, kernel: Callable[..., Any]) -> Gradient:
@@ -225,6 +238,7 @@ def gradient(
     layout: Mapping[str, Layout] | None = None,
     workspace: Callable[..., Any] | None = None,
     absent: Sequence[str] = (),
+    apart: Callable[..., Part | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare the operator ``<type>_grad``; the decorated method is its kernel.
 
@@ -242,10 +256,11 @@ def gradient(
         workspace: the rule ``(self, *specs) -> bytes``; see `Operator`.
         absent: the slots among ``takes``, gradients of single results, that are left out where nothing flows into the result, and are
             None then; others are filled with zeros.
+        apart: the rule ``(self, *specs) -> Part | None``: how one of the gradients is computed by another operator.
     """
     given = (gives,) if isinstance(gives, str) else tuple(gives)
     declared = Gradient(takes, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), dict(layout or {}),
-                        workspace, tuple(absent))  # fmt: skip
+                        workspace, tuple(absent), apart)  # fmt: skip
     return declared.with_kernel
 
 

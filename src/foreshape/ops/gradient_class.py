@@ -69,6 +69,7 @@ def gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type[
     made.abstract = False
     made.schema = Schema(takes, gives, list(schema.attributes.values()))
     made.forward_class = cls
+    made.apart = declared.apart
     note_keywords(made, kernel)
     check_in_place(made, f"{where}: its gradient")
     register(made)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from foreshape.dims import Size, ceildiv, minimum, no_less, product, reaches
+from foreshape.dims import Size, ceildiv, maximum, minimum, product, reaches
 
 _BLOCK = 16
 _FEW = 3
@@ -47,12 +47,9 @@ def _blocks(channels: Size) -> Size:
     return ceildiv(channels, _BLOCK) * _BLOCK if isinstance(channels, int) else channels + _BLOCK - 1
 
 
-def _most(count: Size, *stages: tuple[Size, Size]) -> Size:
-    """The largest of several ``per image * count + once``: for an open count a sum of that form, which is the largest for one image."""
-    if isinstance(count, int):
-        return no_less(*(count * each + once for each, once in stages))
-    slope = no_less(*(each for each, _ in stages))
-    return slope * count + no_less(*(once + each - slope for each, once in stages))
+def _most(count: Size, more: Size, stages: Sequence[tuple[Size, Size]], by_onednn: Size, otherwise: Size) -> Size:
+    """The largest of several ``per image * count + once``, and ``more``, where ``by_onednn`` is 1; of 0 it is ``otherwise``, in doubt both."""
+    return maximum(*((count * each + once + more) * by_onednn for each, once in stages), otherwise)
 
 
 def _blocked(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
@@ -125,7 +122,10 @@ def _is_small(x: Sequence[Size], w: Sequence[Size]) -> bool:
     return (not isinstance(size, int) or size <= _ELEMENTS) and any(not isinstance(k, int) or k <= _IN_ROWS for k in w[2:4])
 
 
-def _windows(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int], itemsize: int) -> Size:
+def _windows(
+    given: Sequence[Size], x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int],
+    itemsize: int,
+) -> Size:  # fmt: skip
     """Bytes where every window is written out: by torch's own kernel, and by oneDNN where it has no better one."""
     one = product((*y[2:], *w[1:])) * itemsize
     if itemsize != 4:
@@ -135,7 +135,7 @@ def _windows(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: in
         return 0
     if not strided and _of_one_pixel(w):  # with pixels around it
         return y[0] * one
-    alone = groups == 1 and _is_small(x, w) and not (isinstance(x[0], int) and x[0] > 1)
+    alone = groups == 1 and _is_small(given, w) and not (isinstance(given[0], int) and given[0] > 1)
     return (thread_count() if _is_uncommon(w, groups, dilations) else 1 if alone else 0) * one
 
 
@@ -159,19 +159,31 @@ def convolution(
     made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
     read = 0 if few else _blocked(x[1:], itemsize, groups)
-    most = _most(x[0], (read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0))
-    most = most + _extra(x, w, y, strides, itemsize) + thread_count() * _SMALL + _whole(w, y, itemsize)
-    return no_less(most * _by_onednn(x, w, groups, (*strides, *dilations), itemsize), _windows(x, w, y, groups, strides, dilations, itemsize))
+    more = _extra(x, w, y, strides, itemsize) + thread_count() * _SMALL + _whole(w, y, itemsize)
+    stages: list[tuple[Size, Size]] = [(read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0)]
+    by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
+    return _most(x[0], more, stages, by_onednn, _windows(x, x, w, y, groups, strides, dilations, itemsize))
+
+
+def convolution_transpose(
+    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int], bias: bool
+) -> Size:
+    """Bytes for a transposed convolution of ``x [n, c, *image]`` with ``w [c, out / groups, *window]`` to ``y``, besides the result. It is
+    computed as the gradient of a convolution's images is, and a bias is added in blocks."""
+    taken = convolution_backward(y, w, x, itemsize, groups, strides, dilations, (True, False, False), x) + x[0] * _blocked(y[1:], itemsize, groups) * bias
+    by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
+    return taken if not _of_one_pixel(w) or (isinstance(by_onednn, int) and by_onednn) else maximum(taken, product(y) * itemsize)
 
 
 def convolution_backward(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int],
-    wants: Sequence[bool],
+    wants: Sequence[bool], given: Sequence[Size] | None = None,
 ) -> Size:  # fmt: skip
     """Bytes for the gradients of a convolution, besides those that are wanted: of the image, the weight and the bias.
 
-    oneDNN makes the bias' gradient together with the weight's.
+    oneDNN makes the bias' gradient together with the weight's. ``given``: the images by whose size torch chooses a kernel, where not ``x``.
     """
+    given = x if given is None else given
     image, weight, d = product(x[1:]) * itemsize, product(w) * itemsize, _blocked(y[1:], itemsize, groups)
     blocked, packed, uneven = _blocked(x[1:], itemsize, groups), _weight(w, itemsize, groups), _uneven(x, y, groups, itemsize)
     later: Size = weight if wants[1] else 0
@@ -187,8 +199,8 @@ def convolution_backward(
         few = _reads_rows(x, w, groups)
         packed = _weight(w, itemsize, groups, few)
         stages += [((0 if few else blocked) + d + uneven, thread_count() * packed - later), (uneven, packed)]
-    most = _most(x[0], *stages) + _extra(x, w, y, strides, itemsize) + 2 * _whole(w, y, itemsize)
-    most = most + _TURNED + (thread_count() - 1) * _TURNED_MORE
-    windows = _windows(x, w, y, groups, strides, dilations, itemsize)
+    more = _extra(x, w, y, strides, itemsize) + 2 * _whole(w, y, itemsize) + _TURNED + (thread_count() - 1) * _TURNED_MORE
+    windows = _windows(given, x, w, y, groups, strides, dilations, itemsize)
     sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
-    return no_less(most * _by_onednn(x, w, groups, (*strides, *dilations), itemsize), windows and 2 * windows + sums * packed)
+    by_onednn = _by_onednn(given, w, groups, (*strides, *dilations), itemsize)
+    return _most(x[0], more, stages, by_onednn, windows and 2 * windows + sums * packed)

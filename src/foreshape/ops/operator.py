@@ -24,6 +24,7 @@ from foreshape.ops.fields import (
     Gradient,
     NoGradient,
     Operand,
+    Part,
     Reject,
     Result,
     Sample,
@@ -125,6 +126,8 @@ class Operator:
     who runs the operator once more lets it move copies."""
     gradient_reads_dims: ClassVar[tuple[str, ...]] = ()
     """Operands of which its gradient operator reads the dims alone."""
+    apart: ClassVar[Callable[..., Part | None] | None] = None
+    """Of a gradient operator: how one of its results is computed by another operator; see `gradient`."""
     kernel_wants: ClassVar[bool] = False
     kernel_offsets: ClassVar[bool] = False
     kernel_into: ClassVar[bool] = False

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from foreshape.backward.apart import set_apart
 from foreshape.backward.recompute import Recomputing
 from foreshape.passes.framework import Pass
 from foreshape.program import Program
 
 
-def recompute_values(program: Program, names: Collection[str]) -> tuple[Program, list[str]]:
+def gradients_apart(program: Program, first: Collection[str] = ()) -> Program:
+    """A copy in which gradients that can be computed alone are, after the others of their op, and those of ``first`` before; the program
+    itself where there are none."""
+    return Pass("gradients_apart", lambda copy: set_apart(copy.global_block, first))(program)[0]
+
+
+def recompute_values(program: Program, names: Collection[str], anew: Collection[str] = ()) -> tuple[Program, list[str]]:
     """A copy whose backward pass computes these values of the forward pass again instead of keeping them.
 
     Args:
         program: with its backward ops; left as it is.
         names: values of the global block. Those that cannot be computed again (what a block gives, what is fed, what an op with
             side effects makes) are kept; so is what the computing again starts from.
+        anew: those among them that are computed again for each op that reads them, and not kept from one to the next.
 
     Returns:
         The program, and the names of the values for which a copy is made.
@@ -24,7 +32,7 @@ def recompute_values(program: Program, names: Collection[str]) -> tuple[Program,
 
     def change(copy: Program) -> bool:
         version = copy.version
-        made.extend(Recomputing(copy.global_block).apply(names))
+        made.extend(Recomputing(copy.global_block).apply(names, anew))
         return copy.version != version
 
     return Pass("recompute_values", change)(program)[0], made

@@ -190,7 +190,12 @@ class Op:
         operator = self.operator
         if operator is not None and not any(r.name == slot and r.optional for r in operator.schema.results):
             raise SchemaError(f"{self.type} has no optional result {slot!r}")
-        if self._outputs.pop(slot, None) is not None:
+        names = self._outputs.pop(slot, None)
+        for name in names or ():
+            variable = self.block.vars.get(name)
+            if variable is not None and variable.op is self:
+                variable.op = None
+        if names is not None:
             self.block.program.touch()
 
     def __repr__(self) -> str:

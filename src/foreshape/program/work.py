@@ -10,7 +10,7 @@ from foreshape.spec import Spec
 
 
 def multiplications(op: Op) -> Size | None:
-    """The multiply-adds of one op, those of a gradient twice its forward op's; None where its operator does not count them."""
+    """The multiply-adds of one op, those of two gradients or more twice its forward op's; None where its operator does not count them."""
     operator = op.operator
     if operator is None:
         return None
@@ -21,7 +21,7 @@ def multiplications(op: Op) -> Size | None:
     specs = {o.name: operand_specs(op, o.name, o.many) for o in of.schema.operands}
     if any(specs[o.name] is None and not o.optional for o in of.schema.operands):  # a gradient op may lack one
         return None
-    return of.work(**specs) * (1 if forward is None else 2)
+    return of.work(**specs) * (1 if forward is None else min(2, len(set(op.output_names()))))
 
 
 def operand_specs(op: Op, slot: str, many: bool) -> Spec | tuple[Spec, ...] | None:

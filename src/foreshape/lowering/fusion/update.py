@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from foreshape.dims import Size, no_less
+from foreshape.lowering.claims import workspace_in_rows
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.linear import choice, elements_for_onednn, rows_of
 from foreshape.lowering.instruction import Instruction, Value
@@ -96,20 +95,10 @@ def group(graph: Graph) -> bool:
             continue
         last = run[-1]
         graph.remove(run[:-1])
-        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [], workspace=no_less(*map(_workspace, run)), in_rows=(1,))  # pyright: ignore
+        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [], workspace=no_less(*(workspace_in_rows(i) for i in run)), in_rows=(1,))  # pyright: ignore
         graph.replace(last, made)
         changed = True
     return changed
-
-
-def _workspace(i: Instruction) -> Size:
-    """What one update takes while it runs, where all lies in a row."""
-    operator = i.op.operator
-    assert operator is not None
-    named: dict[str, Any] = {"strided": frozenset[str]()} if type(operator).workspace_strided else {}
-    if type(operator).workspace_rows:
-        named["rows"] = 0  # dense ones alone are grouped
-    return operator.workspace(*map(spec_of, i.arguments), **named)
 
 
 def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:

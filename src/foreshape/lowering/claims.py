@@ -44,6 +44,14 @@ def workspace_of(operator: Operator, i: Instruction, wanted: Sequence[bool], str
     return rule(*_operand_specs(operator, i), **named)
 
 
+def workspace_in_rows(i: Instruction, wanted: Sequence[bool] | None = None) -> Size:
+    """What a call takes while it runs, where all that it is given lies in a row and nothing of it is sparse rows."""
+    operator = i.op.operator
+    if i.expression is not None or operator is None or operator.sub_blocks or not i.results:
+        return i.workspace
+    return workspace_of(operator, i, wanted or [True] * len(operator.schema.results), (), {})
+
+
 def carried_of(operator: Operator, i: Instruction, wanted: Sequence[bool]) -> Mapping[str, Size]:
     """What results keep alive beside what they are described to be: result slot -> bytes."""
     if type(operator).carries is Operator.carries:

@@ -1,0 +1,42 @@
+"""Gradient ops in two: a gradient that another operator computes alone leaves the others, so that what those need can be let go before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from foreshape.ops.operator import get
+from foreshape.program import Block, Op
+from foreshape.program.work import operand_specs
+
+
+def set_apart(block: Block, first: Collection[str] = ()) -> bool:
+    """Let a gradient that can be computed alone (`Part`) be, after the others of its op, those of ``first`` before. Says whether there was one."""
+    ops: list[Op] = []
+    for op in block.ops:
+        alone = _alone(op)
+        if alone is None:
+            ops.append(op)
+        else:
+            ops += [op, alone] if set(first).isdisjoint(alone.output_names()) else [alone, op]
+    if len(ops) == len(block.ops):
+        return False
+    block.ops = ops
+    block.program.touch()
+    return True
+
+
+def _alone(op: Op) -> Op | None:
+    """The op that makes one of the gradients, which the op does not make any more."""
+    operator = op.operator
+    rule = type(operator).apart if operator is not None else None
+    if operator is None or rule is None or sum(1 for _ in op.output_names()) < 2:
+        return None
+    part = rule(operator, *(operand_specs(op, o.name, o.many) for o in operator.schema.operands))
+    given = op.output(part.gives) if part is not None else None
+    if part is None or given is None:
+        return None
+    takes = {slot: op.inputs[own] for slot, own in part.takes.items()}
+    op.drop_output(part.gives)
+    made = Op(op.block, get(part.type).describe(dict(part.attributes)), takes, {part.result: (given,)}, op.role, (), op.site)
+    op.block.infer_op(made)
+    return made
