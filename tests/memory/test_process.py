@@ -74,9 +74,12 @@ def test_nothing_of_a_step_waits_for_the_garbage_collector(network: str, sizes: 
 
 @linux
 def test_batch_sizes_in_turn_do_not_add_up() -> None:
-    alone, sizes = process("large", [2560]), [160, 320, 640, 1280, 2560, 1920, 960]
+    """glibc leaves gaps of up to three tensors, which differ from process to process; tensors of all sizes would be eight more."""
+    sizes, tensor, alive = [160, 320, 640, 1280, 2560, 1920, 960], 40 * MIB, 4
+    alone = min(process("large", [2560], PYTHONHASHSEED=seed)["peak"] for seed in "123")
     in_turn = process("large", sizes)
-    assert in_turn["peak"] < alone["peak"] + 40 * MIB < alone["peak"] + sum(sizes) / 2560 * 40 * MIB  # one tensor of 2,560 rows
+    together = alone + alive * tensor * sum(sizes) / max(sizes) - alive * tensor
+    assert in_turn["peak"] < alone + 3.5 * tensor < together - 3.5 * tensor
     assert in_turn["faults"] < 5
 
 
