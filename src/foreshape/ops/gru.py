@@ -10,9 +10,11 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import AttrType, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
 from foreshape.ops.gru_steps import ResetBefore
 from foreshape.ops.lstm_steps import ACTIVATIONS
+from foreshape.ops.packed_memory import Packed, gru_unit, gru_unit_gradient, of_wanted
 from foreshape.ops.ragged_rules import sequences
 from foreshape.ops.recurrence import Timetable
 from foreshape.ops.require import require_divides, require_rank
+from foreshape.ops.temporaries import copies
 from foreshape.spec import FP32, FP64, Spec
 
 if TYPE_CHECKING:
@@ -73,6 +75,13 @@ class Gru(ResetBeforeGru):
     def work(self, Input: Spec, H0: Any, Weight: Spec, Bias: Any) -> Size:
         return Input.known_dims[0] * Weight.known_dims[0] * Weight.known_dims[1]
 
+    def workspace(self, Input: Spec, H0: Any, Weight: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
+        return Packed.of(Input, 3).gru() + copies(strided, Weight=Weight)
+
+    def _taken_back(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        made, _ = of_wanted(wants, *specs[:4])
+        return Packed.of(specs[0], 3).gru_gradient(self.origin_mode, made) + copies(strided, Weight=specs[2])
+
     def kernel(self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, *, offsets: list[Any]) -> tuple[Any, ...]:
         table = Timetable.of(offsets[0], self.is_reverse)
         gates = table.to_places(Input)
@@ -84,19 +93,20 @@ class Gru(ResetBeforeGru):
 
     @gradient(
         "Input", "H0", "Weight", "Bias", "BatchGate", "BatchResetHiddenPrev", "BatchHidden", "Hidden", "Hidden@GRAD",
-        gives=("Input@GRAD", "H0@GRAD", "Weight@GRAD", "Bias@GRAD"),
+        gives=("Input@GRAD", "H0@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_taken_back,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, BatchGate: Tensor, BatchResetHiddenPrev: Tensor, BatchHidden: Tensor,
-        Hidden: Tensor, d_hidden: Tensor, *, offsets: list[Any],
+        Hidden: Tensor, d_hidden: Tensor, *, offsets: list[Any], wants: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         table = Timetable.of(offsets[0], self.is_reverse)
         form = self._steps(Weight, self.gate_activation, self.activation)
         d_gates, d_h0, d_gate, d_candidate = form.backward(
             BatchGate, BatchResetHiddenPrev, BatchHidden, table.sorted(H0, Input, Weight.shape[0]), table.to_places(d_hidden), table
         )
-        d_bias = None if Bias is None else d_gates.sum(0, keepdim=True)
-        return table.to_rows(d_gates), table.unsorted(d_h0), self._join(d_gate, d_candidate), d_bias
+        d_bias = d_gates.sum(0, keepdim=True) if wants[3] else None
+        d_input = table.to_rows(d_gates) if wants[0] else None
+        return d_input, table.unsorted(d_h0) if wants[1] else None, self._join(d_gate, d_candidate) if wants[2] else None, d_bias
 
     samples = [
         sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(4, 12), Bias=f32(1, 12)),
@@ -147,6 +157,13 @@ class GruUnit(ResetBeforeGru):
         candidate: int = self.activation
         return self._steps(Weight, BY_NUMBER[gate], BY_NUMBER[candidate])
 
+    def workspace(self, Input: Spec, HiddenPrev: Spec, Weight: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
+        return gru_unit(HiddenPrev) + copies(strided, Weight=Weight)
+
+    def _unit_taken_back(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        made, _ = of_wanted(wants, *specs[:4])
+        return gru_unit_gradient(specs[1], self.origin_mode, made) + copies(strided, Weight=specs[2])
+
     def kernel(self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None) -> tuple[Any, ...]:
         gates = Input.clone(memory_format=torch.contiguous_format) if Bias is None else Input + Bias
         form = self._numbered(Weight)
@@ -155,7 +172,7 @@ class GruUnit(ResetBeforeGru):
 
     @gradient(
         "Input", "HiddenPrev", "Weight", "Bias", "Gate", "ResetHiddenPrev", "Hidden@GRAD",
-        gives=("Input@GRAD", "HiddenPrev@GRAD", "Weight@GRAD", "Bias@GRAD"),
+        gives=("Input@GRAD", "HiddenPrev@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_unit_taken_back,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None, Gate: Tensor, ResetHiddenPrev: Tensor, d_hidden: Tensor

@@ -8,6 +8,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import AttrType, Offsets, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
 from foreshape.ops import lstm_steps as steps
+from foreshape.ops.packed_memory import Packed, of_wanted
 from foreshape.ops.ragged_rules import sequences
 from foreshape.ops.recurrence import Timetable
 from foreshape.ops.require import require, require_divides, require_rank
@@ -69,9 +70,9 @@ class PackedLstm(Operator):
 
     def _undo(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, trace: steps.Trace,
-        d_state: Tensor, d_cell: Tensor | None, table: Timetable,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None]:  # fmt: skip
-        """Of Input, H0, C0, Weight, Bias and the projection."""
+        d_state: Tensor, d_cell: Tensor | None, table: Timetable, wants: tuple[bool, ...],
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None]:  # fmt: skip
+        """Of Input, H0, C0, Weight, Bias and the projection; the first three where they are wanted."""
         h0, c0 = table.sorted(H0, Input, Weight.shape[0]), table.sorted(C0, Input, Input.shape[1] // 4)
         d_at = table.to_places(d_state)
         made = steps.backward(
@@ -80,8 +81,9 @@ class PackedLstm(Operator):
         d_bias = made.gates.sum(0)
         if made.weights.peephole is not None:
             d_bias = torch.cat((d_bias, made.weights.peephole.view(-1)))
-        return (table.to_rows(made.gates), table.unsorted(made.h0), table.unsorted(made.c0), made.weights.recurrent, d_bias.view(Bias.shape),
-                made.weights.projection)  # fmt: skip
+        d_input = table.to_rows(made.gates) if wants[0] else None
+        d_h0, d_c0 = (table.unsorted(x) if wanted else None for x, wanted in zip((made.h0, made.c0), wants[1:3], strict=True))
+        return d_input, d_h0, d_c0, made.weights.recurrent, d_bias.view(Bias.shape), made.weights.projection
 
 
 class Lstm(PackedLstm):
@@ -107,19 +109,28 @@ class Lstm(PackedLstm):
     def work(self, Input: Spec, H0: Any, C0: Any, Weight: Spec, Bias: Any) -> Size:
         return Input.known_dims[0] * Weight.known_dims[0] * Weight.known_dims[1]
 
+    def workspace(self, Input: Spec, H0: Any, C0: Any, Weight: Any, Bias: Any) -> Size:
+        return Packed.of(Input, 4).lstm(None)
+
     def kernel(self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, *, offsets: list[Any]) -> tuple[Any, ...]:
         table, trace = self._run(Input, H0, C0, Weight, Bias, None, offsets[0])
         return table.to_rows(trace.hidden), table.to_rows(trace.cell), trace.gates, trace.active
 
-    @gradient(*_LSTM_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",))
+    def _taken_back(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
+        made, dropped = of_wanted(wants, *specs[:5])
+        return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, made, dropped)
+
+    @gradient(
+        *_LSTM_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_taken_back
+    )
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, Hidden: Tensor, Cell: Tensor, BatchGate: Tensor,
-        BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any],
+        BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any], wants: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         table = Timetable.of(offsets[0], self.is_reverse)
         hidden = table.to_places(Hidden)
         trace = steps.Trace(BatchGate, table.to_places(Cell), BatchCellPreAct, hidden, hidden)
-        return self._undo(Input, H0, C0, Weight, Bias, None, trace, d_hidden, d_cell, table)[:5]
+        return self._undo(Input, H0, C0, Weight, Bias, None, trace, d_hidden, d_cell, table, wants)[:5]
 
     samples = [
         sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(3, 12), Bias=f32(1, 21)),
@@ -174,22 +185,31 @@ class Lstmp(PackedLstm):
     def work(self, Input: Spec, H0: Any, C0: Any, Weight: Spec, ProjWeight: Spec, Bias: Any) -> Size:
         return Input.known_dims[0] * Weight.known_dims[0] * (Weight.known_dims[1] + ProjWeight.known_dims[0])
 
+    def workspace(self, Input: Spec, H0: Any, C0: Any, Weight: Any, ProjWeight: Spec, Bias: Any) -> Size:
+        return Packed.of(Input, 4).lstm(ProjWeight.known_dims[1])
+
     def kernel(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, *, offsets: list[Any]
     ) -> tuple[Any, ...]:
         table, trace = self._run(Input, H0, C0, Weight, Bias, ProjWeight, offsets[0])
         return table.to_rows(trace.state), table.to_rows(trace.cell), trace.gates, trace.active, trace.hidden
 
+    def _taken_back(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
+        made, dropped = of_wanted(wants, *specs[:6])
+        return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, made, dropped)
+
     @gradient(
-        *_LSTMP_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",)
-    )
+        *_LSTMP_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",),
+        workspace=_taken_back,
+    )  # fmt: skip
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, Projection: Tensor, Cell: Tensor,
         BatchGate: Tensor, BatchCellPreAct: Tensor, BatchHidden: Tensor, d_projection: Tensor, d_cell: Tensor | None, *, offsets: list[Any],
+        wants: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         table = Timetable.of(offsets[0], self.is_reverse)
         trace = steps.Trace(BatchGate, table.to_places(Cell), BatchCellPreAct, BatchHidden, table.to_places(Projection))
-        made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, table)
+        made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, table, wants)
         return *made[:4], made[5], made[4]
 
     samples = [
@@ -228,12 +248,18 @@ class LstmUnit(Operator):
         i, f, o, g = X.chunk(4, 1)
         return i.sigmoid(), (f + self.forget_bias).sigmoid_(), o.sigmoid(), g.tanh()
 
+    def workspace(self, X: Spec, C_prev: Spec) -> Size:
+        return 4 * C_prev.nbytes
+
     def kernel(self, X: Tensor, C_prev: Tensor) -> tuple[Tensor, Tensor]:
         i, f, o, g = self._parts(X)
         c = (i * g).addcmul_(f, C_prev)
         return c, o.mul_(c.tanh())
 
-    @gradient("X", "C_prev", "C", "C@GRAD", "H@GRAD", gives=("X@GRAD", "C_prev@GRAD"))
+    def _taken_back(self, X: Spec, C_prev: Spec, *specs: Any, wants: tuple[bool, ...]) -> Size:
+        return 9 * C_prev.nbytes + of_wanted(wants, X, C_prev)[1]
+
+    @gradient("X", "C_prev", "C", "C@GRAD", "H@GRAD", gives=("X@GRAD", "C_prev@GRAD"), workspace=_taken_back)
     def backward(self, X: Tensor, C_prev: Tensor, C: Tensor, d_c: Tensor, d_h: Tensor) -> tuple[Tensor, Tensor]:
         i, f, o, g = self._parts(X)
         active = C.tanh()
