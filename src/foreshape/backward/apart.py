@@ -9,20 +9,22 @@ from foreshape.program import Block, Op
 from foreshape.program.work import operand_specs
 
 
-def set_apart(block: Block, first: Collection[str] = ()) -> bool:
-    """Let a gradient that can be computed alone (`Part`) be, after the others of its op, those of ``first`` before. Says whether there was one."""
+def set_apart(block: Block, first: Collection[str] = ()) -> list[str]:
+    """Let a gradient that can be computed alone (`Part`) be, after the others of its op, those of ``first`` before. Returns their names."""
     ops: list[Op] = []
+    names: list[str] = []
     for op in block.ops:
         alone = _alone(op)
         if alone is None:
             ops.append(op)
         else:
-            ops += [op, alone] if set(first).isdisjoint(alone.output_names()) else [alone, op]
-    if len(ops) == len(block.ops):
-        return False
-    block.ops = ops
-    block.program.touch()
-    return True
+            (name,) = alone.output_names()
+            ops += [alone, op] if name in first else [op, alone]
+            names.append(name)
+    if names:
+        block.ops = ops
+        block.program.touch()
+    return names
 
 
 def _alone(op: Op) -> Op | None:

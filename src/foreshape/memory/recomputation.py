@@ -74,16 +74,16 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
     values = {**dict.fromkeys(plan.leading, symbols["batch"]), **symbols} if "batch" in symbols else dict(symbols)
     lowest, first = before, set[str]()
     for _ in range(_ROUNDS):
-        apart = gradients_apart(program, first)
+        apart, names = gradients_apart(program, first)
         trying = _Trying(plan if apart is program else Plan(apart, fetched), values, symbols, limit, before)
         found = trying.run()
         if found is not None:
             return found
         lowest = min(lowest, trying.lowest)
-        more = trying.made_at_peak - first
-        if apart is program or not more:
+        more = trying.made_at_peak.intersection(names) - first
+        if not more:
             break
-        first |= more  # it needs the memory before the others of its op have theirs
+        first |= more  # it needs its memory before the others of its op have theirs
     error = MemoryPlanError(f"a peak of {byte_text(limit)} cannot be reached by computing values again: the least that was found is "
                             f"{byte_text(lowest)}, and without it is {byte_text(before)}")  # fmt: skip
     error.least = lowest

@@ -10,10 +10,16 @@ from foreshape.passes.framework import Pass
 from foreshape.program import Program
 
 
-def gradients_apart(program: Program, first: Collection[str] = ()) -> Program:
+def gradients_apart(program: Program, first: Collection[str] = ()) -> tuple[Program, list[str]]:
     """A copy in which gradients that can be computed alone are, after the others of their op, and those of ``first`` before; the program
-    itself where there are none."""
-    return Pass("gradients_apart", lambda copy: set_apart(copy.global_block, first))(program)[0]
+    itself where there are none. And their names."""
+    names: list[str] = []
+
+    def change(copy: Program) -> bool:
+        names.extend(set_apart(copy.global_block, first))
+        return bool(names)
+
+    return Pass("gradients_apart", change)(program)[0], names
 
 
 def recompute_values(program: Program, names: Collection[str], anew: Collection[str] = ()) -> tuple[Program, list[str]]:
