@@ -37,8 +37,9 @@ class Packed:
 
     @property
     def _tables(self) -> Size:
-        """The row of each place, the place of each row and the place before each place, and the sequences in order with their lengths."""
-        return _NUMBER * (3 * self.rows + 3 * self.sequences) + _SMALL
+        """The row of each place, the place of each row and the place before each place, and the sequences in order with their lengths. They stay
+        with the offsets, so that those of the other direction may be there too."""
+        return _NUMBER * (6 * self.rows + 3 * self.sequences) + _SMALL
 
     def _bytes(self, at_rows: Size, at_sequences: Size = 0) -> Size:
         """Of so many numbers for each row, and for each sequence."""
