@@ -17,10 +17,13 @@ from harness import sampled
 from kernel_calls import Call, calls, in_a_row, in_natural_order, permuted, resized, sizes_of, tensors_of
 from torch.profiler import ProfilerActivity, profile
 
-from foreshape.dims import evaluate
+from foreshape.dims import evaluate, symbols_of
+from foreshape.ops import Offsets
 from foreshape.ops.fields import Sample
 from foreshape.ops.operator import Operator
+from foreshape.ops.ragged_rules import longest, longest_outermost
 from foreshape.ops.rows import Rows
+from foreshape.spec import Spec
 
 MARK = 10_007
 SMALL = 1024
@@ -111,7 +114,17 @@ def bound(call: Call) -> int:
         given = [v for v in call.arguments if isinstance(v, Rows)]
         named["rows"] = sum(v.rows.numel() * (8 + v.values[:1].numel() * v.values.element_size()) for v in given)
     size: Any = call.operator.workspace(*call.specs, **named)
-    return int(evaluate(size, {}))
+    return int(evaluate(size, _longest(call)))
+
+
+def _longest(call: Call) -> dict[str, int]:
+    """The symbols that say how long the longest sequences of the ragged operands are."""
+    found: dict[str, int] = {}
+    for spec, offsets in zip(call.specs, call.offsets, strict=True):
+        if isinstance(spec, Spec) and spec.lod is not None and isinstance(offsets, Offsets):
+            for size, seen in ((longest(spec.lod), offsets), (longest_outermost(spec.lod), offsets.in_rows(0))):
+                found.update(dict.fromkeys(symbols_of(size), seen.longest))
+    return found
 
 
 def larger(name: str, cls: type[Operator], sample: Sample) -> Iterator[tuple[str, Call]]:

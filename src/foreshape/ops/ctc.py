@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size, maximum
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     INDEX,
@@ -33,13 +34,12 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.padded_sequences import check_lengths, check_numbers, offsets_of, padded, places
-from foreshape.ops.ragged_rules import new_lod, ragged, rows
+from foreshape.ops.ragged_rules import longest_outermost, new_lod, ragged, rows
+from foreshape.ops.temporaries import copies, turned
 from foreshape.spec import FP32, FP64, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from foreshape.dims import Size
 
 
 class WarpCTC(Operator):
@@ -71,7 +71,7 @@ class WarpCTC(Operator):
             require_rank(2, Label, "Label")
             require_equal(Label.known_dims[1], 1, "Label must have 1 column", Label=1)
             require_equal(count, labels, "Logits and Label must have as many sequences", Logits=0, Label=0)
-            steps = unknown_size("longest")
+            steps = longest_outermost(ragged(Logits, "Logits"))
         else:
             require_rank(3, Logits, "Logits")
             require_rank(2, Label, "Label")
@@ -83,6 +83,32 @@ class WarpCTC(Operator):
         if isinstance(classes, int):
             require(self.blank < classes, f"blank must be one of the {classes} classes of Logits, not {self.blank}", Logits=Logits.rank - 1)
         return Logits.dense((count, 1)), Logits.dense((steps, count, classes))
+
+    def workspace(
+        self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None, *, wants: tuple[bool, ...], strided: frozenset[str],
+    ) -> Size:  # fmt: skip
+        """The padded logarithms, and the messages of 2 labels + 1 states at each step: forward, and for the gradient backward too. How long
+        ragged sequences are at most is two symbols, of Logits and of Label: with their rows alone it could be so many times too much."""
+        classes, item = Logits.known_dims[-1], Logits.known_dtype.itemsize
+        if LogitsLength is None:
+            lod = ragged(Logits, "Logits")
+            steps, count, labels = longest_outermost(lod), lod.counts[0], longest_outermost(ragged(Label, "Label"))
+            made = turned(strided, Logits=Logits) + (0 if wants[1] else Logits.nbytes + 8 * Logits.known_dims[0])
+            numbers = 24 * Logits.known_dims[0] + Label.elements
+        else:
+            steps, count, labels = Logits.known_dims[0], Logits.known_dims[1], Label.known_dims[1]
+            made = 0 if wants[1] else copies(strided, Logits=Logits)
+            numbers = (32 + Label.known_dtype.itemsize) * Label.elements + copies(strided, Label=Label)
+        states = steps * count * (2 * labels + 1) * item
+        rest = steps * count * classes * item + numbers + 64 * count
+        messages = 2 * states if wants[1] else states
+        return messages + rest if isinstance(made, int) and not made else maximum(messages + rest, made + rest)
+
+    def _gradient_takes(self, *specs: Spec | None, strided: frozenset[str]) -> Size:
+        logits, lengths, _, kept = specs
+        assert logits is not None and kept is not None
+        numbers = 16 * kept.known_dims[1] if self.norm_by_times else 0
+        return numbers if lengths is not None else numbers + logits.known_dims[0] * logits.known_dtype.itemsize + copies(strided, WarpCTCGrad=kept)
 
     def kernel(self, Logits: Tensor, Label: Tensor, LogitsLength: Tensor | None, LabelLength: Tensor | None, *, offsets: list[Offsets | None],
                wants: tuple[bool, ...]) -> tuple[Tensor, Tensor | None]:  # fmt: skip
@@ -110,7 +136,7 @@ class WarpCTC(Operator):
         d_logits = aten._ctc_loss_backward(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True) if wants[1] else None
         return cost.masked_fill(cost == torch.inf, 0.0).unsqueeze(1), d_logits
 
-    @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD")
+    @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD", workspace=_gradient_takes)
     def backward(self, Logits: Tensor, LogitsLength: Tensor | None, d_loss: Tensor, WarpCTCGrad: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
         d = d_loss.reshape(-1)
         if LogitsLength is not None:

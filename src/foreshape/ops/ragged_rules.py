@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foreshape.dims import Size
+from foreshape.dims import Size, symbol
 from foreshape.errors import TypeMismatchError
 from foreshape.ops.require import PLACEHOLDER, RuleError, require_equal
 from foreshape.spec import LOD_TENSOR, DType, Lod, Spec
@@ -23,6 +23,17 @@ def ragged(spec: Spec, slot: str, levels: int | None = None) -> Lod:
 def sequences(spec: Spec, slot: str) -> Size:
     """The number of innermost sequences of a ragged value."""
     return ragged(spec, slot).counts[-1]
+
+
+def longest(lod: Lod) -> Size:
+    """The length of the longest innermost sequence: one symbol for all values with these offsets, so that padding two of them gives one shape."""
+    level = len(lod.counts)
+    return symbol(f"{lod.source[:500]}.longest{level if level > 1 else ''}")
+
+
+def longest_outermost(lod: Lod) -> Size:
+    """The rows of the longest outermost sequence, one symbol likewise; of one level the length of the longest."""
+    return longest(lod) if len(lod.counts) == 1 else symbol(f"{lod.source[:500]}.longest_rows")
 
 
 def new_lod(name: str, counts: Sequence[Size]) -> Lod:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from foreshape.dims import Size, maximum, symbol
+from foreshape.dims import Size, maximum
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import (
     ANY,
@@ -31,20 +31,14 @@ from foreshape.ops import (
     unknown_size,
 )
 from foreshape.ops.padded_sequences import offsets_of, places, unpadded
-from foreshape.ops.ragged_rules import new_lod, one_per_sequence, ragged, rows
+from foreshape.ops.ragged_rules import longest, new_lod, one_per_sequence, ragged, rows
 from foreshape.ops.size_operands import known_number, number_at_run
 from foreshape.ops.temporaries import copies
 from foreshape.ops.torch_types import element_type, torch_dtype
-from foreshape.spec import FP32, FP64, INT64, Lod, Spec
+from foreshape.spec import FP32, FP64, INT64, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def _longest(lod: Lod) -> Size:
-    """The length of the longest innermost sequence, one symbol for all values with these offsets: padding two of them gives one shape."""
-    level = len(lod.counts)
-    return symbol(f"{lod.source[:500]}.longest{level if level > 1 else ''}")
 
 
 class SequencePad(Operator):
@@ -72,7 +66,7 @@ class SequencePad(Operator):
             require(len(pad) == len(row), words, PadValue=None, X=None)
             for axis, (a, b) in enumerate(zip(pad, row, strict=True)):
                 require_equal(a, b, words, PadValue=axis, X=axis + 1)
-        out = one_per_sequence(X, "X", (_longest(lod) if self.padded_length == -1 else self.padded_length, *row))
+        out = one_per_sequence(X, "X", (longest(lod) if self.padded_length == -1 else self.padded_length, *row))
         return out, rows(INT64, out.known_dims[:1], out.lod)
 
     def kernel(self, X: Tensor, PadValue: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Tensor]:
