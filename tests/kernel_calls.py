@@ -57,7 +57,7 @@ class Call:
     def laid(self, layout: Callable[[Tensor], Tensor], slot: str = "") -> Call:
         """The same call with copies of its tensors that lie as ``layout`` says; where ``slot`` names one operand, that alone."""
         named = zip(self.cls.schema.operands, self.arguments, strict=True)
-        return replace(self, arguments=[_mapped(a, layout) if slot in ("", o.name) else a for o, a in named])
+        return replace(self, arguments=[mapped(a, layout) if slot in ("", o.name) else a for o, a in named])
 
     def operand(self, slot: str) -> Any:
         return self.arguments[[o.name for o in self.cls.schema.operands].index(slot)]
@@ -103,18 +103,18 @@ def backward(call: Call, spoil: bool = False) -> Call | None:
     for operand in made.schema.operands:
         name = operand.name
         if name in operands:
-            arguments.append(_mapped(call.arguments[operands[name]], Tensor.clone))
+            arguments.append(mapped(call.arguments[operands[name]], Tensor.clone))
             offsets.append(call.offsets[operands[name]])
             specs.append(call.specs[operands[name]])
             continue
         place = places[name.removesuffix("@GRAD")]
         of, value = expected[place], results[place]
         if name in places:
-            arguments.append(_mapped(value, Tensor.clone))
+            arguments.append(mapped(value, Tensor.clone))
         elif any(not t.is_floating_point() for t in tensors_of(value)):
             return None
         else:
-            arguments.append(_mapped(value, torch.randn_like))
+            arguments.append(mapped(value, torch.randn_like))
         own = results[len(places) + makers.index(name.removesuffix("@GRAD"))] if name.removesuffix("@GRAD") in makers else None
         offsets.append([_offsets_of(call, s, own) for s in of] if isinstance(of, tuple) else _offsets_of(call, of, own))
         specs.append(_described(arguments[-1], of))
@@ -212,13 +212,14 @@ def _resized(value: Any, size: int, to: int) -> Any:
     return replace(value, dims=tuple(to if d == size else d for d in value.dims), data=data, lengths=lengths)
 
 
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A value with its tensors changed."""
     if isinstance(value, Tensor):
         return value if hasattr(value, "kept") else change(value)  # a mark that carries what only its own gradient reads
     if isinstance(value, list):
-        return [_mapped(v, change) for v in value]
+        return [mapped(v, change) for v in value]
     if isinstance(value, TensorArray):
-        return TensorArray.of([_mapped(t, change) for t in value.tensors], value.offsets)
+        return TensorArray.of([mapped(t, change) for t in value.tensors], value.offsets)
     return value
 
 
@@ -301,6 +302,7 @@ __all__ = [
     "in_a_row",
     "in_natural_order",
     "kept_by_results",
+    "mapped",
     "nothing_around_changed",
     "part",
     "permuted",

@@ -7,6 +7,7 @@ called ``each``, as ``outputs.each0``: whoever reads an element gets a size of i
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from foreshape.dims import Size, product, symbols_of
 from foreshape.ops.ragged_rules import new_lod
@@ -52,3 +53,13 @@ def own_size(size: Size, name: str) -> Size:
 def one_position(I: Spec) -> None:
     """``I`` must be one whole number."""
     require_equal(product(I.known_dims), 1, "I must be one whole number, a position in an array", I=None)
+
+
+def d_out_slot(given: Any) -> dict[str, Any]:
+    """The slot ``Out@GRAD``, whose name is none in Python, for samples and rules."""
+    return {"Out@GRAD": given}
+
+
+def takes_nothing(self: Any, *specs: Any) -> Size:
+    """The `workspace` of an operator that hands on what it is given, or makes its result alone: proved, where none is stated it is not."""
+    return 0

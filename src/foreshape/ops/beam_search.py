@@ -171,6 +171,10 @@ class BeamSearchDecode(Operator):
         words = (unknown_size("words"),)
         return rows(INT64, words, lod), rows(Scores.dtype, words, lod)
 
+    # No workspace can be stated: about 50 bytes are taken for each step, source and sentence, and how many steps an array holds is in no
+    # description, since that is of one element; nor are the sources, where elements differ in them. The words of the results do not tell
+    # either: sentences may end before the last step. What is counted is the arrays, and the results by the symbol of their words.
+
     def kernel(self, Ids: TensorArray | None, Scores: TensorArray | None) -> tuple[Tensor, Tensor, Offsets, Offsets]:
         if Ids is None or Scores is None or not len(Ids) or len(Ids) != len(Scores):
             seen = " and ".join(str(len(a) if a is not None else 0) for a in (Ids, Scores))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -31,7 +32,7 @@ from foreshape.ops import (
     torch,
     unknown_size,
 )
-from foreshape.ops.array_rules import ARRAY, EACH, array_of, differs, element_of, known_array, one_position
+from foreshape.ops.array_rules import ARRAY, EACH, array_of, d_out_slot, differs, element_of, known_array, one_position, takes_nothing
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.spec import INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from foreshape.backward import GradientSlots
-
-
-def _d_out(given: Any) -> dict[str, Any]:
-    """A slot whose name is none in Python, for samples."""
-    return {"Out@GRAD": given}
 
 
 class WriteToArray(Operator):
@@ -61,6 +57,8 @@ class WriteToArray(Operator):
     def infer_shape(self, X: Spec, I: Spec) -> Spec:
         one_position(I)
         return array_of(X)
+
+    workspace = takes_nothing
 
     def kernel(self, X: Tensor, I: Tensor, *, offsets: list[Offsets | None], before: list[TensorArray | None]) -> TensorArray:
         out = before[0] if before[0] is not None else TensorArray()
@@ -105,16 +103,19 @@ class WriteToArrayGrad(Operator):
         one_position(position)
         return X.like(), d_out.like()
 
+    def workspace(self, *specs: Spec) -> Size:
+        return specs[0].nbytes  # the zeros: a plan has X@GRAD to be an element of Out@GRAD
+
     def kernel(self, *given: Any, before: list[TensorArray | None]) -> tuple[Tensor, TensorArray]:
         X, position, d_out = given
         found = d_out.take(int(position))
         return torch.zeros_like(X) if found is None else found, d_out
 
     samples = [
-        sample(X=f32(2, 3), I=i64(1, data=[1]), **_d_out([f32(4, 3), f32(2, 3)])),
-        sample(X=f32(7, 3).ragged([3, 4]), I=i64(1, data=[5]), **_d_out([f32(7, 3)])),
+        sample(X=f32(2, 3), I=i64(1, data=[1]), **d_out_slot([f32(4, 3), f32(2, 3)])),
+        sample(X=f32(7, 3).ragged([3, 4]), I=i64(1, data=[5]), **d_out_slot([f32(7, 3)])),
     ]
-    rejects = [reject(X=f32(2, 3), I=i64(2), says="I must be one whole number", **_d_out([f32(2, 3)]))]
+    rejects = [reject(X=f32(2, 3), I=i64(2), says="I must be one whole number", **d_out_slot([f32(2, 3)]))]
 
 
 class ReadFromArray(Operator):
@@ -139,6 +140,9 @@ class ReadFromArray(Operator):
             if X.dtype is not X_W.dtype:
                 fail(f"X and X_W must have one element type; X is {X.text()}, X_W is {X_W.text()}", TypeMismatchError, X=None, X_W=None)
         return X_W.like()
+
+    def workspace(self, X: Spec, I: Spec, X_W: Spec | None) -> Size:
+        return X_W.nbytes if X_W is not None and X_W.kind is LOD_TENSOR else 0  # the zeros: a plan has Out to be an element of X
 
     def kernel(self, X: TensorArray | None, I: Tensor, X_W: Any) -> tuple[Tensor, Offsets | None]:
         array = X if X is not None else TensorArray()
@@ -185,13 +189,16 @@ class ReadFromArrayGrad(Operator):
         one_position(specs[0])
         return array_of(specs[1])
 
+    def workspace(self, *specs: Spec) -> Size:
+        return specs[1].nbytes  # the sum, where something was added to the element before: what it is made of is held while it is made
+
     def kernel(self, *given: Tensor, before: list[TensorArray | None]) -> TensorArray:
         out = before[0] if before[0] is not None else TensorArray()
         out.add(int(given[0]), given[1])
         return out
 
-    samples = [sample(I=i64(1, data=[2]), **_d_out(f32(2, 3)))]
-    rejects = [reject(I=i64(2), says="I must be one whole number", **_d_out(f32(2, 3)))]
+    samples = [sample(I=i64(1, data=[2]), **d_out_slot(f32(2, 3)))]
+    rejects = [reject(I=i64(2), says="I must be one whole number", **d_out_slot(f32(2, 3)))]
 
 
 class LodArrayLength(Operator):
@@ -204,6 +211,8 @@ class LodArrayLength(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         return Spec(LOD_TENSOR, INT64, (1,))
+
+    workspace = takes_nothing
 
     def kernel(self, X: TensorArray | None) -> Tensor:
         return torch.tensor([len(X) if X is not None else 0])
@@ -237,6 +246,8 @@ class TensorArrayToTensor(Operator):
         else:
             dims[axis] = unknown_size("joined") if differs(dims[axis]) else count * dims[axis]
         return Spec(LOD_TENSOR, X.dtype, tuple(dims)), Spec(LOD_TENSOR, INT32, (count,))
+
+    workspace = takes_nothing
 
     def kernel(self, X: TensorArray | None) -> tuple[Tensor, Tensor]:
         parts = X.whole() if X is not None else []
@@ -289,8 +300,8 @@ class TensorArrayToTensorGrad(Operator):
         assert d_out is not None
         if X is not None:
             rank = len(known_array(X, "X")) + self.use_stack
-            require(d_out.rank == rank, f"Out@GRAD must have {rank} dims, not {d_out.rank}", **_d_out(None))
-        axis = axis_of(self.axis, d_out.rank, **_d_out(None))
+            require(d_out.rank == rank, f"Out@GRAD must have {rank} dims, not {d_out.rank}", **d_out_slot(None))
+        axis = axis_of(self.axis, d_out.rank, **d_out_slot(None))
         if X is not None:
             return X.like()
         if sizes is None:
@@ -301,6 +312,11 @@ class TensorArrayToTensorGrad(Operator):
         else:
             dims[axis] = unknown_size(f"{EACH}{axis}")
         return Spec(LOD_TENSOR_ARRAY, d_out.dtype, tuple(dims))
+
+    def workspace(self, *specs: Spec | None) -> Size:
+        d_out = specs[2]
+        assert d_out is not None
+        return d_out.nbytes  # the sums, where something was added to the elements before
 
     def kernel(self, *given: Any, before: list[TensorArray | None]) -> TensorArray:
         X, sizes, d_out = given
@@ -314,14 +330,14 @@ class TensorArrayToTensorGrad(Operator):
         return out
 
     samples = [
-        sample(X=[f32(2, 3), f32(4, 3)], **_d_out(f32(6, 3))),
-        sample(X=[f32(2, 3), f32(2, 3)], axis=1, use_stack=True, **_d_out(f32(2, 2, 3))),
-        sample(OutIndex=i32(2, data=[2, 4]), **_d_out(f32(6, 3))),
-        sample(OutIndex=i32(2), axis=1, use_stack=True, **_d_out(f32(3, 2, 5))),
+        sample(X=[f32(2, 3), f32(4, 3)], **d_out_slot(f32(6, 3))),
+        sample(X=[f32(2, 3), f32(2, 3)], axis=1, use_stack=True, **d_out_slot(f32(2, 2, 3))),
+        sample(OutIndex=i32(2, data=[2, 4]), **d_out_slot(f32(6, 3))),
+        sample(OutIndex=i32(2), axis=1, use_stack=True, **d_out_slot(f32(3, 2, 5))),
     ]
     rejects = [
-        reject(X=[f32(2, 3)], says="Out@GRAD must have 2 dims", **_d_out(f32(2))),
-        reject(X=[f32(2, 3)], axis=2, says="axis must be in [-2, 2)", **_d_out(f32(2, 3))),
+        reject(X=[f32(2, 3)], says="Out@GRAD must have 2 dims", **d_out_slot(f32(2))),
+        reject(X=[f32(2, 3)], axis=2, says="axis must be in [-2, 2)", **d_out_slot(f32(2, 3))),
     ]
 
 
@@ -341,6 +357,12 @@ class AssignArrayGrad(Operator):
     def infer_shape(self, *specs: Spec) -> tuple[Spec, Spec]:
         return specs[0].like(), specs[0].like()
 
+    def workspace(self, *specs: Spec) -> Size:
+        """The sum of one element and what was added to it before. Where elements differ in a size, no description says how large the
+        largest is, and nothing is counted."""
+        dims = specs[0].dims
+        return 0 if dims is None or any(differs(d) for d in dims) else product(dims) * specs[0].known_dtype.itemsize
+
     def kernel(self, *given: TensorArray, before: list[TensorArray | None]) -> tuple[TensorArray, TensorArray]:
         out, d_out = before[0] if before[0] is not None else TensorArray(), given[0]
         for at in range(len(d_out)):
@@ -349,5 +371,5 @@ class AssignArrayGrad(Operator):
                 out.add(at, part)
         return out, d_out
 
-    samples = [sample(**_d_out([f32(2, 3), None, f32(4, 3)]))]
-    rejects = [reject(says="LOD_TENSOR_ARRAY", error=TypeMismatchError, **_d_out(f32(2, 3)))]
+    samples = [sample(**d_out_slot([f32(2, 3), None, f32(4, 3)]))]
+    rejects = [reject(says="LOD_TENSOR_ARRAY", error=TypeMismatchError, **d_out_slot(f32(2, 3)))]
