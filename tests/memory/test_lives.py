@@ -3,6 +3,7 @@ was given away: with what is freed filled with a pattern, with and without memor
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -75,6 +76,9 @@ def test_two_steps_are_the_same_in_every_way_to_run_them(name: str) -> None:
 
 # --- what is safe
 
+ONE = 1 / (1 + np.exp(-X))
+"""The sigmoid of X."""
+
 
 def taken(fetch: list[Any]) -> list[str]:
     """The types of the ops that write into the memory of an argument."""
@@ -82,14 +86,23 @@ def taken(fetch: list[Any]) -> list[str]:
     return [i.op.type for i in live.emitted.lowered.instructions if i.into is not None]
 
 
+def weight(name: str = "w", rows: Sequence[int] = ()) -> Any:
+    return layer.create_parameter([*rows, 4], fs.FP32, layer.ParamAttr(name=name))
+
+
+def repeated(rounds: int, change: Callable[[Any], Any], start: Any) -> Any:
+    """What a loop makes of a value in so many rounds."""
+    zero, limit = layer.fill_constant([1], "int64", 0), layer.fill_constant([1], "int64", rounds)
+    return layer.while_loop(lambda i, h: layer.less_than(i, limit), lambda i, h: [i + 1, change(h)], [zero, start])[1]
+
+
 def test_what_is_fed_or_fetched_stays() -> None:
     a = layer.sigmoid(data())
     b = layer.tanh(a)
     c = layer.exp(b)
     assert taken([c]) == ["tanh", "exp"] and taken([a, c]) == ["exp"] and taken([b, c]) == ["tanh"] and taken([a, b, c]) == []
-    one = 1 / (1 + np.exp(-X))
     for fetch in ([c], [a, c], [b, c], [a, b, c]):
-        want = {a.name: one, b.name: np.tanh(one), c.name: np.exp(np.tanh(one))}
+        want = {a.name: ONE, b.name: np.tanh(ONE), c.name: np.exp(np.tanh(ONE))}
         for variable, got in zip(fetch, proved(fetch), strict=True):
             np.testing.assert_allclose(got, want[variable.name], 1e-5)
 
@@ -105,7 +118,7 @@ def test_views_of_what_is_fed_or_constant_stay() -> None:
 
 def test_what_is_kept_from_run_to_run_stays() -> None:
     x = data()
-    w = layer.create_parameter([4, 4], fs.FP32, layer.ParamAttr(name="w"))
+    w = weight(rows=[4])
     turned = layer.tanh(layer.reshape(w, [16]))
     out = layer.matmul(x, layer.exp(layer.reshape(turned, [4, 4])))
     loss = layer.mean(out * out)
@@ -128,34 +141,30 @@ def test_what_a_branch_captures_or_hands_on_stays(holds: bool) -> None:
     after = layer.tanh(given)  # may not lie where the branch read
     last = layer.exp(value)  # nor where it may have left what was there
     out, other = proved([last, after])
-    one = 1 / (1 + np.exp(-X))
-    np.testing.assert_allclose(out, np.exp(np.exp(one if holds else X)), 1e-5)
-    np.testing.assert_allclose(other, np.tanh(one), 1e-5)
+    np.testing.assert_allclose(out, np.exp(np.exp(ONE if holds else X)), 1e-5)
+    np.testing.assert_allclose(other, np.tanh(ONE), 1e-5)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_what_a_loop_captures_or_hands_on_stays(rounds: int) -> None:
     x = data()
     start, captured = layer.sigmoid(x), layer.exp(x)
-    zero, limit = layer.fill_constant([1], "int64", 0), layer.fill_constant([1], "int64", rounds)
-    _, h = layer.while_loop(lambda i, h: layer.less_than(i, limit), lambda i, h: [i + 1, layer.tanh(h + captured)], [zero, start])
+    h = repeated(rounds, lambda h: layer.tanh(h + captured), start)
     own = layer.exp(start)  # the loop's result may be where its start was
     out = layer.tanh(h)
-    want = 1 / (1 + np.exp(-X))
-    first = np.exp(want)
+    want = ONE
     for _ in range(rounds):
         want = np.tanh(want + np.exp(X))
     got = proved([out, own, layer.tanh(captured)])
-    for seen_, wanted in zip(got, (np.tanh(want), first, np.tanh(np.exp(X))), strict=True):
+    for seen_, wanted in zip(got, (np.tanh(want), np.exp(ONE), np.tanh(np.exp(X))), strict=True):
         np.testing.assert_allclose(seen_, wanted, 1e-5)
 
 
 def test_a_loop_that_is_trained() -> None:
     x = data()
-    w = layer.create_parameter([4], fs.FP32, layer.ParamAttr(name="w"))
+    w = weight()
     start = layer.sigmoid(x)
-    zero, limit = layer.fill_constant([1], "int64", 0), layer.fill_constant([1], "int64", 3)
-    _, h = layer.while_loop(lambda i, h: layer.less_than(i, limit), lambda i, h: [i + 1, layer.tanh(h * w)], [zero, start])
+    h = repeated(3, lambda h: layer.tanh(h * w), start)
     loss = layer.mean(layer.exp(start) * layer.exp(h))
     fs.optimizer.SGD(0.1).minimize(loss)
     proved([loss])
@@ -185,16 +194,15 @@ def test_what_an_array_holds_stays() -> None:
     other = layer.exp(value)
     read = layer.tanh(layer.array_read(array, at))
     again = layer.array_read(array, at)
-    one = 1 / (1 + np.exp(-X))
-    for got, want in zip(proved([read, other, again]), (np.tanh(one), np.exp(one), one), strict=True):
+    for got, want in zip(proved([read, other, again]), (np.tanh(ONE), np.exp(ONE), ONE), strict=True):
         np.testing.assert_allclose(got, want, 1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_gradient_that_is_a_view_where_the_batch_is_one_stays(batch: int) -> None:
     x = data()
-    w = layer.create_parameter([4], fs.FP32, layer.ParamAttr(name="w"))
-    b = layer.create_parameter([4], fs.FP32, layer.ParamAttr(name="b"))
+    w = weight()
+    b = weight("b")
     loss = layer.mean(layer.tanh(layer.exp(x * w) + b))
     fs.optimizer.SGD(0.1).minimize(loss)
     proved([loss], {"x": X[:batch]})
@@ -203,7 +211,7 @@ def test_a_gradient_that_is_a_view_where_the_batch_is_one_stays(batch: int) -> N
 def test_what_rows_are_made_of_stays() -> None:
     ids = layer.data("ids", shape=["batch"], dtype="int64")
     x = data()
-    w = layer.create_parameter([4], fs.FP32, layer.ParamAttr(name="w"))
+    w = weight()
     rows = layer.embedding(ids, size=[10, 4], is_sparse=True)
     loss = layer.mean(layer.tanh(rows + layer.exp(x * w)))
     fs.optimizer.SGD(0.1).minimize(loss)
@@ -213,32 +221,31 @@ def test_what_rows_are_made_of_stays() -> None:
 # --- that it is noticed
 
 
-class Keeps(Operator):
-    """Keeps its operand beside the step."""
+class OfOne(Operator):
+    """One operand, and a result as it."""
 
-    type = "lives_test_keeps"
     X = operand(FLOATING)
     Out = result()
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, X: Any) -> Any:
         return X
+
+
+class Keeps(OfOne):
+    """Keeps its operand beside the step."""
+
+    type = "lives_test_keeps"
 
     def kernel(self, X: Any) -> Any:
         kept.append(X)
         return X * 2
 
 
-class Reads(Operator):
+class Reads(OfOne):
     """Reads what the other kept, whose memory was given away meanwhile."""
 
     type = "lives_test_reads"
-    X = operand(FLOATING)
-    Out = result()
-    gradient = NOT_DIFFERENTIABLE
-
-    def infer_shape(self, X: Any) -> Any:
-        return X
 
     def kernel(self, X: Any) -> Any:
         return X + kept.pop()
@@ -247,16 +254,11 @@ class Reads(Operator):
 kept: list[Any] = []
 
 
-class TooEarly(Operator):
+class TooEarly(OfOne):
     """X plus X the other way round; writes into X before it has read all of it."""
 
     type = "lives_test_too_early"
-    X = operand(FLOATING)
     Out = result(may_share="X")
-    gradient = NOT_DIFFERENTIABLE
-
-    def infer_shape(self, X: Any) -> Any:
-        return X
 
     def kernel(self, X: Any, *, into: Any = None) -> Any:
         out = X.clone() if into is None else into
@@ -265,22 +267,16 @@ class TooEarly(Operator):
         return out
 
 
-class SaysNothing(Operator):
+class SaysNothing(OfOne):
     """A view that is said to have memory of its own."""
 
     type = "lives_test_says_nothing"
-    X = operand(FLOATING)
-    Out = result()
-    gradient = NOT_DIFFERENTIABLE
-
-    def infer_shape(self, X: Any) -> Any:
-        return X
 
     def kernel(self, X: Any) -> Any:
         return X.view(X.shape)
 
 
-class IsNone(SaysNothing):
+class IsNone(OfOne):
     """A copy that is said to be a view."""
 
     type = "lives_test_is_none"
