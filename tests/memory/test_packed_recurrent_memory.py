@@ -87,13 +87,13 @@ def both_of(net: str, hidden: int, count: int, lengths: str, train: bool) -> tup
     return plan.peak(**sizes_of(plan, executor, feed)), seen
 
 
-CASES = [("lstm", 32, 64, "equal"), ("lstm", 256, 4, "equal"), ("lstmp", 128, 16, "equal"), ("gru", 32, 64, "as text has them"),
-         ("gru", 256, 4, "equal"), ("gru, the other way", 128, 16, "equal"), ("lstm both ways", 32, 64, "equal"), ("attention", 32, 64, "as text has them"),
-         ("attention", 128, 32, "equal"), ("attention", 256, 4, "one long")]  # fmt: skip
+TRAINED = [("lstm", 32, 64, "equal"), ("lstm", 256, 4, "equal"), ("lstmp", 128, 16, "equal"), ("gru", 32, 32, "as text has them"),
+           ("gru, the other way", 256, 4, "equal"), ("lstm both ways", 32, 64, "equal"), ("attention", 32, 64, "as text has them"),
+           ("attention", 128, 32, "equal"), ("attention", 256, 4, "one long")]  # fmt: skip
+RUN = [("lstm both ways", 32, 64, "equal"), ("lstmp", 128, 16, "equal"), ("gru", 32, 64, "equal"), ("attention", 256, 4, "one long")]
 
 
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize(("net", "hidden", "count", "lengths"), CASES)
+@pytest.mark.parametrize(("net", "hidden", "count", "lengths", "train"), [(*c, True) for c in TRAINED] + [(*c, False) for c in RUN])
 def test_the_peak_is_the_planned_one(net: str, hidden: int, count: int, lengths: str, train: bool) -> None:
     planned, seen = both_of(net, hidden, count, lengths, train)
     over, small = (OVER_ATTENTION, SMALL + SCORES) if net == "attention" else (OVER, SMALL)
