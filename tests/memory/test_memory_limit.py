@@ -76,6 +76,20 @@ def test_ragged_programs_and_loops_are_limited_too(check: bool) -> None:
         executor.run(feed={"words": many}, fetch=out)
 
 
+def test_the_longest_sequence_counts_where_it_is_padded_to() -> None:
+    words = layer.data("words", shape=[-1, 4], lod_level=1)
+    padded, _ = layer.sequence_pad(words, layer.fill_constant([1], "float32", 0.0))
+    out = layer.reduce_sum(layer.exp(padded))
+    plan = fs.plan(fs.default_main_program(), out)
+    assert plan.symbols == {"words", "batch", "words.longest"}
+    executor = fs.Executor(memory_limit=plan.peak(words=40, batch=5, **{"words.longest": 10}))
+    even, uneven = (fs.LoDTensor(np.ones((40, 4), np.float32), [lengths]) for lengths in ([10, 10, 10, 5, 5], [30, 4, 3, 2, 1]))
+    for _ in range(2):
+        assert executor.run(feed={"words": even}, fetch=out)[0] > 0
+        with pytest.raises(fs.MemoryPlanError, match=r"words\.longest = 30"):
+            executor.run(feed={"words": uneven}, fetch=out)
+
+
 def test_a_limit_that_is_none_is_refused() -> None:
     with pytest.raises(fs.MemoryPlanError, match="a number of bytes is"):
         fs.Executor(memory_limit="much")

@@ -65,9 +65,16 @@ class Step:
         self.fetchers = [_fetcher(v) for v in lowered.fetches]
         self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
 
-    def admit(self, signature: Any, given: Sequence[Any], limit: int | None = None) -> Seen:
+    @property
+    def plan(self) -> Plan:
+        """That of the calls that this step makes."""
+        if self._plan is None:
+            self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
+        return self._plan
+
+    def admit(self, signature: Any, given: Sequence[Any], longest: Mapping[str, int], limit: int | None = None) -> Seen:
         """Check shapes that come for the first time, whether their memory is within a limit, and choose the threads for them."""
-        values = self.feeder.admit(given)
+        values = {**self.feeder.admit(given), **longest}
         if limit is not None and self.plain.instructions:
             self._refuse_past(limit, values)
         if len(self.seen) >= _SEEN_LIMIT:
@@ -77,14 +84,13 @@ class Step:
 
     def _refuse_past(self, limit: int, values: Mapping[str, int]) -> None:
         """Raise `MemoryPlanError` where the plan needs more; what only the run tells, such as a loop's rounds, counts as 1."""
-        if self._plan is None:
-            self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
-        given = {n: values.get(n, 1) for n in self._plan.symbols}
-        peak = self._plan.peak(**given)
+        plan = self.plan
+        given = {n: values.get(n, 1) for n in plan.symbols}
+        peak = plan.peak(**given)
         if peak > limit:
-            parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in self._plan.breakdown(**given).items() if size)
+            parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in plan.breakdown(**given).items() if size)
             sizes = ", ".join(f"{n} = {v:,}" for n, v in sorted(given.items()))
-            largest = self._plan.who(**given)[0]
+            largest = plan.who(**given)[0]
             raise MemoryPlanError(f"this run needs {byte_text(peak)}{' for ' + sizes if sizes else ''}, and the executor's memory_limit is {byte_text(limit)}:"
                                   f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}")  # fmt: skip
 
@@ -170,10 +176,14 @@ class Executor:
         scope = scope if scope is not None else default_scope()
         step = self.step(program, fetch)
         tensors, signature = step.feeder.tensors(feed or {})
+        longest: dict[str, int] = {}
+        if self.memory_limit is not None and len(tensors) > len(step.feeder.inputs):  # ragged ones
+            longest = step.feeder.longest(tensors, step.plan.symbols)
+            signature = (*signature, *longest.values())
         seen = step.seen.get(signature)
         if seen is None:
             with _compiling:
-                seen = step.admit(signature, tensors, self.memory_limit)
+                seen = step.admit(signature, tensors, longest, self.memory_limit)
         function = step.function(scope)
         current.generator = self._generator
         threads = threads_here()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, evaluate, is_symbol, symbols_of
@@ -13,6 +13,7 @@ from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.infer.guards import Guards
 from foreshape.lowering.instruction import Value
 from foreshape.ops.offsets import Offsets
+from foreshape.ops.ragged_rules import longest, longest_outermost
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
@@ -125,6 +126,16 @@ class Feeder:
         for name, size in known.items():
             if name not in values and symbols_of(size) <= values.keys():
                 values[name] = evaluate(size, values)
+        return values
+
+    def longest(self, given: Sequence[Any], wanted: Container[str]) -> dict[str, int]:
+        """The values of those ``wanted`` symbols that are how long the longest of fed sequences is, which no shape tells."""
+        values: dict[str, int] = {}
+        ragged = [spec.lod for v in self.inputs if v.lod is not None and (spec := _spec(v)).lod is not None]
+        for lod, offsets in zip(ragged, given[len(self.inputs) :], strict=True):
+            for symbol, of in ((longest(lod), offsets), (longest_outermost(lod), offsets.in_rows(0))):
+                if str(symbol) in wanted:
+                    values[str(symbol)] = of.longest
         return values
 
     def _set(self, values: dict[str, int], name: str, size: int, value: Value, where: str, seen: str) -> None:
