@@ -13,7 +13,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import evaluate, symbol, symbols_of
+from foreshape.dims import evaluate, minimum, symbol, symbols_of
 from foreshape.memory import Plan, bytes_of
 from foreshape.memory.formula import Formula, byte_text
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
@@ -435,8 +435,6 @@ def test_what_is_no_number_of_bytes(words: Any) -> None:
 
 
 def test_a_formula_is_the_largest_of_its_pieces() -> None:
-    from foreshape.dims import symbol
-
     a, b = symbol("a"), symbol("b")
     formula = Formula([a * 100, b * 7, 4096, (a + 5) // 2], [[1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 1, 0, 0], [1, 1, 0, 0]])
     assert formula.symbols == {"a", "b"} and len(formula) == 3
@@ -448,6 +446,8 @@ def test_a_formula_is_the_largest_of_its_pieces() -> None:
     falls = Formula([100 - a, 5000 // (a + 1)], [[1, 0]])
     assert not falls.rises_in("a") and not Formula([(100 - a) // 3], [[1]]).rises_in("a") and not Formula([5000 // (a + 1)], [[1]]).rises_in("a")
     assert Formula([a * a * 3 - 20], [[1]]).rises_in("a")
+    least = Formula([minimum(a * 264, 1114112) * 2, a * minimum(b, 9)], [[1, 3], [1, 3]])
+    assert str(least) == "min(528 B*a, 2.1 MiB) + 3 B*a*min(b, 9)", "of equal pieces one is shown"
     assert all(n in str(formula) for n in ("100 B*a", "7 B*b"))
     assert symbols_of(a * b) == {"a", "b"}
 

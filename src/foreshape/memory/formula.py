@@ -136,7 +136,7 @@ class Formula:
 
     def __str__(self) -> str:
         """As a person reads it: ``max(4.1 MiB + 12.3 KiB*batch, 16.4 KiB*batch)``."""
-        texts = [self._text(p) for p in self._pieces.tolist()] or ["0 B"]
+        texts = list(dict.fromkeys(self._text(p) for p in self._pieces.tolist())) or ["0 B"]  # equal when rounded
         return texts[0] if len(texts) == 1 else f"max({', '.join(texts)})"
 
     __repr__ = __str__
@@ -146,13 +146,27 @@ class Formula:
         for m, c in zip(self._monomials, piece, strict=True):
             if c:
                 switches = tuple(dict.fromkeys(atom for atom in m if _is_switch(atom)))
-                text = "*".join([byte_text(abs(c)), *(str(atom) for atom in m if atom not in switches)])
+                text = _product_text(abs(c), [atom for atom in m if atom not in switches])
                 groups.setdefault(switches, []).append("-" + text if c < 0 else text)
         parts: list[str] = []
         for switches, terms in sorted(groups.items(), key=lambda g: len(g[0])):
             text = " + ".join(terms)
             parts.append(text if not switches else f"({text} where {' and '.join(map(_switch_text, switches))})")
         return " + ".join(parts).replace("+ -", "- ") or "0 B"
+
+
+def _product_text(count: int, atoms: Sequence[Atom]) -> str:
+    """So many bytes times some atoms; of one minimum or maximum alone, that of as many bytes: ``min(264 B*words, 1.1 MiB)``."""
+    if len(atoms) == 1 and atoms[0].op in ("min", "max"):
+        return f"{atoms[0].op}({', '.join(_bytes_text(count, a) for a in atoms[0].args)})"
+    return "*".join([byte_text(count), *map(str, atoms)])
+
+
+def _bytes_text(count: int, size: Size) -> str:
+    if isinstance(size, int):
+        return byte_text(count * size)
+    terms = [("-" if c < 0 else "") + _product_text(count * abs(c), m) for m, c in size.terms]
+    return " + ".join(terms).replace("+ -", "- ")
 
 
 def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
