@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -184,6 +185,11 @@ class Lod:
 _lods: WeakValueDictionary[tuple[str, tuple[Size, ...]], Lod] = WeakValueDictionary()
 
 
+@lru_cache(1 << 12)
+def _elements(dims: tuple[Size, ...]) -> Size:
+    return product(dims)
+
+
 class Spec:
     """Kind, element type, packed dims, raggedness and (small integer tensors) value. Interned: equal specs are one object.
 
@@ -246,7 +252,7 @@ class Spec:
     @property
     def elements(self) -> Size:
         """The number of elements: an int, or an expression in the symbols."""
-        return product(self.known_dims)
+        return _elements(self.known_dims)
 
     @property
     def nbytes(self) -> Size:

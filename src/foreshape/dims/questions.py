@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from math import gcd
 
 from foreshape.dims.expression import MAX_TERMS, Atom, Dim, Size, bounds, checked, compound, floordiv, mod, of_atom, only_atom, replacement
@@ -113,6 +114,7 @@ def apply(op: str, args: tuple[Size, ...]) -> Size:
     return mod(args[0], args[1]) if op == "%" else _extreme(op, args)
 
 
+@lru_cache(1 << 12)
 def _extreme(op: str, sizes: tuple[Size, ...]) -> Size:
     group: dict[Size, int] = {}  # each argument, and which of the sizes it came with: those of one are compared already
     numbers: list[int] = []

@@ -140,10 +140,10 @@ def values_of(arguments: Sequence[Argument]) -> list[Value]:
     """All values in some arguments."""
     out: list[Value] = []
     for a in arguments:
-        if isinstance(a, list):
-            out.extend(v for v in a if v is not None)
-        elif a is not None:
+        if type(a) is Value:
             out.append(a)
+        elif isinstance(a, list):
+            out += [v for v in a if v is not None]
     return out
 
 

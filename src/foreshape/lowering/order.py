@@ -34,7 +34,10 @@ def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
     own = list(range(len(used)))
     before = [graph.peak(own, sizes) for sizes in graph.sizes]
     best, least = own, float(len(before))
-    for found in (*map(graph.greedy, graph.sizes), graph.early([_is_update(place) for place in used])):
+    orders = [*map(graph.greedy, graph.sizes), graph.early([_is_update(place) for place in used])]
+    for at, found in enumerate(orders):
+        if found == own or found in orders[:at]:
+            continue
         parts = [graph.peak(found, s) / most if most else 1.0 for s, most in zip(graph.sizes, before, strict=True)]
         if max(parts) <= 1.0 and min(parts) < WORTHWHILE and sum(parts) < least:
             best, least = found, sum(parts)
@@ -69,15 +72,17 @@ class _Graph:
         self._lives: dict[Value, Value] = {}
         self._link(places, lowered.fetches)
         piece = self._piece
-        self.held = {piece[r] for v in lowered.fetches if (r := self._root(v)) in piece}
-        """The pieces that live on: fetched."""
         self.users = [0] * len(self._pieces)
+        """How many places read a piece; one more where it lives on, since it is fetched."""
         for reads in self.reads:
             for p in reads:
                 self.users[p] += 1
+        for p in {piece[r] for v in lowered.fetches if (r := self._root(v)) in piece}:
+            self.users[p] += 1
         known: list[dict[Size, int]] = [{} for _ in TRIED]
         self.sizes = [[_number(s, tried, k) for s in self._pieces] for tried, k in zip(TRIED, known, strict=True)]
         self._work = {id(sizes): [_number(s, t, k) for s in self.needs] for sizes, t, k in zip(self.sizes, TRIED, known, strict=True)}
+        self._made = {id(sizes): [sum([sizes[p] for p in made]) for made in self.makes] for sizes in self.sizes}
 
     def _root(self, value: Value) -> Value:
         """The value in whose memory one lies."""
@@ -141,29 +146,31 @@ class _Graph:
 
     def peak(self, order: Iterable[int], sizes: Sequence[int]) -> int:
         """The most bytes that are alive at once in an order."""
-        left, work = list(self.users), self._work[id(sizes)]
+        left, work, made, users = list(self.users), self._work[id(sizes)], self._made[id(sizes)], self.users
         alive = most = 0
         for at in order:
-            alive += sum(sizes[p] for p in self.makes[at])
-            most = max(most, alive + work[at])
+            alive += made[at]
+            if alive + work[at] > most:
+                most = alive + work[at]
             for p in self.reads[at]:
                 left[p] -= 1
-                if not left[p] and p not in self.held:
+                if not left[p]:
                     alive -= sizes[p]
-            alive -= sum(sizes[p] for p in self.makes[at] if not left[p] and p not in self.held)
+            for p in self.makes[at]:
+                if not users[p]:
+                    alive -= sizes[p]
         return most
 
     def greedy(self, sizes: Sequence[int]) -> list[int]:
         """An order in which each place is, among those that are ready, one that adds the least."""
-        left, waits = list(self.users), list(self.waits)
+        left, waits, made, reads = list(self.users), list(self.waits), self._made[id(sizes)], self.reads
         holders: dict[int, list[int]] = {}
-        for at, reads in enumerate(self.reads):
-            for p in reads:
+        for at, pieces in enumerate(reads):
+            for p in pieces:
                 holders.setdefault(p, []).append(at)
 
         def adds(at: int) -> int:
-            gone = sum(sizes[p] for p in self.reads[at] if left[p] == 1 and p not in self.held)
-            return sum(sizes[p] for p in self.makes[at]) - gone
+            return made[at] - sum([sizes[p] for p in reads[at] if left[p] == 1])
 
         stamp = {at: adds(at) for at, n in enumerate(waits) if not n}
         ready = [(cost, at) for at, cost in stamp.items()]
@@ -177,7 +184,7 @@ class _Graph:
             done[at] = True
             out.append(at)
             changed: set[int] = set()
-            for p in self.reads[at]:
+            for p in reads[at]:
                 left[p] -= 1
                 if left[p] == 1:
                     changed.update(holders[p])

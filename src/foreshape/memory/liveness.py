@@ -326,7 +326,7 @@ class _Walk:
             self.records.append(record)
             self._takes = {}
         self._takes[at] = self._takes.get(at, 0) + size
-        record.size, record.until = maximum(*self._takes.values()), at
+        record.size, record.until = maximum(*self._takes.values()) if len(self._takes) > 1 else self._takes[at], at
 
     def _region(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""

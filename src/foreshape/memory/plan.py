@@ -13,13 +13,14 @@ import numpy
 
 from foreshape.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
-from foreshape.lowering import Lowered, fuse, lower
+from foreshape.lowering import fuse, lower
 from foreshape.lowering.claims import number
 from foreshape.memory.arena import arena
 from foreshape.memory.formula import Formula, Terms, byte_text, require_values
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.records import CLASSES, WORKSPACE, Liveness, Record
 from foreshape.program import Block, Op, Program, Variable
+from foreshape.program.collector import collector_waits
 from foreshape.program.needed import needed_ops
 from foreshape.spec import TENSOR_KINDS
 
@@ -66,7 +67,7 @@ class Plan:
     def __init__(self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None) -> None:
         self.program = program
         self.fetch = tuple(_names(program, fetch))
-        self.live: Liveness = live if live is not None else find_liveness(_lowered(program, self.fetch))
+        self.live: Liveness = live if live is not None else _live(program, self.fetch)
         self.symbols: frozenset[str] = frozenset(n for r in _all_records(self.live) for n in symbols_of(r.size))
         """The names of the symbols that the memory depends on."""
         self.leading: tuple[str, ...] = tuple(_leading(self.live))
@@ -250,13 +251,14 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
     return Plan(program, (fetch,) if isinstance(fetch, (str, Variable)) else fetch)
 
 
-def _lowered(program: Program, fetch: tuple[str, ...]) -> Lowered:
-    """The step of a program, as the engine runs it."""
+@collector_waits
+def _live(program: Program, fetch: tuple[str, ...]) -> Liveness:
+    """The records of a step of a program, as the engine runs it."""
     program.refresh()
     unknown = next((op for op in needed_ops(program.global_block, fetch) if op.operator is None), None)
     if unknown is not None:
         raise MemoryPlanError(f"the operator {unknown.type!r} is not known here, so that its memory cannot be planned")
-    return fuse(lower(program.global_block, fetch))
+    return find_liveness(fuse(lower(program.global_block, fetch)))
 
 
 def bytes_of(given: int | str) -> int:
