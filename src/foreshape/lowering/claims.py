@@ -32,12 +32,12 @@ def workspace_of(operator: Operator, i: Instruction, wanted: Sequence[bool], str
     cls = type(operator)
     if cls.workspace is Operator.workspace:
         return 0
-    slots = {o.name for o, given in zip(operator.schema.operands, i.arguments, strict=False) if any(v in strided for v in values_of([given]))}
     named: dict[str, object] = {}
     if cls.workspace_wants:
         named["wants"] = tuple(wanted)
     if cls.workspace_strided:
-        named["strided"] = frozenset(slots)
+        slots = zip(operator.schema.operands, i.arguments, strict=False) if strided else ()
+        named["strided"] = frozenset([o.name for o, given in slots if any(v in strided for v in values_of([given]))])
     if cls.workspace_rows:
         named["rows"] = sum((rows[v] for v in values_of(i.arguments) if v in rows), start=0)
     rule: Callable[..., Size] = operator.workspace

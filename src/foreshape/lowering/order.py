@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.lowering.claims import carried_of, workspace_in_rows
 from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
+from foreshape.ops.operator import Operator
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
 
@@ -94,6 +95,7 @@ class _Graph:
         writer: dict[Value, int] = {}
         readers: dict[Value, list[int]] = {}
         self._piece: dict[Value, int] = {}
+        pieces = self._piece
         needed = {v for place in places for i in place for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(fetches)
         chain = fence = -1
         for at, place in enumerate(places):
@@ -112,20 +114,25 @@ class _Graph:
             made: list[int] = []
             needs: Size = 0
             for i in place:
-                wanted = [any(v in needed or v.persistable for v in values_of([r])) for r in i.results]
-                needs = needs + workspace_in_rows(i, wanted)
-                carried = _carried(i, wanted)
+                carried: dict[Value, Size] = {}
+                if i.expression is not None or not i.results:
+                    needs = needs + i.workspace
+                else:
+                    wanted = [any(v in needed or v.persistable for v in values_of([r])) for r in i.results]
+                    needs, carried = needs + workspace_in_rows(i, wanted), _carried(i, wanted)
                 for value in (*i.reads(), *(s for _, s in i.copies)):
                     root = self._root(value)
-                    before.update(writer[v] for v in (value, root) if v in writer)
+                    for one in (value,) if root is value else (value, root):
+                        if one in writer:
+                            before.add(writer[one])
                     readers.setdefault(root, []).append(at)
-                    if root in self._piece:
-                        used.add(self._piece[root])
+                    if root in pieces:
+                        used.add(pieces[root])
                 for value, source in i.memory():
                     if source is not None and source is not value:
                         self._lives[value] = source
-                    if source is None and not value.persistable and value not in self._piece:
-                        self._piece[value] = len(self._pieces)
+                    if source is None and not value.persistable and value not in pieces:
+                        pieces[value] = len(self._pieces)
                         made.append(len(self._pieces))
                         self._pieces.append(_bytes(value) + carried.get(value, 0))
                     if source is not value:
@@ -227,7 +234,7 @@ def _is_chained(i: Instruction) -> bool:
 def _carried(i: Instruction, wanted: Sequence[bool]) -> dict[Value, Size]:
     """What results keep alive besides."""
     operator = i.op.operator
-    if operator is None or i.expression is not None or not i.results:
+    if operator is None or type(operator).carries is Operator.carries:
         return {}
     found = carried_of(operator, i, wanted)
     return {v: found[r.name] for r, out in zip(operator.schema.results, i.results, strict=False) if r.name in found for v in values_of([out])}

@@ -255,7 +255,8 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
 def _live(program: Program, fetch: tuple[str, ...]) -> Liveness:
     """The records of a step of a program, as the engine runs it."""
     program.refresh()
-    unknown = next((op for op in needed_ops(program.global_block, fetch) if op.operator is None), None)
+    ops = program.global_block.ops
+    unknown = next((op for op in needed_ops(program.global_block, fetch) if op.operator is None), None) if any(op.operator is None for op in ops) else None
     if unknown is not None:
         raise MemoryPlanError(f"the operator {unknown.type!r} is not known here, so that its memory cannot be planned")
     return find_liveness(fuse(lower(program.global_block, fetch)))
