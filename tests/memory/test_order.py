@@ -10,7 +10,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering import fusion, lower
+from foreshape.lowering import fusion, lower, order
 from foreshape.lowering.fusion import graph
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.plan import Plan
@@ -62,9 +62,18 @@ def test_another_order_needs_less(describe: Callable[[], Any], monkeypatch: pyte
     assert forward == [op for op in own.ops if not op.role] or describe is wide_branches
 
 
-def test_no_op_runs_before_what_it_reads_or_after_who_changes_that(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["greedy", "early"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The way to an order that is tried alone."""
+    other = {"greedy": "early", "early": "greedy"}[request.param]
+    monkeypatch.setattr(order._Graph, other, lambda self, *given: list(range(len(self.waits))))  # pyright: ignore[reportPrivateUsage]
+    return request.param
+
+
+def test_no_op_runs_before_what_it_reads_or_after_who_changes_that(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     main, _, fetch = built(trained)
     ops = planned(main, fetch, monkeypatch, True).ops
+    assert ops != main.global_block.ops and sorted(map(id, ops)) == sorted(map(id, main.global_block.ops)), way
     at = {id(op): k for k, op in enumerate(ops)}
     own = main.global_block.ops
     for k, op in enumerate(own):
@@ -74,6 +83,7 @@ def test_no_op_runs_before_what_it_reads_or_after_who_changes_that(monkeypatch: 
                 assert at[id(op)] < at[id(later)], f"{op} must run before {later}"
 
 
+@pytest.mark.usefixtures("way")
 def test_the_numbers_are_those_of_the_programs_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
     main, startup, loss = built(trained)
     rng = np.random.RandomState(3)
