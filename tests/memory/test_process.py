@@ -35,6 +35,11 @@ def process(network: str, sizes: list[int], *options: str, **environment: str) -
     return json.loads(done.stdout)
 
 
+def least_peak(network: str, sizes: list[int], *options: str) -> float:
+    """The peak of the process that leaves the smallest gaps between tensors, of three: where glibc puts them differs."""
+    return min(process(network, sizes, *options, PYTHONHASHSEED=seed)["peak"] for seed in "123")
+
+
 # --- pages
 
 
@@ -76,7 +81,7 @@ def test_nothing_of_a_step_waits_for_the_garbage_collector(network: str, sizes: 
 def test_batch_sizes_in_turn_do_not_add_up() -> None:
     """glibc leaves gaps of up to three tensors, which differ from process to process; tensors of all sizes would be eight more."""
     sizes, tensor, alive = [160, 320, 640, 1280, 2560, 1920, 960], 40 * MIB, 4
-    alone = min(process("large", [2560], PYTHONHASHSEED=seed)["peak"] for seed in "123")
+    alone = least_peak("large", [2560])
     in_turn = process("large", sizes)
     together = alone + alive * tensor * sum(sizes) / max(sizes) - alive * tensor
     assert in_turn["peak"] < alone + 3.5 * tensor < together - 3.5 * tensor
@@ -111,10 +116,11 @@ def test_products_of_rows_that_are_not_whole_steps(rows: int, monkeypatch: pytes
 
 
 @linux
-def test_a_second_executor_needs_its_scope_and_no_more() -> None:
-    for network, batch in (("large", 2560), ("dense", 512)):
-        one, two = process(network, [batch]), process(network, [batch], "executors=2")
-        assert two["peak"] < one["peak"] + one["held"] + 10 * MIB
+@pytest.mark.parametrize(("network", "batch", "gaps"), [("large", 2560, 100 * MIB), ("dense", 512, 10 * MIB)])
+def test_a_second_executor_needs_its_scope_and_no_more(network: str, batch: int, gaps: int) -> None:
+    """If each kept its own memory, a second one of "large" would take four tensors more, 160 MiB."""
+    one, two = least_peak(network, [batch]), least_peak(network, [batch], "executors=2")
+    assert two < one + process(network, [batch])["held"] + gaps
 
 
 BATCHES = [16, 24, 64, 16, 9]

@@ -25,6 +25,7 @@ from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.program.collector import collector_waits
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Step:
 
     __slots__ = ("_last", "_plan", "bound", "emitted", "feeder", "fetchers", "live", "plain", "program", "ragged", "seen", "version")
 
+    @collector_waits
     def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True) -> None:
         self.program = program
         guards = program.guards
