@@ -54,11 +54,7 @@ def workspace_in_rows(i: Instruction, wanted: Sequence[bool] | None = None) -> S
 
 def carried_of(operator: Operator, i: Instruction, wanted: Sequence[bool]) -> Mapping[str, Size]:
     """What results keep alive beside what they are described to be: result slot -> bytes."""
-    if type(operator).carries is Operator.carries:
-        return {}
-    rule: Callable[..., Mapping[str, Size]] = operator.carries
-    named: dict[str, object] = {"wants": tuple(wanted)} if type(operator).carries_wants else {}
-    return rule(*_operand_specs(operator, i), **named)
+    return {} if type(operator).carries is Operator.carries else operator.carried(_operand_specs(operator, i), wanted)
 
 
 def _operand_specs(operator: Operator, i: Instruction) -> list[object]:

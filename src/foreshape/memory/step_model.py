@@ -5,8 +5,8 @@ It knows lifetimes, views and results in the memory of their operands, and nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy
 
@@ -95,9 +95,8 @@ class StepModel:
             operator = op.operator
             if operator is None or type(operator).carries is Operator.carries:
                 continue
-            named: dict[str, Any] = {"wants": (True,) * len(operator.schema.results)} if type(operator).carries_wants else {}
-            rule: Callable[..., Mapping[str, Size]] = operator.carries
-            found = rule(*(operand_specs(op, o.name, o.many) for o in operator.schema.operands), **named)
+            specs = [operand_specs(op, o.name, o.many) for o in operator.schema.operands]
+            found = operator.carried(specs, [True] * len(operator.schema.results))
             for slot, size in found.items():
                 for name in op.outputs.get(slot, ()):
                     yield name, number(size, self.values)
@@ -196,10 +195,8 @@ class StepModel:
                     continue
                 held = given.get(source) if source is not None else None
                 if view:
-                    if held is not None:
-                        if name in each:
-                            target[name] = held
-                        target.setdefault(name, held)
+                    if held is not None and (name not in target or name in each):
+                        target[name] = held
                     continue
                 made = place(name, t)
                 if step.copy:

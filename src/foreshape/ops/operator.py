@@ -158,6 +158,11 @@ class Operator:
     def carries(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
         return {}
 
+    def carried(self, specs: Sequence[Any], wanted: Sequence[bool]) -> Mapping[str, Size]:
+        """What `carries` says for these operands, asked with the results that are wanted where it takes them."""
+        rule: Callable[..., Mapping[str, Size]] = self.carries
+        return rule(*specs, wants=tuple(wanted)) if self.carries_wants else rule(*specs)
+
     def __init_subclass__(cls, **kw: Any) -> None:
         super().__init_subclass__(**kw)
         own = cls.__dict__
