@@ -22,6 +22,8 @@ from foreshape.dims import (
     Dim,
     Size,
     bounds,
+    broadcast,
+    broadcasts,
     ceildiv,
     equal,
     evaluate,
@@ -44,7 +46,7 @@ from foreshape.dims import (
 from foreshape.errors import ShapeError
 
 NAMES = ("batch", "words", "x y", "a;b", "min", "x // 2", "größe\x1b[2J\n", '"', "7up")
-BINARY = ("+", "-", "*", "//", "%", "ceildiv", "min", "max")
+BINARY = ("+", "-", "*", "//", "%", "ceildiv", "min", "max", "broadcast")
 
 Tree = Any
 """An int, a name, or (operation, left, right)."""
@@ -74,16 +76,21 @@ def built(tree: Tree) -> Size:
         return mod(left, right)
     if op == "ceildiv":
         return ceildiv(left, right)
+    if op == "broadcast":
+        return broadcast(left, right)
     return minimum(left, right) if op == "min" else maximum(left, right)
 
 
 def by_python(tree: Tree, values: dict[str, int]) -> int:
-    """What the tree is in integers. Raises ZeroDivisionError."""
+    """What the tree is in integers. Raises ZeroDivisionError; assumes that what is broadcast together fits, as a guard beside it demands."""
     if isinstance(tree, int):
         return tree
     if isinstance(tree, str):
         return values[tree]
     op, a, b = tree[0], by_python(tree[1], values), by_python(tree[2], values)
+    if op == "broadcast":
+        assume(a == b or 1 in (a, b))
+        return b if a == 1 else a
     return {
         "+": lambda: a + b,
         "-": lambda: a - b,
@@ -298,6 +305,16 @@ def test_dims_print_as_a_person_writes_them() -> None:
     assert str(1 - batch) == "-batch + 1"
     assert str(maximum(batch, words - 3)) == "max(batch, words - 3)"
     assert str(symbol("x y")) == '"x y"'
+
+
+def test_sizes_broadcast_to_the_one_that_is_not_1() -> None:
+    n, m = symbol("n"), symbol("m")
+    assert str(broadcast(n, m)) == "broadcast(m, n)" and broadcast(n, m) is broadcast(m, broadcast(m, n), 1)
+    assert broadcast(n, 5) == 5 and broadcast(m, n + 2) is n + 2, "what cannot be 1 is the result"
+    assert broadcast(n, minimum(n, 1)) is n and broadcast(n, 1) is n and broadcast(1, 1) == 1
+    assert [evaluate(broadcast(n, m), {"n": a, "m": b}) for a, b in ((1, 4), (4, 1), (4, 4), (0, 1), (1, 0), (0, 0))] == [4, 4, 4, 0, 0, 0]
+    assert broadcasts(n, m) is None and broadcasts(n, n) is True and broadcasts(n, 1) is True and broadcasts(2, 3) is False and broadcasts(n + 2, 1) is True
+    assert broadcasts(n + 2, n + 3) is False and broadcasts(n, n + 1) is None, "1 and 2"
 
 
 def test_divisions_reduce() -> None:

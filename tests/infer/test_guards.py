@@ -75,6 +75,23 @@ def test_a_guard_is_checked_with_words() -> None:
     assert "a = 1, b = 7" in str(caught.value) and "2 and 3" in str(caught.value)
 
 
+def test_what_broadcasts_makes_nothing_known() -> None:
+    guards = Guards()
+    guards.add(Condition(a, "broadcasts with", b, "must be equal or 1"), "op", None)
+    guards.add(Condition(a, "broadcasts to", n, "must be equal or 1"), "op", None)
+    assert not guards.known
+    both, to = guards.list()
+    for values in ({"a": 3, "b": 3}, {"a": 1, "b": 3}, {"a": 3, "b": 1}):
+        both.check(values)
+    with pytest.raises(GuardError, match=r"required: a == b, or one of them is 1\n.*seen: 2 and 3, where a = 2, b = 3"):
+        both.check({"a": 2, "b": 3})
+    to.check({"a": 1, "n": 3})
+    with pytest.raises(GuardError, match="required: a == n, or a == 1"):
+        to.check({"a": 3, "n": 1})
+    with pytest.raises(ShapeError, match="contradicts"):
+        guards.add(Condition(a + 2, "broadcasts with", a + 3, "must be equal or 1"), "op", None)
+
+
 def test_knowledge_that_overflows_is_an_error_not_a_number() -> None:
     names = [symbol(f"s{k}") for k in range(70)]
     with pytest.raises(ShapeError, match="64-bit"):

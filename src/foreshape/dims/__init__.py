@@ -1,7 +1,7 @@
 """Arithmetic over dimensions: a dim is an ``int`` or a `Dim`, a symbolic expression over named symbols.
 
-A `Dim` is a polynomial with integer coefficients over atoms; an atom is a symbol, or a floor division, modulo, minimum or
-maximum that does not reduce to a polynomial. Expressions are kept in one normal form and interned, so that equal
+A `Dim` is a polynomial with integer coefficients over atoms; an atom is a symbol, or a floor division, modulo, minimum,
+maximum or broadcast that does not reduce to a polynomial. Expressions are kept in one normal form and interned, so that equal
 expressions are the same object and are compared by identity. Symbols stand for sizes: integers of at least zero.
 
 Questions (`equal`, `less_equal`) have three answers: True, False and None, which says that it depends on the symbols.
@@ -29,7 +29,7 @@ from foreshape.dims.expression import (
     symbol,
     symbol_after,
 )
-from foreshape.dims.questions import equal, evaluate, explain_symbols, less_equal, maximum, minimum, substitute, symbols_of
+from foreshape.dims.questions import broadcast, broadcast_symbols, broadcasts, equal, evaluate, explain_symbols, less_equal, maximum, minimum, substitute, symbols_of
 from foreshape.dims.reader import MAX_TEXT, parse
 
 __all__ = [
@@ -42,6 +42,9 @@ __all__ = [
     "Dim",
     "Size",
     "bounds",
+    "broadcast",
+    "broadcast_symbols",
+    "broadcasts",
     "ceildiv",
     "equal",
     "evaluate",

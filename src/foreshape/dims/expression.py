@@ -25,13 +25,15 @@ MAX_LENGTH = 3000
 """An expression whose factors are written with more characters than this is replaced by a symbol of its own."""
 MAX_NAME = 512
 """The longest name of a symbol, in characters."""
+CALLED = ("min", "max", "broadcast")
+"""The operations that are written as calls."""
 _SIGNED = "signed_size_"
 """How the name of a symbol begins that stands for an expression which may be negative."""
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@]*\Z")
 
 
 class Atom:
-    """What a polynomial is over: a symbol (``op == ""``), or ``op`` in ``// % min max`` applied to ``args``."""
+    """What a polynomial is over: a symbol (``op == ""``), or ``op`` in ``// % min max broadcast`` applied to ``args``."""
 
     __slots__ = ("__weakref__", "args", "depth", "name", "op", "order", "stands_for", "text")
 
@@ -45,7 +47,7 @@ class Atom:
         self.depth = 0 if not op else 1 + max(_depth(a) for a in args)
         self.stands_for: str | None = None
         """For a symbol that replaced an expression past the limits: how that expression began."""
-        self.text = _symbol_text(name) if not op else name if op in ("min", "max") else f"({name})"
+        self.text = _symbol_text(name) if not op else name if op in CALLED else f"({name})"
         """How it is written as a factor."""
 
     def __repr__(self) -> str:
@@ -383,7 +385,7 @@ def compound(op: str, args: tuple[Size, ...]) -> Size:
     for a in args:
         if isinstance(a, int):
             checked(a)
-    name = f"{op}({', '.join(map(str, args))})" if op in ("min", "max") else f"{_grouped(args[0])} {op} {_grouped(args[1])}"
+    name = f"{op}({', '.join(map(str, args))})" if op in CALLED else f"{_grouped(args[0])} {op} {_grouped(args[1])}"
     return of_atom(_atom(op, name, args))
 
 
@@ -452,6 +454,11 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
         return 0, most
     lows = [l for l, _ in limits]
     highs = [h for _, h in limits]
+    if atom.op == "broadcast":  # one of them
+        return (
+            min(l for l in lows if l is not None) if None not in lows else None,
+            max(h for h in highs if h is not None) if None not in highs else None,
+        )
     pick = min if atom.op == "min" else max
     known_lows = [x for x in lows if x is not None]
     known_highs = [x for x in highs if x is not None]
@@ -464,7 +471,7 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
 
 
 def _symbol_text(name: str) -> str:
-    if _PLAIN_NAME.match(name) and name not in ("min", "max"):
+    if _PLAIN_NAME.match(name) and name not in CALLED:
         return name
     return json.dumps(name).replace(";", "\\u003b")  # a file separates sizes with semicolons
 

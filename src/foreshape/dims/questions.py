@@ -40,9 +40,21 @@ def less_equal(a: Size, b: Size) -> bool | None:
     return False if high is not None and high < 0 else None
 
 
+def broadcasts(a: Size, b: Size) -> bool | None:
+    """Whether ``a`` and ``b`` are equal or one of them is 1: True, False, or None where it depends on the symbols."""
+    answers = (equal(a, b), equal(a, 1), equal(b, 1))
+    return True if True in answers else None if None in answers else False
+
+
 def symbols_of(a: Size) -> set[str]:
     """The names of the symbols that ``a`` depends on."""
     return {atom.name for atom in _symbol_atoms(a)}
+
+
+def broadcast_symbols(a: Size) -> set[str]:
+    """The names of the symbols that stand in the broadcasts of ``a`` by themselves."""
+    atoms = [atom for m, _ in a.terms for atom in m] if isinstance(a, Dim) else []
+    return {inner.name for atom in atoms if atom.op == "broadcast" for x in atom.args if (inner := only_atom(x)) is not None and not inner.op}
 
 
 def _symbol_atoms(a: Size) -> Iterator[Atom]:
@@ -107,10 +119,39 @@ def maximum(*sizes: Size) -> Size:
     return _extreme("max", sizes)
 
 
+@lru_cache(1 << 12)
+def broadcast(*sizes: Size) -> Size:
+    """The size to which sizes broadcast that are equal or 1 (see `broadcasts`): the one that is not 1, where there is one.
+
+    Of numbers that do not fit it is the largest; whoever needs that they fit asks first, or leaves a guard.
+    """
+    group: dict[Size, None] = {}
+    for given in sizes:
+        atom = only_atom(given)
+        group.update(dict.fromkeys(atom.args if atom is not None and atom.op == "broadcast" else (given,)))
+    numbers = [size for size in group if isinstance(size, int) and size != 1]
+    if numbers:
+        return max(numbers)
+    # min(x, 1) beside x adds nothing: it is 1, or both are 0
+    open_ones = [s for s in group if not isinstance(s, int) and not any(s is minimum(x, 1) for x in group if x is not s)]
+    if not open_ones:
+        return 1
+    open_ones.sort(key=str)
+    never_1 = next((s for s in open_ones if equal(s, 1) is False), None)
+    if never_1 is not None or len(open_ones) == 1:
+        return never_1 if never_1 is not None else open_ones[0]
+    if len(open_ones) > MAX_TERMS:
+        lows = [low for low, _ in map(bounds, open_ones) if low is not None]
+        return replacement(["broadcast(", *(f"{size}, " for size in open_ones), ")"], min(lows) if len(lows) == len(open_ones) else None)
+    return compound("broadcast", tuple(open_ones))
+
+
 def apply(op: str, args: tuple[Size, ...]) -> Size:
-    """``op`` in ``// % min max`` of ``args``."""
+    """``op`` in ``// % min max broadcast`` of ``args``."""
     if op == "//":
         return floordiv(args[0], args[1])
+    if op == "broadcast":
+        return broadcast(*args)
     return mod(args[0], args[1]) if op == "%" else _extreme(op, args)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from foreshape.dims.expression import INT64_MAX, MAX_DEPTH, Size, checked, symbol
+from foreshape.dims.expression import CALLED, INT64_MAX, MAX_DEPTH, Size, checked, symbol
 from foreshape.dims.questions import apply
 from foreshape.errors import ShapeError
 
@@ -89,7 +89,7 @@ class _Reader:
             return out
         if token[0].isdigit():
             return self.number(token, INT64_MAX)
-        if token in ("min", "max") and self.peek() == "(":
+        if token in CALLED and self.peek() == "(":
             self.next()
             args = [self.sum(depth + 1)]
             while (mark := self.next()) == ",":

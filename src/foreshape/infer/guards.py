@@ -26,9 +26,8 @@ class Guard:
     def check(self, values: Mapping[str, int]) -> None:
         """Raise `GuardError` unless the condition holds for these values of the symbols."""
         c = self.condition
-        if not c.holds(values):
-            names = sorted(symbols_of(c.left) | symbols_of(c.right))
-            seen = ", ".join(f"{n} = {values[n]}" for n in names)
+        if c.answer(values) is not True:
+            seen = ", ".join(f"{n} = {values[n]}" for n in sorted(c.symbols))
             site = self.call_site
             raise GuardError(
                 f"{self.op_type}: {c.requirement}\n    required: {c}\n    seen: {evaluate(c.left, values)} and {evaluate(c.right, values)}"
@@ -116,11 +115,7 @@ class Guards:
             ShapeError: what is known already contradicts it.
         """
         left, right = substitute(condition.left, self.known), substitute(condition.right, self.known)
-        if condition.relation == "divides":
-            remainder = right % left
-            answer = remainder == 0 if isinstance(remainder, int) else None
-        else:
-            answer = equal(left, right) if condition.relation == "==" else less_equal(left, right)
+        answer = condition.answer(self.known)
         if answer is False:
             raise ShapeError(f"{condition.requirement}: {condition} contradicts what was required before: {self._because(condition, left, right)}")
         key = (left, condition.relation, right)

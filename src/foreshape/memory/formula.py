@@ -181,7 +181,7 @@ def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
 
 def _rises(atom: Atom, name: str) -> bool:
     """Whether an atom can only grow with a symbol."""
-    if atom.op not in ("", "//", "min", "max") or (atom.op == "//" and name in symbols_of(atom.args[1])):
+    if atom.op not in ("", "//", "min", "max", "broadcast") or (atom.op == "//" and name in symbols_of(atom.args[1])):
         return False
     terms = [t for a in atom.args if isinstance(a, Dim) for t in a.terms]
     return all(c > 0 and _rises(inner, name) for m, c in terms for inner in m if name in symbols_of(_dim_of(inner)))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
-from foreshape.ops.require import RuleError, require_equal
+from foreshape.ops.require import RuleError, require_broadcast, require_broadcast_to, require_equal
 from foreshape.ops.torch_proxy import torch
 from foreshape.spec import Lod, Spec
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def broadcast_dims(x: Sequence[Size], y: Sequence[Size], axis: int = -1, slots: tuple[str, str] = ("X", "Y")) -> tuple[Size, ...]:
+def broadcast_dims(
+    x: Sequence[Size], y: Sequence[Size], axis: int = -1, slots: tuple[str, str] = ("X", "Y"), ragged: tuple[bool, bool] = (False, False)
+) -> tuple[Size, ...]:
     """The dims of an elementwise result.
 
     ``axis == -1`` lines up the last dims, as numpy does; otherwise dim 0 of the operand of lower rank stands at ``axis`` of
-    the other. Where a dim is 1 the other operand's holds; where that is open, the dims must be equal (a guard).
+    the other. Where a dim is 1 the other operand's holds; where that is open, it is a guard that they are equal or one of them is 1.
+    ``ragged``: whether dim 0 of an operand is rows of sequences, which stay as many as they are.
     """
     low, high = min(len(x), len(y)), max(len(x), len(y))
     if axis != -1 and not 0 <= axis <= high - low:
@@ -32,10 +35,18 @@ def broadcast_dims(x: Sequence[Size], y: Sequence[Size], axis: int = -1, slots: 
     for at, (a, b) in enumerate(zip(first, second, strict=True)):
         if a is b or (isinstance(b, int) and b == 1):
             out.append(a)
-        elif isinstance(a, int) and a == 1:
+            continue
+        if isinstance(a, int) and a == 1:
             out.append(b)
+            continue
+        said, sides = f"the dims of {slots[0]} and {slots[1]} must be equal or 1", {slots[0]: at - x_shift, slots[1]: at - y_shift}
+        x_rows, y_rows = ragged[0] and at == 0 == x_shift, ragged[1] and at == 0 == y_shift
+        if x_rows and y_rows:
+            out.append(require_equal(a, b, said, **sides))
+        elif x_rows or y_rows:
+            out.append(require_broadcast_to(*((b, a) if x_rows else (a, b)), said, **sides))
         else:
-            out.append(require_equal(a, b, f"the dims of {slots[0]} and {slots[1]} must be equal or 1", **{slots[0]: at - x_shift, slots[1]: at - y_shift}))
+            out.append(require_broadcast(a, b, said, **sides))
     return tuple(out)
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def broadcast(x: Spec, y: Spec, axis: int = -1, slots: tuple[str, str] = ("X", "Y")) -> Spec:
     """``x`` in the shape that two tensors are broadcast to; ragged where either is."""
-    dims = x.known_dims if x.dims is y.dims else broadcast_dims(x.known_dims, y.known_dims, axis, slots)
+    ragged = x.lod is not None, y.lod is not None
+    dims = x.known_dims if x.dims is y.dims else broadcast_dims(x.known_dims, y.known_dims, axis, slots, ragged)
     return Spec(x.kind, x.dtype, dims, broadcast_lod(x, y, dims, axis))
 
 

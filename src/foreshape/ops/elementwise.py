@@ -54,7 +54,7 @@ class Elementwise(Operator):
     def _broadcast(self, X: Spec, Y: Spec) -> Spec:
         if X.dims is Y.dims:
             return (Y if X.lod is None and Y.lod is not None else X).like()
-        dims = broadcast_dims(X.known_dims, Y.known_dims, self.axis)
+        dims = broadcast_dims(X.known_dims, Y.known_dims, self.axis, ragged=(X.lod is not None, Y.lod is not None))
         return Spec(X.kind, X.dtype, dims, broadcast_lod(X, Y, dims, self.axis))
 
     def _pair(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:

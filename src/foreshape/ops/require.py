@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from foreshape.dims import Size, bounds, equal, evaluate, is_symbol, less_equal, product, symbol
+from foreshape.dims import Size, bounds, broadcast, broadcasts, equal, is_symbol, less_equal, product, substitute, symbol, symbols_of
 from foreshape.errors import DescriptionError, ShapeError
 
 PLACEHOLDER = "?"
@@ -28,22 +28,47 @@ class RuleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A guard without its place: ``left relation right`` must hold for the fed values. Relations: ``==``, ``<=``, ``divides``."""
+    """A guard without its place: ``left relation right`` must hold for the fed values.
+
+    Relations: ``==``, ``<=``, ``divides``, ``broadcasts with`` (equal, or one of them is 1) and ``broadcasts to`` (equal, or the left is 1).
+    """
 
     left: Size
     relation: str
     right: Size
     requirement: str
 
-    def holds(self, values: Mapping[str, int]) -> bool:
-        """Whether it holds when the symbols have these values."""
-        left, right = evaluate(self.left, values), evaluate(self.right, values)
+    def answer(self, values: Mapping[str, Size]) -> bool | None:
+        """Whether it holds when the symbols have these values: True, False, or None where it depends on other symbols."""
+        left, right = substitute(self.left, values), substitute(self.right, values)
         if self.relation == "==":
-            return left == right
-        return left <= right if self.relation == "<=" else left != 0 and right % left == 0
+            return equal(left, right)
+        if self.relation == "<=":
+            return less_equal(left, right)
+        if self.relation.startswith("broadcasts"):
+            return broadcasts(left, right) if self.relation == "broadcasts with" else _either(equal(left, right), equal(left, 1))
+        if isinstance(left, int) and left == 0:
+            return False
+        remainder = right % left
+        low, _ = bounds(remainder)
+        return remainder == 0 if isinstance(remainder, int) else False if low is not None and low > 0 else None
+
+    @property
+    def symbols(self) -> set[str]:
+        """The names of the symbols that it depends on."""
+        return symbols_of(self.left) | symbols_of(self.right)
 
     def __str__(self) -> str:
+        if self.relation == "broadcasts with":
+            return f"{self.left} == {self.right}, or one of them is 1"
+        if self.relation == "broadcasts to":
+            return f"{self.left} == {self.right}, or {self.left} == 1"
         return f"{self.left} {self.relation} {self.right}"
+
+
+def _either(*answers: bool | None) -> bool | None:
+    """Whether one of some questions is answered with yes."""
+    return True if True in answers else None if None in answers else False
 
 
 class _Collector(threading.local):
@@ -82,6 +107,26 @@ def require_equal(a: Size, b: Size, requirement: str, **sides: int | None) -> Si
         if isinstance(b, int) or (is_symbol(a) and not is_symbol(b) and not isinstance(a, int)):
             return b
     return a
+
+
+def require_broadcast(a: Size, b: Size, requirement: str, **sides: int | None) -> Size:
+    """``a`` and ``b`` must be equal, or one of them 1. Returns the size to which they broadcast."""
+    answer = broadcasts(a, b)
+    if answer is False:
+        raise RuleError(requirement, sides)
+    if answer is None:
+        _leave_open(a, "broadcasts with", b, requirement)
+    return broadcast(a, b)
+
+
+def require_broadcast_to(a: Size, to: Size, requirement: str, **sides: int | None) -> Size:
+    """``a`` must be ``to``, or 1. Returns ``to``."""
+    answer = _either(equal(a, to), equal(a, 1))
+    if answer is False:
+        raise RuleError(requirement, sides)
+    if answer is None:
+        _leave_open(a, "broadcasts to", to, requirement)
+    return to
 
 
 def require_at_most(a: Size, b: Size, requirement: str, **sides: int | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from foreshape.dims import Dim, Size, equal, explain_symbols, substitute, symbol, symbols_of
+from foreshape.dims import Dim, Size, broadcast_symbols, equal, explain_symbols, substitute, symbol, symbols_of
 from foreshape.errors import ForeshapeError
 from foreshape.infer.rules import Answer, Key, ask, replace_symbols
 from foreshape.ops.operator import Operator
@@ -160,6 +160,7 @@ def _step(place: Place) -> _Step | None:
         return _size_at(spec, place) if spec is not None else None
 
     everything = found(probes.key(probes.telling))
+    everything = None if everything is None else probes.without_repeats(everything)
     if everything is not None and probes.is_right(everything, own):
         used = symbols_of(everything) & probes.places.keys()
         return _Step(probes.text(everything, used), [probes.places[n] for n in sorted(used, key=list(probes.places).index)], True)
@@ -233,6 +234,17 @@ class _Probes:
             return ask(self.operator, key)
         except (RuleError, ForeshapeError):
             return None  # the rule needs numbers where it was shown symbols
+
+    def without_repeats(self, formula: Size) -> Size:
+        """A formula in which what is broadcast to a size that it has already is left out: only the first place of that size stays."""
+        first: dict[Size, str] = {}
+        same: dict[str, Size] = {}
+        met = broadcast_symbols(formula)
+        for name in (n for n in self.places if n in met):
+            before = first.setdefault(self.sizes[name], name)
+            if before != name:
+                same[name] = symbol(before)
+        return substitute(formula, same) if same else formula
 
     def is_right(self, formula: Size, own: Size) -> bool:
         """Whether a formula gives what the size is, when its symbols are what they stand for."""

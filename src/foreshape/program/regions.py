@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from foreshape.dims import Size, equal, product, substitute, symbol
+from foreshape.dims import Size, equal, is_symbol, product, substitute, symbol
 from foreshape.errors import DescriptionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import describe_failure
 from foreshape.infer.rules import Answer
@@ -156,6 +157,7 @@ def _infer_while(op: Op) -> dict[str, Spec]:
         if not changed:
             for v in carried:
                 _check_every_round(op, v, entries[v.name], leaves[v.name])
+            _check_guards_every_round(op, carried, entries, leaves, len(before))
             return {"StepScopes": SCOPES}
     raise _error(op, "the shapes of the loop's variables do not settle")
 
@@ -169,6 +171,22 @@ def _check_every_round(op: Op, v: Variable, entry: Spec, leave: Spec) -> None:
             if required is not a and equal(required, substitute(b, known)) is False:
                 words = f"dim {axis} of {v.name} must be {required} in every round, as the block needs it; a round makes it {b}"
                 raise _error(op, words + _writer_site(op, v.name))
+
+
+def _check_guards_every_round(op: Op, carried: Sequence[Variable], entries: Mapping[str, Spec], leaves: Mapping[str, Spec], begin: int) -> None:
+    """The conditions that the block left open must not be broken by what a round makes of what it began with."""
+    made: dict[str, tuple[Variable, int, Size]] = {}
+    for v in carried:
+        for axis, (a, b) in enumerate(zip(entries[v.name].dims or (), leaves[v.name].dims or (), strict=False)):
+            if is_symbol(a) and a is not b:
+                made[str(a)] = v, axis, b
+    becomes = {name: size for name, (_, _, size) in made.items()}
+    for guard in islice(op.block.program._guards, begin, None) if made else ():  # pyright: ignore[reportPrivateUsage]
+        touched = sorted(guard.condition.symbols & becomes.keys())
+        if touched and guard.condition.answer(becomes) is False:
+            v, axis, size = made[touched[0]]
+            words = f"{guard.op_type}: {guard.condition.requirement} in every round: {guard.condition}; a round makes dim {axis} of {v.name} {size}"
+            raise _error(op, words + _writer_site(op, v.name))
 
 
 def _check_condition(op: Op, condition: Variable, slot: str) -> None:
