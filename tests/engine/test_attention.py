@@ -258,10 +258,10 @@ def test_gradients_that_nobody_wants(of: str) -> None:
 
 @pytest.mark.parametrize(("of", "fused"), [("fp32", True), ("fp64", False)])
 def test_sizes_that_are_known_to_be_equal_by_what_is_done_with_them(of: str, fused: bool) -> None:
-    """Operands of open sizes, as a file has them, and a mask with sizes of its own."""
+    """Operands of open sizes, and a mask with sizes of its own: that they broadcast to those of the scores is what the product demands."""
     main, number = fs.Program(), {"fp32": "float32", "fp64": "float64"}[of]
     with fs.program_guard(main, fs.Program()):
-        inputs = [layer.data(n, [-1, HEADS, -1, 8], of, stop_gradient=False) for n in "qkv"]
+        inputs = [layer.data(n, [-1, HEADS, time, 8], of, stop_gradient=False) for n, time in zip("qkv", ("time", "keys", "keys"), strict=True)]
         out = scaled_scores(*inputs, layer.data("mask", [-1, 1, 1, -1], of))
         fetch = [out, *(g for _, g in fs.append_backward(layer.reduce_sum(layer.square(out)), inputs))]
     executor, feed = fs.Executor(), {n: x.astype(number) for n, x in (heads() | {"mask": numbers(BATCH, 1, 1, 5)}).items()}

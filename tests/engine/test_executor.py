@@ -160,7 +160,7 @@ def test_ignored_rows_count_as_zeros_fused_too(ready: Any) -> None:
         (lambda f: f.update({"fc_0.w_0": f["x"]}), fs.FeedError, "a parameter or state"),
         (lambda f: f.update(x=f["x"][:, :5]), fs.FeedError, "dim 1 must be 7, not 5"),
         (lambda f: f.update(x=f["x"][0]), fs.FeedError, "2 dims"),
-        (lambda f: f.update(x=f["x"][:3]), fs.FeedError, "batch, and another input made that 3"),
+        (lambda f: f.update(x=f["x"][:3]), fs.FeedError, "batch, and another input or a parameter makes that 3"),
         (lambda f: f.update(x=f["x"].astype("float64")), fs.FeedError, "must be fp32; fed is fp64"),
         (lambda f: f.update(y=f["y"].astype("float32")), fs.FeedError, "must be int64; fed is fp32"),
         (lambda f: f.update(x="words"), fs.FeedError, "x"),
@@ -183,12 +183,35 @@ def test_a_guard_is_checked_when_values_are_fed() -> None:
     main = fs.Program()
     with fs.program_guard(main):
         x, y = layer.data("x", shape=["n", 3]), layer.data("y", shape=["m", 3])
-        out = x + y
+        out = layer.concat([x, y], axis=1)
     assert [str(g.condition) for g in main.guards] == ["n == m"]
     a = np.ones((4, 3), "float32")
-    assert fs.Executor().run(main, {"x": a, "y": a}, [out], fs.Scope())[0].shape == (4, 3)
+    assert fs.Executor().run(main, {"x": a, "y": a}, [out], fs.Scope())[0].shape == (4, 6)
     with pytest.raises(fs.GuardError, match="n = 4"):
         fs.Executor().run(main, {"x": a, "y": a[:2]}, [out], fs.Scope())
+
+
+@pytest.mark.parametrize("check", [False, True, "fused"])
+def test_open_sizes_broadcast_forward_and_backward(check: Any) -> None:
+    """Fed sizes of which one is 1 give what the same network gives that was described with these sizes."""
+
+    def run(n: Any, m: Any, feed: dict[str, np.ndarray], scope: fs.Scope) -> list[Any]:
+        main, startup = fs.Program(), fs.Program()
+        with fs.program_guard(main, startup):
+            x, y = layer.data("x", shape=[n, 3]), layer.data("y", shape=[m, 3])
+            both = layer.relu(layer.fc(x, 4) + layer.fc(y, 4)) * layer.fc(y, 4)
+            grads = [g for _, g in fs.append_backward(layer.mean(both))]
+        if not scope.names():
+            fs.Executor(seed=1).run(startup, scope=scope)
+        return fs.Executor(check=check).run(main, feed, [both, *grads], scope)
+
+    scope, rng = fs.Scope(), np.random.RandomState(0)
+    for n, m in ((4, 4), (1, 5), (5, 1), (1, 1), (1, 0), (0, 1)):
+        feed = {"x": rng.standard_normal((n, 3)).astype("float32"), "y": rng.standard_normal((m, 3)).astype("float32")}
+        for a, b in zip(run("n", "m", feed, scope), run(n, m, feed, scope), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, equal_nan=True)
+    with pytest.raises(fs.GuardError, match=r"required: .* or one of them is 1\n.*n = 3"):
+        run("n", "m", {"x": np.ones((3, 3), "float32"), "y": np.ones((2, 3), "float32")}, scope)
 
 
 def test_a_parameter_without_a_value_is_named(ready: Any) -> None:

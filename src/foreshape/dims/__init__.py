@@ -28,8 +28,21 @@ from foreshape.dims.expression import (
     reaches,
     symbol,
     symbol_after,
+    symbol_name,
 )
-from foreshape.dims.questions import broadcast, broadcast_symbols, broadcasts, equal, evaluate, explain_symbols, less_equal, maximum, minimum, substitute, symbols_of
+from foreshape.dims.questions import (
+    broadcast,
+    broadcast_symbols,
+    broadcasts,
+    equal,
+    evaluate,
+    explain_symbols,
+    less_equal,
+    maximum,
+    minimum,
+    substitute,
+    symbols_of,
+)
 from foreshape.dims.reader import MAX_TEXT, parse
 
 __all__ = [
@@ -63,5 +76,6 @@ __all__ = [
     "substitute",
     "symbol",
     "symbol_after",
+    "symbol_name",
     "symbols_of",
 ]

@@ -188,8 +188,13 @@ def symbol_after(name: str) -> Dim:
 
 def is_symbol(dim: Size) -> bool:
     """Whether ``dim`` is one bare symbol."""
+    return symbol_name(dim) is not None
+
+
+def symbol_name(dim: Size) -> str | None:
+    """The name of the one bare symbol that ``dim`` is; None where it is something else."""
     atom = only_atom(dim)
-    return atom is not None and not atom.op
+    return atom.name if atom is not None and not atom.op else None
 
 
 def only_atom(size: Size) -> Atom | None:

@@ -56,7 +56,7 @@ class Checked:
         Raises:
             ExecutionError: a value of another shape or element type than inferred, or the first op that makes a NaN or an infinity.
         """
-        function: FunctionType = emitted.bind(scope)
+        function: FunctionType = emitted.bind(scope).function
         before = running.checked
         running.checked = self._block
         try:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from itertools import count
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakMethod
 
+from foreshape.engine.held import Held, compare_held, compare_spec
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
-from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import Late
 from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Op
-from foreshape.spec import LOD_TENSOR
 
 STEP_FILE = "<foreshape step>"
 
@@ -38,10 +37,13 @@ def op_at(code: CodeType, line: int) -> Op | None:
 class Emitted:
     """The code of a step and what its names stand for; `bind` makes it a function over one scope."""
 
-    __slots__ = ("code", "constants", "lowered", "source")
+    __slots__ = ("code", "constants", "lowered", "read_again", "source")
 
     def __init__(self, lowered: Lowered, source: str, constants: dict[str, Any], lines: dict[int, Op]) -> None:
         self.lowered, self.source, self.constants = lowered, source, constants
+        read = {v for i in lowered.instructions for v in i.reads()}
+        self.read_again = {place.name for i in lowered.instructions for place, _ in i.stores if place in read}
+        """The persistables that are read after they were written: their open dims must be what they were."""
         module = compile(source, STEP_FILE, "exec")
         self.code = with_ops(next(c for c in module.co_consts if isinstance(c, CodeType)), lines)
 
@@ -49,7 +51,7 @@ class Emitted:
         """The function of a block that an op runs: all that it reads from outside comes in as an argument."""
         return FunctionType(self.code, dict(self.constants), "block")
 
-    def bind(self, scope: Scope, device: Any = None) -> FunctionType:
+    def bind(self, scope: Scope, device: Any = None) -> Bound:
         """The step over the values of a scope, moved to ``device`` where one is given.
 
         Raises:
@@ -68,31 +70,31 @@ class Emitted:
         if missing:
             shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
             raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
-        for p, value in zip(self.lowered.persistables, values, strict=True):
-            check_held(p, value)
+        held = compare_held(self.lowered.persistables, values)
         namespace = dict(self.constants)
         weak = WeakMethod(scope.store)  # the step does not keep its scope alive
+        specs = {place.name: place.variable.spec for i in self.lowered.instructions for place, _ in i.stores if place.variable is not None}
+        shapes = {p.name: tuple(value.shape) for p, value in zip(self.lowered.persistables, values, strict=True) if p.name in self.read_again}
 
         def store(name: str, value: Any, owned: bool = True) -> Any:
             method = weak()
             assert method is not None
+            compare_spec(name, specs[name], value)
+            if name in shapes and tuple(value.shape) != shapes[name]:
+                raise ExecutionError(f"{name} is {list(shapes[name])} and read again in this run: it must not become {list(value.shape)} within it")
             return method(name, value, owned)
 
         namespace["store"] = store
         tensors = {id(p): t for p, t in zip(self.lowered.persistables, values, strict=True)}
         values += [make(tensors[id(p)]) for _, p, make in self.lowered.derived]
-        return FunctionType(self.code, namespace, "step", tuple(values))
+        return Bound(FunctionType(self.code, namespace, "step", tuple(values)), held)
 
 
-def check_held(place: Value, value: Any) -> None:
-    """Refuse a value of a scope that is not what its variable is described to be."""
-    spec = place.variable.spec if place.variable is not None else None
-    if spec is None or spec.kind is not LOD_TENSOR or spec.dims is None or spec.dtype is None or isinstance(value, Rows):
-        return
-    shape = list(value.shape)
-    fits = len(shape) == len(spec.dims) and all(d == s for d, s in zip(spec.dims, shape, strict=True) if isinstance(d, int))
-    if not fits or value.dtype is not torch_dtype(spec.dtype):
-        raise ExecutionError(f"{place.name} must be {spec.text()}; the scope holds {str(value.dtype).removeprefix('torch.')}{shape}")
+class Bound(NamedTuple):
+    """A step over the values of one scope, and what these say of symbols."""
+
+    function: FunctionType
+    held: Held
 
 
 def constant_tensor(variable: Any) -> Any:

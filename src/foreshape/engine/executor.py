@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import Checked
-from foreshape.engine.emit import STEP_FILE, Emitted, emit, op_at
+from foreshape.engine.emit import STEP_FILE, Bound, Emitted, emit, op_at
 from foreshape.engine.feed import Feeder
+from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.threads import back_on, on_fewer, threads_for, threads_here
@@ -62,7 +63,7 @@ class Step:
         self.version = program.version
         self.seen: dict[Any, Seen] = {}
         self._plan: Plan | None = None
-        self.bound: WeakKeyDictionary[Scope, tuple[int, Any]] = WeakKeyDictionary()
+        self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
         self.fetchers = [_fetcher(v) for v in lowered.fetches]
         self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
@@ -74,9 +75,9 @@ class Step:
             self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         return self._plan
 
-    def admit(self, signature: Any, given: Sequence[Any], longest: Mapping[str, int], limit: int | None = None) -> Seen:
+    def admit(self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None) -> Seen:
         """Check shapes that come for the first time, whether their memory is within a limit, and choose the threads for them."""
-        values = {**self.feeder.admit(given), **longest}
+        values = {**self.feeder.admit(given, held), **longest}
         if limit is not None and self.plain.instructions:
             self._refuse_past(limit, values)
         if len(self.seen) >= _SEEN_LIMIT:
@@ -96,15 +97,15 @@ class Step:
             raise MemoryPlanError(f"this run needs {byte_text(peak)}{' for ' + sizes if sizes else ''}, and the executor's memory_limit is {byte_text(limit)}:"
                                   f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}")  # fmt: skip
 
-    def function(self, scope: Scope) -> Any:
+    def over(self, scope: Scope) -> Bound:
         """The step over a scope, bound again where the scope's tensors have changed."""
         last = self._last
         if last[0]() is scope and last[1] == scope.version:
             return last[2]
         found = self.bound.get(scope)
         if found is None or found[0] != scope.version:
-            function = self.emitted.bind(scope, self.feeder.device)
-            self.bound[scope] = found = (scope.version, function)
+            bound = self.emitted.bind(scope, self.feeder.device)
+            self.bound[scope] = found = (scope.version, bound)
         self._last = (ref(scope), found[0], found[1])
         return found[1]
 
@@ -182,11 +183,13 @@ class Executor:
         if self.memory_limit is not None and len(tensors) > len(step.feeder.inputs):  # ragged ones
             longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
+        function, held = step.over(scope)
+        if held is not NOTHING:  # open dims of what the scope holds decide guards too
+            signature = (*signature, held.key)
         seen = step.seen.get(signature)
         if seen is None:
             with _compiling:
-                seen = step.admit(signature, tensors, longest, self.memory_limit)
-        function = step.function(scope)
+                seen = step.admit(signature, tensors, held, longest, self.memory_limit)
         current.generator = self._generator
         threads = threads_here()
         fewer = seen.threads < threads

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, evaluate, is_symbol, symbols_of
+from foreshape.dims import Size, evaluate, symbol_name, symbols_of
+from foreshape.engine.held import NOTHING, Held, OpenDim
 from foreshape.engine.ragged import as_ragged
 from foreshape.engine.scope import to_tensor
 from foreshape.engine.values import LoDTensor, SelectedRows
@@ -91,15 +92,15 @@ class Feeder:
             return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value")
         return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
 
-    def admit(self, given: Sequence[Any]) -> dict[str, int]:
-        """Check the shapes and guards of what `tensors` gave; returns the symbols' values.
+    def admit(self, given: Sequence[Any], held: Held = NOTHING) -> dict[str, int]:
+        """Check the shapes and guards of what `tensors` gave, beside what the scope holds; returns the symbols' values.
 
         Raises:
             FeedError: a rank or a dim that is not the program's. GuardError: a condition that these values break.
         """
-        values: dict[str, int] = {}
+        values = dict(held.values)
         known = self.guards.known
-        later: list[tuple[str, str, Size, int]] = []
+        later: list[OpenDim] = []
         offsets = iter(given[len(self.inputs) :])
         for value, tensor in zip(self.inputs, given, strict=False):
             spec, shape = _spec(value), list(tensor.shape)
@@ -110,23 +111,33 @@ class Feeder:
                 if isinstance(dim, int):
                     if dim != size:
                         raise FeedError(f"{value.name} must be {spec.text()}; fed is {shape}: dim {axis} must be {dim}, not {size}")
-                elif is_symbol(dim):
-                    self._set(values, str(next(iter(symbols_of(dim)))), size, value, f"dim {axis}", str(shape))
+                elif (name := symbol_name(dim)) is not None:
+                    self._set(values, name, size, value, f"dim {axis}", str(shape))
                 else:
-                    later.append((value.name, f"dim {axis}", dim, size))
+                    later.append(OpenDim(value.name, f"dim {axis}", dim, size))
             if value.lod is not None and spec.lod is not None:
                 later += self._admit_counts(value, spec.lod.counts, next(offsets), values)
-        for name, where, dim, size in later:
-            if evaluate(dim, values) != size:
-                raise FeedError(f"{name}: {where} must be {dim} = {evaluate(dim, values)}; fed is {size}")
+        self._settle(values)
+        for one in later:
+            if not symbols_of(one.dim) <= values.keys():
+                raise FeedError(f"{one.name}: {one.where} is {one.dim}; fed is {one.size}, and no input gives {', '.join(sorted(symbols_of(one.dim) - values.keys()))}")
+        for one in (*later, *held.expressions):
+            if (wrong := one.check(values)) is not None:
+                raise FeedError(f"{one.name}: {wrong}; {'fed' if one in later else 'held by the scope'} is {one.size}")
         for guard in self.guards:
-            c = guard.condition
-            if all(n in values for n in symbols_of(c.left) | symbols_of(c.right)):
+            if guard.condition.symbols <= values.keys():
                 guard.check(values)
         for name, size in known.items():
             if name not in values and symbols_of(size) <= values.keys():
                 values[name] = evaluate(size, values)
         return values
+
+    def _settle(self, values: dict[str, int]) -> None:
+        """Give values to symbols that nothing fed has, and that dims were said to be since another input, which this step does not need, has them."""
+        for name, size in self.guards.known.items():
+            other = symbol_name(size)
+            if other is not None and other not in values and name in values:
+                values[other] = values[name]
 
     def longest(self, given: Sequence[Any], wanted: Container[str]) -> dict[str, int]:
         """The values of those ``wanted`` symbols that are how long the longest of fed sequences is, which no shape tells."""
@@ -141,17 +152,17 @@ class Feeder:
     def _set(self, values: dict[str, int], name: str, size: int, value: Value, where: str, seen: str) -> None:
         before = values.setdefault(name, size)
         if before != size:
-            raise FeedError(f"{value.name} must be {_spec(value).text()}; fed is {seen}: {where} is {name}, and another input made that {before}")
+            raise FeedError(f"{value.name} must be {_spec(value).text()}; fed is {seen}: {where} is {name}, and another input or a parameter makes that {before}")
 
-    def _admit_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> list[tuple[str, str, Size, int]]:
+    def _admit_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> list[OpenDim]:
         """Check the numbers of sequences; returns those that are sums of what other inputs make known."""
-        later: list[tuple[str, str, Size, int]] = []
+        later: list[OpenDim] = []
         for level, (count, offsets) in enumerate(zip(counts, given.levels, strict=True)):
             size = len(offsets) - 1
-            if is_symbol(count):
-                self._set(values, next(iter(symbols_of(count))), size, value, f"level {level}", f"{size} sequences")
+            if (name := symbol_name(count)) is not None:
+                self._set(values, name, size, value, f"level {level}", f"{size} sequences")
             elif not isinstance(count, int):
-                later.append((value.name, f"the number of sequences of level {level}", count, size))
+                later.append(OpenDim(value.name, f"the number of sequences of level {level}", count, size))
             elif count != size:
                 raise FeedError(f"{value.name} must have {count} sequences; fed are {size}")
         return later

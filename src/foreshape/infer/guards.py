@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from foreshape.dims import Dim, Size, equal, evaluate, is_symbol, less_equal, substitute, symbols_of
+from foreshape.dims import Dim, Size, evaluate, is_symbol, only_atom, substitute, symbols_of
 from foreshape.errors import GuardError, ShapeError
 from foreshape.infer.messages import CallSite
 from foreshape.ops.require import Condition
@@ -80,13 +80,17 @@ class Known(Mapping[str, Size]):
 class Guards:
     """The guards of a program, and what its symbols are known to be because of them."""
 
-    __slots__ = ("_all", "_first", "_seen", "known")
+    __slots__ = ("_all", "_first", "_met", "_seen", "known", "made")
 
     def __init__(self) -> None:
         self._all: list[Guard] = []
         self._seen: set[tuple[Size, str, Size]] = set()
         self._first: dict[str, list[Guard]] = {}
         """Symbol -> the first few guards that it is in, for error messages."""
+        self._met: dict[Size, Size] = {}
+        """Broadcasts that an open equality makes equal to one of what they are of."""
+        self.made: set[str] = set()
+        """Symbols that only the run tells. They are not made known: each op that depends on one is checked when it runs."""
         self.known = Known()
         """What symbols are known to be; results are inferred with it. Another object after each change."""
 
@@ -106,6 +110,7 @@ class Guards:
         out = Guards()
         out._all, out._seen, out.known = list(self._all), set(self._seen), self.known.copy()
         out._first = {n: list(g) for n, g in self._first.items()}
+        out._met, out.made = dict(self._met), set(self.made)
         return out
 
     def add(self, condition: Condition, op_type: str, call_site: CallSite | None) -> None:
@@ -136,10 +141,25 @@ class Guards:
         guards = dict.fromkeys(g for n in names for g in self._first.get(n, ()))
         return "; ".join(str(g) for g in list(guards)[:5])
 
+    def settled(self, size: Size) -> Size:
+        """``size`` in what symbols and broadcasts are known to be."""
+        out = substitute(size, self.known)
+        if isinstance(out, int) or not self._met:
+            return out
+        return next((substitute(to, self.known) for met, to in self._met.items() if substitute(met, self.known) is out), out)
+
     def _unify(self, left: Size, right: Size) -> None:
-        if not is_symbol(left) or (is_symbol(right) and isinstance(left, Dim) and str(right) > str(left)):
+        if not self._may_be_known(left) or (self._may_be_known(right) and isinstance(left, Dim) and str(right) > str(left)):
             left, right = right, left
-        if is_symbol(left):
-            name = next(iter(symbols_of(left)))
+        if self._may_be_known(left) and not symbols_of(right) & self.made:
+            (name,) = symbols_of(left)
             if name not in symbols_of(right):
                 self.known = self.known.with_size(name, right)
+                return
+        for broadcast, to in ((left, right), (right, left)):
+            atom = only_atom(broadcast)
+            if atom is not None and atom.op == "broadcast":
+                self._met[broadcast] = to
+
+    def _may_be_known(self, size: Size) -> bool:
+        return is_symbol(size) and not symbols_of(size) & self.made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from foreshape.dims import Size, substitute
+from foreshape.dims import Size
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.lowering.order import reorder
 from foreshape.spec import LOD_TENSOR, Spec
@@ -146,8 +146,8 @@ class Graph:
 
     def dims(self, value: Argument) -> tuple[Size, ...] | None:
         """The dims of a dense tensor, in what the symbols are known to be by all that is asked of them."""
-        dims, known = dims_of(value), self.lowered.block.program.guards.known
-        return None if dims is None else tuple(substitute(d, known) for d in dims)
+        dims, guards = dims_of(value), self.lowered.block.program.guards
+        return None if dims is None else tuple(map(guards.settled, dims))
 
     def derive(self, what: str, value: Value, make: Callable[[Any], Any]) -> str:
         """A name for what is made of a persistable when the step is bound, such as its transposed view."""

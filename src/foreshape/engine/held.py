@@ -1,0 +1,94 @@
+"""What a scope holds for a step, compared with the description: element types, shapes, and what the symbols of open dims are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from foreshape.dims import Size, equal, evaluate, symbol_name, symbols_of
+from foreshape.errors import ExecutionError
+from foreshape.lowering.instruction import Value
+from foreshape.ops.rows import Rows
+from foreshape.ops.torch_types import torch_dtype
+from foreshape.spec import LOD_TENSOR, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class OpenDim(NamedTuple):
+    """A dim that is an expression, and the size that it has."""
+
+    name: str
+    where: str
+    dim: Size
+    size: int
+
+    def check(self, values: dict[str, int]) -> str | None:
+        """What is wrong with it when symbols have these values; None where nothing is, or where one of them has none."""
+        if not symbols_of(self.dim) <= values.keys() or (wanted := evaluate(self.dim, values)) == self.size:
+            return None
+        return f"{self.where} must be {self.dim} = {wanted}"
+
+
+class Held(NamedTuple):
+    """What the persistables of a step say of symbols: the values of those that are dims, and the dims that are expressions."""
+
+    values: dict[str, int]
+    expressions: tuple[OpenDim, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (*self.values.items(), *self.expressions)
+
+
+NOTHING = Held({}, ())
+
+
+def compare_held(places: Sequence[Value], tensors: Sequence[Any]) -> Held:
+    """Refuse values of a scope that are not what their variables are described to be; returns what open dims are.
+
+    Raises:
+        ExecutionError: another kind, element type, number of dims or dim, or two variables that make one symbol two numbers.
+    """
+    values: dict[str, int] = {}
+    first: dict[str, str] = {}
+    expressions: list[OpenDim] = []
+    for place, tensor in zip(places, tensors, strict=True):
+        spec = place.variable.spec if place.variable is not None else None
+        if spec is None:
+            continue
+        compare_spec(place.name, spec, tensor)
+        if isinstance(tensor, Rows) or spec.dims is None:
+            continue
+        for axis, (dim, size) in enumerate(zip(spec.dims, tensor.shape, strict=True)):
+            if isinstance(dim, int):
+                continue
+            if (name := symbol_name(dim)) is not None:
+                if values.setdefault(name, size) != size:
+                    raise ExecutionError(
+                        f"{place.name} must be {spec.text()}; the scope holds {shown(tensor)}: dim {axis} is {dim}, and {first[name]} makes that {values[name]}"
+                    )
+                first.setdefault(name, place.name)
+            else:
+                expressions.append(OpenDim(place.name, f"dim {axis}", dim, size))
+    for one in expressions:
+        if (wrong := one.check(values)) is not None:
+            raise ExecutionError(f"{one.name}: {wrong}; the scope holds {one.size}")
+    return Held(values, tuple(expressions)) if values or expressions else NOTHING
+
+
+def compare_spec(name: str, spec: Spec, value: Any) -> None:
+    """Refuse a value that a described variable cannot have, whatever its symbols are. Raises `ExecutionError`."""
+    if spec.kind is not LOD_TENSOR or spec.dtype is None:
+        return
+    if isinstance(value, Rows):
+        raise ExecutionError(f"{name} must be {spec.text()}; it is given sparse rows of {value.height}")
+    fits = spec.dims is None or (len(value.shape) == len(spec.dims) and all(equal(d, s) is not False for d, s in zip(spec.dims, value.shape, strict=True)))
+    if not fits or value.dtype is not torch_dtype(spec.dtype):
+        raise ExecutionError(f"{name} must be {spec.text()}; the scope holds {shown(value)}")
+
+
+def shown(tensor: Tensor) -> str:
+    """A tensor's element type and shape, in words."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
