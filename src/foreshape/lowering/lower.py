@@ -15,9 +15,9 @@ from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import joined_sources
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 

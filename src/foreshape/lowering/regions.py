@@ -13,8 +13,8 @@ from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Block, Op
+from foreshape.program.carried import GRAD, carried_names, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, carried_names, names_in, saved_names, setting, sub_block
 from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS
 
 if TYPE_CHECKING:
@@ -141,10 +141,16 @@ def scopes_value(low: Lowering, op: Op, slot: str) -> Value | None:
 
 
 def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str]) -> list[Value | None]:
-    """The values that carried names have when the op is reached: None for what the block writes before it reads it."""
+    """The values that carried names have when the op is reached: None for what the block writes before it reads it.
+
+    What a loop forgets is given on in the block of another that forgets it too: there it is what a round before has made.
+    """
     out: list[Value | None] = []
     for name in names:
         found = low.current.get(name)
+        if name in op.forgets:
+            out.append(found if found is not None and low.region and found.feed else None)
+            continue
         variable = low.block.find(name)
         if found is None and variable is not None:
             comes = variable.persistable or variable.need_check_feed or name in region.used or variable.kind is LOD_TENSOR_ARRAY
