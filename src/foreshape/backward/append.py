@@ -9,7 +9,7 @@ from foreshape.backward.steps import GRAD, Step, steps_of
 from foreshape.errors import SchemaError
 from foreshape.ops.operator import Attributes, get
 from foreshape.program import Block, Op, Role
-from foreshape.program.op import EMPTY, Slots
+from foreshape.program.op import EMPTY, Slots, is_absent
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 
@@ -108,7 +108,7 @@ def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained
     for step in steps:
         for names in step.outputs.values():
             for node in names:
-                if node is not EMPTY:
+                if not is_absent(node):
                     counts[node] = counts.get(node, 0) + 1
     parts: dict[str, list[str]] = {}
     numbers: dict[str, int] = {}
@@ -123,7 +123,7 @@ def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained
         for slot, names in step.outputs.items():
             made: list[str] = []
             for node in names:
-                if node is EMPTY:
+                if is_absent(node):
                     made.append(EMPTY)
                     continue
                 name = name_of(node)

@@ -22,6 +22,11 @@ EMPTY: Final = "@EMPTY@"
 """The name that stands for a gradient that nobody wants."""
 
 
+def is_absent(name: str) -> bool:
+    """Whether a name stands for nothing: an input that is not there, or a gradient that nobody wants. Whoever wrote it, it is no variable."""
+    return not name or name == EMPTY
+
+
 class Role:
     """What an op is for, as saved in ``op_role``."""
 
