@@ -26,25 +26,27 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
     path.into = into
     grads = {path.final(n) for n in ends}
     steps: list[Step] = []
+    copies = 0
     for visit in reversed(path.visits):
         made = steps_of(visit, path, grads)
         if made:
             if path.last_write:
-                _keep_overwritten(visit, made, path, entries)
+                copies += _keep_overwritten(visit, made, path, entries)
             steps += made
+    if copies:
+        into.program.infer()  # a copy is of what its variable is there, not of what that ends as
     _append(into, steps, {path.final(n) for n in ends}, trained)
     return grads
 
 
-def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> None:
+def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:
     """Where a gradient op reads a value that its name does not have any more when it runs, keep a copy under another name.
 
-    A name has the value of its last write then; of ``entries`` it has what came into the block.
+    A name has the value of its last write then; of ``entries`` it has what came into the block. Returns how many copies were made.
     """
     op, block = visit.op, visit.op.block
     if op.attributes.sub_blocks:
-        _keep_around(visit, steps, path, entries)
-        return
+        return _keep_around(visit, steps, path, entries)
     read, written = set(op.input_names()), set(op.output_names())
     copies: dict[tuple[str, bool], str] = {}
     for step in steps:
@@ -60,17 +62,21 @@ def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: 
                 else:
                     kept.append(name)
             step.inputs = {**step.inputs, slot: tuple(kept)}
+    return len(copies)
 
 
-def _keep_around(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> None:
+def _keep_around(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:
     """The same for what the block of an op only reads; what it writes it keeps, round by round."""
     op, block = visit.op, visit.op.block
     writes = op.all_writes()
+    copies = 0
     for step in steps:
         for undoing in (block.program.blocks[index] for index in step.attributes.sub_blocks):
             for name in sorted(undoing.outer_names()[0] - writes):
                 if GRAD not in name and _is_another(visit, name, False, path, entries):
                     rename_reads(undoing, name, _copy(block, op, name, False))
+                    copies += 1
+    return copies
 
 
 def rename_reads(block: Block, name: str, new: str) -> None:
