@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from described import X, count, expect, looped, trained
+from described import count, expect, looped, trained
 
-import foreshape as fs
 from foreshape import layer
 from foreshape.program.program import current_block
 

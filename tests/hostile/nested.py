@@ -131,7 +131,8 @@ INVALID = {
     "a-rank-that-changes-after-it-is-read": Family(scaled("u", "u") + assign("x", "u"), lambda depth: PLACEHOLDER, refused="number of dims"),
     "a-rank-that-changes-in-a-branch": Family(assign("x", "u"), lambda depth: PLACEHOLDER, form=lambda k: BRANCH, refused="number of dims"),
     "a-type-that-changes": Family(
-        var("t", dense([2, 3], INT64)) + op("cast", [("X", ["x"])], [("Out", ["t"])], attr("in_dtype", 0, number(3, FP32)), attr("out_dtype", 0, number(3, INT64)))
+        var("t", dense([2, 3], INT64))
+        + op("cast", [("X", ["x"])], [("Out", ["t"])], attr("in_dtype", 0, number(3, FP32)), attr("out_dtype", 0, number(3, INT64)))
         + assign("t", "x"),
         refused="element type",
     ),

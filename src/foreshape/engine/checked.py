@@ -73,7 +73,7 @@ class Checked:
         frame = Frame(lowered, dict(zip(text.parameters, given, strict=True)))
         freed = Freed([*given, *text.constants.values()]) if self.fill else None
         self.frames.append(frame)
-        self.symbols.enter()
+        self.symbols.enter(lowered.block)
         try:
             if self.look:
                 for value in lowered.feeds:
@@ -109,7 +109,7 @@ class Checked:
         tensor = values[repr(value)]
         if not isinstance(tensor, (torch.Tensor, Rows)):
             return
-        spec = value.variable.spec if value.variable is not None else None
+        spec = value.spec
         plain = tensor.values if isinstance(tensor, Rows) else tensor
         what = f"{value.name}" + (f" of {i.op}" if i is not None else " (fed)")
         site = i.op.call_site if i is not None else None

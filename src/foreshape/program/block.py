@@ -15,7 +15,7 @@ from foreshape.program.arrays import gathered
 from foreshape.program.call_site import Site, here
 from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op, Slots
-from foreshape.program.variable import Variable
+from foreshape.program.variable import Variable, note_made
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -335,6 +335,7 @@ class Block:
             return
         if variable.block is not self:
             self._remember(variable)
+        note_made(op, variable, spec)
         variable._spec = spec  # pyright: ignore[reportPrivateUsage]
         variable._known = True  # pyright: ignore[reportPrivateUsage]
         if variable.op is None and variable.block is self and name not in op.input_names():

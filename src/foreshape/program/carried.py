@@ -11,7 +11,7 @@ from foreshape.ops.require import RuleError
 from foreshape.program.block import Block
 from foreshape.program.names import names_of
 from foreshape.program.op import Op
-from foreshape.program.variable import Variable
+from foreshape.program.variable import Variable, note_made
 from foreshape.spec import LOD_TENSOR, Lod, Spec
 
 GRAD = "@GRAD"
@@ -93,8 +93,10 @@ def walk_block(block: Block) -> None:
             block.infer_op(op)
 
 
-def set_spec(variable: Variable, spec: Spec) -> None:
-    """Let this be what is known of a variable."""
+def set_spec(variable: Variable, spec: Spec, maker: Op | None = None) -> None:
+    """Let this be what is known of a variable, after the op that makes it so."""
+    if maker is not None:
+        note_made(maker, variable, spec)
     variable._spec = spec  # pyright: ignore[reportPrivateUsage]
     variable._known = True  # pyright: ignore[reportPrivateUsage]
 

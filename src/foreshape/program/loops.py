@@ -81,12 +81,12 @@ def _leave(op: Op, written: list[Variable], begun: dict[str, Spec], entries: dic
     for v in written:
         at_first, leave = entries.get(v.name), leaves[v.name].like()
         if at_first is None or v.name not in begun:
-            set_spec(v, leave)
+            set_spec(v, leave, op)
         elif is_of_one_form(at_first, leave) or v.persistable:
-            set_spec(v, join(op, v, at_first, leave, "loop"))
+            set_spec(v, join(op, v, at_first, leave, "loop"), op)
         else:
             forgets.append(v.name)
-            set_spec(v, leave)
+            set_spec(v, leave, op)
     op.forgets = frozenset(forgets)
 
 

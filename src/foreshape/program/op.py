@@ -15,6 +15,7 @@ from foreshape.program.names import added_to, blocks_of, names_of
 if TYPE_CHECKING:
     from foreshape.program.block import Block
     from foreshape.program.variable import Variable
+    from foreshape.spec import Spec
 
 Slots: TypeAlias = "dict[str, tuple[str, ...]]"
 """Slot -> the names in it. Tuples of names cost the garbage collector nothing, which lists do."""
@@ -45,7 +46,8 @@ class Op:
     Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """
 
-    __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "forgets", "is_target", "role", "role_variables", "site", "unknown_fields")
+    __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "forgets", "is_target", "made", "role", "role_variables", "site",
+                 "unknown_fields")  # fmt: skip
 
     def __init__(
         self,
@@ -65,6 +67,8 @@ class Op:
         self.role_variables = role_variables
         self.site = site
         self.is_target = False
+        self.made: dict[str, Spec] = {}
+        """What its results are where it makes them, of variables that are written more than once."""
         self.forgets: frozenset[str] = frozenset()
         """Of a loop: what it writes and never sees as it was before, when it was of another rank, element type or kind."""
         self.unknown_fields = b""

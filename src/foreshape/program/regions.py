@@ -11,7 +11,9 @@ from foreshape.ops.require import Condition
 from foreshape.program.block import Block
 from foreshape.program.carried import GRAD, carried_names, check_condition, join, names_in, refused, set_spec, setting, sub_block, walk_block, written_before
 from foreshape.program.loops import SCOPES, infer_while
+from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op
+from foreshape.program.variable import Variable
 from foreshape.program.walk import Walk
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
 
@@ -55,7 +57,7 @@ def _infer_conditional(op: Op, walk: Walk) -> dict[str, Spec]:
     walk_block(sub_block(op))
     for v in carried:
         if v.name in entries and v.known:
-            set_spec(v, join(op, v, entries[v.name], v.spec, "either"))
+            set_spec(v, join(op, v, entries[v.name], v.spec, "either"), op)
         if v.op is None and v.block is op.block and v.name not in entries and v.name in op.output_names():
             v.op = op
     return {"Scope": SCOPES}
@@ -151,8 +153,9 @@ def _infer_gradient(*slots: str) -> Callable[[Op, Walk], dict[str, Spec]]:
             variable = block.vars[name]
             of = block.find(name.removesuffix(GRAD))
             if name.endswith(GRAD) and of is not None:
-                set_spec(variable, of.spec.like())
+                set_spec(variable, _at_the_end(block, of).like())
         walk_block(block)
+        before = _in_the_beginning(op.block.program.blocks[block.forward_idx])
         for slot in slots:
             gradients = op.outputs.get(slot + GRAD, ())
             if gradients and len(gradients) != len(names_in(op, slot)):
@@ -161,17 +164,36 @@ def _infer_gradient(*slots: str) -> Callable[[Op, Walk], dict[str, Spec]]:
                 of, out = op.block.find(name), op.block.find(gradient) if gradient != EMPTY else None
                 if of is None or gradient == EMPTY:
                     continue
-                inner = block.vars.get(name + GRAD)
-                kind = inner.spec.kind if inner is not None and inner.spec.kind is not LOD_TENSOR_ARRAY else of.spec.kind
-                spec = of.spec.like() if kind is of.spec.kind else Spec(kind, of.spec.dtype, of.spec.dims)
+                inner, was = block.vars.get(name + GRAD), before.get(name, of.spec)
+                kind = inner.spec.kind if inner is not None and inner.spec.kind is not LOD_TENSOR_ARRAY else was.kind
+                spec = was.like() if kind is was.kind else Spec(kind, was.dtype, was.dims)
                 if out is None:
                     out = op.block.create_variable(gradient, spec, site=op.site)
-                set_spec(out, spec)
+                set_spec(out, spec, op)
                 if out.op is None and out.block is op.block and gradient not in op.input_names():
                     out.op = op
         return {}
 
     return infer
+
+
+def _at_the_end(block: Block, of: Variable) -> Spec:
+    """What a variable is when the round ends that a block undoes, where that is not joined with what it was before."""
+    forward = block.program.blocks[block.forward_idx]
+    if of.name in names_of(forward).first:
+        return of.spec
+    last = next((op for op in reversed(forward.ops) if of.name in op.output_names()), None)
+    return last.made.get(of.name, of.spec) if last is not None else of.spec
+
+
+def _in_the_beginning(forward: Block) -> dict[str, Spec]:
+    """What variables are when the op is reached that runs a block, where they are something else after it or later."""
+    out: dict[str, Spec] = {}
+    for op in forward.parent.ops if forward.parent is not None else ():
+        if forward.idx in op.attributes.sub_blocks:
+            break
+        out.update(op.made)
+    return out
 
 
 def entering(block: Block) -> list[str]:

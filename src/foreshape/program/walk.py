@@ -74,6 +74,8 @@ class Walk:
         found = self._found.get(op)
         if found is not None and found.came == came and found.known == known:
             for variable, (spec, is_known) in zip(around, found.left, strict=True):
+                if variable.spec is not spec and variable.op is not None and variable.op is not op:
+                    variable.op.made.setdefault(variable.name, variable.spec)
                 variable._spec, variable._known = spec, is_known  # pyright: ignore[reportPrivateUsage]
             for guard in found.guards:
                 guards.add(guard.condition, guard.op_type, guard.call_site)
