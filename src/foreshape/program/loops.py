@@ -48,6 +48,9 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
     seen = names_of(block).first | {condition.name}
     begun = {v.name: v.spec.like() for v in written if written_before(op, v.name)}
     entries = {n: _widened(n, spec, walk.settled.get((op, n))) if n in seen else spec for n, spec in begun.items()}
+    for v in written:
+        if v.name in begun and v.op is not None and v.op is not op:
+            v.op.made.setdefault(v.name, begun[v.name])
     before = program._guards  # pyright: ignore[reportPrivateUsage]
     for _ in range(MAX_ROUNDS):
         if walk.is_spent():
