@@ -9,7 +9,7 @@ from foreshape.backward.steps import GRAD, Step, steps_of
 from foreshape.errors import SchemaError
 from foreshape.ops.operator import Attributes, get
 from foreshape.program import Block, Op, Role
-from foreshape.program.op import EMPTY, Slots
+from foreshape.program.op import EMPTY, Slots, is_absent
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 
@@ -26,34 +26,79 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
     path.into = into
     grads = {path.final(n) for n in ends}
     steps: list[Step] = []
+    copies = 0
     for visit in reversed(path.visits):
         made = steps_of(visit, path, grads)
         if made:
             if path.last_write:
-                _keep_overwritten(visit, made, path, entries)
+                copies += _keep_overwritten(visit, made, path, entries)
             steps += made
+    if copies:
+        into.program.infer()  # a copy is of what its variable is there, not of what that ends as
     _append(into, steps, {path.final(n) for n in ends}, trained)
     return grads
 
 
-def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> None:
-    """Where a gradient op reads a value whose variable is written again after its forward op, keep a copy under another name."""
+def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:
+    """Where a gradient op reads a value that its name does not have any more when it runs, keep a copy under another name.
+
+    A name has the value of its last write then; of ``entries`` it has what came into the block. Returns how many copies were made.
+    """
     op, block = visit.op, visit.op.block
     if op.attributes.sub_blocks:
-        return  # its block keeps what it needs, round by round
+        return _keep_around(visit, steps, path, entries)
+    read, written = set(op.input_names()), set(op.output_names())
+    copies: dict[tuple[str, bool], str] = {}
     for step in steps:
         for slot, names in step.inputs.items():
-            changed = [n for n in names if not n.endswith(GRAD) and path.last_write.get(n, -1) > visit.index and n in op.input_names()]
-            if not changed:
-                continue
-            copies: dict[str, str] = {}
-            for name in changed:
-                if name in entries and not _written_until(block, op, name):
-                    continue
-                copy = block.program.unique_name(f"{name}@KEPT")
-                block.append_op("assign", {"X": name}, {"Out": copy}, role=op.role, site=op.site, index=_index(block, op))
-                copies[name] = copy
-            step.inputs = {**step.inputs, slot: tuple([copies.get(n, n) for n in names])}
+            made = slot in op.outputs and slot not in op.inputs
+            kept: list[str] = []
+            for name in names:
+                after = name in written and (made or name not in read)
+                if (after or name in read) and not name.endswith(GRAD) and _is_another(visit, name, after, path, entries):
+                    if (name, after) not in copies:
+                        copies[name, after] = _copy(block, op, name, after)
+                    kept.append(copies[name, after])
+                else:
+                    kept.append(name)
+            step.inputs = {**step.inputs, slot: tuple(kept)}
+    return len(copies)
+
+
+def _keep_around(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:
+    """The same for what the block of an op only reads; what it writes it keeps, round by round."""
+    op, block = visit.op, visit.op.block
+    writes = op.all_writes()
+    copies = 0
+    for step in steps:
+        for undoing in (block.program.blocks[index] for index in step.attributes.sub_blocks):
+            for name in sorted(undoing.outer_names()[0] - writes):
+                if GRAD not in name and _is_another(visit, name, False, path, entries):
+                    rename_reads(undoing, name, _copy(block, op, name, False))
+                    copies += 1
+    return copies
+
+
+def rename_reads(block: Block, name: str, new: str) -> None:
+    """Let the ops of a block, and of the blocks within it, read another variable."""
+    for op in block.ops:
+        if name in op.input_names():
+            op.rename_input(name, new)
+        for index in op.attributes.sub_blocks:
+            rename_reads(block.program.blocks[index], name, new)
+
+
+def _is_another(visit: Visit, name: str, after: bool, path: Path, entries: Collection[str]) -> bool:
+    """Whether a name has another value in the backward pass than the one that its op reads (``after``: makes)."""
+    if name in entries:
+        return after or _written_until(visit.op.block, visit.op, name)
+    return path.last_write.get(name, -1) > visit.index
+
+
+def _copy(block: Block, op: Op, name: str, after: bool) -> str:
+    copy = block.program.unique_name(f"{name}@KEPT")
+    block.append_op("assign", {"X": name}, {"Out": copy}, role=op.role, site=op.site, index=_index(block, op) + after)
+    return copy
 
 
 def _index(block: Block, op: Op) -> int:
@@ -69,7 +114,7 @@ def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained
     for step in steps:
         for names in step.outputs.values():
             for node in names:
-                if node is not EMPTY:
+                if not is_absent(node):
                     counts[node] = counts.get(node, 0) + 1
     parts: dict[str, list[str]] = {}
     numbers: dict[str, int] = {}
@@ -84,7 +129,7 @@ def _append(block: Block, steps: Sequence[Step], given: Collection[str], trained
         for slot, names in step.outputs.items():
             made: list[str] = []
             for node in names:
-                if node is EMPTY:
+                if is_absent(node):
                     made.append(EMPTY)
                     continue
                 name = name_of(node)

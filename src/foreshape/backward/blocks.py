@@ -11,8 +11,8 @@ from foreshape.backward.steps import GRAD, Step, zeros_step
 from foreshape.errors import SchemaError
 from foreshape.ops.operator import get
 from foreshape.program import Block, Op
+from foreshape.program.carried import carried_names, names_in, setting, sub_block, written_before
 from foreshape.program.op import EMPTY, Slots
-from foreshape.program.regions import carried_names, names_in, setting, sub_block, written_before
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 

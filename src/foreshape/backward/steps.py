@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError
 from foreshape.ops.fields import BlockGradient, Gradient
 from foreshape.ops.operator import Attributes, Operator, get
 from foreshape.program import Op
-from foreshape.program.op import EMPTY, Slots
+from foreshape.program.op import EMPTY, Slots, is_absent
 
 GRAD = "@GRAD"
 
@@ -82,8 +82,8 @@ def steps_of(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
     out: list[Step] = []
     read = set(op.input_names())
     for type_name, takes, gives, attrs in slots.added:
-        nodes: Slots = {slot: tuple([n if n == EMPTY else visit.read(n) if n in read else visit.wrote(n) for n in names]) for slot, names in gives.items()}
-        grads.update(n for names in nodes.values() for n in names if n != EMPTY)
+        nodes: Slots = {slot: tuple([n if is_absent(n) else visit.read(n) if n in read else visit.wrote(n) for n in names]) for slot, names in gives.items()}
+        grads.update(n for names in nodes.values() for n in names if not is_absent(n))
         out.append(Step(op, get(type_name).describe(attrs), {slot: tuple(names) for slot, names in takes.items()}, nodes))
     return out
 
@@ -104,7 +104,7 @@ def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed
         if names:
             if read:
                 names = tuple([read.get(n, n) for n in names])
-            kept = tuple([n if n in needed else EMPTY for n in names])
+            kept = tuple([n if n in needed and not is_absent(n) else EMPTY for n in names])
             if any(k is not EMPTY for k in kept):
                 gives[slot] = kept
                 any_given = True
@@ -132,5 +132,5 @@ def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed
                         grads.add(node)
                 takes[slot] = tuple([n + GRAD for n in names])
     for names in gives.values():
-        grads.update(n for n in names if n is not EMPTY)
+        grads.update(n for n in names if not is_absent(n))
     return [*extra, Step(op, op.attributes.gradient, takes, gives)]

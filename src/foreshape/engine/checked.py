@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from foreshape.dims import evaluate, symbols_of
 from foreshape.engine.emit import STEP_FILE, Emitted, Writer, with_ops
 from foreshape.engine.freed import Freed
 from foreshape.engine.scope import Scope
+from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.lowering.regions import running
@@ -46,7 +46,7 @@ class Checked:
     """
 
     def __init__(self, symbols: Mapping[str, int], *, every: bool = True, look: bool = True, fill: bool = True, watch: Watch | None = None) -> None:
-        self.symbols, self.every, self.look, self.fill, self.watch = symbols, every, look, fill, watch
+        self.given, self.every, self.look, self.fill, self.watch = symbols, every, look, fill, watch
         self.frames: list[Frame] = []
         self._texts: dict[int, _Text] = {}
 
@@ -57,6 +57,7 @@ class Checked:
             ExecutionError: a value of another shape or element type than inferred, or the first op that makes a NaN or an infinity.
         """
         function: FunctionType = emitted.bind(scope).function
+        self.symbols = Symbols(self.given, emitted.lowered.block.program)
         before = running.checked
         running.checked = self._block
         try:
@@ -72,6 +73,7 @@ class Checked:
         frame = Frame(lowered, dict(zip(text.parameters, given, strict=True)))
         freed = Freed([*given, *text.constants.values()]) if self.fill else None
         self.frames.append(frame)
+        self.symbols.enter(lowered.block)
         try:
             if self.look:
                 for value in lowered.feeds:
@@ -83,6 +85,7 @@ class Checked:
             return [frame.values.get(repr(v)) for v in lowered.returns()]
         finally:
             self.frames.pop()
+            self.symbols.leave()
 
     def _step(self, i: Instruction, text: _Text, frame: Frame, names: dict[str, Any], freed: Freed | None) -> None:
         values = frame.values
@@ -106,14 +109,14 @@ class Checked:
         tensor = values[repr(value)]
         if not isinstance(tensor, (torch.Tensor, Rows)):
             return
-        spec = value.variable.spec if value.variable is not None else None
+        spec = value.spec
         plain = tensor.values if isinstance(tensor, Rows) else tensor
         what = f"{value.name}" + (f" of {i.op}" if i is not None else " (fed)")
         site = i.op.call_site if i is not None else None
         where = f", at {site.short()}" if site is not None else ""
         if spec is not None and spec.dims is not None and not isinstance(tensor, Rows):
-            want = [evaluate(d, self.symbols) if symbols_of(d) <= self.symbols.keys() else None for d in spec.dims]
             seen = list(tensor.shape)
+            want = self.symbols.wanted(value.name, spec.dims, seen, i is None or i.region is not None)
             if len(want) != len(seen) or any(w is not None and w != s for w, s in zip(want, seen, strict=True)):
                 raise ExecutionError(f"{what} must be {spec.text()}, which is {want} now; the kernel made {seen}{where}")
         if spec is not None and spec.dtype is not None and dtype_of_torch(plain.dtype) is not spec.dtype:

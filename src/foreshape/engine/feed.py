@@ -120,7 +120,8 @@ class Feeder:
         self._settle(values)
         for one in later:
             if not symbols_of(one.dim) <= values.keys():
-                raise FeedError(f"{one.name}: {one.where} is {one.dim}; fed is {one.size}, and no input gives {', '.join(sorted(symbols_of(one.dim) - values.keys()))}")
+                missing = ", ".join(sorted(symbols_of(one.dim) - values.keys()))
+                raise FeedError(f"{one.name}: {one.where} is {one.dim}; fed is {one.size}, and no input gives {missing}")
         for one in (*later, *held.expressions):
             if (wrong := one.check(values)) is not None:
                 raise FeedError(f"{one.name}: {wrong}; {'fed' if one in later else 'held by the scope'} is {one.size}")
@@ -152,7 +153,8 @@ class Feeder:
     def _set(self, values: dict[str, int], name: str, size: int, value: Value, where: str, seen: str) -> None:
         before = values.setdefault(name, size)
         if before != size:
-            raise FeedError(f"{value.name} must be {_spec(value).text()}; fed is {seen}: {where} is {name}, and another input or a parameter makes that {before}")
+            said = f"{value.name} must be {_spec(value).text()}; fed is {seen}"
+            raise FeedError(f"{said}: {where} is {name}, and another input or a parameter makes that {before}")
 
     def _admit_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> list[OpenDim]:
         """Check the numbers of sequences; returns those that are sums of what other inputs make known."""

@@ -85,10 +85,11 @@ def _placeholders(results: tuple[Slot, ...]) -> tuple[str, ...]:
 
 
 def named_after(found: Answer, name: str) -> Answer:
-    """``found`` with its placeholders made symbols of one op, whose first result is called ``name``."""
+    """``found`` with its placeholders made symbols of one op, whose first result is called ``name``; ``unknown`` are their names then."""
     own = {n: symbol(f"{name}.{n.removeprefix(PLACEHOLDER)}"[:512]) for n in found.unknown}
     conditions = [Condition(substitute(c.left, own), c.relation, substitute(c.right, own), c.requirement) for c in found.conditions]
-    return Answer(replace_symbols(found.results, own), tuple(conditions))
+    names = {n for size in own.values() for n in symbols_of(size)}
+    return Answer(replace_symbols(found.results, own), tuple(conditions), tuple(sorted(names)))
 
 
 def check_operand(operand: Operand, given: Slot) -> None:

@@ -12,9 +12,9 @@ from foreshape.layer.manipulation import reshape
 from foreshape.layer.math import cast
 from foreshape.program import Block, Variable
 from foreshape.program.call_site import tells_line
+from foreshape.program.carried import carried_names
 from foreshape.program.op import Op
 from foreshape.program.program import current_block, region
-from foreshape.program.regions import carried_names
 from foreshape.spec import BOOL, INT32, LOD_TENSOR_ARRAY
 
 

@@ -20,7 +20,8 @@ class Value:
     """One value of a step: written once. ``name`` is its variable's; ``persistable`` ones live in the scope.
 
     ``lod`` is the value that holds the offsets of its rows, where it is ragged; ``source`` the name that its spec has for them.
-    ``levels`` is not 0 of a value that holds offsets itself. ``made``: what is known of a value that a rewrite made and that has no variable.
+    ``levels`` is not 0 of a value that holds offsets itself. ``made``: what is known of a value that a rewrite made and that has no variable,
+    or of one whose variable is written again and is something else then.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Value:
     @property
     def spec(self) -> Spec | None:
         """What is known of it; None where nothing is."""
-        return self.variable.spec if self.variable is not None else self.made
+        return self.made if self.made is not None or self.variable is None else self.variable.spec
 
     def __repr__(self) -> str:
         return f"{'p' if self.persistable else 'o' if self.levels else 'f' if self.feed else 'v'}{self.index}"

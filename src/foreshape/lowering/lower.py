@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import methodcaller
 
@@ -15,9 +15,9 @@ from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import joined_sources
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 
@@ -27,9 +27,10 @@ class Lowering:
     Args:
         region: the block is run by an op of another block, so that all that it reads from outside comes in as an argument.
         fuse: whether the instructions are going to be rewritten, those of the blocks that its ops run too.
+        comes: what is known of values from outside, where their variables are something else in the end.
     """
 
-    def __init__(self, block: Block, region: bool = False, fuse: bool = True) -> None:
+    def __init__(self, block: Block, region: bool = False, fuse: bool = True, comes: Mapping[str, Spec] | None = None) -> None:
         self.block, self.region, self.fuse = block, region, fuse
         self.current: dict[str, Value] = {}
         self.sources: dict[str, Value] = {}
@@ -43,6 +44,7 @@ class Lowering:
         self._asked: set[str] = set()
         self._compared: set[tuple[Value, Value]] = set()
         self._known = block.program.guards.known
+        self.comes: Mapping[str, Spec] = comes or {}
 
     def run(self, fetches: Sequence[str]) -> Lowered:
         """Lower the ops that the fetches need.
@@ -92,6 +94,7 @@ class Lowering:
             return made
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
+        made.made = self.comes.get(name)
         (self.persistables if held else self.feeds).append(made)
         if not held:
             self.give_offsets(made)
@@ -171,7 +174,7 @@ class Lowering:
                 self.instructions.append(Instruction(op, check, [first.lod, value.lod], [], expression="{check}({0}, {1})", constants={"check": check}))
 
     def _rows(self, value: Value) -> Size | None:
-        dims = value.variable.spec.dims if value.variable is not None else None
+        dims = value.spec.dims if value.spec is not None else None
         return substitute(dims[0], self._known) if dims else None
 
     def _offsets_of_results(self, op: Op, schema: Schema, results: Sequence[Argument], given: Sequence[Value]) -> list[Argument]:
@@ -209,6 +212,7 @@ class Lowering:
                     continue
                 variable = self.block.find(name)
                 value = self.new(name, variable)
+                value.made = op.made.get(name)
                 if result.updates is not None:
                     operand_at = next(i for i, o in enumerate(schema.operands) if o.name == result.updates)
                     source = made.arguments[operand_at]
@@ -267,7 +271,7 @@ def _require_same(x: str, y: str, a: Offsets | None, b: Offsets | None) -> None:
 
 def _lod(value: Value) -> Lod | None:
     """The raggedness of what a value holds, which of rows alone has offsets beside it."""
-    spec = value.variable.spec if value.variable is not None else None
+    spec = value.spec
     return None if spec is None or spec.kind is not LOD_TENSOR else spec.lod
 
 

@@ -15,8 +15,8 @@ from foreshape.lowering.regions import Region, added, call_order, given_gradient
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op
+from foreshape.program.carried import GRAD, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, names_in, saved_names, setting, sub_block
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
@@ -13,9 +13,9 @@ from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
 from foreshape.program import Block, Op
+from foreshape.program.carried import GRAD, carried_names, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY
-from foreshape.program.regions import GRAD, carried_names, names_in, saved_names, setting, sub_block
-from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS
+from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,12 +43,16 @@ class Region:
         results: names whose values at the end are given back.
         saved: names whose values the backward pass needs: of an entry that which came in.
         fuse: whether its instructions are rewritten as those of a step are.
+        comes: what is known of values from outside, where their variables are something else in the end.
     """
 
-    def __init__(self, block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True) -> None:
+    def __init__(
+        self, block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True,
+        comes: Mapping[str, Spec] | None = None,
+    ) -> None:  # fmt: skip
         from foreshape.lowering.lower import Lowering
 
-        low = Lowering(block, region=True, fuse=fuse)
+        low = Lowering(block, region=True, fuse=fuse, comes=comes)
         came = {name: low.enter(name) for name in entries}
         made = low.run([*results, *(n for n in saved if n not in came)])
         kept = [came[n] if n in came else low.current[n] for n in saved]
@@ -94,6 +98,10 @@ def lower_region_op(low: Lowering, op: Op) -> None:
     form(low, op)
 
 
+def _known_now(low: Lowering) -> dict[str, Spec]:
+    return {name: value.made for name, value in low.current.items() if value.made is not None}
+
+
 def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
     """The names in a result slot of a forward op with those of their gradients, of which files may leave out some."""
     names, gradients = names_in(op, slot), op.inputs.get(slot + GRAD, ())
@@ -125,6 +133,7 @@ def new_results(low: Lowering, op: Op, made: Instruction, names: Sequence[str], 
     out: list[Value | None] = []
     for name in names:
         value = low.new(name, low.block.find(name))
+        value.made = op.made.get(name)
         low.give_offsets(value)
         low.write(made, name, value)
         out.append(value)
@@ -141,10 +150,16 @@ def scopes_value(low: Lowering, op: Op, slot: str) -> Value | None:
 
 
 def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str]) -> list[Value | None]:
-    """The values that carried names have when the op is reached: None for what the block writes before it reads it."""
+    """The values that carried names have when the op is reached: None for what the block writes before it reads it.
+
+    What a loop forgets is given on in the block of another that forgets it too: there it is what a round before has made.
+    """
     out: list[Value | None] = []
     for name in names:
         found = low.current.get(name)
+        if name in op.forgets:
+            out.append(found if found is not None and low.region and found.feed else None)
+            continue
         variable = low.block.find(name)
         if found is None and variable is not None:
             comes = variable.persistable or variable.need_check_feed or name in region.used or variable.kind is LOD_TENSOR_ARRAY
@@ -171,7 +186,8 @@ def _lower_while(low: Lowering, op: Op) -> None:
     names = carried_names(op)
     condition = names.index(names_in(op, "Condition")[0])
     keeps = keeps_rounds(low, op, "StepScopes")
-    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse)
+    comes = {**_known_now(low), **op.made}  # what comes into a round is joined with what the one before leaves
+    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, comes)
     state = _initial(low, op, region, names)
     captured = outside(low, region)
     order = call_order(region)
@@ -207,7 +223,9 @@ def _lower_undone(low: Lowering, op: Op, slot: str, scopes: str) -> None:
     entries = [n + GRAD for n in state_names]
     back = [n for n in sorted(block.outer_names()[1]) if n not in entries and not any(n == w + GRAD for w, _ in wanted)]
     sums = [n for n, _ in wanted if n not in state_names]
-    region = Region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse)
+    comes = _known_now(low)
+    comes.update((n + GRAD, comes[g]) for n, g in ends if g in comes)
+    region = Region(block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), low.fuse, comes)
     state = [low.read(g) for _, g in ends] + [low.read(n) for n in back]
     _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, wanted)
 
@@ -291,7 +309,7 @@ def _holds(conditions: Sequence[Tensor], scalar: bool) -> bool:
 def _lower_conditional(low: Lowering, op: Op) -> None:
     names = carried_names(op)
     keeps = keeps_rounds(low, op, "Scope")
-    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse)
+    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, _known_now(low))
     state = _initial(low, op, region, names)
     captured = outside(low, region)
     order = call_order(region)

@@ -18,7 +18,7 @@ from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, 
 from foreshape.ops.fields import Result
 from foreshape.ops.operator import Operator
 from foreshape.program import Block, Role
-from foreshape.program.regions import GRAD, sub_block
+from foreshape.program.carried import GRAD, sub_block
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES, Spec
 
 ID_BYTES = 8

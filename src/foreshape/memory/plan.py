@@ -317,17 +317,18 @@ def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]
     if record.inner is None:
         return [(record, number(record.size, values))]
     inner = record.inner
-    begin: dict[int, list[Record]] = {}
-    end: dict[int, list[Record]] = {}
-    for r in inner.records:
-        begin.setdefault(r.first, []).append(r)
-        end.setdefault(r.last + 1, []).append(r)
+    within = [_parts(r, values) for r in inner.records]  # each once: blocks lie in blocks
+    change = [0] * (inner.positions + 1)
+    for r, parts in zip(inner.records, within, strict=True):
+        size = sum(size for _, size in parts)
+        change[min(r.first, inner.positions)] += size
+        change[min(r.last + 1, inner.positions)] -= size
     alive, most, at = 0, 0, -1
     for position in range(inner.positions):
-        alive += sum(_record_size(r, values) for r in begin.get(position, ())) - sum(_record_size(r, values) for r in end.get(position, ()))
+        alive += change[position]
         if alive > most:
             most, at = alive, position
-    return [one for r in inner.records if r.first <= at <= r.last for one in _parts(r, values)]
+    return [one for r, parts in zip(inner.records, within, strict=True) if r.first <= at <= r.last for one in parts]
 
 
 def _record_size(record: Record, values: Mapping[str, int]) -> int:

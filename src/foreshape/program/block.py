@@ -13,8 +13,9 @@ from foreshape.ops.operator import Operator, get
 from foreshape.ops.require import RuleError
 from foreshape.program.arrays import gathered
 from foreshape.program.call_site import Site, here
+from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op, Slots
-from foreshape.program.variable import Variable
+from foreshape.program.variable import Variable, note_made
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -64,24 +65,14 @@ class Block:
             raise SchemaError(f"there is no variable {name!r} in block {self.idx} or its parents")
         return found
 
-    def outer_names(self) -> tuple[set[str], set[str]]:
+    def outer_names(self) -> tuple[frozenset[str], frozenset[str]]:
         """What this block, and the blocks within it, read and write of the blocks around it."""
-        reads, writes = self._names_of_ops()
-        if 0 <= self.forward_idx < len(self.program.blocks):  # what that block left is given by the op that runs this one
-            reads -= self.program.blocks[self.forward_idx].vars.keys()
-        return reads - self.vars.keys(), writes - self.vars.keys()
+        names = names_of(self)
+        return names.outer_reads, names.outer_writes
 
-    def forward_names(self) -> set[str]:
+    def forward_names(self) -> frozenset[str]:
         """What this block reads that it does not have itself, what the block that it undoes has included."""
-        return self._names_of_ops()[0] - self.vars.keys()
-
-    def _names_of_ops(self) -> tuple[set[str], set[str]]:
-        reads: set[str] = set()
-        writes: set[str] = set()
-        for op in self.ops:
-            reads |= op.all_reads()
-            writes |= op.all_writes()
-        return reads, writes
+        return names_of(self).reads - self.vars.keys()
 
     # --- variables
 
@@ -232,7 +223,7 @@ class Block:
             if found.unknown:
                 if make and prefix is None:
                     prefix = self.program.unique_name(op.type)
-                found = named_after(found, self._first_name(op, operator, found, prefix))
+                found = self._named(found, self._first_name(op, operator, found, prefix))
             if found.conditions:
                 site = op.call_site
                 for condition in found.conditions:
@@ -240,18 +231,24 @@ class Block:
                 if self.program.guards.known is not known:
                     found = answer(operator, replace_symbols(key, self.program.guards.known))
                     if found.unknown:
-                        found = named_after(found, self._first_name(op, operator, found, prefix))
+                        found = self._named(found, self._first_name(op, operator, found, prefix))
         except RuleError as error:
             raise describe_failure(error, op.type, self._views(op), op.call_site) from None
         except ShapeError as error:
             raise describe_failure(RuleError(str(error), {}), op.type, self._views(op), op.call_site) from None
         self._set_results(op, operator, found, make, prefix)
 
+    def _named(self, found: Answer, name: str) -> Answer:
+        """An answer whose unknown sizes are symbols of one op, which only the run tells."""
+        out = named_after(found, name)
+        self.program.guards.made.update(out.unknown)
+        return out
+
     def name_result(self, op: Op, slot: str) -> tuple[str, ...]:
         """Make a variable for a result that an op has and nobody had asked for, as programs saved for inference drop some."""
         op._outputs[slot] = names = (self.program.unique_name(f"{op.type}.tmp"),)  # pyright: ignore[reportPrivateUsage]
-        self.infer_op(op)
         self.program.touch()
+        self.infer_op(op)
         return names
 
     def _views(self, op: Op) -> dict[str, list[Variable]]:
@@ -344,6 +341,7 @@ class Block:
             return
         if variable.block is not self:
             self._remember(variable)
+        note_made(op, variable, spec)
         variable._spec = spec  # pyright: ignore[reportPrivateUsage]
         variable._known = True  # pyright: ignore[reportPrivateUsage]
         if variable.op is None and variable.block is self and name not in op.input_names():

@@ -29,7 +29,8 @@ def clone(program: Program) -> Program:
         for op in old.ops:
             made = Op(new, op.attributes, dict(op.inputs), dict(op.outputs), op.role,
                       op.role_variables, op.site)  # fmt: skip
-            made.is_target, made.unknown_fields = op.is_target, op.unknown_fields
+            made.is_target, made.unknown_fields, made.forgets = op.is_target, op.unknown_fields, op.forgets
+            made.made = dict(op.made)
             copies[id(op)] = made
             new.ops.append(made)
     for old, new in zip(program.blocks, out.blocks, strict=True):

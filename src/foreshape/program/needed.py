@@ -28,6 +28,7 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
             kept.append(op)
             if not op.sub_block_indices():  # a block may run not at all, so that what was there before is still needed
                 needed.difference_update(n for n in writes if n not in reads)
-            needed |= reads
+            needed -= op.forgets  # of what it was before nothing is seen
+            needed |= reads - op.forgets
     kept.reverse()
     return kept

@@ -10,15 +10,22 @@ from foreshape.errors import SchemaError
 from foreshape.infer.messages import CallSite
 from foreshape.ops.operator import Attributes, Operator
 from foreshape.program.call_site import Site, call_site
+from foreshape.program.names import added_to, blocks_of, names_of
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
     from foreshape.program.variable import Variable
+    from foreshape.spec import Spec
 
 Slots: TypeAlias = "dict[str, tuple[str, ...]]"
 """Slot -> the names in it. Tuples of names cost the garbage collector nothing, which lists do."""
 EMPTY: Final = "@EMPTY@"
 """The name that stands for a gradient that nobody wants."""
+
+
+def is_absent(name: str) -> bool:
+    """Whether a name stands for nothing: an input that is not there, or a gradient that nobody wants. Whoever wrote it, it is no variable."""
+    return not name or name == EMPTY
 
 
 class Role:
@@ -39,7 +46,8 @@ class Op:
     Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """
 
-    __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "is_target", "role", "role_variables", "site", "unknown_fields")
+    __slots__ = ("__weakref__", "_inputs", "_outputs", "attributes", "block", "forgets", "is_target", "made", "role", "role_variables", "site",
+                 "unknown_fields")  # fmt: skip
 
     def __init__(
         self,
@@ -59,6 +67,10 @@ class Op:
         self.role_variables = role_variables
         self.site = site
         self.is_target = False
+        self.made: dict[str, Spec] = {}
+        """What its results are where it makes them, of variables that are written more than once."""
+        self.forgets: frozenset[str] = frozenset()
+        """Of a loop: what it writes and never sees as it was before, when it was of another rank, element type or kind."""
         self.unknown_fields = b""
 
     @property
@@ -119,19 +131,16 @@ class Op:
 
     def all_reads(self) -> set[str]:
         """Every name that it needs to have a value: what it reads, what its blocks read from outside, what its results add to."""
-        out = set(self.input_names())
-        for index in self.attributes.sub_blocks:
-            out |= self.block.program.blocks[index].outer_names()[0]
-        operator = self.operator
-        if operator is not None:
-            out.update(n for slot in operator.accumulates for n in self._outputs.get(slot, ()))
+        out = set(self.input_names()) | added_to(self)
+        for block in blocks_of(self):
+            out |= names_of(block).outer_reads
         return out
 
     def all_writes(self) -> set[str]:
         """Every name that it, or a block that it runs, writes."""
         out = set(self.output_names())
-        for index in self.attributes.sub_blocks:
-            out |= self.block.program.blocks[index].outer_names()[1]
+        for block in blocks_of(self):
+            out |= names_of(block).outer_writes
         return out
 
     def input_variables(self) -> Iterator[Variable]:

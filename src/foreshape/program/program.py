@@ -12,8 +12,10 @@ from foreshape.infer.guards import Guard, Guards
 from foreshape.program.arrays import forget_elements
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
+from foreshape.program.names import BlockNames
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable, dims_of
+from foreshape.program.walk import Walk
 from foreshape.spec import Lod, Spec
 
 _codec: dict[str, Callable[..., Any]] = {}
@@ -23,13 +25,17 @@ _codec: dict[str, Callable[..., Any]] = {}
 class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
-    __slots__ = ("__weakref__", "_counters", "_guards", "_stale", "blocks", "format_version", "op_versions", "parameter_settings", "random_seed", "role",
-                 "unknown_fields", "version")  # fmt: skip
+    __slots__ = ("__weakref__", "_counters", "_guards", "_stale", "blocks", "format_version", "names", "op_versions", "parameter_settings", "random_seed",
+                 "role", "unknown_fields", "version", "walk")  # fmt: skip
 
     def __init__(self) -> None:
         self._counters: dict[str, int] = {}
         self._guards = Guards()
         self._stale = False
+        self.names: tuple[int, dict[int, BlockNames]] = (-1, {})
+        """What blocks read and write, and the version for which that was gathered (`names_of`)."""
+        self.walk: Walk | None = None
+        """While the blocks of an op are inferred: what is shared by the blocks within them."""
         self.version = 0
         """Counts changes; a compiled step belongs to one version."""
         self.role = 0
@@ -135,7 +141,9 @@ class Program:
     def diagnose(self, stop_at: int = 100) -> tuple[list[Op], list[DescriptionError]]:
         """Infer as `infer` does, and collect the errors instead of raising: (ops not known, errors)."""
         self._stale = False
+        self.names = (-1, {})
         unknown, errors = self._infer_all(stop_at)
+        self.names = (-1, {})  # variables that were nowhere described are now
         self._stale = bool(errors)  # whoever builds on it or runs it is told again
         return unknown, errors
 

@@ -223,6 +223,19 @@ class Variable(Arithmetic):
         return self is not other
 
 
+def note_made(op: Op, variable: Variable, spec: Spec) -> None:
+    """Let the ops that write a variable know what it is where they make it, if it is written by more than one."""
+    name, first = variable.name, variable.op
+    if first is None or first is op:
+        if name in op.made:
+            op.made.pop(name)
+        return
+    op.made[name] = spec
+    before = variable._spec  # pyright: ignore[reportPrivateUsage]
+    if before is not None and before is not spec and name not in first.made:
+        first.made[name] = before
+
+
 def _spec_of(name: str, of: Any, given: Sequence[Any] | None, lod_level: int, value: Any) -> Spec:
     if isinstance(of, Kind) and of not in TENSOR_KINDS:
         return Spec(of, None, None)

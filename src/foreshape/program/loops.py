@@ -1,0 +1,137 @@
+"""Inference of a loop: round after round, until what comes into a round is what the one before leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from foreshape.dims import Size, equal, substitute, symbol_name
+from foreshape.errors import SchemaError
+from foreshape.program.carried import (
+    carried_names,
+    check_condition,
+    is_of_one_form,
+    join,
+    names_in,
+    own_count,
+    own_size,
+    refused,
+    set_spec,
+    sub_block,
+    walk_block,
+    writer_site,
+    written_before,
+)
+from foreshape.program.names import names_of
+from foreshape.program.op import Op
+from foreshape.program.variable import Variable
+from foreshape.program.walk import Walk
+from foreshape.spec import STEP_SCOPES, Lod, Spec
+
+SCOPES = Spec(STEP_SCOPES, None, None)
+MAX_ROUNDS = 200
+"""A loop's shapes are stable long before this many rounds, since each dim is widened once."""
+
+
+def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
+    """Infer the block of a loop, and what the variables that it writes are after it.
+
+    A variable that its block reads before it writes it, on some way through the block, is carried: what a round leaves comes into the
+    next, and both have one rank, element type and kind. Of another one only the value after the last round is seen: before the loop
+    it may have been anything. Where no spec says both, the loop forgets what was there (`Op.forgets`).
+    """
+    block, program = sub_block(op), op.block.program
+    condition = op.block.var(names_in(op, "Condition")[0]) if names_in(op, "Condition") else None
+    if condition is None:
+        raise refused(op, "the input Condition is missing", SchemaError)
+    check_condition(op, condition, "Condition")
+    written = [op.block.var(n) for n in carried_names(op)]
+    if not any(v is condition for v in written):
+        raise refused(op, f"the loop's block must write its condition, {condition.name}, or it would never end", SchemaError, "Condition")
+    seen = names_of(block).first | {condition.name}
+    begun = {v.name: v.spec.like() for v in written if written_before(op, v.name)}
+    entries = {n: _widened(n, spec, walk.settled.get((op, n))) if n in seen else spec for n, spec in begun.items()}
+    for v in written:
+        if v.name in begun and v.op is not None and v.op is not op:
+            v.op.made.setdefault(v.name, begun[v.name])
+    before = program._guards  # pyright: ignore[reportPrivateUsage]
+    for _ in range(MAX_ROUNDS):
+        if walk.is_spent():
+            break
+        program._guards = before.copy()  # pyright: ignore[reportPrivateUsage]
+        for v in written:
+            if v.name in entries:
+                set_spec(v, entries[v.name])
+        walk_block(block)
+        changed = False
+        leaves = {v.name: v.spec for v in written}
+        for v in written:
+            if v.name not in seen:
+                continue
+            entry = entries.get(v.name)
+            entries[v.name] = leaves[v.name].like() if entry is None else join(op, v, entry, leaves[v.name], "loop")
+            changed = changed or entries[v.name] is not entry
+        if not changed:
+            _leave(op, written, begun, entries, leaves)
+            walk.settled.update(((op, n), entries[n]) for n in seen if n in entries)
+            carried = [v for v in written if v.name in seen]
+            for v in carried:
+                _check_every_round(op, v, entries[v.name], leaves[v.name])
+            _check_guards_every_round(op, carried, entries, leaves, len(before))
+            return {"StepScopes": SCOPES}
+    raise refused(op, "the shapes of the loop's variables do not settle")
+
+
+def _leave(op: Op, written: list[Variable], begun: dict[str, Spec], entries: dict[str, Spec], leaves: dict[str, Spec]) -> None:
+    """Set what is known after a loop: of a variable whose value before it is never seen, either that or what the block makes."""
+    forgets: list[str] = []
+    for v in written:
+        at_first, leave = entries.get(v.name), leaves[v.name].like()
+        if at_first is None or v.name not in begun:
+            set_spec(v, leave, op)
+        elif is_of_one_form(at_first, leave) or v.persistable:
+            set_spec(v, join(op, v, at_first, leave, "loop"), op)
+        else:
+            forgets.append(v.name)
+            set_spec(v, leave, op)
+    op.forgets = frozenset(forgets)
+
+
+def _widened(name: str, spec: Spec, settled: Spec | None) -> Spec:
+    """What comes into a loop that is entered again: sizes that it has found to change are symbols from the beginning."""
+    if settled is None or not is_of_one_form(spec, settled) or spec.dims is None or settled.dims is None:
+        return spec
+    dims = tuple(b if b is own_size(name, "loop", axis) else a for axis, (a, b) in enumerate(zip(spec.dims, settled.dims, strict=True)))
+    lod = spec.lod
+    if lod is not None and settled.lod is not None and settled.lod.source == f"{name}.loop":
+        every = zip(lod.counts, settled.lod.counts, strict=True)
+        lod = Lod(settled.lod.source, tuple(b if b is own_count(name, "loop", k) else a for k, (a, b) in enumerate(every)))
+    return Spec(spec.kind, spec.dtype, dims, lod)
+
+
+def _check_every_round(op: Op, v: Variable, entry: Spec, leave: Spec) -> None:
+    """What the block requires of a variable when a round begins must hold of what the round before has made of it."""
+    known = op.block.program._guards.known  # pyright: ignore[reportPrivateUsage]
+    for axis, (a, b) in enumerate(zip(entry.dims or (), leave.dims or (), strict=False)):
+        if not isinstance(a, int) and a is not b:
+            required = substitute(a, known)
+            if required is not a and equal(required, substitute(b, known)) is False:
+                words = f"dim {axis} of {v.name} must be {required} in every round, as the block needs it; a round makes it {b}"
+                raise refused(op, words + writer_site(op, v.name))
+
+
+def _check_guards_every_round(op: Op, carried: Sequence[Variable], entries: Mapping[str, Spec], leaves: Mapping[str, Spec], begin: int) -> None:
+    """The conditions that the block left open must not be broken by what a round makes of what it began with."""
+    made: dict[str, tuple[Variable, int, Size]] = {}
+    for v in carried:
+        for axis, (a, b) in enumerate(zip(entries[v.name].dims or (), leaves[v.name].dims or (), strict=False)):
+            name = symbol_name(a)
+            if name is not None and a is not b:
+                made[name] = v, axis, b
+    becomes = {name: size for name, (_, _, size) in made.items()}
+    for guard in islice(op.block.program._guards, begin, None) if made else ():  # pyright: ignore[reportPrivateUsage]
+        touched = sorted(guard.condition.symbols & becomes.keys())
+        if touched and guard.condition.answer(becomes) is False:
+            v, axis, size = made[touched[0]]
+            words = f"{guard.op_type}: {guard.condition.requirement} in every round: {guard.condition}; a round makes dim {axis} of {v.name} {size}"
+            raise refused(op, words + writer_site(op, v.name))

@@ -1,0 +1,113 @@
+"""What the ops of a block, and of the blocks that these run, read and write: gathered once per version of a program, each block once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foreshape.errors import SchemaError
+
+if TYPE_CHECKING:
+    from foreshape.program.block import Block
+    from foreshape.program.op import Op
+
+
+@dataclass(frozen=True, slots=True)
+class BlockNames:
+    """The names in a block and in the blocks within it, but for those that an inner one has itself.
+
+    ``outer_reads``, ``outer_writes``: those that lie outside of this block too. ``in_order``: the written ones, in the order of writing.
+    ``first``: those that a round may read before it has written them, so that what they held before it is seen.
+    """
+
+    reads: frozenset[str]
+    writes: frozenset[str]
+    outer_reads: frozenset[str]
+    outer_writes: frozenset[str]
+    in_order: tuple[str, ...]
+    first: frozenset[str]
+
+
+def names_of(block: Block) -> BlockNames:
+    """The names of a block. Raises `SchemaError` where it is run by an op within itself."""
+    program = block.program
+    version, known = program.names
+    if version != program.version:
+        known = {}
+        program.names = (program.version, known)
+    found = known.get(block.idx)
+    if found is None:
+        known[block.idx] = _RUNNING
+        try:
+            found = known[block.idx] = _gathered(block)
+        except BaseException:
+            known.pop(block.idx, None)
+            raise
+    if found is _RUNNING:
+        raise SchemaError(f"the block {block.idx} is run by an op within itself")
+    return found
+
+
+_RUNNING = BlockNames(frozenset(), frozenset(), frozenset(), frozenset(), (), frozenset())
+
+
+def _gathered(block: Block) -> BlockNames:
+    reads: set[str] = set()
+    order: dict[str, None] = {}
+    first: set[str] = set()
+    written: set[str] = set()
+    """Written whichever way a round takes."""
+    for op in block.ops:
+        if not op.attributes.sub_blocks:
+            own = set(op.input_names()) | added_to(op)
+            reads |= own
+            order.update(dict.fromkeys(op.output_names()))
+            first |= own - written
+            written.update(op.output_names())
+            continue
+        mine, theirs = names_of_op(op)
+        reads |= mine
+        order.update(theirs)
+        first |= _seen_before(op, mine) - written
+        if op.operator is not None and op.operator.region == "recurrent":  # loops and branches may run not at all
+            written.update(op.output_names())
+    blocks = block.program.blocks
+    given = blocks[block.forward_idx].vars.keys() if 0 <= block.forward_idx < len(blocks) else ()  # by the op that runs this block
+    outer = reads.difference(given) - block.vars.keys()
+    writes = frozenset(order)
+    return BlockNames(frozenset(reads), writes, frozenset(outer), writes - block.vars.keys(), tuple(order), frozenset(first - block.vars.keys()))
+
+
+def added_to(op: Op) -> set[str]:
+    """The names of results that an op adds to, so that it needs what they hold."""
+    operator = op.operator
+    return set() if operator is None else {n for slot in operator.accumulates for n in op.outputs.get(slot, ())}
+
+
+def names_of_op(op: Op) -> tuple[set[str], dict[str, None]]:
+    """What an op and the blocks that it runs read from outside of them, and write there in the order of writing."""
+    reads = set(op.input_names()) | added_to(op)
+    writes = dict.fromkeys(op.output_names())
+    for inner in blocks_of(op):
+        of = names_of(inner)
+        reads |= of.outer_reads
+        writes.update((n, None) for n in of.in_order if n in of.outer_writes)
+    return reads, writes
+
+
+def blocks_of(op: Op) -> list[Block]:
+    """The blocks that an op runs. Raises `SchemaError` where the program has no such block."""
+    blocks = op.block.program.blocks
+    for index in op.attributes.sub_blocks:
+        if not 0 <= index < len(blocks):
+            raise SchemaError(f"{op.type} runs a block of the program; there is no block {index}")
+    return [blocks[index] for index in op.attributes.sub_blocks]
+
+
+def _seen_before(op: Op, reads: set[str]) -> set[str]:
+    """What an op that runs a block looks at: of loops and branches that is not all that their slots list."""
+    region = op.operator.region if op.operator is not None else ""
+    slot = {"while": "Condition", "conditional": "Cond"}.get(region)
+    if slot is None:
+        return reads
+    return set(op.inputs.get(slot, ())).union(*(names_of(inner).first for inner in blocks_of(op)))

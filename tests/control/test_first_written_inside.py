@@ -1,0 +1,161 @@
+"""Variables that a loop writes before it reads them: what they were before it does not matter, whatever it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from described import X, count, expect, looped, trained
+
+import foreshape as fs
+from foreshape import layer
+
+PLACEHOLDERS = {
+    "of another rank": lambda: layer.fill_constant([1], "fp32", 1.77e12),
+    "of another size": lambda: layer.fill_constant([4, 3], "fp32", 0.0),
+    "a number": lambda: layer.fill_constant([], "fp32", 0.0),
+    "of the same form": lambda: layer.fill_constant([5, 3], "fp32", 0.5),
+}
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
+def test_a_placeholder_becomes_what_the_loop_makes(placeholder: str, rounds: int) -> None:
+    def describe(x: Any) -> Any:
+        u = PLACEHOLDERS[placeholder]()
+
+        def body(i: Any, s: Any) -> Any:
+            layer.assign(layer.tanh(s), u)
+            return [s + layer.square(u)]
+
+        (s,) = looped(body, [x], rounds)
+        return layer.reduce_sum(s) + layer.reduce_sum(u * u * u), u
+
+    def eager(x: Any) -> Any:
+        s = u = x
+        for _ in range(rounds):
+            u = torch.tanh(s)
+            s = s + u * u
+        return s.sum() + (u**3).sum()
+
+    main, fetch = trained(describe)
+    if placeholder in ("of another rank", "a number"):
+        assert [str(d) for d in fetch[2].packed_shape] == ["batch", "3"]
+    assert expect(main, fetch, eager)[0].shape == (5, 3)
+    assert fs.plan(main, fetch).peak_formula().symbols >= {"batch"}
+    assert fetch[2].name in str(main) and fetch[2].name in main.explain(fetch[2])
+
+
+@pytest.mark.parametrize("limit", ["always two", "as many as there were", "ever fewer"])
+def test_loops_in_loops_hand_it_on(limit: str) -> None:
+    """A round in which the inner loop has none leaves what an earlier one has made."""
+    inner = {"always two": lambda i: 2, "as many as there were": lambda i: i, "ever fewer": lambda i: 2 - i}[limit]
+
+    def describe(x: Any) -> Any:
+        u = layer.fill_constant([1], "fp32", 0.0)
+
+        def body(i: Any, s: Any) -> Any:
+            def within(j: Any, t: Any) -> Any:
+                layer.assign(t * 1.5, u)
+                return [t + layer.square(u) * 0.1]
+
+            given = inner(i)
+            return [layer.tanh(looped(within, [s], given)[0])]
+
+        (s,) = looped(body, [x], 3)
+        return layer.reduce_sum(s) + layer.reduce_sum(u * u * u)
+
+    def eager(x: Any) -> Any:
+        s, u = x, torch.zeros(1)
+        for i in range(3):
+            t = s
+            for _ in range(inner(i)):
+                u = t * 1.5
+                t = t + u * u * 0.1
+            s = torch.tanh(t)
+        return s.sum() + (u**3).sum()
+
+    expect(*trained(describe), eager)
+
+
+def test_a_loop_without_a_round_leaves_nothing_that_another_shape_was_promised_for() -> None:
+    def describe(x: Any) -> Any:
+        u = layer.fill_constant([1], "fp32", 0.0)
+        n = layer.data("n", shape=[1], dtype="int64")
+
+        def body(i: Any, s: Any) -> Any:
+            layer.assign(s * 2.0, u)
+            return [s + u]
+
+        return layer.reduce_sum(looped(body, [x], n)[0]), u
+
+    main, fetch = trained(describe)
+    for check in (False, True):
+        run = fs.Executor(check=check).run
+        loss, gradient = run(main, {"x": X, "n": np.array([0])}, fetch[:2], fs.Scope())
+        np.testing.assert_allclose(loss, X.sum(), rtol=1e-5)
+        np.testing.assert_array_equal(gradient, np.ones_like(X))
+        with pytest.raises(fs.ExecutionError, match="did not run"):
+            run(main, {"x": X, "n": np.array([0])}, [fetch[2]], fs.Scope())
+        assert run(main, {"x": X, "n": np.array([2])}, [fetch[2]], fs.Scope())[0].shape == (5, 3)
+
+
+def test_a_loop_without_a_round_leaves_what_was_there_where_one_spec_says_both() -> None:
+    def describe(x: Any) -> Any:
+        u = layer.fill_constant([2, 3], "fp32", 0.25)
+        n = layer.data("n", shape=[1], dtype="int64")
+
+        def body(i: Any, s: Any) -> Any:
+            layer.assign(s * 2.0, u)
+            return [s + 1.0]
+
+        return layer.reduce_sum(looped(body, [x], n)[0]), u
+
+    main, fetch = trained(describe)
+    assert not isinstance(fetch[2].packed_shape[0], int)
+    for n, shape in ((0, (2, 3)), (1, (5, 3))):
+        assert fs.Executor(check=True).run(main, {"x": X, "n": np.array([n])}, [fetch[2]], fs.Scope())[0].shape == shape
+
+
+def test_the_placeholder_is_not_computed_where_nobody_reads_it() -> None:
+    main, fetch = trained(lambda x: _with_placeholder(x))
+    step = fs.Executor().step(main, fetch[:1])
+    placeholder = main.var("placeholder")
+    assert not [i for i in step.plain.instructions if any(v.variable is placeholder for v in i.writes()) and i.region is None]
+
+
+def _with_placeholder(x: Any) -> Any:
+    block = fs.default_main_program().global_block
+    u = block.create_variable("placeholder", layer.fill_constant([1], "fp32", 0.0).spec.like())
+    block.append_op("fill_constant", {}, {"Out": u}, {"shape": [1], "dtype": 5, "value": 0.0})
+
+    def body(i: Any, s: Any) -> Any:
+        layer.assign(s * 2.0, u)
+        return [s + u]
+
+    return layer.reduce_sum(looped(body, [x], 2)[0])
+
+
+@pytest.mark.parametrize("way", ["read before", "read where a branch may not have written it", "read after an inner loop", "a branch"])
+def test_what_a_round_reads_of_the_one_before_keeps_its_rank(way: str) -> None:
+    def describe(x: Any) -> Any:
+        u = layer.fill_constant([1], "fp32", 0.0)
+
+        def body(i: Any, s: Any) -> Any:
+            if way == "read before":
+                s = s + layer.reduce_sum(u)
+                layer.assign(s, u)
+            elif way == "read after an inner loop":
+                looped(lambda j, t: [layer.assign(t, u)], [s], 2)
+                s = s + layer.reduce_sum(u)
+            else:
+                layer.cond(layer.less_than(i, count(1)), lambda: (layer.assign(s, u), None)[1], lambda: None)
+                s = s + layer.reduce_sum(u) if way != "a branch" else s
+            return [s]
+
+        return layer.reduce_sum(looped(body, [x], 2)[0])
+
+    with pytest.raises(fs.ShapeError, match="must keep its number of dims"):
+        trained(describe)
