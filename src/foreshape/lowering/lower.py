@@ -9,6 +9,7 @@ from operator import methodcaller
 from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
+from foreshape.lowering.sizes import size_checks
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.operator import Schema
 from foreshape.ops.tensor_array import TensorArray
@@ -157,7 +158,8 @@ class Lowering:
         if made.offsets is None and not op.role & Role.BACKWARD:  # a gradient has the sequences of what it is the gradient of
             self._same_sequences(op, given, values_of(made.results))
         made.results += self._offsets_of_results(op, schema, made.results, given)
-        self.instructions.append(made)
+        check = size_checks(self.block.program).instruction(op, operator, made)
+        self.instructions += [check, made] if check is not None else [made]
 
     def _same_sequences(self, op: Op, given: Sequence[Value], results: Sequence[Value]) -> None:
         """Check in every run that operands whose rows go together one by one are grouped into the same sequences."""

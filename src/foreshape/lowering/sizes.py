@@ -1,0 +1,162 @@
+"""What an op demands of sizes that only the run tells is checked by its own rule, on numbers, right before its kernel is called."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from foreshape.dims import symbols_of
+from foreshape.errors import GuardError, MemoryPlanError
+from foreshape.infer.rules import Answer, Key, Slot, ask
+from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
+from foreshape.ops.require import RuleError
+from foreshape.ops.rows import Rows
+from foreshape.ops.tensor_array import TensorArray
+from foreshape.program import Op, Program
+from foreshape.spec import LOD_TENSOR, MAX_VALUE_ELEMENTS, TENSOR_KINDS, Lod, Spec
+
+if TYPE_CHECKING:
+    from foreshape.ops.operator import Operator
+
+_KEPT = 256
+
+
+class _Run(threading.local):
+    memory_limit: int | None = None
+
+
+this_run = _Run()
+"""What holds for the step that runs in this thread: the executor sets it."""
+_checks: WeakKeyDictionary[Program, tuple[int, SizeChecks]] = WeakKeyDictionary()
+
+
+def size_checks(program: Program) -> SizeChecks:
+    """The checks of a program as it is now."""
+    found = _checks.get(program)
+    if found is None or found[0] != program.version:
+        found = _checks[program] = program.version, SizeChecks(program)
+    return found[1]
+
+
+class SizeChecks:
+    """Which ops of a program need to be checked when they run.
+
+    Sizes of what is fed or held by the scope are known before a step runs, and so is whether they keep the guards. What a kernel
+    finds out itself, or a loop makes in its rounds, is not.
+    """
+
+    def __init__(self, program: Program) -> None:
+        inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or v.op is None)]
+        self._decided = {n for v in inputs for n in _symbols(v.spec)} - program.guards.made
+        self._open: dict[Spec, bool] = {}
+
+    def instruction(self, op: Op, operator: Operator, made: Instruction) -> Instruction | None:
+        """The check of an op's operands, where there is something to check."""
+        given, results = values_of(made.arguments), values_of(made.results)
+        if any(v.spec is None for v in given):
+            return None
+        if not (any(map(self._is_open, given)) and self._demands(operator, made)) and not (
+            any(map(self._is_open, results)) and any(_may_be_sizes(v) for v in given)
+        ):
+            return None
+        there: list[Argument] = [[v for v in a if v is not None] if isinstance(a, list) else a for a in made.arguments]
+        offsets: list[Argument] = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in there]
+        check = SizeCheck(op, operator, [_specs(a) for a in made.arguments])
+        count = len(there)
+        text = f"{{check}}(({' '.join(f'{{{n}}},' for n in range(count))}), ({' '.join(f'{{{count + n}}},' for n in range(count))}))"
+        return Instruction(op, check, [*there, *offsets], [], expression=text, constants={"check": check})
+
+    def _is_open(self, value: Value) -> bool:
+        spec = value.spec
+        if spec is None:
+            return False
+        found = self._open.get(spec)
+        if found is None:
+            found = self._open[spec] = not _symbols(spec) <= self._decided
+        return found
+
+    def _demands(self, operator: Operator, made: Instruction) -> bool:
+        """Whether the rule leaves something open that depends on what only the run tells."""
+        try:
+            found = ask(operator, tuple(_specs(a) for a in made.arguments))
+        except RuleError:
+            return True
+        return any(not c.symbols <= self._decided for c in found.conditions)
+
+
+class SizeCheck:
+    """The rule of one op, asked with the sizes that its operands have now."""
+
+    def __init__(self, op: Op, operator: Operator, specs: Sequence[Slot]) -> None:
+        self.op, self.operator, self.specs = op, operator, specs
+        self._found: dict[Key, Answer] = {}
+
+    def __call__(self, operands: Sequence[Any], offsets: Sequence[Any]) -> None:
+        """Check what the kernel is about to be called with.
+
+        Raises:
+            GuardError: sizes that the op does not take. MemoryPlanError: a result larger than the run may take.
+        """
+        key = tuple(
+            tuple(_seen(s, t, o) for s, t, o in zip(spec, tensor, offset, strict=True)) if isinstance(spec, tuple) else _seen(spec, tensor, offset)
+            for spec, tensor, offset in zip(self.specs, operands, offsets, strict=True)
+        )
+        found = self._found.get(key)
+        if found is None:
+            found = self._ask(key)
+            if len(self._found) >= _KEPT:
+                self._found.clear()
+            self._found[key] = found
+        limit = this_run.memory_limit
+        if limit is not None:
+            for result in found.results:
+                for spec in result if isinstance(result, tuple) else (result,):
+                    if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None:
+                        size = spec.nbytes
+                        if isinstance(size, int) and size > limit:
+                            raise MemoryPlanError(f"{self.op.type}: a result of {spec.text()} takes {size:,} bytes; this run may take {limit:,}{self._line()}")
+
+    def _ask(self, key: Key) -> Answer:
+        try:
+            return ask(self.operator, key)
+        except RuleError as error:
+            slots = zip(self.operator.schema.operands, key, strict=True)
+            seen = ", ".join(f"{o.name} {s.text()}" for o, slot in slots for s in (slot if isinstance(slot, tuple) else (slot,)) if s is not None)
+            raise GuardError(f"{self.op.type}: {error.requirement}\n    seen: {seen}{self._line()}") from None
+
+    def _line(self) -> str:
+        site = self.op.call_site
+        return f"\n    at {site.source_line() or self.op.type}    {site.short()}" if site is not None else ""
+
+
+def _specs(argument: Argument) -> Slot:
+    if isinstance(argument, list):
+        return tuple(v.spec for v in argument if v is not None and v.spec is not None)
+    return None if argument is None else argument.spec
+
+
+def _symbols(spec: Spec) -> set[str]:
+    sizes = (*(spec.dims or ()), *(spec.lod.counts if spec.lod is not None else ()))
+    return {n for size in sizes if not isinstance(size, int) for n in symbols_of(size)}
+
+
+def _may_be_sizes(value: Value) -> bool:
+    """Whether a value is whole numbers, so few that they may be the sizes of a result."""
+    spec = value.spec
+    if spec is None or spec.kind is not LOD_TENSOR or spec.dtype is None or spec.dtype.family not in ("int", "uint") or spec.dims is None:
+        return False
+    count = spec.elements
+    return len(spec.dims) <= 1 and (not isinstance(count, int) or count <= MAX_VALUE_ELEMENTS)
+
+
+def _seen(spec: Spec | None, value: Any, offsets: Any) -> Spec | None:
+    """What an operand is now."""
+    if spec is None or value is None or isinstance(value, TensorArray):
+        return spec
+    if isinstance(value, Rows):
+        return Spec(spec.kind, spec.dtype, tuple(value.shape))
+    lod = spec.lod if offsets is None or spec.lod is None else Lod(spec.lod.source, tuple(len(level) - 1 for level in offsets.levels))
+    is_few = value.dim() <= 1 and value.numel() <= MAX_VALUE_ELEMENTS and spec.dtype is not None and spec.dtype.family in ("int", "uint")
+    return Spec(spec.kind, spec.dtype, tuple(value.shape), lod, tuple(value.reshape(-1).tolist()) if is_few else None)
