@@ -35,7 +35,8 @@ WANTED = {"busy": 3.0, "quota": 1.0, "quiet": 0.98}
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
     """Processes that take all the time that they get."""
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    command = [sys.executable, "-c", f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(10**6): pass"]
+    running = [subprocess.Popen(command) for _ in range(processes)]
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ import numpy as np
 import foreshape as fs
 from foreshape import layer
 
-SAFETY = 240
+SAFETY = 900
 """Seconds after which a child that hangs is ended: no measure of anything."""
 
 

@@ -203,7 +203,7 @@ def test_adaptive_follows_the_load_and_leaves_small_differences() -> None:
 def test_an_adaptive_executor_computes_the_same_on_what_is_fastest_by_the_clock(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from foreshape.engine import executor as engine
 
-    slow: dict[int, float] = {}
+    slow = {1: 1.0, 2: 1.0}
     now = [0.0]
 
     def clock() -> float:

@@ -38,7 +38,9 @@ class Tree:
             self.write(f"{at}{folder}/cpu.max", text)
         return self
 
-    def version_1(self, own: str, limits: dict[str, tuple[str, str]], top: str = "/", at: str = "/sys/fs/cgroup/cpu,cpuacct", names: str = "cpu,cpuacct") -> Tree:
+    def version_1(
+        self, own: str, limits: dict[str, tuple[str, str]], top: str = "/", at: str = "/sys/fs/cgroup/cpu,cpuacct", names: str = "cpu,cpuacct"
+    ) -> Tree:
         self.add("proc/self/cgroup", f"4:{names}:{own}")
         self.add("proc/self/mountinfo", V1.format(top=top, at=at, names=names))
         for folder, (time, period) in limits.items():
