@@ -192,7 +192,8 @@ class Executor:
         tensors, signature = step.feeder.tensors(feed or {})
         longest: dict[str, int] = {}
         if self.memory_limit is not None and len(tensors) > len(step.feeder.inputs):  # ragged ones
-            longest = step.feeder.longest(tensors, step.plan.symbols)
+            with self._threads.planned():
+                longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
         function, held = step.over(scope)
         if held is not NOTHING:  # open dims of what the scope holds decide guards too
@@ -203,7 +204,7 @@ class Executor:
                 seen = step.admit(signature, tensors, held, longest, self.memory_limit)
         current.generator = self._generator
         before, fastest = threads_here(), step.fastest if seen.threads > 1 else None
-        threads = fastest.choose() if fastest is not None else min(seen.threads, self._threads.most())
+        threads = fastest.choose() if fastest is not None else seen.threads if seen.threads == 1 else min(seen.threads, self._threads.most())
         if threads != before:
             on_others(threads, before)
         began = perf_counter()

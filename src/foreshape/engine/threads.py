@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -88,7 +88,7 @@ class Threads:
         return self.wanted
 
     @contextmanager
-    def planned(self) -> Iterator[int]:
+    def planned(self) -> Generator[int]:
         """While a step is made: what kernels take depends on the threads, so that torch has as many as the step may have."""
         before, most = threads_here(), self.most()
         if most == before:

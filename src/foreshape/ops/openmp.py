@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -62,7 +62,7 @@ def _make_ready() -> None:
 
 
 @contextmanager
-def _waiting_briefly() -> Iterator[None]:
+def _waiting_briefly() -> Generator[None]:
     """Have libgomp read our number of spins, unless the user has said how to wait; other programs that are started are told nothing."""
     if any(n in os.environ for n in _WAITING):
         yield
