@@ -61,7 +61,7 @@ def one_processor() -> Iterator[tuple[Callable[[int], Any], str]]:
             folder.rmdir()
             continue
         try:
-            yield lambda pid, folder=folder: (folder / "cgroup.procs").write_text(str(pid), encoding="ascii"), f"quota of {folder}"
+            yield lambda pid, folder=folder: (folder / "cgroup.procs").write_text(str(pid), encoding="ascii"), "a quota"
         finally:
             with suppress(OSError):  # a process that is not gone yet
                 folder.rmdir()
