@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,18 @@ HERE = Path(__file__).parent
 
 
 class Peer:
-    """A worker process."""
+    """A worker process. ``environment`` is added to ours, and ``place`` is given the process' number as it begins."""
 
-    def __init__(self, workload: str, module: str, variant: str, batch: int | None = None) -> None:
+    def __init__(
+        self, workload: str, module: str, variant: str, batch: int | None = None, environment: Mapping[str, str] | None = None,
+        place: Callable[[int], Any] | None = None,
+    ) -> None:  # fmt: skip
         self.label = f"{module.removeprefix('with_')} {variant}".strip()
         command = [sys.executable, str(HERE / "worker.py"), workload, module, variant, *([] if batch is None else [str(batch)])]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE)
+        whole = {**os.environ, **(environment or {})}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE, env=whole)
+        if place is not None:
+            place(self.process.pid)
         self.ready = self.read()
         self.times: list[float] = []
         self.last: dict[str, float] = {}

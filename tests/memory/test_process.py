@@ -249,7 +249,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def test_a_new_thread_does_not_inherit_the_one_thread_of_a_small_step() -> None:
-    from foreshape.engine.threads import back_on, on_fewer, threads_here
+    from foreshape.engine.threads import back_on, on_others, threads_here
 
     seen: list[int] = []
 
@@ -260,7 +260,7 @@ def test_a_new_thread_does_not_inherit_the_one_thread_of_a_small_step() -> None:
 
     with torch_threads(2):
         assert threads_here() == 2
-        on_fewer(1, 2)
+        on_others(1, 2)
         new(torch.get_num_threads)  # as torch has it
         new(threads_here)
         assert torch.get_num_threads() == 1

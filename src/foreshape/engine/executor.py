@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -14,7 +16,7 @@ from foreshape.engine.feed import Feeder
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
-from foreshape.engine.threads import back_on, on_fewer, threads_for, threads_here
+from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_for, threads_here, work_of_all
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import ExecutionError, ForeshapeError, MemoryPlanError, SchemaError
 from foreshape.lowering import Value, fuse, lower
@@ -35,23 +37,27 @@ if TYPE_CHECKING:
 _SEEN_LIMIT = 4096
 _compiling = RLock()
 """Held while a step is made or shapes are looked at for the first time, since two threads may bring one program."""
+if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that is not there
+    os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
 
 
 class Seen(NamedTuple):
-    """What is known of feeds of shapes that came before: the symbols' values, and the threads that the work repays."""
+    """What is known of feeds of shapes that came before: the symbols' values, the threads that the work repays, and the work where it is timed."""
 
     values: dict[str, int]
     threads: int
+    work: int
 
 
 class Step:
     """A compiled step of one program version, for one list of fetches."""
 
-    __slots__ = ("_last", "_plan", "bound", "emitted", "feeder", "fetchers", "live", "plain", "program", "ragged", "seen", "version")
+    __slots__ = ("_last", "_plan", "bound", "emitted", "fastest", "feeder", "fetchers", "live", "plain", "program", "ragged", "seen", "version")
 
     @collector_waits
-    def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True) -> None:
+    def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None) -> None:
         self.program = program
+        self.fastest = fastest
         guards = program.guards
         lowered = lower(program.global_block, fetches, fused)
         self.plain = replace(lowered, instructions=list(lowered.instructions))
@@ -82,7 +88,8 @@ class Step:
             self._refuse_past(limit, values)
         if len(self.seen) >= _SEEN_LIMIT:
             self.seen.clear()
-        found = self.seen[signature] = Seen(values, threads_for(self.plain, values, threads_here()))
+        work = 0 if self.fastest is None else work_of_all(self.plain, values)
+        found = self.seen[signature] = Seen(values, threads_for(self.plain, values, threads_here()), work)
         return found
 
     def _refuse_past(self, limit: int, values: Mapping[str, int]) -> None:
@@ -136,13 +143,17 @@ class Executor:
             is refused with a `MemoryPlanError` before anything is computed.
         keep_memory: let this process keep the memory that it frees, for the next step (Linux with glibc); it is never given back to
             the system before the process ends. ``FORESHAPE_KEEP_PAGES=0`` turns it off everywhere.
+        threads: how many threads a step has that repays them (a small one has one): a number; "adaptive", the number that is fastest
+            by measured time, asked again as the machine's load changes, so that last bits may differ from run to run; where it is left
+            out as many as torch has, which are those of the affinity mask and the container's quota, unless the user sets them.
     """
 
     def __init__(
         self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
-        memory_limit: int | str | None = None,
+        memory_limit: int | str | None = None, threads: int | Literal["adaptive"] | None = None,
     ) -> None:  # fmt: skip
         self.device = device
+        self._threads = Threads(threads)
         self.memory_limit = None if memory_limit is None else bytes_of(memory_limit)
         self.check = check
         if keep_memory:
@@ -181,20 +192,22 @@ class Executor:
         tensors, signature = step.feeder.tensors(feed or {})
         longest: dict[str, int] = {}
         if self.memory_limit is not None and len(tensors) > len(step.feeder.inputs):  # ragged ones
-            longest = step.feeder.longest(tensors, step.plan.symbols)
+            with self._threads.planned():
+                longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
         function, held = step.over(scope)
         if held is not NOTHING:  # open dims of what the scope holds decide guards too
             signature = (*signature, held.key)
         seen = step.seen.get(signature)
         if seen is None:
-            with _compiling:
+            with _compiling, self._threads.planned():
                 seen = step.admit(signature, tensors, held, longest, self.memory_limit)
         current.generator = self._generator
-        threads = threads_here()
-        fewer = seen.threads < threads
-        if fewer:
-            on_fewer(seen.threads, threads)
+        before, fastest = threads_here(), step.fastest if seen.threads > 1 else None
+        threads = fastest.choose() if fastest is not None else seen.threads if seen.threads == 1 else min(seen.threads, self._threads.most())
+        if threads != before:
+            on_others(threads, before)
+        began = perf_counter()
         try:
             with torch._C._InferenceMode(True):  # pyright: ignore[reportPrivateUsage]
                 if self.check:
@@ -204,6 +217,8 @@ class Executor:
                 else:
                     with self._target:  # what kernels make from nothing is made there
                         fetched = function(*tensors)
+            if fastest is not None:
+                fastest.took(threads, perf_counter() - began, seen.work)
         except ExecutionError as error:
             raise _placed(error) from error.__cause__
         except ForeshapeError:
@@ -211,8 +226,8 @@ class Executor:
         except Exception as error:
             raise _failure(error) from error
         finally:
-            if fewer:
-                back_on(threads)
+            if threads != before:
+                back_on(before)
         for value, of in zip(fetched, step.plain.fetches, strict=False):
             if value is None:
                 raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
@@ -236,8 +251,15 @@ class Executor:
             found = steps.get(names)
             if found is None or found.version != program.version:
                 program.refresh()
-                found = steps[names] = Step(program, names, self._target, fused=self.check is not True and self._target is None)
+                with self._threads.planned():
+                    fused = self.check is not True and self._target is None
+                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser())
             return found
+
+    @property
+    def threads(self) -> int | Literal["adaptive"]:
+        """How many threads a step has that repays them."""
+        return "adaptive" if self._threads.wanted == "adaptive" else self._threads.most()
 
     def random_state(self) -> Any:
         """Where the generator of the random operators is, as an array of bytes: what `set_random_state` takes."""

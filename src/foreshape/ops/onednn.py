@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from foreshape.dims import Size, ceildiv, maximum, minimum, product, reaches
+from foreshape.ops.processors import processors
 
 _BLOCK = 16
 _FEW = 3
@@ -33,7 +34,7 @@ def thread_count() -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     if wanted.isdigit() and int(wanted):
         return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors()
 
 
 def product_of_rows(k: Size, threads: int | None = None) -> Size:

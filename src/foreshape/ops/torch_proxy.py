@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
+from foreshape.ops.openmp import load
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ else:
 
         def __getattr__(self, attribute: str) -> Any:
             try:
-                module = importlib.import_module(self.__dict__["_name"])
+                module = load(self.__dict__["_name"])
             except ModuleNotFoundError as error:
                 raise ExecutionError(f"running a program needs PyTorch, which is not installed: pip install torch ({error})") from error
             value = getattr(module, attribute)

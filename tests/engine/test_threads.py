@@ -1,0 +1,266 @@
+"""How many threads steps have, who says so, what OpenMP is told, and what is left of it in children."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import Network
+
+import foreshape as fs
+from foreshape.engine.threads import Fastest
+from foreshape.ops.openmp import SPINS
+from foreshape.ops.torch_proxy import torch
+
+HERE = Path(__file__).parent
+SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_DISPLAY_ENV")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="libgomp, control groups and affinity masks are looked for on Linux")
+several = pytest.mark.skipif(not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="there is one processor")
+
+
+def process(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A Python process that is told nothing but these settings about threads."""
+    environment = {n: v for n, v in os.environ.items() if n not in SETTINGS} | settings
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False, cwd=HERE)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- what OpenMP is told
+
+RUN = "import os; from foreshape.ops.torch_proxy import torch; torch.get_num_threads(); print('GOMP_SPINCOUNT' in os.environ)"
+
+
+def spins(code: str, **settings: str) -> tuple[str, str]:
+    """The number that libgomp has read, and what the process printed."""
+    done = process("-c", code, OMP_DISPLAY_ENV="VERBOSE", **settings)
+    found = re.search(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    if found is None:
+        pytest.skip("torch runs on another OpenMP here")
+    return found[1], done.stdout.strip()
+
+
+@linux
+def test_libgomp_waits_briefly_and_other_programs_are_told_nothing() -> None:
+    assert spins(RUN) == (SPINS, "False")
+
+
+@linux
+@pytest.mark.parametrize("settings", [{"OMP_WAIT_POLICY": "PASSIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"}, {"KMP_BLOCKTIME": "5"}], ids=str)
+def test_the_users_own_words_on_waiting_stand_above(settings: dict[str, str]) -> None:
+    alone, _ = spins("import torch", **settings)
+    assert spins(RUN, **settings) == (alone, str("GOMP_SPINCOUNT" in settings))
+    assert alone != SPINS
+
+
+@linux
+def test_what_torch_has_read_before_stays() -> None:
+    alone, _ = spins("import torch")
+    assert spins("import torch;" + RUN) == (alone, "False")
+
+
+# --- how many threads torch has
+
+QUOTA_OF_ONE = "import foreshape.ops.processors as p; p.quota = lambda: 1.0\n"
+THREADS = "from foreshape.ops.torch_proxy import torch; print(torch.get_num_threads())"
+
+
+@linux
+@several
+@pytest.mark.parametrize(
+    ("code", "settings", "threads"),
+    [
+        (THREADS, {}, 1),
+        (THREADS, {"OMP_NUM_THREADS": "2"}, 2),
+        ("import torch\n" + THREADS, {}, 1),
+        ("import torch; torch.set_num_threads(1)\n" + THREADS, {}, 1),
+        ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
+        ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
+        ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
+        ("from foreshape.ops.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
+        ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
+    ],
+)
+def test_threads_follow_the_quota_unless_the_user_says(code: str, settings: dict[str, str], threads: int) -> None:
+    assert process("-c", QUOTA_OF_ONE + code, **settings).stdout.split() == [str(threads)]
+
+
+@linux
+@several
+def test_threads_follow_the_affinity_mask() -> None:
+    masked = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    assert process("-c", masked + THREADS).stdout.split() == ["1"]
+    assert process("-c", "import torch\n" + masked + THREADS).stdout.split() == ["1"]
+    assert process("-c", masked + THREADS, OMP_NUM_THREADS="2").stdout.split() == ["2"]
+
+
+@linux
+@several
+def test_a_plan_without_torch_counts_the_threads_that_torch_would_get() -> None:
+    code = "from foreshape.ops.onednn import thread_count; a = thread_count()\n" + THREADS + "; print(a)"
+    for quota in (QUOTA_OF_ONE, ""):
+        told, planned = process("-c", quota + code).stdout.split()
+        assert told == planned
+
+
+# --- what an executor is told
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "two", "", [2]])
+def test_other_words_than_a_number_or_adaptive_are_refused(threads: Any) -> None:
+    with pytest.raises(fs.ExecutionError, match=re.escape(repr(threads))):
+        fs.Executor(threads=threads)
+
+
+def seen_threads(monkeypatch: pytest.MonkeyPatch, network: Network) -> list[int]:
+    """As many as torch has, while a step is made and then while it runs."""
+    from foreshape.engine import executor as engine
+
+    seen: list[int] = []
+    make, over = engine.Step.__init__, engine.Step.over
+    monkeypatch.setattr(engine.Step, "__init__", lambda self, *a, **k: (seen.append(torch.get_num_threads()), make(self, *a, **k))[1])
+
+    def bound(self: Any, scope: fs.Scope) -> Any:
+        function, held = over(self, scope)
+        return lambda *tensors: (seen.append(torch.get_num_threads()), function(*tensors))[1], held
+
+    monkeypatch.setattr(engine.Step, "over", bound)
+    network.step()
+    monkeypatch.undo()
+    return seen
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, None])
+def test_a_number_of_threads_is_had_by_plans_and_steps_and_torchs_own_stays(two_threads: None, monkeypatch: pytest.MonkeyPatch, threads: int | None) -> None:
+    network = Network(threads)
+    assert network.executor.threads == (threads or 2)
+    assert seen_threads(monkeypatch, network) == [threads or 2] * 2
+    assert torch.get_num_threads() == 2
+
+
+def test_a_small_step_has_one_thread_whatever_was_said(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads in (3, "adaptive", None):
+        network = Network(threads)
+        network.step = lambda n=network: n.executor.run(n.main, {"x": np.zeros((1, 512), "float32")}, [n.out], n.scope)
+        assert seen_threads(monkeypatch, network)[-1] == 1
+
+
+# --- adaptive
+
+
+class Machine:
+    """A clock by which a step of some work takes so long on so many threads."""
+
+    def __init__(self, **cost: float) -> None:
+        self.cost = {int(n.removeprefix("on_")): c for n, c in cost.items()}
+        self.now = 0.0
+
+    def steps(self, chooser: Fastest, count: int, work: int = 1000) -> list[int]:
+        out: list[int] = []
+        for k in range(count):
+            size = work * (1 + k % 7)  # sizes that change, as those of texts
+            threads = chooser.choose()
+            chooser.took(threads, self.cost[threads] * size, size)
+            out.append(threads)
+        return out
+
+
+@pytest.mark.parametrize(("most", "numbers"), [(2, [1, 2]), (3, [1, 2, 3]), (8, [1, 2, 4, 8]), (12, [1, 2, 4, 8, 12])])
+def test_adaptive_tries_each_number_and_stays_with_the_fastest(most: int, numbers: list[int]) -> None:
+    for fastest in numbers:
+        chooser = Fastest(most)
+        machine = Machine(**{f"on_{n}": 1.0 if n == fastest else 3.0 for n in numbers})
+        steps = machine.steps(chooser, 2000)
+        assert set(steps) == set(numbers) and chooser.best == fastest
+        assert steps[-1000:].count(fastest) > 0.95 * 1000
+
+
+def test_adaptive_follows_the_load_and_leaves_small_differences() -> None:
+    chooser, quiet, loaded = Fastest(2), Machine(on_1=2.0, on_2=1.0), Machine(on_1=2.0, on_2=9.0)
+    for machine, best in ((quiet, 2), (loaded, 1), (quiet, 2)):
+        machine.steps(chooser, 2 * Fastest.LONGEST)
+        assert chooser.best == best
+    Machine(on_1=0.97, on_2=1.0).steps(chooser, 2 * Fastest.LONGEST)
+    assert chooser.best == 2
+
+
+def test_an_adaptive_executor_computes_the_same_on_what_is_fastest_by_the_clock(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from foreshape.engine import executor as engine
+
+    slow = {1: 1.0, 2: 1.0}
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += slow[torch.get_num_threads()]
+        return now[0]
+
+    monkeypatch.setattr(engine, "perf_counter", clock)
+    network, plain = Network("adaptive"), Network(1)
+    wanted = plain.step()
+    assert network.executor.threads == "adaptive"
+    for fast in (1, 2):
+        slow.update({1: 1.0 if fast == 1 else 3.0, 2: 1.0 if fast == 2 else 3.0})
+        for _ in range(100):
+            assert network.step() == pytest.approx(wanted, rel=1e-5)
+        chooser = network.executor.step(network.main, [network.out]).fastest
+        assert chooser is not None and chooser.best == fast
+        assert torch.get_num_threads() == 2
+
+
+# --- children
+
+
+def children(what: str) -> dict[str, Any]:
+    return json.loads(process("processes.py", what).stdout)
+
+
+def same(seen: dict[str, Any], value: float, threads: Any = 1) -> None:
+    assert seen == {"value": pytest.approx(value, rel=1e-5), "threads": threads, "torch": seen["torch"], "large": 2.0}
+    assert seen["torch"] == 1 or threads != 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+class TestForked:
+    def test_a_child_of_a_process_that_ran_on_several_threads_runs_on_one(self) -> None:
+        seen = children("fork")
+        value = seen["before"]["value"]
+        assert seen["before"]["threads"] == seen["after"]["threads"] == 2 and seen["after"]["value"] == value
+        for name in ("inherited", "own", "one", "grandchild"):
+            same(seen[name], value)
+        same(seen["adaptive"], value, "adaptive")
+        for name in ("told", "two"):
+            assert seen[name]["error"] == "ExecutionError" and "spawn" in seen[name]["words"], seen[name]
+
+    def test_where_torch_came_first_and_foreshape_runs_in_the_child_only(self) -> None:
+        assert children("torch")["child"]["threads"] == 1
+
+    def test_a_child_of_a_process_without_torch_has_all_threads(self) -> None:
+        assert children("fresh")["child"]["threads"] == 2
+
+    def test_children_that_are_forked_while_another_thread_makes_steps(self) -> None:
+        seen = children("beside")
+        for one in seen["beside"]:
+            same(one, seen["before"]["value"])
+
+
+def test_a_spawned_child_has_all_threads() -> None:
+    seen = children("spawn")
+    assert seen["two"]["threads"] == 2
+    for name in ("own", "two"):
+        assert seen[name]["value"] == pytest.approx(seen["before"]["value"], rel=1e-5)
