@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import Checked
 from foreshape.engine.emit import STEP_FILE, Bound, Emitted, emit, op_at
-from foreshape.engine.feed import Feeder
+from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
@@ -136,13 +136,16 @@ class Executor:
             is refused with a `MemoryPlanError` before anything is computed.
         keep_memory: let this process keep the memory that it frees, for the next step (Linux with glibc); it is never given back to
             the system before the process ends. ``FORESHAPE_KEEP_PAGES=0`` turns it off everywhere.
+        align_feeds: copy fed values whose memory begins elsewhere than at a multiple of 64 bytes, as arrays of numpy often do. On some
+            processors products round otherwise there, so that without it equal runs may differ in their last bits; `fs.train` does it.
     """
 
     def __init__(
         self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
-        memory_limit: int | str | None = None,
+        memory_limit: int | str | None = None, align_feeds: bool = False,
     ) -> None:  # fmt: skip
         self.device = device
+        self.align_feeds = align_feeds
         self.memory_limit = None if memory_limit is None else bytes_of(memory_limit)
         self.check = check
         if keep_memory:
@@ -179,6 +182,8 @@ class Executor:
         scope = scope if scope is not None else default_scope()
         step = self.step(program, fetch)
         tensors, signature = step.feeder.tensors(feed or {})
+        if self.align_feeds:
+            tensors = aligned(tensors)
         longest: dict[str, int] = {}
         if self.memory_limit is not None and len(tensors) > len(step.feeder.inputs):  # ragged ones
             longest = step.feeder.longest(tensors, step.plan.symbols)
