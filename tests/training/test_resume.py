@@ -26,7 +26,7 @@ def want() -> str:
 
 def _script(what: str, folder: Path) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, runs.__file__, what, str(folder)], capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+        [sys.executable, runs.__file__, what, str(folder)], capture_output=True, text=True, timeout=1800, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
