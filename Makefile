@@ -3,7 +3,7 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
-.PHONY: demo test test-long test-isa check bench bench-memory fuzz proto clean
+.PHONY: demo test test-long test-longest test-isa check bench bench-memory fuzz proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,8 +20,11 @@ demo: $(VENV)/train        ## describe, train, save, reload and classify: the ha
 test: $(VENV)/dev          ## the whole test suite
 	$(RUN) pytest -n 2 -m "not long"
 
-test-long: $(VENV)/dev     ## the checks that take long
-	$(RUN) pytest -m long
+test-long: $(VENV)/dev     ## the exhaustive checks
+	$(RUN) pytest -n 2 -m "long and not longest"
+
+test-longest: $(VENV)/dev  ## those of them that take longest
+	$(RUN) pytest -n 2 -m longest
 
 # Each of these lets other kernels compute, with other roundings; what the processor lacks changes nothing.
 ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=COMPATIBLE \

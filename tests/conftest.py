@@ -16,6 +16,13 @@ settings.register_profile("anywhere", deadline=None, suppress_health_check=[Heal
 settings.load_profile("anywhere")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest takes long."""
+    for item in items:
+        if item.get_closest_marker("longest") is not None:
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write the golden texts again instead of comparing")
 

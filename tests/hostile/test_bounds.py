@@ -56,7 +56,7 @@ def test_a_file_is_decided_in_proportion_to_its_size(name: str) -> None:
     check(name, bounds.WHOLE // 32, QUICK_MIB)
 
 
-@pytest.mark.long
+@pytest.mark.longest
 @pytest.mark.parametrize("name", bounds.CASES)
 def test_a_file_of_16_mib_is_decided_within_bounds(name: str) -> None:
     check(name, bounds.WHOLE, MIB)

@@ -389,7 +389,7 @@ ATTRIBUTES: dict[str, tuple[int, bytes]] = {
 
 
 @pytest.mark.parametrize("type_", ["no_such_op", "relu", "mul", "fill_constant", "softmax"])
-@pytest.mark.parametrize("name", [pytest.param(n, id=f"15-{n}", marks=pytest.mark.long if n.startswith("1000000-") else ()) for n in ATTRIBUTES])
+@pytest.mark.parametrize("name", [pytest.param(n, id=f"15-{n}", marks=pytest.mark.longest if n.startswith("1000000-") else ()) for n in ATTRIBUTES])
 def test_attribute_values_of_all_kinds_are_kept_or_named(name: str, type_: str) -> None:
     code, value = ATTRIBUTES[name]
     for attribute in ("any", "axis", "shape", "value", "x_num_col_dims"):

@@ -207,7 +207,7 @@ def test_hostile_values_of_every_attribute(cls: type[Operator]) -> None:
 LISTS: dict[AttrType, list[Any]] = {AttrType.INTS: [1] * 10**6, AttrType.LONGS: [1] * 10**6, AttrType.FLOATS: [0.0] * 10**6}
 
 
-@pytest.mark.long
+@pytest.mark.longest
 @pytest.mark.parametrize("cls", [c for c in OPERATORS if c.schema.attributes], ids=lambda c: f"15-long-{c.type}")
 def test_lists_of_a_million_for_every_attribute(cls: type[Operator]) -> None:
     for arguments in samples(cls):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from counted import assert_time_grows_with_size
-from harness import build, sampled
+from harness import build, of_each_operator, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,7 +60,7 @@ def test_programs_of_others_read_back(path: Path) -> None:
     agrees(fs.load_program(path))
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), list(sampled())[::7], ids=lambda x: x if isinstance(x, str) else "")
+@of_each_operator(list(sampled())[::7])
 def test_samples_read_back_to_equal_bytes(name: str, cls: Any, sample: Any) -> None:
     agrees(build(cls, sample.arguments).program)
 
@@ -328,7 +328,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 """With n = 256 these are texts of some megabytes."""
 
 
-@pytest.mark.parametrize("largest", [pytest.param(256, marks=pytest.mark.long), 16])
+@pytest.mark.parametrize("largest", [pytest.param(256, marks=pytest.mark.longest), 16])
 @pytest.mark.parametrize("name", list(HOSTILE))
 def test_hostile_text_takes_time_in_proportion_to_its_length(name: str, largest: int) -> None:
     def make(n: int) -> Callable[[], None]:

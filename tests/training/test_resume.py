@@ -31,7 +31,7 @@ def _script(what: str, folder: Path, *options: str) -> list[dict[str, Any]]:
     return json.loads(done.stdout)
 
 
-FEW = pytest.mark.parametrize("options", [["few"], pytest.param([], marks=pytest.mark.long)], ids=["few", "all"])
+FEW = pytest.mark.parametrize("options", [["few"], pytest.param([], marks=pytest.mark.longest)], ids=["few", "all"])
 
 
 @FEW
