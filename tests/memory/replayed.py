@@ -132,7 +132,7 @@ def run(
         symbols = feeder.admit(tensors)
         with torch.inference_mode():
             if form == "compiled":
-                out: Any = emitted.bind(scope)(*tensors)
+                out: Any = emitted.bind(scope).function(*tensors)
             else:
                 out = Checked(symbols, every=every, look=False, fill=form == "filled", watch=watch).run(emitted, tensors, scope)
             fetched.append([t.clone() for value in out for t in _tensors(value)])
