@@ -3,7 +3,7 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
-.PHONY: demo test test-long check bench bench-memory fuzz proto clean
+.PHONY: demo test test-long test-longest test-isa check bench bench-memory fuzz proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -20,8 +20,18 @@ demo: $(VENV)/train        ## describe, train, save, reload and classify: the ha
 test: $(VENV)/dev          ## the whole test suite
 	$(RUN) pytest -n 2 -m "not long"
 
-test-long: $(VENV)/dev     ## the checks that take long
-	$(RUN) pytest -m long
+test-long: $(VENV)/dev     ## the exhaustive checks
+	$(RUN) pytest -n 2 -m "long and not longest"
+
+test-longest: $(VENV)/dev  ## those of them that take longest
+	$(RUN) pytest -n 2 -m longest
+
+# Each of these lets other kernels compute, with other roundings; what the processor lacks changes nothing.
+ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=COMPATIBLE \
+	ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default FORESHAPE_PRODUCTS=blas FORESHAPE_PRODUCTS=onednn
+
+test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one after the other
+	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long" || exit 1; done
 
 check: $(VENV)/dev         ## style, types, and the order of the rooms
 	$(VENV)/bin/ruff check .

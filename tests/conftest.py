@@ -7,10 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of each would wait for those of the others
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+settings.register_profile("anywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # which a slow or busy machine would be
+settings.load_profile("anywhere")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest takes long."""
+    for item in items:
+        if item.get_closest_marker("longest") is not None:
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from foreshape.engine.values import LoDTensor
 from foreshape.infer.rules import Key, answer
 from foreshape.ops.fields import Reject, Sample, Value
 from foreshape.ops.operator import Operator, all_operators
 from foreshape.ops.tensor_array import TensorArray
-from foreshape.program import Block, Op, Program, Variable
+from foreshape.program import Block, Op, Program, Variable, program_guard
 from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
 
 
@@ -32,6 +33,36 @@ def rejected() -> Iterator[tuple[str, type[Operator], Reject]]:
     for cls in operators():
         for at, reject in enumerate(cls.rejects):
             yield f"{cls.type}-{at}", cls, reject
+
+
+def of_each_operator(cases: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], Callable[[str], None]]:
+    """Makes a test of one case, ``(name, class, ...)``, one of all cases of an operator, which tells of each that fails.
+
+    Thousands of tests of a millisecond would take longer to be handed out and reported than to be run.
+    """
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for case in cases:
+        groups.setdefault(case[1].type, []).append(case)
+
+    def decorate(test: Callable[..., None]) -> Callable[[str], None]:
+        def of_all(of: str) -> None:
+            failures: list[Exception] = []
+            for case in groups[of]:
+                try:
+                    with program_guard(Program(), Program()):
+                        test(*case)
+                except Exception as error:
+                    error.add_note(f"this is {case[0]}")
+                    failures.append(error)
+            if len(failures) == 1:
+                raise failures[0]
+            if failures:
+                raise ExceptionGroup(f"{len(failures)} of {len(groups[of])} cases of {of}: {', '.join(f.__notes__[-1] for f in failures)}", failures)
+
+        of_all.__name__, of_all.__doc__, of_all.__module__ = test.__name__, test.__doc__, test.__module__
+        return pytest.mark.parametrize("of", list(groups))(of_all)
+
+    return decorate
 
 
 def array(value: Value, rng: np.random.RandomState, double: bool = False) -> np.ndarray:
@@ -162,4 +193,4 @@ def key_of(case: Case) -> tuple[Operator, Key]:
     return operator, tuple(key)
 
 
-__all__ = ["Case", "answer", "array", "build", "key_of", "operators", "placed", "rejected", "sampled", "split"]
+__all__ = ["Case", "answer", "array", "build", "key_of", "of_each_operator", "operators", "placed", "rejected", "sampled", "split"]

@@ -142,12 +142,14 @@ def larger(name: str, cls: type[Operator], sample: Sample) -> Iterator[tuple[str
             yield f"{title}, permuted", call.laid(permuted)
 
 
-def measured(types: Sequence[str] = ()) -> list[Measured]:
-    """Of the operators of these types (all, where there are none) and their gradients, every call of every sample."""
+def measured(types: Sequence[str] = (), first: bool = False) -> list[Measured]:
+    """Of the operators of these types (all, where there are none) and their gradients, every call of every sample, or of the ``first``."""
     wanted = set(types)
     out: list[Measured] = []
     given: list[tuple[str, Call]] = []
     for name, cls, sample in sampled():
+        if first and not name.endswith("-0"):
+            continue
         if not wanted or cls.type in wanted or (cls.grad_class is not None and cls.grad_class.type in wanted):
             given += [(n, c) for n, c in larger(name, cls, sample) if not wanted or c.cls.type in wanted]
         if len(given) > AT_ONCE:

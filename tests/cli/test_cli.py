@@ -307,15 +307,15 @@ def test_train_runs_a_script_and_tells_its_mistakes(tmp_path: Path) -> None:
 def test_the_command_as_a_process_needs_no_torch_to_show(model: Path) -> None:
     probe = "import sys; sys.modules['torch'] = None; from foreshape.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run([sys.executable, "-c", probe, "show", str(model)], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run([sys.executable, "-c", probe, "show", str(model)], capture_output=True, text=True, env=environment, timeout=1200)
     assert done.returncode == 0, done.stderr
     assert "f32[batch, 3]" in done.stdout and done.stderr == ""
-    done = subprocess.run([sys.executable, "-c", probe, "plan", str(model), "--batch", "3"], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run([sys.executable, "-c", probe, "plan", str(model), "--batch", "3"], capture_output=True, text=True, env=environment, timeout=1200)
     assert done.returncode == 0 and done.stderr == "" and "peak for batch = 3: 572 bytes" in done.stdout, done.stderr
     probe = probe.replace("['torch']", "['matplotlib']")
     done = subprocess.run([sys.executable, "-c", probe, "plan", str(model), "--batch", "3", "--plot", "plan.png"], capture_output=True, text=True,
-                          env=environment, timeout=120)  # fmt: skip
+                          env=environment, timeout=1200)  # fmt: skip
     assert done.returncode == 1 and done.stderr == "the drawing needs the package matplotlib: pip install 'foreshape[train]'\n"
     done = subprocess.run([sys.executable, "-m", "foreshape.cli", "check", str(model.parent / "absent")], capture_output=True, text=True, env=environment,
-                          timeout=120)  # fmt: skip
+                          timeout=1200)  # fmt: skip
     assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("FormatError: ") and "Traceback" not in done.stderr

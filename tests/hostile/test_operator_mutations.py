@@ -183,10 +183,10 @@ HOSTILE: dict[AttrType, list[Any]] = {
     AttrType.FLOAT64: [float("nan"), float("inf"), -0.0, "1", None],
     AttrType.STRING: ["", "no such choice", "\x00\x1b[2J", "x" * 100_000, b"bytes", 1, None, ["a"]],
     AttrType.BOOLEAN: [0, 1, "True", None, [True], 2],
-    AttrType.INTS: [[], [0], [-1], [-1, -1], [0, 0, 0], [-(2**31)] * 2, [2**31 - 1] * 4, [2**31 - 1] * 2, [2**31], [1] * 9, [1] * 65, [1] * 10**6, [1.5], ["1"], "11", 1, None,
+    AttrType.INTS: [[], [0], [-1], [-1, -1], [0, 0, 0], [-(2**31)] * 2, [2**31 - 1] * 4, [2**31 - 1] * 2, [2**31], [1] * 9, [1] * 65, [1] * 3_000, [1.5], ["1"], "11", 1, None,
                     [True], [2, 2], [-7, 3], [0, 1], [1, 0], [3, 3, 3, 3]],
-    AttrType.LONGS: [[], [0], [-1, -1], [-(2**63)], [2**63 - 1] * 2, [2**63], [2**62, 2], [1] * 10**6, [1.5], "1", 1, None, [2**40], [0, -1, 2**31]],
-    AttrType.FLOATS: [[], [float("nan")], [float("inf")] * 3, [1e300], [0.0] * 10**5, "1", [None], 1.0],
+    AttrType.LONGS: [[], [0], [-1, -1], [-(2**63)], [2**63 - 1] * 2, [2**63], [2**62, 2], [1] * 3_000, [1.5], "1", 1, None, [2**40], [0, -1, 2**31]],
+    AttrType.FLOATS: [[], [float("nan")], [float("inf")] * 3, [1e300], [0.0] * 3_000, "1", [None], 1.0],
     AttrType.FLOAT64S: [[], [float("nan")], "1", [None]],
     AttrType.STRINGS: [[], [""], ["a"] * 1000, "abc", [1], [None], None],
     AttrType.BOOLEANS: [[], [True] * 100, [0], "True", None],
@@ -202,6 +202,18 @@ def test_hostile_values_of_every_attribute(cls: type[Operator]) -> None:
             for value in HOSTILE.get(field.type, [None, -1, "x"]):
                 tried(cls, arguments | {name: value})
         described(cls, arguments | {"no_such_attribute": 1})
+
+
+LISTS: dict[AttrType, list[Any]] = {AttrType.INTS: [1] * 10**6, AttrType.LONGS: [1] * 10**6, AttrType.FLOATS: [0.0] * 10**6}
+
+
+@pytest.mark.longest
+@pytest.mark.parametrize("cls", [c for c in OPERATORS if c.schema.attributes], ids=lambda c: f"15-long-{c.type}")
+def test_lists_of_a_million_for_every_attribute(cls: type[Operator]) -> None:
+    for arguments in samples(cls):
+        for name, field in cls.schema.attributes.items():
+            if field.type in LISTS:
+                tried(cls, arguments | {name: LISTS[field.type]})
 
 
 @pytest.mark.parametrize("cls", [c for c in OPERATORS if c.schema.attributes], ids=lambda c: f"14-{c.type}")

@@ -107,7 +107,7 @@ try:
 except FormatError as error:
     print("refused:", error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200)
     assert done.stdout.startswith("refused:"), done.stderr
     assert target.read_bytes() == good() and os.listdir(tmp_path) == ["net.pdmodel"]
 

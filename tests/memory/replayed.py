@@ -15,7 +15,7 @@ import torch
 import foreshape as fs
 from foreshape.engine.checked import Checked, Frame
 from foreshape.engine.emit import Emitted, emit
-from foreshape.engine.feed import Feeder
+from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.freed import tensors_in
 from foreshape.lowering import fuse, lower
 from foreshape.memory import Plan
@@ -103,14 +103,16 @@ class Ran:
 
 
 def run(
-    of: Replayed, form: Form = "compiled", *, fused: bool = True, reuse: bool = True, steps: int = 2, watch: Callable[[list[Frame]], None] | None = None
-) -> Ran:
+    of: Replayed, form: Form = "compiled", *, fused: bool = True, reuse: bool = True, every: bool = False, steps: int = 2,
+    watch: Callable[[list[Frame]], None] | None = None,
+) -> Ran:  # fmt: skip
     """Run the same steps with the same random numbers.
 
     Args:
         form: as one function, or instruction by instruction, and then with a pattern over what is freed.
         fused: with instructions that are rewritten; else op by op.
         reuse: with results in the memory of arguments that die.
+        every: instruction by instruction, with the results that nobody reads.
     """
     program, scope = of.program, of.start()
     program.refresh()
@@ -126,12 +128,13 @@ def run(
     for _ in range(steps):
         given = {n: fs.LoDTensor(v.data.copy(), v.sequence_lengths) if isinstance(v, fs.LoDTensor) else np.array(v) for n, v in of.feed.items()}
         tensors, _ = feeder.tensors(given)
+        tensors = aligned(tensors)
         symbols = feeder.admit(tensors)
         with torch.inference_mode():
             if form == "compiled":
-                out: Any = emitted.bind(scope)(*tensors)
+                out: Any = emitted.bind(scope).function(*tensors)
             else:
-                out = Checked(symbols, every=not fused, look=False, fill=form == "filled", watch=watch).run(emitted, tensors, scope)
+                out = Checked(symbols, every=every, look=False, fill=form == "filled", watch=watch).run(emitted, tensors, scope)
             fetched.append([t.clone() for value in out for t in _tensors(value)])
         for n, value in of.feed.items():
             assert np.array_equal(_data(given[n]), _data(value)), f"{n}, which was fed, is not what it was"

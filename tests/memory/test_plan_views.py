@@ -220,7 +220,7 @@ def browse(plan: fs.Plan, symbols: dict[str, int], folder: Path) -> dict[str, An
     (folder / "page.html").write_text(text, encoding="utf-8")
     command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1100",
                "--dump-dom", (folder / "page.html").as_uri()]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
     found = dict(parsed(done.stdout).found).get("data-seen")
     assert found is not None, done.stderr[-2000:]
     return json.loads(found)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import sampled
+from harness import of_each_operator, sampled
 from kernel_calls import (
     Call,
     backward,
@@ -39,12 +39,11 @@ from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 
 CASES = list(sampled())
-IDS = [c[0] for c in CASES]
 PATTERN = 0xA5
 MANY = 137
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+@of_each_operator(CASES)
 def test_results_are_where_they_are_said_to_be(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         plain = prove(call.laid(in_a_row))
@@ -54,7 +53,7 @@ def test_results_are_where_they_are_said_to_be(name: str, cls: type[Operator], s
                 same_numbers(seen, want, f"{call.cls.type}: {layout.__name__} operands give other numbers")
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+@of_each_operator(CASES)
 def test_what_is_said_to_lie_in_a_row_does_so_wherever_one_operand_lies(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         rows = [at for at, r in enumerate(call.cls.schema.results) if r.layout == "row"]
@@ -63,7 +62,7 @@ def test_what_is_said_to_lie_in_a_row_does_so_wherever_one_operand_lies(name: st
             assert all(t.is_contiguous() for at in rows for t in tensors_of(made[at])), f"{call.cls.type}: {slot.name} lies otherwise"
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+@of_each_operator(CASES)
 def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         for layout in (in_a_row, permuted, part):
@@ -77,7 +76,7 @@ def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: 
                     prove_into(call, at, in_a_row)
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+@of_each_operator(CASES)
 def test_results_are_where_they_are_said_to_be_where_a_dim_is_one(name: str, cls: type[Operator], sample: Sample) -> None:
     for size in sizes_of(cls, sample):
         for call in resized(cls, sample, size, 1):
@@ -88,7 +87,7 @@ def test_results_are_where_they_are_said_to_be_where_a_dim_is_one(name: str, cls
 WITH_GRADIENTS = [c for c in CASES if c[1].grad_class is not None]
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), WITH_GRADIENTS, ids=[c[0] for c in WITH_GRADIENTS])
+@of_each_operator(WITH_GRADIENTS)
 def test_a_gradient_reads_nothing_that_it_does_not_take(name: str, cls: type[Operator], sample: Sample) -> None:
     call = forward(cls, sample)
     if kept_by_results(call):
@@ -101,14 +100,15 @@ ONLY_THE_RUN_TELLS = ("array_to_lod_tensor-2,",)
 """Samples, made larger, of whose memory no description tells: how many rows the parts have that are sequences themselves."""
 
 
-def test_kernels_take_no_more_than_their_operators_say() -> None:
+@pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.long)], ids=["first samples", "all samples"])
+def test_kernels_take_no_more_than_their_operators_say(first: bool) -> None:
     """Of the operators that have a rule; ``python tests/kernel_memory.py`` tells of all.
 
     Where a result carries more than it shows, and its gradient uses that up, a kernel alone cannot be measured again and again:
     ``tests/memory/test_recurrent_memory.py`` measures whole steps.
     """
     bounded = [t for t, c in all_operators().items() if has_bound(c) and (c.forward_class or c).carries is Operator.carries]
-    found = [m for m in measured(bounded) if m.over > 0 and not m.name.startswith(ONLY_THE_RUN_TELLS)] if bounded else []
+    found = [m for m in measured(bounded, first) if m.over > 0 and not m.name.startswith(ONLY_THE_RUN_TELLS)] if bounded else []
     over = [f"{m.call.cls.type} takes {m.most} bytes and says {m.bound}: {m.name}" for m in found]
     assert not over, "\n".join(over[:40])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Case, answer, build, key_of, operators, rejected, sampled
+from harness import Case, answer, build, key_of, of_each_operator, operators, rejected, sampled
 
 import foreshape.wire  # noqa: F401  the codec
 from foreshape.backward import append_backward
@@ -23,7 +23,6 @@ from foreshape.program import Program
 from foreshape.spec import LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 CASES = list(sampled())
-IDS = [c[0] for c in CASES]
 
 
 def run(program: Program, feed: dict[str, Any], fetch: list[str]) -> list[Any]:
@@ -52,7 +51,7 @@ def test_every_operator_has_samples_and_words(cls: type[Operator]) -> None:
     assert (cls.__doc__ or "").strip(), f"{cls.type} has no docstring"
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+@of_each_operator(CASES)
 def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sample: Sample) -> None:
     import torch
 
@@ -93,7 +92,7 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
                 assert v.reshape(-1).tolist() == list(s.value), field.name
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+@of_each_operator(CASES)
 def test_the_symbolic_answer_substituted_is_the_concrete_one(name: str, cls: type[Operator], sample: Sample) -> None:
     operator, key = key_of(build(cls, sample.arguments))
     concrete = answer(operator, key).results
@@ -138,7 +137,7 @@ def each_of(first: list[Any], second: list[Any]) -> list[tuple[Any, Any]]:
     return out
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), [c for c in CASES if c[2].exact], ids=[c[0] for c in CASES if c[2].exact])
+@of_each_operator(c for c in CASES if c[2].exact)
 def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
     if any(r.updates for r in cls.schema.results) or not case.outputs:
@@ -163,7 +162,7 @@ def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], s
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), CASES, ids=IDS)
+@of_each_operator(CASES)
 def test_the_text_form_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     program = build(cls, sample.arguments).program
     parsed = Program.parse(str(program))
@@ -174,7 +173,7 @@ def gradient_cases() -> list[tuple[str, type[Operator], Sample]]:
     return [c for c in CASES if not isinstance(c[1].gradient, NoGradient) and c[2].differentiate]
 
 
-@pytest.mark.parametrize(("name", "cls", "sample"), gradient_cases(), ids=[c[0] for c in gradient_cases()])
+@of_each_operator(gradient_cases())
 def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operator], sample: Sample) -> None:
     probe = build(cls, sample.arguments, double=True)
     rng = np.random.RandomState(3)
@@ -236,7 +235,7 @@ def numeric(case: Case, name: str, out: str, weight: Any) -> np.ndarray:
     return grad
 
 
-@pytest.mark.parametrize(("name", "cls", "reject"), list(rejected()), ids=[r[0] for r in rejected()])
+@of_each_operator(rejected())
 def test_what_it_refuses_is_refused_with_words(name: str, cls: type[Operator], reject: Reject) -> None:
     with pytest.raises(reject.error) as caught:
         build(cls, reject.arguments)

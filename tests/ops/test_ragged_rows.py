@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Case, answer, build, key_of, sampled
+from harness import Case, answer, build, key_of, of_each_operator, sampled
 
 import foreshape as fs
 from foreshape import layer
@@ -104,7 +104,7 @@ def symbolic(spec: Spec, rows: int, lod: Lod | None) -> Spec:
     return spec
 
 
-@pytest.mark.parametrize(("name", "cls", "sample", "slot"), CASES, ids=[c[0] for c in CASES])
+@of_each_operator(CASES)
 def test_what_keeps_rows_keeps_the_sequences(name: str, cls: type[Operator], sample: Sample, slot: str) -> None:
     operator, key = key_of(build(cls, sample.arguments))
     at = next(k for k, o in enumerate(cls.schema.operands) if o.name == slot)
@@ -152,7 +152,7 @@ def test_ragged_rows_give_the_same_numbers(name: str, cls: type[Operator], sampl
             assert got.sequence_lengths == lengths
 
 
-@pytest.mark.parametrize(("name", "cls", "sample", "slot"), CASES, ids=[c[0] for c in CASES])
+@of_each_operator(CASES)
 def test_the_gradient_of_ragged_rows_has_their_sequences(name: str, cls: type[Operator], sample: Sample, slot: str) -> None:
     if isinstance(cls.gradient, NoGradient) or cls.type in MOVED or cls.type in TAKEN_APART:
         return

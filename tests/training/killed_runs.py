@@ -1,6 +1,6 @@
 """Runs that are killed and started again. Run as a script, since each run is a forked process of its own that dies by SIGKILL.
 
-    python killed_runs.py boundaries|moments FOLDER
+    python killed_runs.py boundaries|moments FOLDER [few]
 
 prints a JSON list with what became of each: where it was killed, and whether the restarted run ended with the same bytes.
 """
@@ -181,12 +181,15 @@ def forked(job: Callable[[], str], out: Path, after: float | None = None) -> str
     return out.read_text()
 
 
-def boundaries(folder: Path) -> list[dict[str, Any]]:
-    """Kill at each of the first boundaries, and at some later ones; restart each time."""
+FEW = (1, 3, 7, 12, 20, 31, 60)
+
+
+def boundaries(folder: Path, few: bool) -> list[dict[str, Any]]:
+    """Kill at each of the first boundaries, and at some later ones; restart each time. ``few``: at some of all."""
     out = folder / "out"
     want = forked(lambda: run(None)[0], out)
     results: list[dict[str, Any]] = []
-    for at in [*range(1, 37), 60, 75, 90]:
+    for at in FEW if few else [*range(1, 37), 60, 75, 90]:
         place = folder / f"at-{at}"
 
         def killed(at: int = at, place: Path = place) -> str:
@@ -199,15 +202,16 @@ def boundaries(folder: Path) -> list[dict[str, Any]]:
     return results
 
 
-def moments(folder: Path) -> list[dict[str, Any]]:
-    """Kill at random moments, again and again, until the run has ended; with data that draw from global generators."""
+def moments(folder: Path, few: bool) -> list[dict[str, Any]]:
+    """Kill at random moments, again and again, until the run has ended; with data that draw from global generators. ``few``: one
+    run, with smaller checkpoints."""
     global _width
-    _width = 8192  # most of the time goes into writing checkpoints
+    _width = 2048 if few else 8192  # most of the time goes into writing checkpoints
     out, rng = folder / "out", random.Random(5)
     want = forked(lambda: run(None, data=drawn)[0], out)
 
     results: list[dict[str, Any]] = []
-    for every in (1, 2, 3, None):
+    for every in (1,) if few else (1, 2, 3, None):
         durations: list[float] = []
         for k in range(2):
             seconds = forked(lambda place=folder / f"timed-{every}-{k}", every=every: str(sum(run(place, every, drawn)[1].column("seconds"))), out)
@@ -226,4 +230,4 @@ if __name__ == "__main__":
     import torch  # in the parent, so that the runs need not import it again
 
     torch.set_num_threads(1)
-    print(json.dumps({"boundaries": boundaries, "moments": moments}[sys.argv[1]](Path(sys.argv[2]))))
+    print(json.dumps({"boundaries": boundaries, "moments": moments}[sys.argv[1]](Path(sys.argv[2]), "few" in sys.argv)))

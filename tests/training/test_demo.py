@@ -39,10 +39,10 @@ def _checked(folder: Path, accuracy: float, shown: str) -> None:
 
 
 def test_the_demonstration_in_few_epochs(tmp_path: Path) -> None:
-    accuracy, shown = _run(tmp_path / "out", 5)
-    assert accuracy >= 0.97
+    accuracy, shown = _run(tmp_path / "out", 2)
+    assert accuracy >= 0.9
     _checked(tmp_path / "out", accuracy, shown)
-    assert "\x1b" not in shown and any(half in shown for half in "▄▀") and "epoch 5/5" in shown
+    assert "\x1b" not in shown and any(half in shown for half in "▄▀") and "epoch 2/2" in shown
     # what the fresh process saw is what this one sees in the saved files
     program, feeds, fetches = fs.load_inference_model(str(tmp_path / "out" / "digits"), scope=(scope := fs.Scope()))
     (scores,) = fs.Executor().run(program, {feeds[0]: demo.digits()[1]["image"]}, fetches, scope)
@@ -80,10 +80,10 @@ def test_half_blocks_show_two_pixels_each() -> None:
 
 def test_the_example_runs(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLE), str(tmp_path), "4"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+        [sys.executable, str(EXAMPLE), str(tmp_path), "2"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "[batch, 64, 2, 2]" and "epoch 4/4" in done.stdout
-    assert float(lines[-1].split()[2].rstrip("%")) >= 95
+    assert lines[0] == "[batch, 64, 2, 2]" and "epoch 2/2" in done.stdout
+    assert float(lines[-1].split()[2].rstrip("%")) >= 85
     assert (tmp_path / "digits.pdmodel").exists() and (tmp_path / "digits.pdiparams").exists()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "languages.py"
 
 
@@ -17,6 +19,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_languages_are_told_apart_after_one_epoch(tmp_path: Path) -> None:
     done = _run(str(EXAMPLE), str(tmp_path), "1")
     assert done.returncode == 0, done.stderr

@@ -24,24 +24,28 @@ def want() -> str:
     return runs.run(None)[0]
 
 
-def _script(what: str, folder: Path) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, runs.__file__, what, str(folder)], capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
-    )
+def _script(what: str, folder: Path, *options: str) -> list[dict[str, Any]]:
+    command = [sys.executable, runs.__file__, what, str(folder), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def test_killed_at_every_boundary_of_writing(tmp_path: Path) -> None:
-    results = _script("boundaries", tmp_path)
+FEW = pytest.mark.parametrize("options", [["few"], pytest.param([], marks=pytest.mark.longest)], ids=["few", "all"])
+
+
+@FEW
+def test_killed_at_every_boundary_of_writing(tmp_path: Path, options: list[str]) -> None:
+    results = _script("boundaries", tmp_path, *options)
     assert all(r["killed"] for r in results), results
     assert [r["at"] for r in results if not r["same"]] == []
     assert all(len(r["left"]) == 2 and all(n.endswith(".safetensors") for n in r["left"]) for r in results), results
 
 
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    results = _script("moments", tmp_path)
-    assert sum(r["kills"] for r in results) >= 4, results
+@FEW
+def test_killed_at_random_moments(tmp_path: Path, options: list[str]) -> None:
+    results = _script("moments", tmp_path, *options)
+    assert sum(r["kills"] for r in results) >= len(results), results
     assert all(r["same"] for r in results), results
 
 
@@ -88,7 +92,9 @@ def test_a_disk_that_is_full(tmp_path: Path, want: str, monkeypatch: pytest.Monk
     assert runs.run(tmp_path)[0] == want
 
 
-def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
+def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path, every: int) -> None:
+    """All of them, or a bit of each byte and a ninth of the cuts."""
     import torch
 
     path = tmp_path / "c"
@@ -96,13 +102,13 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path) -> None:
     tensors, facts = container.read(path)
     assert facts == {"step": 7} and torch.equal(tensors["a"], torch.arange(24.0).reshape(2, 12)) and tensors["b"].dtype is torch.bfloat16
     whole = path.read_bytes()
-    for at in range(len(whole) * 8):
+    for at in range(0, len(whole) * 8, every):
         broken = bytearray(whole)
         broken[at // 8] ^= 1 << at % 8
         path.write_bytes(broken)
         with pytest.raises(fs.FormatError):
             container.read(path)
-    for size in range(len(whole)):
+    for size in range(0, len(whole), every):
         path.write_bytes(whole[:size])
         with pytest.raises(fs.FormatError):
             container.read(path)

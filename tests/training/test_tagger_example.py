@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tagger.py"
 
 
+@pytest.mark.longest
 def test_the_tagger_reads_python_after_one_epoch(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), str(tmp_path), "1"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False

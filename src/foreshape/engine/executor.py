@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import Checked
 from foreshape.engine.emit import STEP_FILE, Bound, Emitted, emit, op_at
-from foreshape.engine.feed import Feeder
+from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
@@ -146,14 +146,17 @@ class Executor:
         threads: how many threads a step has that repays them (a small one has one): a number; "adaptive", the number that is fastest
             by measured time, asked again as the machine's load changes, so that last bits may differ from run to run; where it is left
             out as many as torch has, which are those of the affinity mask and the container's quota, unless the user sets them.
+        align_feeds: copy fed values whose memory begins elsewhere than at a multiple of 64 bytes, as arrays of numpy often do. On some
+            processors products round otherwise there, so that without it equal runs may differ in their last bits; `fs.train` does it.
     """
 
     def __init__(
         self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
-        memory_limit: int | str | None = None, threads: int | Literal["adaptive"] | None = None,
+        memory_limit: int | str | None = None, threads: int | Literal["adaptive"] | None = None, align_feeds: bool = False,
     ) -> None:  # fmt: skip
         self.device = device
         self._threads = Threads(threads)
+        self.align_feeds = align_feeds
         self.memory_limit = None if memory_limit is None else bytes_of(memory_limit)
         self.check = check
         if keep_memory:
@@ -190,6 +193,8 @@ class Executor:
         scope = scope if scope is not None else default_scope()
         step = self.step(program, fetch)
         tensors, signature = step.feeder.tensors(feed or {})
+        if self.align_feeds:
+            tensors = aligned(tensors)
         longest: dict[str, int] = {}
         if self.memory_limit is not None and len(tensors) > len(step.feeder.inputs):  # ragged ones
             with self._threads.planned():

@@ -14,6 +14,7 @@ from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.infer.guards import Guards
 from foreshape.lowering.instruction import Value
 from foreshape.ops.offsets import Offsets
+from foreshape.ops.pages import copied, is_aligned
 from foreshape.ops.ragged_rules import longest, longest_outermost
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
@@ -168,6 +169,15 @@ class Feeder:
             elif count != size:
                 raise FeedError(f"{value.name} must have {count} sequences; fed are {size}")
         return later
+
+
+def aligned(given: Sequence[Any]) -> list[Any]:
+    """What `Feeder.tensors` gave, in memory that begins as torch's own does: arrays of numpy begin anywhere."""
+    return [_aligned_rows(t) if isinstance(t, Rows) else t if isinstance(t, Offsets) or is_aligned(t) else copied(t) for t in given]
+
+
+def _aligned_rows(rows: Rows) -> Rows:
+    return rows if is_aligned(rows.values) else Rows(rows.rows, copied(rows.values), rows.height)
 
 
 def _spec(value: Value) -> Spec:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
-from foreshape.ops.pages import copied
+from foreshape.ops.pages import copied, is_aligned
+from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -64,13 +65,16 @@ class Scope:
             self.version += 1
 
     def store(self, name: str, value: Tensor, owned: bool = True) -> Tensor:
-        """Take in a tensor: into the place that the name has, where it fits; otherwise as a new value (a copy unless ``owned``)."""
+        """Take in a tensor: into the place that the name has, where it fits; otherwise as a new value (a copy unless ``owned``).
+
+        What is held begins where torch's own memory would, so that a run that is resumed computes the same bits.
+        """
         old = self._values.get(name)
         if old is not None and old.shape == value.shape and old.dtype == value.dtype:
             if old is not value:
                 old.copy_(value)
             return old
-        kept = value if owned else copied(value)
+        kept = value if owned and (isinstance(value, Rows) or is_aligned(value)) else copied(value)
         self._values[name] = kept
         self.version += 1
         return kept
@@ -87,17 +91,18 @@ def default_scope() -> Scope:
 
 
 def to_tensor(array: Any) -> Tensor:
-    """A tensor with an array's numbers; it shares the memory where it can, and never writes to it."""
+    """A tensor with an array's numbers; it shares the memory where it can, and never writes to it. What it copies has memory of torch's own."""
     import numpy
 
     if isinstance(array, torch.Tensor):
         return array.detach()
     array = numpy.asarray(array)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if not array.flags.writeable or any(s < 0 for s in array.strides):
-        array = array.copy()
-    return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
+    if array.dtype.isnative and array.flags.writeable and all(s >= 0 for s in array.strides):
+        return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
+    of = torch.from_numpy(numpy.empty(0, array.dtype.newbyteorder("="))).dtype  # pyright: ignore[reportUnknownMemberType]
+    out = torch.empty(array.shape, dtype=of, device="cpu")
+    out.numpy()[...] = array
+    return out
 
 
 def to_numpy(value: Tensor) -> Any:

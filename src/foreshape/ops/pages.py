@@ -1,4 +1,4 @@
-"""Memory for large tensors that live long, such as tables: in the system's large pages, so that rows far apart are found faster."""
+"""Memory for tensors that live long: where it begins, and large pages for tables, so that rows far apart are found faster."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 26
 """From how many bytes on a tensor gets pages of its own."""
+ALIGNMENT = 64
+"""The bytes of which the address of a tensor's memory is a multiple, as torch's own is. Where it begins elsewhere, some products round
+otherwise (those of Intel's BLAS, on processors without AVX-512)."""
 _ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
@@ -33,6 +36,11 @@ def empty(shape: Sequence[int], dtype: Any) -> Tensor:
 def full(shape: Sequence[int], number: float, dtype: Any) -> Tensor:
     """A tensor full of a number, in such memory."""
     return empty(shape, dtype).fill_(number)
+
+
+def is_aligned(value: Tensor) -> bool:
+    """Whether a tensor begins where kernels round as they do with torch's own memory."""
+    return not value.is_cpu or value.data_ptr() % ALIGNMENT == 0
 
 
 def copied(value: Tensor) -> Tensor:

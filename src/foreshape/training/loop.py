@@ -34,7 +34,8 @@ def train(
     """Train the parameters that a cost depends on.
 
     Appends the gradients and updates unless the program has them, makes the values that the scope lacks by the startup program
-    (what the scope holds is kept), and runs the epochs. Equal arguments give equal parameters, bit for bit, on one machine.
+    (what the scope holds is kept), and runs the epochs. Equal arguments give equal parameters, bit for bit, on one
+    machine with as many threads.
 
     Args:
         cost: one number, or anything whose mean is to be minimised (``[batch, 1]``).
@@ -101,6 +102,7 @@ class _Run:
         """Begin, or go on from a checkpoint, and run to the last epoch."""
         executor = self.executor
         checked, executor.check = executor.check, executor.check or check
+        align, executor.align_feeds = executor.align_feeds, True
         try:
             with self.show:
                 state = self._begin(startup)
@@ -113,7 +115,7 @@ class _Run:
                         self._save(state)
                 return state.history
         finally:
-            executor.check = checked
+            executor.check, executor.align_feeds = checked, align
 
     def _begin(self, startup: Program) -> State:
         if self.checkpoint is not None:

@@ -1,0 +1,51 @@
+"""What the tests themselves are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from counted import assert_calls_grow_with_size, assert_time_grows_with_size, calls
+from harness import of_each_operator, operators
+
+RELU, TANH = (next(c for c in operators() if c.type == kind) for kind in ("relu", "tanh"))
+
+
+def cases(*wrong: str) -> Any:
+    given = [("relu-0", RELU, 0), ("tanh-0", TANH, 0), ("relu-1", RELU, 1), ("relu-2", RELU, 2)]
+
+    @of_each_operator(given)
+    def test(name: str, cls: Any, number: int) -> None:
+        assert name not in wrong, f"{cls.type} {number} is wrong"
+
+    return test
+
+
+def test_a_test_of_all_cases_of_an_operator_tells_of_each_that_fails() -> None:
+    cases()("relu")
+    one = cases("relu-1", "tanh-0")
+    with pytest.raises(AssertionError, match="relu 1 is wrong") as failure:
+        one("relu")
+    assert failure.value.__notes__ == ["this is relu-1"]
+    with pytest.raises(ExceptionGroup, match=r"2 of 3 cases of relu: this is relu-0, this is relu-2") as failures:
+        cases("relu-0", "relu-2")("relu")
+    assert [str(e).splitlines()[0] for e in failures.value.exceptions] == ["relu 0 is wrong", "relu 2 is wrong"]
+
+
+def test_a_kind_of_case_that_is_new_is_asked_for_by_its_operator() -> None:
+    assert [m.args[1] for m in cases().pytestmark] == [["relu", "tanh"]]
+
+
+def each(of: list[int]) -> None:
+    for x in of:
+        x.bit_length()
+
+
+def test_work_that_grows_with_the_square_is_noticed() -> None:
+    assert calls(lambda: each([0] * 100)) >= 100
+    assert_calls_grow_with_size(lambda n: lambda: each([0] * n), 100, 1000)
+    with pytest.raises(AssertionError, match="calls"):
+        assert_calls_grow_with_size(lambda n: lambda: each([0] * n * n), 10, 100)
+    assert_time_grows_with_size(lambda n: lambda: each([0] * 10_000 * n), 16, 32, 64)
+    with pytest.raises(AssertionError, match="seconds"):
+        assert_time_grows_with_size(lambda n: lambda: each([0] * 1000 * n * n), 16, 32, 64, tries=1)
