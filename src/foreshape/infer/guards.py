@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from foreshape.dims import Dim, Size, evaluate, is_symbol, only_atom, substitute, symbols_of
@@ -111,12 +111,6 @@ class Guards:
         out._all, out._seen, out.known = list(self._all), set(self._seen), self.known.copy()
         out._first = {n: list(g) for n, g in self._first.items()}
         out._met, out.made = dict(self._met), self.made  # a name that is made is so in each copy
-        return out
-
-    def without(self, names: Callable[[str], bool]) -> Guards:
-        """The same, but that nothing is known of some symbols."""
-        out = self.copy()
-        out.known = Known({n: s for n, s in self.known.items() if not names(n)})
         return out
 
     def add(self, condition: Condition, op_type: str, call_site: CallSite | None) -> None:

@@ -156,7 +156,7 @@ def _infer_gradient(*slots: str) -> Callable[[Op, Walk], dict[str, Spec]]:
             of = block.find(name.removesuffix(GRAD))
             if name.endswith(GRAD) and of is not None:
                 set_spec(variable, _at_the_end(block, of).like())
-        _walk_undoing(block)
+        walk_block(block)
         before = _in_the_beginning(op.block.program.blocks[block.forward_idx])
         for slot in slots:
             gradients = op.outputs.get(slot + GRAD, ())
@@ -177,27 +177,6 @@ def _infer_gradient(*slots: str) -> Callable[[Op, Walk], dict[str, Spec]]:
         return {}
 
     return infer
-
-
-def _walk_undoing(block: Block) -> None:
-    """Infer a block that undoes rounds: of sizes that change from round to round it knows nothing by what the last round left."""
-    program, forward = block.program, block.program.blocks[block.forward_idx]
-    carried = {f"{name}.loop" for name in forward.outer_names()[1]}
-    guards = program._guards  # pyright: ignore[reportPrivateUsage]
-
-    def changes(symbol: str) -> bool:
-        return symbol.rstrip("0123456789") in carried
-
-    program._guards = guards.without(changes)  # pyright: ignore[reportPrivateUsage]
-    try:
-        walk_block(block)
-        found = program._guards.list()[len(guards) :]  # pyright: ignore[reportPrivateUsage]
-    finally:
-        program._guards = guards  # pyright: ignore[reportPrivateUsage]
-    for guard in found:
-        c = guard.condition
-        if not any(map(changes, symbols_of(c.left) | symbols_of(c.right))):  # else it is about a round, and no feed tells it
-            guards.add(c, guard.op_type, guard.call_site)
 
 
 def _at_the_end(block: Block, of: Variable) -> Spec:
