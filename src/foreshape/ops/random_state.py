@@ -27,7 +27,7 @@ def check_state(state: Tensor) -> None:
     """
     if state.dtype is not torch.uint8 or state.shape != (STATE_BYTES,):
         raise ValueError(f"a state is uint8 [{STATE_BYTES}]; seen {str(state.dtype).removeprefix('torch.')} {list(state.shape)[:8]}")
-    left, seeded, at = struct.unpack_from("=iiQ", state[:24].numpy(), 8)
+    left, seeded, at = struct.unpack("=iiQ", state[8:24].numpy().tobytes())
     if seeded != 1 or not 1 <= left <= _WORDS or at > _WORDS or at + left - 1 > _WORDS:
         raise ValueError(f"{left} words are said to be left from word {at} on, and there are {_WORDS}")
 
