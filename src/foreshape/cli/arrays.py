@@ -20,7 +20,7 @@ from foreshape.wire import read_file, replacing
 MAX_HEADER: Final = 10_000
 """The bytes of a .npy file's header; what numpy itself takes."""
 _MAGIC: Final = b"\x93NUMPY"
-_SIZES: Final = {b"\x01": "<H", b"\x02": "<I"}
+_SIZES: Final = {b"\x01\x00": "<H", b"\x02\x00": "<I"}
 """How the header's size is written, by version; version 3 is of structured arrays, which are no numbers."""
 _NUMBERS: Final = re.compile("[<>|=]?(?:[biu][1248]|f[248]|c8|c16)")
 _MAX_BYTES = 2**36
@@ -76,7 +76,7 @@ def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
     """The element type, whether the first dim changes fastest, the dims, and where the numbers begin."""
     import numpy
 
-    form = _SIZES.get(data[6:7]) if data.startswith(_MAGIC) else None
+    form = _SIZES.get(data[6:8]) if data.startswith(_MAGIC) else None
     if form is None:
         raise FormatError("it does not begin as version 1 or 2 of the format do")
     begin = 8 + struct.calcsize(form)

@@ -91,7 +91,7 @@ def compare(before: Facts, now: Facts, held: Mapping[str, Any]) -> Changes:
         out.new += _ops_differ(before.ops, now.ops)
     for name, a, b in _pairs(before.numbers, now.numbers):
         # what the scope has kept since it was written is what it was then, not what the run began with
-        if a is not None and b is not None and not (name in held and held[name].double().reshape(-1).tolist() == b):
+        if a is not None and b is not None and not (name in held and _as_list(held[name]) == b):
             out.new.append(f"{name} was {_shown(a)}, and is {_shown(b)}")
             out.numbers[name] = b
     for name, a, b in _pairs(before.data, now.data):
@@ -130,6 +130,10 @@ def _shown(numbers: list[float]) -> str:
     return ", ".join(f"{n:.6g}" for n in numbers)
 
 
+def _as_list(tensor: Any) -> list[float]:
+    return tensor.double().reshape(-1).tolist()
+
+
 def _op_line(op: Op) -> str:
     ins = ", ".join(f"{slot}={' '.join(names)}" for slot, names in op.inputs.items() if names)
     outs = ", ".join(n for names in op.outputs.values() for n in names)
@@ -151,8 +155,8 @@ def _numbers(program: Program, startup: Program, scope: Scope) -> Iterator[tuple
         if len(sizes) < len(dims) or math.prod(sizes) > MOST_NUMBERS:
             continue
         if name in scope:
-            yield name, scope.tensor(name).double().reshape(-1).tolist()
+            yield name, _as_list(scope.tensor(name))
         elif name in constants:
             attributes = constants[name].attributes.values
             number = number_of(variable.dtype, attributes.get("value", 0.0), str(attributes.get("str_value", "")))
-            yield name, torch.full([math.prod(sizes)], number, dtype=torch_dtype(variable.dtype)).double().tolist()
+            yield name, _as_list(torch.full([math.prod(sizes)], number, dtype=torch_dtype(variable.dtype)))

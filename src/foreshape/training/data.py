@@ -62,7 +62,8 @@ class Arrays:
         self.count = next(iter(counts.values()))
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.batches: int | None = -(-self.count // batch_size)
-        self.watched, self.first = False, None
+        self.watched = False
+        self.first: str | None = None
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
         import numpy
@@ -106,7 +107,7 @@ class Batches:
     def facts(self) -> dict[str, Scalar]:
         out: dict[str, Scalar] = {"batches": self.batches}
         if isinstance(self.source, (list, tuple)):
-            out["sample"] = digest(self.source)
+            out["sample"] = digest(cast("list[Any]", self.source))
         return out
 
     def _checked(self, batches: Iterator[Any], number: int, given: int) -> Iterator[Batch]:

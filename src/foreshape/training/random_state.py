@@ -110,7 +110,9 @@ def from_tensors(prefix: str, tensors: Mapping[str, Tensor]) -> RandomState:
 
 
 def _check_words(what: str, words: Any) -> None:
-    if not bool(((words >= 0) & (words < 2**32) & (words % 1 == 0)).all()):  # NaN is none of it
+    import numpy
+
+    if not bool(((words >= 0) & (words < 2**32) & (words == numpy.floor(words))).all()):  # NaN is none of it
         raise FormatError(f"{what} must be words of 32 bits")
 
 

@@ -73,7 +73,7 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program) -> Con
         _object("values", facts["values"], _text), _object("state", facts["state"], _text), _list("ops", facts["ops"], _text),
         _object("numbers", facts["numbers"], _numbers), _object("data", facts["data"], _scalar), _object("notes", facts["notes"], _scalar),
     )  # fmt: skip
-    losses = _of_type(_LOSSES, tensors, torch.float64)
+    losses: Any = _of_type(_LOSSES, tensors, torch.float64)
     if not bool(losses.isfinite().all()):
         _refuse(_LOSSES, "finite numbers", "others")
     position = _list("position", facts["position"], _count)
