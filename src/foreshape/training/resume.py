@@ -33,10 +33,12 @@ def check_complete(path: str, found: Contents, now: Facts, needed: Iterable[str]
 
 
 def place(found: Contents, now: Facts, changes: Changes, executor: Executor, scope: Scope) -> None:
-    """Put a checkpoint's values into the scope, all or none, and then the numbers that this run has chosen otherwise."""
+    """Put a checkpoint's values into the scope, all or none; the numbers are those that this run has chosen otherwise. What it has not
+    chosen otherwise it began with as the run before did."""
     here, there = {**now.values, **now.state}, {**found.facts.values, **found.facts.state}
     values = {n: t if executor.device == "cpu" else t.to(executor.device) for n, t in found.values.items() if here.get(n) == there[n]}
     for name, numbers in changes.numbers.items():
         if name in values:
             values[name] = values[name].new_tensor(numbers).reshape(values[name].shape)
     scope.fill(values)
+    now.numbers.update({n: before for n, before in found.facts.numbers.items() if n in now.numbers and n not in changes.numbers})
