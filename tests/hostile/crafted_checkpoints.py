@@ -74,7 +74,8 @@ def whole(folder: Path) -> Whole:
     with contextlib.suppress(Enough):
         fs.train(cost, data(), batch_size=2, epochs=2, progress=False, scope=fs.Scope(), startup=startup, checkpoint=Stopping(folder, every=1), seed=1)
     tensors, facts = container.read(Checkpoint(folder).files()[0])
-    return Whole({n: t.clone() for n, t in tensors.items()}, facts)
+    same = {"seconds": 0.25, "epochs": [row | {"seconds": 0.5} for row in facts["epochs"]]}  # whatever the machine took
+    return Whole({n: t.clone() for n, t in tensors.items()}, facts | same)
 
 
 def places(facts: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
