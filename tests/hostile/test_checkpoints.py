@@ -48,8 +48,7 @@ def survives(folder: Path, tensors: dict[str, Any], facts: Any) -> bool:
             crafted.train(folder, scope, executor, epochs=3, on_change=on_change)
         except (fs.FormatError, fs.ExecutionError) as error:
             checked_words(error)
-            if "is a checkpoint of another run" not in str(error) and "no checkpoint is whole" not in str(error) and "lacks" not in str(error):
-                assert "is not finite" in str(error) or "loss" in str(error), error  # numbers that are right, and train to nothing
+            if " at step " in str(error):  # numbers that are right, and whose loss is none
                 return True
             assert scope.names() == []
             assert (executor.random_state() == before[0]).all() and (np.random.get_state()[1] == before[1]).all() and random.getstate() == before[2]

@@ -106,8 +106,9 @@ class Batches:
 
     def facts(self) -> dict[str, Scalar]:
         out: dict[str, Scalar] = {"batches": self.batches}
-        if isinstance(self.source, (list, tuple)):
-            out["sample"] = digest(cast("list[Any]", self.source))
+        source: Any = self.source
+        if isinstance(source, (list, tuple)):
+            out["sample"] = digest(source)
         return out
 
     def _checked(self, batches: Iterator[Any], number: int, given: int) -> Iterator[Batch]:
