@@ -108,6 +108,26 @@ def test_30_several_things_wrong_at_once(whole: crafted.Whole, seed: int, tmp_pa
         survives(tmp_path, tensors, facts)
 
 
+NUMBERS = {
+    "losses": [(0, float("nan")), (4, float("inf")), (2, float("-inf"))],
+    "random/numpy_key": [(0, -1), (623, 2**32)],
+    "random/numpy_rest": [(0, 625.0), (0, -1.0), (0, 0.5), (0, float("nan")), (1, 2.0), (1, float("nan")), (2, float("nan")), (2, float("inf"))],
+    "random/python": [(0, 2.0), (0, float("nan")), (1, -1.0), (624, 2.0**32), (7, 0.5), (9, float("nan")), (625, 625.0), (625, -1.0), (626, 0.5),
+                      (627, float("nan"))],
+    "random/torch": [(8, 0), (9, 255), (12, 0), (12, 2), (17, 255), (23, 128)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("begun", ["", "epoch_"])
+@pytest.mark.parametrize(("name", "at", "number"), [(n, at, number) for n, given in NUMBERS.items() for at, number in given])
+def test_30_numbers_that_no_generator_and_no_run_has(whole: crafted.Whole, name: str, at: int, number: float, begun: str) -> None:
+    key = begun + name if name != "losses" else name
+    wrong = whole.tensors[key].clone()
+    wrong[at] = number
+    with pytest.raises(fs.FormatError, match=key):
+        contents({**whole.tensors, key: wrong}, whole.facts, crafted.network()[0])
+
+
 PAST = [(624, 1, 624), (2, 1, 624), (1, 1, 625), (0, 1, 0), (-1, 1, 0), (625, 1, 0), (1, 0, 0), (1, 1, 2**32), (624, 1, 2)]
 
 

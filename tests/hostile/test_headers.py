@@ -108,3 +108,15 @@ def test_arrays_of_all_types_and_orders_are_read(of: str, shape: tuple[int, ...]
         np.save(tmp_path / "a.npy", array)
         found = read_array(str(tmp_path / "a.npy"))
         assert found.dtype == array.dtype and np.array_equal(found, array)
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [("MAX_CONTAINERS", "[[],[],[]]"), ("MAX_CONTAINERS", '[{},{"a":[]}]'), ("MAX_KEYS", '{"a":1,"b":2,"c":3,"d":4}'), ("MAX_STRINGS", '["","","",""]'),
+     ("MAX_DIGITS", "[1234]"), ("MAX_DIGITS", "[0.1234]"), ("MAX_DIGITS", "[1e1234]")],
+)  # fmt: skip
+def test_each_limit_of_json_by_its_name(limit: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded_json.parse(text.encode())
+    monkeypatch.setattr(bounded_json, limit, 3)
+    with pytest.raises(fs.FormatError, match=limit):
+        bounded_json.parse(text.encode())

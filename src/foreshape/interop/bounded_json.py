@@ -16,7 +16,6 @@ MAX_DIGITS: Final = 64
 """Of one number, in a row: what is longer is no number that anybody means, and takes time that grows with its square."""
 
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.|\\\Z)*+"?', re.DOTALL)  # matches at every quote, or each of them would look to the end
-_DIGITS = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 
 
 def parse(data: bytes) -> Any:
@@ -32,7 +31,7 @@ def parse(data: bytes) -> Any:
         raise FormatError(f"more than {MAX_CONTAINERS} objects and arrays (MAX_CONTAINERS)")
     if outside.count(b":") > MAX_KEYS:
         raise FormatError(f"more than {MAX_KEYS} keys (MAX_KEYS)")
-    if _DIGITS.search(outside):
+    if re.search(rb"[0-9]{%d}" % (MAX_DIGITS + 1), outside):
         raise FormatError(f"a number of more than {MAX_DIGITS} digits (MAX_DIGITS)")
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
