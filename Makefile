@@ -3,7 +3,7 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
-.PHONY: demo test test-long test-longest test-isa check bench bench-memory fuzz proto clean
+.PHONY: demo test test-long test-longest test-isa check bench bench-memory fuzz fuzz-files fuzz-operators fuzz-programs proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,8 +45,10 @@ bench-memory: $(VENV)/dev  ## what training steps hold: planned, measured, in to
 	$(VENV)/bin/python benchmarks/memory.py
 
 SECONDS ?= 60
-fuzz: $(VENV)/dev          ## feed mutated files to the reader, for SECONDS
-	$(VENV)/bin/python tests/hostile/fuzz.py --seconds $(SECONDS)
+fuzz: fuzz-files           ## each kind of fuzzing, one after the other, for SECONDS each
+
+fuzz-files: $(VENV)/dev    ## mutated and crafted files for every reader, for SECONDS
+	$(VENV)/bin/python tests/fuzz/files.py --seconds $(SECONDS)
 
 proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && ../$(RUN) grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto

@@ -6,7 +6,9 @@ may want to treat differently. Each message says what was required, what was see
 
 from __future__ import annotations
 
+import contextlib
 import re
+from types import TracebackType
 
 _UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _MOST = 20_000
@@ -62,3 +64,27 @@ class MemoryPlanError(ForeshapeError):
 
     least: int | None = None
     """The least that was reached, in bytes, where a search was made."""
+
+
+class border(contextlib.ContextDecorator):
+    """The last resort of a public entrance: whatever other exception leaves the block becomes an error of this package, with its cause.
+
+    For what nobody has foreseen; what is foreseen has words of its own, which pass as they are. So does what is no ``Exception``:
+    KeyboardInterrupt, SystemExit.
+
+    Args:
+        what: begins the message: what could not be done.
+        kind: the class of the error.
+    """
+
+    __slots__ = ("kind", "what")
+
+    def __init__(self, what: str, kind: type[ForeshapeError]) -> None:
+        self.what, self.kind = what, kind
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, Exception) and not isinstance(error, ForeshapeError):
+            raise self.kind(f"{self.what}: {type(error).__name__}: {error}") from error

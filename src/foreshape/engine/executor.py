@@ -18,12 +18,13 @@ from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_for, threads_here, work_of_all
 from foreshape.engine.values import LoDTensor, SelectedRows
-from foreshape.errors import ExecutionError, ForeshapeError, MemoryPlanError, SchemaError
+from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, border
 from foreshape.lowering import Value, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory.liveness import find_liveness
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.random import current
+from foreshape.ops.random_state import check_state
 from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     pass
 
 _SEEN_LIMIT = 4096
+_taking = border("the fed values cannot be taken", FeedError)
 _compiling = RLock()
 """Held while a step is made or shapes are looked at for the first time, since two threads may bring one program."""
 if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that is not there
@@ -111,7 +113,8 @@ class Step:
             return last[2]
         found = self.bound.get(scope)
         if found is None or found[0] != scope.version:
-            bound = self.emitted.bind(scope, self.feeder.device)
+            with border("the step cannot be bound to the values of the scope", ExecutionError):
+                bound = self.emitted.bind(scope, self.feeder.device)
             self.bound[scope] = found = (scope.version, bound)
         self._last = (ref(scope), found[0], found[1])
         return found[1]
@@ -161,12 +164,13 @@ class Executor:
         self.check = check
         if keep_memory:
             keep_pages()
-        self._target = None if device == "cpu" else torch.device(device)
-        self._generator = torch.Generator(device)
-        if seed is None:
-            self._generator.seed()
-        else:
-            self._generator.manual_seed(seed)
+        with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
+            self._target = None if device == "cpu" else torch.device(device)
+            self._generator = torch.Generator(device)
+            if seed is None:
+                self._generator.seed()
+            else:
+                self._generator.manual_seed(seed)
         self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
 
     def run(
@@ -192,9 +196,10 @@ class Executor:
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()
         step = self.step(program, fetch)
-        tensors, signature = step.feeder.tensors(feed or {})
-        if self.align_feeds:
-            tensors = aligned(tensors)
+        with _taking:
+            tensors, signature = step.feeder.tensors(feed or {})
+            if self.align_feeds:
+                tensors = aligned(tensors)
         longest: dict[str, int] = {}
         if self.memory_limit is not None and len(tensors) > len(step.feeder.inputs):  # ragged ones
             with self._threads.planned():
@@ -205,7 +210,7 @@ class Executor:
             signature = (*signature, held.key)
         seen = step.seen.get(signature)
         if seen is None:
-            with _compiling, self._threads.planned():
+            with _compiling, _taking, self._threads.planned():
                 seen = step.admit(signature, tensors, held, longest, self.memory_limit)
         current.generator = self._generator
         before, fastest = threads_here(), step.fastest if seen.threads > 1 else None
@@ -247,7 +252,7 @@ class Executor:
         found = self._steps.get(program, {}).get(names)
         if found is not None and found.version == program.version:
             return found
-        with _compiling:
+        with _compiling, border("the program cannot be made into a step", ExecutionError):
             steps = self._steps.get(program)
             if steps is None:
                 steps = self._steps[program] = {}
@@ -273,8 +278,11 @@ class Executor:
     def set_random_state(self, state: Any) -> None:
         """Put the generator where it was when `random_state` was asked. Raises `ExecutionError` where that is no such state."""
         try:
-            self._generator.set_state(to_tensor(state))
-        except (RuntimeError, TypeError) as error:
+            given = to_tensor(state)
+            if self._target is None:
+                check_state(given)
+            self._generator.set_state(given)
+        except (RuntimeError, TypeError, ValueError) as error:
             raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
 
 

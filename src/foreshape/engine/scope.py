@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import ExecutionError
+from foreshape.errors import ExecutionError, border
 from foreshape.ops.pages import copied, is_aligned
 from foreshape.ops.rows import Rows
 from foreshape.ops.torch_proxy import torch
@@ -24,13 +25,21 @@ class Scope:
         """Counts the changes that a compiled step must notice: a tensor that is new or another one."""
 
     def set(self, name: str, array: Any) -> None:
-        """Set a value from an array (it is copied). A value of the same shape and element type keeps its place in memory."""
-        try:
-            value = to_tensor(array)
-        except (TypeError, ValueError) as error:
-            raise ExecutionError(f"{name}: {type(array).__name__} is not an array of numbers: {error}") from None
+        """Set a value from an array (it is copied). A value of the same shape and element type keeps its place in memory.
+
+        Raises:
+            ExecutionError: it is no array of numbers.
+        """
+        with border(f"{name}: {type(array).__name__} is not an array of numbers", ExecutionError), torch.inference_mode():
+            self.store(name, to_tensor(array), owned=False)
+
+    def fill(self, values: Mapping[str, Tensor]) -> None:
+        """Set values from tensors (they are copied), all or none: the memory of all is there before the first is put in."""
         with torch.inference_mode():
-            self.store(name, value, owned=False)
+            held = {name: self._values.get(name) for name in values}
+            new = {n: copied(v) for n, v in values.items() if (old := held[n]) is None or old.shape != v.shape or old.dtype != v.dtype}
+            for name, value in values.items():
+                self.store(name, new.get(name, value))
 
     def get(self, name: str) -> Any:
         """A copy of a value as a numpy array. Raises `ExecutionError` where there is none."""
@@ -79,7 +88,6 @@ class Scope:
         self.version += 1
         return kept
 
-
 _default: list[Scope] = []
 
 
@@ -91,11 +99,18 @@ def default_scope() -> Scope:
 
 
 def to_tensor(array: Any) -> Tensor:
-    """A tensor with an array's numbers; it shares the memory where it can, and never writes to it. What it copies has memory of torch's own."""
+    """A tensor with an array's numbers; it shares the memory where it can, and never writes to it. What it copies has memory of torch's own.
+
+    Raises:
+        TypeError, ValueError: it has none, or not one for each element.
+    """
     import numpy
 
     if isinstance(array, torch.Tensor):
-        return array.detach()
+        if array.layout is not torch.strided or array.is_meta or array.is_quantized:
+            what = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a sparse"
+            raise TypeError(f"{what} tensor has no number for each element in memory")
+        return array.detach().resolve_conj().resolve_neg()
     array = numpy.asarray(array)
     if array.dtype.isnative and array.flags.writeable and all(s >= 0 for s in array.strides):
         return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]

@@ -8,7 +8,7 @@ from typing import Any
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.engine.scope import to_numpy, to_tensor
-from foreshape.errors import ExecutionError, FormatError, SchemaError
+from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.interop.parameters import read_parameters, write_parameters
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import torch_dtype
@@ -57,6 +57,7 @@ def save_inference_model(
     save_program(out, prefix + ".pdmodel")
 
 
+@border("the model cannot be read", FormatError)
 def load_inference_model(
     path_prefix: str | os.PathLike[str], executor: Executor | None = None, scope: Scope | None = None, params: Any = None
 ) -> tuple[Program, list[str], list[Variable]]:

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from foreshape.errors import FormatError
-from foreshape.spec import BF16, MAX_RANK, DType, Spec, dtype
+from foreshape.errors import FormatError, ShapeError, border
+from foreshape.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
 from foreshape.wire import decode_tensor_desc, encode_tensor_desc, read_file, replacing
 from foreshape.wire.files import map_file
 
@@ -31,6 +31,7 @@ _MAX_LEVELS: Final = 8
 _MAX_DESCRIPTION: Final = 1024
 
 
+@border("the parameters cannot be read", FormatError)
 def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Spec] | None = None) -> dict[str, Array]:
     """The tensors in a combined parameter file, or in a folder with one file for each.
 
@@ -175,6 +176,10 @@ def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Array, in
     of, dims = decode_tensor_desc(data[start : reader.at], f"the parameter {name[:100]!r}, at byte {start}")
     if len(dims) > MAX_RANK or any(d < 0 for d in dims):
         reader.refuse(f"a tensor has at most {MAX_RANK} dims of at least 0; seen {list(dims[:8])}{'...' if len(dims) > 8 else ''}", start)
+    try:
+        check_dims(dims, of)
+    except ShapeError as error:
+        reader.refuse(str(error), start)
     _compare(reader, of, dims, spec, start)
     _check_offsets(reader, offsets, dims, at)
     count = math.prod(dims)
@@ -182,6 +187,8 @@ def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Array, in
     if of is BF16:
         bits = numpy.frombuffer(data, "<u2", count, begin).astype(numpy.uint32) << 16
         return bits.view(numpy.float32).reshape(dims), reader.at
+    if of is BOOL and numpy.frombuffer(data, numpy.uint8, count, begin).max(initial=0) > 1:
+        reader.refuse("a bool has a byte that is neither 0 nor 1", begin)
     return numpy.frombuffer(data, numpy.dtype(of.numpy_name).newbyteorder("<"), count, begin).reshape(dims), reader.at
 
 

@@ -10,12 +10,13 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from foreshape.errors import FormatError, TypeMismatchError
+from foreshape.errors import FormatError, ShapeError, TypeMismatchError
+from foreshape.interop import bounded_json
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
-from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8
+from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, INT64_MAX, MAX_RANK, UINT8, DType, check_dims
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,22 +24,33 @@ if TYPE_CHECKING:
 _TYPES: Final = {"BOOL": BOOL, "U8": UINT8, "I8": INT8, "I16": INT16, "I32": INT32, "I64": INT64, "F16": FP16, "BF16": BF16, "F32": FP32, "F64": FP64}
 _NAMES: Final = {of: name for name, of in _TYPES.items()}
 _METADATA: Final = "__metadata__"
-_MAX_HEADER: Final = 100_000_000
-"""What other readers of the format take."""
+MAX_HEADER: Final = 100_000_000
+"""The bytes of a header; what other readers of the format take."""
+MAX_TENSORS: Final = 100_000
 _PIECE: Final = 1 << 22
 
 
 def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[bytes, list[Tensor]]:
-    """All that stands before the data, and the tensors in the order in which their data follow."""
+    """All that stands before the data, and the tensors in the order in which their data follow.
+
+    Raises:
+        TypeMismatchError: an element type that the format has not. FormatError: a name that no UTF-8 can be made of.
+    """
     names = sorted(tensors, key=lambda n: (-tensors[n].element_size(), n))
     entries: dict[str, Any] = {_METADATA: dict(metadata)} if metadata is not None else {}
     at = 0
     for name in names:
         t = tensors[name]
         end = at + t.numel() * t.element_size()
-        entries[name] = {"dtype": _NAMES[dtype_of_torch(t.dtype)], "shape": list(t.shape), "data_offsets": [at, end]}
+        of = _NAMES.get(dtype_of_torch(t.dtype))
+        if of is None:
+            raise TypeMismatchError(f"{name[:100]!r} has the element type {dtype_of_torch(t.dtype).name}, which safetensors files have not")
+        entries[name] = {"dtype": of, "shape": list(t.shape), "data_offsets": [at, end]}
         at = end
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    try:
+        text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise FormatError(f"a name or a fact has half of a surrogate pair, which UTF-8 has not: {error.object[error.start - 50 : error.end]!r}") from None
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text, [tensors[n] for n in names]
 
@@ -60,35 +72,68 @@ def parse(data: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
     if len(data) < 8:
         raise FormatError(f"{len(data)} bytes are no header")
     (size,) = struct.unpack_from("<Q", data)
-    if size > min(_MAX_HEADER, len(data) - 8):
-        raise FormatError(f"a header of {size} bytes, and there are {len(data) - 8}")
+    if size > min(MAX_HEADER, len(data) - 8):
+        raise FormatError(f"a header of {size} bytes; there are {len(data) - 8}, and at most {MAX_HEADER} can be (MAX_HEADER)")
     try:
-        entries = json.loads(bytes(data[8 : 8 + size]))
-        metadata: dict[str, str] = entries.pop(_METADATA, {})
-        places = {name: _place(entry) for name, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(f"its header is not one: {error!r}"[:300]) from None
+        entries = bounded_json.parse(bytes(data[8 : 8 + size]))
+    except FormatError as error:
+        raise FormatError(f"its header is not one: {error}") from None
+    if not isinstance(entries, dict):
+        raise FormatError("its header is not one: no object")
+    named = cast("dict[str, Any]", entries)
+    metadata = _texts(named.pop(_METADATA, {}))
+    if len(named) > MAX_TENSORS:
+        raise FormatError(f"{len(named)} tensors; at most {MAX_TENSORS} can be (MAX_TENSORS)")
+    places = {name: _place(name, entry) for name, entry in named.items()}
     expected = 0
     for name, (of, dims, begin, end) in sorted(places.items(), key=lambda p: (p[1][2], p[1][3])):
-        if of not in _TYPES:
-            raise TypeMismatchError(f"{name[:100]!r} has the element type {of[:20]!r}, which no program here has")
-        if begin != expected or end - begin != math.prod(dims) * _TYPES[of].itemsize:
-            raise FormatError(f"the data of {name[:100]!r}, {of}{list(dims)[:8]}, cannot be from {begin} to {end}")
+        if begin != expected or end - begin != math.prod(dims) * of.itemsize:
+            raise FormatError(f"the data of {name[:100]!r}, {of.short}{list(dims)}, cannot be from {begin} to {end}")
         expected = end
     if expected != len(data) - 8 - size:
         raise FormatError(f"the header says {expected} bytes of data, and there are {len(data) - 8 - size}")
-    return metadata, {name: _view(data, 8 + size + begin, _TYPES[of], dims) for name, (of, dims, begin, _) in places.items()}
+    return metadata, {name: _view(name, data, 8 + size + begin, of, dims) for name, (of, dims, begin, _) in places.items()}
 
 
-def _place(entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    of, dims, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-    if not isinstance(of, str) or any(type(n) is not int or n < 0 for n in (*dims, begin, end)):
-        raise ValueError(f"{str(entry)[:100]} describes no tensor")
-    return of, dims, begin, end
+def _texts(given: Any) -> dict[str, str]:
+    """The metadata: texts by name."""
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in cast("dict[str, Any]", given).values()):
+        raise FormatError(f"{_METADATA} must be an object of strings")
+    return cast("dict[str, str]", given)
 
 
-def _view(data: Any, at: int, of: Any, dims: tuple[int, ...]) -> Tensor:
+def _place(name: str, entry: Any) -> tuple[DType, tuple[int, ...], int, int]:
+    """The element type, dims and place of one tensor, each of them looked at before it is used."""
+    if not isinstance(entry, dict) or set(cast("dict[str, Any]", entry)) != {"dtype", "shape", "data_offsets"}:
+        raise FormatError(f"{name[:100]!r} must be an object of dtype, shape and data_offsets")
+    given = cast("dict[str, Any]", entry)
+    word, dims, place = given["dtype"], given["shape"], given["data_offsets"]
+    if not isinstance(word, str) or word not in _TYPES:
+        raise TypeMismatchError(f"{name[:100]!r} has the element type {str(word)[:20]!r}, which no program here has")
+    shape, ends = _counts(name, "shape", dims, MAX_RANK), _counts(name, "data_offsets", place, 2)
+    if len(ends) != 2:
+        raise FormatError(f"{name[:100]!r}: data_offsets must be two numbers; seen {len(ends)}")
+    try:
+        check_dims(shape, _TYPES[word])
+    except ShapeError as error:
+        raise FormatError(f"{name[:100]!r}: {error}") from None
+    return _TYPES[word], shape, ends[0], ends[1]
+
+
+def _counts(name: str, what: str, given: Any, most: int) -> tuple[int, ...]:
+    """A list of at most so many numbers from 0 to the largest of 64 bits."""
+    if not isinstance(given, list) or len(cast("list[Any]", given)) > most:
+        raise FormatError(f"{name[:100]!r}: {what} must be a list of at most {most} numbers")
+    numbers = cast("list[Any]", given)
+    if any(type(n) is not int or not 0 <= n <= INT64_MAX for n in numbers):
+        raise FormatError(f"{name[:100]!r}: {what} must be whole numbers from 0 to {INT64_MAX}; seen {str(numbers)[:100]}")
+    return tuple(numbers)
+
+
+def _view(name: str, data: Any, at: int, of: DType, dims: tuple[int, ...]) -> Tensor:
     dtype = torch_dtype(of)
     if not math.prod(dims):
         return torch.empty(dims, dtype=dtype)
+    if of is BOOL and int(torch.frombuffer(data, dtype=torch.uint8, count=math.prod(dims), offset=at).max()) > 1:  # pyright: ignore[reportUnknownMemberType]
+        raise FormatError(f"{name[:100]!r} is bool, and has bytes that are neither 0 nor 1")
     return torch.frombuffer(data, dtype=dtype, count=math.prod(dims), offset=at).view(dims)  # pyright: ignore[reportUnknownMemberType]

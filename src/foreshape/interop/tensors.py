@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable
 
 from foreshape.engine import Scope, default_scope
-from foreshape.errors import FormatError, TypeMismatchError
+from foreshape.errors import FormatError, TypeMismatchError, border
 from foreshape.interop import safetensors_file
 from foreshape.interop.parameters import MAX_BYTES
 from foreshape.wire import replacing
 from foreshape.wire.files import map_file
 
 
+@border("the file cannot be written", FormatError)
 def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, names: Iterable[str] | None = None) -> None:
     """Write values of a scope to a file: to a temporary name, flushed, then renamed.
 
@@ -32,6 +33,7 @@ def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, n
                 file.write(piece)
 
 
+@border("the file cannot be read", FormatError)
 def load_safetensors(path: str | os.PathLike[str], scope: Scope | None = None) -> list[str]:
     """Put the values of a file into a scope; returns their names. Nothing is put in where the file is not whole.
 
@@ -46,6 +48,5 @@ def load_safetensors(path: str | os.PathLike[str], scope: Scope | None = None) -
     except FormatError as error:
         raise FormatError(f"{os.fspath(path)}: not a safetensors file: {error}") from None
     held = scope if scope is not None else default_scope()
-    for name, tensor in tensors.items():
-        held.set(name, tensor)
+    held.fill(tensors)
     return sorted(tensors)

@@ -23,10 +23,8 @@ def broadcast_dims(
     the other. Where a dim is 1 the other operand's holds; where that is open, it is a guard that they are equal or one of them is 1.
     ``ragged``: whether dim 0 of an operand is rows of sequences, which stay as many as they are.
     """
+    check_axis(len(x), len(y), axis, slots)
     low, high = min(len(x), len(y)), max(len(x), len(y))
-    if axis != -1 and not 0 <= axis <= high - low:
-        said = f"axis must be -1 or in [0, {high - low}], since {slots[0]} has {len(x)} dims and {slots[1]} has {len(y)}; seen {axis}"
-        raise RuleError(said, dict.fromkeys(slots))
     start = high - low if axis == -1 else axis
     first = (1,) * start + tuple(x) + (1,) * (high - start - low) if len(x) < len(y) else tuple(x)
     second = (1,) * start + tuple(y) + (1,) * (high - start - low) if len(y) < len(x) else tuple(y)
@@ -48,6 +46,13 @@ def broadcast_dims(
         else:
             out.append(require_broadcast(a, b, said, **sides))
     return tuple(out)
+
+
+def check_axis(x: int, y: int, axis: int, slots: tuple[str, str] = ("X", "Y")) -> None:
+    """Refuse an axis at which the dims of the operand of lower rank have no room in those of the other."""
+    if axis != -1 and not 0 <= axis <= abs(x - y):
+        said = f"axis must be -1 or in [0, {abs(x - y)}], since {slots[0]} has {x} dims and {slots[1]} has {y}; seen {axis}"
+        raise RuleError(said, dict.fromkeys(slots))
 
 
 def broadcast_lod(x: Spec, y: Spec, dims: Sequence[Size], axis: int = -1) -> Lod | None:

@@ -25,7 +25,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
-from foreshape.ops.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, sum_to, where_else_zero
+from foreshape.ops.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to, where_else_zero
 from foreshape.ops.fields import Layout
 from foreshape.ops.known_values import carry, combined, truncated
 from foreshape.ops.rows import Rows
@@ -57,6 +57,15 @@ class Elementwise(Operator):
         dims = broadcast_dims(X.known_dims, Y.known_dims, self.axis, ragged=(X.lod is not None, Y.lod is not None))
         return Spec(X.kind, X.dtype, dims, broadcast_lod(X, Y, dims, self.axis))
 
+    def _gradient_specs(self, X: Spec, Y: Spec, *made: Spec) -> tuple[Spec, Spec]:
+        """Gradients are shaped like their operands, which lie at ``axis`` as the forward op asks; what that made has the higher rank."""
+        if X.dims is not None and Y.dims is not None:
+            check_axis(X.rank, Y.rank, self.axis)
+            rank = max(X.rank, Y.rank)
+            fits = all(m.dims is None or m.rank == rank for m in made)
+            require(fits, f"Out and Out@GRAD must have the {rank} dims that the forward op gives", X=None, Y=None)
+        return X.like(), Y.like()
+
     def _pair(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
         if X.dim() >= Y.dim():
             return X, aligned(Y, X, self.axis)
@@ -74,6 +83,8 @@ class Elementwise(Operator):
         )
 
 
+_GIVES = ("X@GRAD", "Y@GRAD")
+_LIKE_BOTH = Elementwise._gradient_specs  # pyright: ignore[reportPrivateUsage]
 _SHARE = {"X@GRAD": "Out@GRAD"}
 _RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped"}
 _BOTH_RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped", "Y@GRAD": "reshaped"}
@@ -100,7 +111,7 @@ class ElementwiseAdd(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.add(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_BOTH_RESHAPED)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_BOTH_RESHAPED)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
 
@@ -131,7 +142,7 @@ class ElementwiseSub(Elementwise):
     def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return Y.nbytes if Y.dims != d_out.dims else 0
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         d_x, d_y = self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
         return d_x, None if d_y is None else d_y.neg()
@@ -164,7 +175,7 @@ class ElementwiseMul(Elementwise):
     def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
         return sizes.no_less(before_sum(wants[0], X, d_out), before_sum(wants[1], Y, d_out))
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         d_y = sum_to(d_out * x, Y, X, self.axis) if wants[1] else None
@@ -197,7 +208,7 @@ class ElementwiseDiv(Elementwise):
     def _gradients_take(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
         return before_sum(wants[1], Y, d_out) + (before_sum(True, X, d_out) if wants[0] else d_out.nbytes)
 
-    @gradient("X", "Y", "Out", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE, workspace=_gradients_take)
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         d_x = torch.div(d_out, self._pair(X, Y)[1], out=into)
         return self._summed(X, Y, d_x if wants[0] else None, (d_x * Out).neg_() if wants[1] else None)
@@ -222,7 +233,7 @@ class ElementwiseMax(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.maximum(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         larger = torch.gt(x, y)
@@ -246,7 +257,7 @@ class ElementwiseMin(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.minimum(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         smaller = torch.lt(x, y)
@@ -272,7 +283,7 @@ class ElementwisePow(Elementwise):
     def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return 5 * d_out.nbytes
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_x = torch.where(y == 0, 0.0, d_out * y * torch.pow(x, y - 1)) if wants[0] else None
@@ -303,7 +314,7 @@ class ElementwiseMod(Elementwise):
     def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return 3 * d_out.nbytes
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_y = (d_out * torch.floor(x / y)).neg_() if wants[1] else None

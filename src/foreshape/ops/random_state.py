@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 from foreshape.errors import ExecutionError, TypeMismatchError
@@ -15,6 +16,20 @@ if TYPE_CHECKING:
 
 STATE_BYTES = 5056
 """As many as the generator of the CPU has; the shorter states of other devices are followed by zeros."""
+_WORDS = 624
+
+
+def check_state(state: Tensor) -> None:
+    """Refuse a state of the CPU's generator from which it would read past its words: torch looks at each number by itself only.
+
+    Raises:
+        ValueError: it is no such state; what is wrong with it.
+    """
+    if state.dtype is not torch.uint8 or state.shape != (STATE_BYTES,):
+        raise ValueError(f"a state is uint8 [{STATE_BYTES}]; seen {str(state.dtype).removeprefix('torch.')} {list(state.shape)[:8]}")
+    left, seeded, at = struct.unpack("=iiQ", state[8:24].numpy().tobytes())
+    if seeded != 1 or not 1 <= left <= _WORDS or at > _WORDS or at + left - 1 > _WORDS:
+        raise ValueError(f"{left} words are said to be left from word {at} on, and there are {_WORDS}")
 
 
 def _generator() -> Generator:
@@ -71,8 +86,10 @@ class SwapRandomState(Operator):
     def kernel(self, State: Tensor) -> Tensor:
         before, generator = _state(), _generator()
         try:
+            if generator.device.type == "cpu":
+                check_state(State.cpu())
             generator.set_state(State.cpu()[: generator.get_state().numel()].clone())  # torch reads from where the storage begins
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise ExecutionError(f"swap_random_state: State is no state of the generator: {error}") from None
         return before
 

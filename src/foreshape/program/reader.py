@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from foreshape.errors import FormatError
+from foreshape.errors import FormatError, border
 from foreshape.ops.operator import find
 from foreshape.program.block import Block
 from foreshape.program.cursor import END, NAMES, Cursor
@@ -20,6 +20,7 @@ MEMORY: Final = 160 * 2**20
 """The bytes of memory that a described program may take, by estimate, beyond twice the length of its text."""
 
 
+@border("the text cannot be read as a program", FormatError)
 def parse(text: str, memory: int = MEMORY) -> Program:
     """The program that ``text`` writes.
 

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import FormatError, TypeMismatchError
-from foreshape.interop import safetensors_file
+from foreshape.errors import FormatError, TypeMismatchError, border
+from foreshape.interop import bounded_json, safetensors_file
 from foreshape.wire.files import map_file, replacing
 
 if TYPE_CHECKING:
@@ -44,8 +44,10 @@ def write(path: Any, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
                 file.write(piece)
 
 
-def read(path: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and facts of a file. The tensors are views of the file as it is mapped into memory: they take none of their own.
+@border("the checkpoint cannot be read", FormatError)
+def read(path: Any) -> tuple[dict[str, Tensor], Any]:
+    """The tensors and facts of a file, of which only the form is known yet. The tensors are views of the file as it is mapped into
+    memory: they take none of their own.
 
     Raises:
         FormatError: it cannot be read, or is not, byte for byte, what was written.
@@ -58,8 +60,10 @@ def read(path: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FormatError(f"{path}: its bytes are not those that were written (the checksum differs)")
     try:
         metadata, tensors = safetensors_file.parse(data)
-        return tensors, json.loads(metadata["facts"])
-    except (FormatError, TypeMismatchError, ValueError, KeyError, TypeError) as error:  # the checksum holds, so that somebody wrote it so
+        if metadata.keys() != {"facts", "checksum"}:
+            raise FormatError(f"its metadata are facts and a checksum; seen {', '.join(sorted(metadata))[:200] or 'none'}")
+        return tensors, bounded_json.parse(metadata["facts"].encode())
+    except (FormatError, TypeMismatchError) as error:  # the checksum holds, so that somebody wrote it so
         raise FormatError(f"{path}: not a checkpoint: {error}") from None
 
 

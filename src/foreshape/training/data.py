@@ -10,6 +10,8 @@ from foreshape.engine import LoDTensor
 from foreshape.engine.ragged import as_ragged
 from foreshape.errors import FeedError
 from foreshape.program import Program
+from foreshape.training.changes import Scalar
+from foreshape.training.digest import digest
 
 Batch = Mapping[str, Any]
 
@@ -19,13 +21,17 @@ class Data(Protocol):
 
     batches: int | None
     """How many batches an epoch has, where that is known."""
+    watched: bool
+    """Whether `first` is wanted."""
+    first: str | None
+    """A digest of the first batch of the epoch that was asked for last, of data that have none of their own."""
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, without the first ``skip``."""
         ...
 
-    def facts(self) -> dict[str, Any]:
-        """What a data position depends on: a run can be resumed only where these are equal."""
+    def facts(self) -> dict[str, Scalar]:
+        """What a data position depends on: a run is resumed as it was only where these are equal."""
         ...
 
 
@@ -56,6 +62,8 @@ class Arrays:
         self.count = next(iter(counts.values()))
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.batches: int | None = -(-self.count // batch_size)
+        self.watched = False
+        self.first: str | None = None
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
         import numpy
@@ -65,8 +73,9 @@ class Arrays:
             chosen = order[start : start + self.batch_size]
             yield {name: rows_of(a, chosen) for name, a in self.arrays.items()}
 
-    def facts(self) -> dict[str, Any]:
-        return {"examples": self.count, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed if self.shuffle else None}
+    def facts(self) -> dict[str, Scalar]:
+        samples: dict[str, Scalar] = {f"sample of {name}": digest(a) for name, a in self.arrays.items()}
+        return {"examples": self.count, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed if self.shuffle else None, **samples}
 
 
 class Batches:
@@ -77,6 +86,8 @@ class Batches:
         self.batches: int | None = len(source) if isinstance(source, Sized) else None
         self._takes_number = callable(source) and _takes_argument(source)
         self._used_up = False
+        self.watched = False
+        self.first: str | None = None
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
         """Skips at once, so that what draws random numbers has drawn those of the skipped batches when this returns."""
@@ -85,23 +96,34 @@ class Batches:
             raise FeedError(f"the data are an iterator, which epoch {number} finds used up; give a list, or a function that returns an iterator")
         self._used_up = isinstance(source, Iterator)
         batches = iter((source(number) if self._takes_number else source()) if callable(source) else source)
+        self.first = None
         for at in range(skip):
-            if next(batches, None) is None:
+            batch = next(batches, None)
+            if batch is None:
                 raise FeedError(f"the run is resumed after batch {skip} of epoch {number}, and the data end after batch {at}")
-        return _checked(batches, number, skip)
+            self._look_at(batch, at)
+        return self._checked(batches, number, skip)
 
-    def facts(self) -> dict[str, Any]:
-        return {"batches": self.batches}
+    def facts(self) -> dict[str, Scalar]:
+        out: dict[str, Scalar] = {"batches": self.batches}
+        source: Any = self.source
+        if isinstance(source, (list, tuple)):
+            out["sample"] = digest(source)
+        return out
 
+    def _checked(self, batches: Iterator[Any], number: int, given: int) -> Iterator[Batch]:
+        for batch in batches:
+            if not isinstance(batch, Mapping):
+                raise FeedError(f"a batch is a dict, input -> array; seen {type(batch).__name__}")
+            self._look_at(batch, given)
+            given += 1
+            yield batch  # pyright: ignore[reportUnknownVariableType]
+        if not given:
+            raise FeedError(f"the data gave no batch in epoch {number}")
 
-def _checked(batches: Iterator[Any], number: int, given: int) -> Iterator[Batch]:
-    for batch in batches:
-        if not isinstance(batch, Mapping):
-            raise FeedError(f"a batch is a dict, input -> array; seen {type(batch).__name__}")
-        given += 1
-        yield batch  # pyright: ignore[reportUnknownVariableType]
-    if not given:
-        raise FeedError(f"the data gave no batch in epoch {number}")
+    def _look_at(self, batch: Any, at: int) -> None:
+        if at == 0 and self.watched and not isinstance(self.source, (list, tuple)):
+            self.first = digest(batch)
 
 
 def _takes_argument(function: Callable[..., Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from foreshape.engine import Executor, Scope, default_scope
@@ -12,24 +12,28 @@ from foreshape.errors import ExecutionError, SchemaError
 from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test
 from foreshape.program import Program, Variable, default_startup_program
-from foreshape.training.checkpoint import Checkpoint, Position, State, as_checkpoint
+from foreshape.training.changes import Facts, compare, facts_of
+from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, Data, as_data, batch_examples
 from foreshape.training.history import History
 from foreshape.training.program import initialise_missing, minimise_once, scalar_loss
 from foreshape.training.progress import Quiet, shown
 from foreshape.training.random_state import random_state, set_global_state
+from foreshape.training.resume import WORDS, OnChange, check_complete, place, refuse_unless_taken
+from foreshape.training.schema import Contents
+from foreshape.training.state import Position, State, Sums
 
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
 Callback = Callable[[int, dict[str, float]], Any]
 
-_OWN_FIGURES = ("loss", "examples", "seconds")
+_OWN_FIGURES = ("loss", "seconds")
 
 
 def train(
     cost: Variable, data: Source, *, optimizer: Optimizer | None = None, epochs: int = 1, batch_size: int = 32,
     metrics: Mapping[str, Variable] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
     shuffle: bool = True, callbacks: Sequence[Callback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
-    executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None,
+    executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, on_change: OnChange = "refuse",
 ) -> History:  # fmt: skip
     """Train the parameters that a cost depends on.
 
@@ -55,13 +59,19 @@ def train(
         progress: a bar (True), nothing (False); where it is left out a bar on a terminal and a line per epoch elsewhere.
         check: run op by op and stop at the op that makes the first value that is not finite.
         executor, scope, startup: what runs, where the values are, and what makes them; the default ones where left out.
+        on_change: what to do where the checkpoint is of other data (of their size, their order or their numbers, of which a sample is
+            compared; of batches from a function the first one of the epoch that was interrupted), of another learning rate or schedule,
+            of another optimizer, or of ops with other attributes. "refuse" names what differs. "take" goes on with what this run has:
+            the parameters are the checkpoint's, state of the optimizer that it has not begins anew, and an epoch that was interrupted goes on
+            after as many batches as were done. A checkpoint of other parameters is refused in any case.
 
     Returns:
         The loss of every step and the figures of every epoch, those before a resumption included.
 
     Raises:
         FeedError: data that the program does not take. ExecutionError: a loss that is not finite, with its step; a checkpoint
-        of another run. FormatError: a checkpoint that cannot be written. SchemaError: a metric of another program.
+        of another run. FormatError: a checkpoint that cannot be written; none of those that there are is whole. SchemaError: a metric of
+        another program.
     """
     program = cost.block.program
     for name, metric in (metrics or {}).items():
@@ -71,6 +81,8 @@ def train(
             raise SchemaError(f"a metric cannot be called {name!r}: the history has a figure of that name")
     if epochs < 0:
         raise ExecutionError(f"epochs must be at least 0; seen {epochs}")
+    if on_change not in WORDS:
+        raise ExecutionError(f"on_change must be {' or '.join(map(repr, WORDS))}; seen {on_change!r}")
     startup = startup if startup is not None else default_startup_program()
     loss = scalar_loss(cost, startup)
     minimise_once(loss, optimizer, startup)
@@ -83,7 +95,7 @@ def train(
         evaluated = for_test(program)
         evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
         run.evaluation = (evaluated, as_data(validation, batch_size, False, seed, program))
-    return run.run(epochs, startup, callbacks, check)
+    return run.run(epochs, startup, callbacks, check, on_change)
 
 
 class _Run:
@@ -97,15 +109,19 @@ class _Run:
         self.program = loss.block.program
         self.fetch = [loss.name, *(m.name for m in metrics.values())]
         self.evaluation: tuple[Program, Data] | None = None
+        self.facts: Facts | None = None
+        """What the run depends on; asked for where there are checkpoints."""
+        self.going_on: Iterator[Batch] | None = None
+        """The rest of the epoch that was interrupted."""
 
-    def run(self, epochs: int, startup: Program, callbacks: Sequence[Callback], check: bool) -> History:
+    def run(self, epochs: int, startup: Program, callbacks: Sequence[Callback], check: bool, on_change: OnChange) -> History:
         """Begin, or go on from a checkpoint, and run to the last epoch."""
         executor = self.executor
         checked, executor.check = executor.check, executor.check or check
         align, executor.align_feeds = executor.align_feeds, True
         try:
             with self.show:
-                state = self._begin(startup)
+                state = self._begin(startup, epochs, on_change)
                 stopped = False
                 while state.position.epoch <= epochs and not stopped:
                     row = self._epoch(state, epochs)
@@ -117,31 +133,60 @@ class _Run:
         finally:
             executor.check, executor.align_feeds = checked, align
 
-    def _begin(self, startup: Program) -> State:
+    def _begin(self, startup: Program, epochs: int, on_change: OnChange) -> State:
         if self.checkpoint is not None:
-            found = self.checkpoint.restore(self.program, self.executor, self.scope, self.data.facts(), self.show.warn)
+            self.facts = facts_of(self.program, startup, self.scope, self.data.facts())
+            self.data.watched = True
+            found = self.checkpoint.newest(self.program, self.executor, self.show.warn)
             if found is not None:
-                self.executor.step(self.program, self.fetch)  # a program that has a seed starts the generator when it first comes,
-                self.executor.set_random_state(found.random.executor)  # so that this comes after
-                set_global_state(found.epoch_random)  # the data of this epoch draw from here
-                self.show.say(f"resumed after step {found.history.steps} (epoch {found.position.epoch}, batch {found.position.batch})")
-                return found
+                return self._go_on(*found, self.facts, startup, epochs, on_change)
         initialise_missing(self.executor, self.program, startup, self.scope)
         now = random_state(self.executor)
-        return State(Position(), History(), {}, now, now)
+        return State(Position(), History(), now, now)
+
+    def _go_on(self, path: str, found: Contents, now: Facts, startup: Program, epochs: int, on_change: OnChange) -> State:
+        """From a checkpoint: everything is compared before anything is changed, and the generators are put back where it is refused."""
+        executor, state, position = self.executor, found.state, found.state.position
+        changes = compare(found.facts, now, found.values)
+        refuse_unless_taken(path, changes, on_change)
+        before = random_state(executor)
+        try:
+            set_global_state(state.epoch_random)  # the data of this epoch draw from here
+            if position.batch and position.epoch <= epochs:
+                self.going_on = self.data.epoch(position.epoch, position.batch)
+                changes.compare_first(position.epoch, state.first, self.data.first)
+                refuse_unless_taken(path, changes, on_change)
+            step = executor.step(self.program, self.fetch)
+            check_complete(path, found, now, [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None])
+            place(found, now, changes, executor, self.scope)
+            if changes.new:
+                initialise_missing(executor, self.program, startup, self.scope)
+        except BaseException:
+            executor.set_random_state(before.executor)
+            set_global_state(before)
+            raise
+        executor.set_random_state(state.random.executor)  # a program that has a seed starts the generator when it first comes
+        self.show.say(f"resumed after step {state.history.steps} (epoch {position.epoch}, batch {position.batch})")
+        if changes.new:
+            self.show.say(f"taken from this run, not from the checkpoint:{changes.text()}")
+        for words in changes.notes:
+            self.show.warn(f"{words}: the last bits of the numbers can differ from here on")
+        return state
 
     def _epoch(self, state: State, epochs: int) -> dict[str, float]:
         """The rest of an epoch; leaves the position at the beginning of the next one."""
         position, sums, losses = state.position, state.sums, state.history.losses
+        going_on, self.going_on = self.going_on, None
         resumed = position.batch > 0
         if not resumed:
             state.epoch_random = random_state(self.executor)
             sums.clear()
+            state.seconds = 0.0
         names = list(self.metrics)
         self.show.begin(position.epoch, epochs, self.data.batches, position.batch)
-        started = time.perf_counter() - sums.get("seconds", 0.0)
+        started = time.perf_counter() - state.seconds
         every = self.checkpoint.every if self.checkpoint is not None else None
-        batches = self.data.epoch(position.epoch, position.batch)
+        batches = going_on if going_on is not None else self.data.epoch(position.epoch, position.batch)
         if resumed:
             set_global_state(state.random)
         for batch in batches:
@@ -158,18 +203,18 @@ class _Run:
             _add(sums, "loss", loss, count)
             for name, value in zip(names, fetched[1:], strict=True):
                 _add(sums, name, _mean(value), count)
-            sums["examples"] = sums.get("examples", 0.0) + count
             self.show.step(position.batch, loss, count)
             if every is not None and len(losses) % every == 0:
-                sums["seconds"] = time.perf_counter() - started
+                state.seconds = time.perf_counter() - started
                 self._save(state)
-        row = {name: sums[name] / max(sums["examples"], 1.0) for name in ("loss", *names)}
+        row = {name: _mean_of(sums, name) for name in ("loss", *names)}
         row |= self._evaluate()
         row["seconds"] = time.perf_counter() - started
         state.history.epochs.append(row)
         self.show.end(position.epoch, epochs, row)
         position.epoch, position.batch = position.epoch + 1, 0
         sums.clear()
+        state.seconds = 0.0
         return row
 
     def _evaluate(self) -> dict[str, float]:
@@ -179,23 +224,22 @@ class _Run:
         program, data = self.evaluation
         before = random_state(self.executor)
         names = {"loss": self.loss.name} | {n: m.name for n, m in self.metrics.items() if m.name in program.global_block.vars}
-        sums: dict[str, float] = {}
-        total = 0
+        sums: Sums = {}
         for batch in data.epoch(1):
             count = batch_examples(batch)
-            total += count
             for name, value in zip(names, self.executor.run(program, batch, list(names.values()), self.scope), strict=True):
                 _add(sums, f"validation {name}", _mean(value), count)
         self.executor.set_random_state(before.executor)
         set_global_state(before)
-        return {name: value / max(total, 1) for name, value in sums.items()}
+        return {name: _mean_of(sums, name) for name in sums}
 
     def _save(self, state: State) -> None:
-        assert self.checkpoint is not None
+        assert self.checkpoint is not None and self.facts is not None
         state.random = random_state(self.executor)
+        state.first = self.data.first if state.position.batch else None
         if not state.position.batch:
             state.epoch_random = state.random
-        self.checkpoint.save(self.program, self.scope, state, self.data.facts())
+        self.checkpoint.save(self.program, self.scope, state, self.facts)
 
 
 def _mean(value: Any) -> float:
@@ -204,5 +248,12 @@ def _mean(value: Any) -> float:
     return float(data.mean()) if data.size else 0.0
 
 
-def _add(sums: dict[str, float], name: str, value: float, count: int) -> None:
-    sums[name] = sums.get(name, 0.0) + value * count
+def _add(sums: Sums, name: str, value: float, count: int) -> None:
+    total, counted = sums.get(name, (0.0, 0))
+    sums[name] = (total + value * count, counted + count)
+
+
+def _mean_of(sums: Sums, name: str) -> float:
+    """The mean of a figure over its examples; NaN where there were none since it is asked for."""
+    total, count = sums.get(name, (math.nan, 0))
+    return total / max(count, 1)

@@ -5,14 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.engine import Executor
 from foreshape.engine.scope import to_tensor
 from foreshape.errors import ExecutionError, FormatError
+from foreshape.ops.random_state import STATE_BYTES, check_state
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+NOW: Final = "random/"
+EPOCH: Final = "epoch_random/"
+_WORDS: Final = 624
+"""Of the Mersenne twister, which all of them but those of other devices are."""
+_PYTHON: Final = 3
+"""The version of Python's state."""
 
 
 @dataclass(slots=True)
@@ -23,7 +31,24 @@ class RandomState:
     torch: Any
     numpy_key: Any
     numpy_rest: Any
+    """The next word's place, whether a normal number is kept, and that number."""
     python: Any
+    """The version, the words, the next one's place, whether a normal number is kept, and that number."""
+
+    @staticmethod
+    def names() -> list[str]:
+        return [f.name for f in fields(RandomState)]
+
+    @staticmethod
+    def layout() -> dict[str, tuple[str, int | None]]:
+        """Each array's element type (torch's word) and length, None where that is the device's."""
+        return {
+            "executor": ("uint8", None),
+            "torch": ("uint8", STATE_BYTES),
+            "numpy_key": ("int64", _WORDS),
+            "numpy_rest": ("float64", 3),
+            "python": ("float64", _WORDS + 4),
+        }
 
 
 def random_state(executor: Executor) -> RandomState:
@@ -63,8 +88,34 @@ def to_tensors(prefix: str, state: RandomState) -> dict[str, Tensor]:
 
 
 def from_tensors(prefix: str, tensors: Mapping[str, Tensor]) -> RandomState:
-    """The inverse of `to_tensors`. Raises `FormatError` where one is missing."""
-    missing = [f.name for f in fields(RandomState) if prefix + f.name not in tensors]
-    if missing:
-        raise FormatError(f"the checkpoint lacks {prefix}{missing[0]}")
-    return RandomState(*(tensors[prefix + f.name].numpy().copy() for f in fields(RandomState)))
+    """The inverse of `to_tensors`, of tensors that are as `RandomState.layout` says: no generator looks at what it is given as closely.
+
+    Raises:
+        FormatError: numbers that none of these generators has.
+    """
+    out = RandomState(*(tensors[prefix + name].numpy().copy() for name in RandomState.names()))
+    try:
+        check_state(to_tensor(out.torch))
+    except ValueError as error:
+        raise FormatError(f"{prefix}torch: {error}") from None
+    at, has_normal, normal = out.numpy_rest.tolist()
+    _check_words(prefix + "numpy_key", out.numpy_key)
+    _check_place(prefix + "numpy_rest", at, has_normal, normal)
+    version, *_, python_at, has_kept, kept = out.python.tolist()
+    if version != _PYTHON:
+        raise FormatError(f"{prefix}python must be of version {_PYTHON}; seen {version}")
+    _check_words(prefix + "python", out.python[1 : _WORDS + 1])
+    _check_place(prefix + "python", python_at, has_kept, kept)
+    return out
+
+
+def _check_words(what: str, words: Any) -> None:
+    import numpy
+
+    if not bool(((words >= 0) & (words < 2**32) & (words == numpy.floor(words))).all()):  # NaN is none of it
+        raise FormatError(f"{what} must be words of 32 bits")
+
+
+def _check_place(what: str, at: float, has_kept: float, kept: float) -> None:
+    if not (at in range(_WORDS + 1) and has_kept in (0.0, 1.0) and abs(kept) < float("inf")):
+        raise FormatError(f"{what} must be a place from 0 to {_WORDS}, 0 or 1, and a number; seen {at}, {has_kept}, {kept}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.errors import FormatError, border
 from foreshape.program.program import Program, register_codec
 from foreshape.wire.decode import decode
 from foreshape.wire.encode import encode
@@ -12,6 +13,7 @@ from foreshape.wire.limits import DEFAULT_LIMITS, Limits
 from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
 
 
+@border("the program cannot be read", FormatError)
 def load_program(source: Any, limits: Limits | None = None) -> Program:
     """The program in a file (a path) or in bytes.
 

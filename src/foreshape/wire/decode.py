@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foreshape.errors import FormatError
+from foreshape.errors import FormatError, border
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
 from foreshape.program.op import Op, Slots
@@ -32,6 +32,7 @@ _tails: Kept[Tail] = Kept(32 * 2**20)
 _slot_names: dict[bytes, str] = {}
 
 
+@border("the program cannot be read", FormatError)
 @collector_waits
 def decode(data: bytes, limits: Limits | None = None) -> Program:
     """The program in these bytes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from foreshape.errors import FormatError
+from foreshape.errors import FormatError, border
 from foreshape.ops.attributes import AttrType
 from foreshape.ops.operator import Attributes
 from foreshape.program.call_site import Site
@@ -18,6 +18,7 @@ from foreshape.wire.scan import delimited, write_varint
 from foreshape.wire.variables import VariableForm, encode_form
 
 
+@border("the program cannot be written", FormatError)
 def encode(program: Program) -> bytes:
     """The program in the file format."""
     parts = [delimited(b"\x0a", _block(b)) for b in program.blocks]

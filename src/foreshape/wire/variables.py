@@ -13,7 +13,7 @@ from foreshape.program.block import Block
 from foreshape.program.call_site import Site
 from foreshape.program.declared import Declared
 from foreshape.program.variable import Variable
-from foreshape.spec import DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind, other_kind
+from foreshape.spec import BOOL, DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind, other_kind
 from foreshape.wire import framework_pb2 as pb
 from foreshape.wire.attributes import decode_site, utf8
 from foreshape.wire.limits import FIELD_COST, FORM_COST, LARGE
@@ -176,6 +176,8 @@ def _array(data: bytes, declared: Declared) -> Any:
     known = min(declared.dims, default=0) >= 0
     if len(data) != of.itemsize and (not known or len(data) != count * of.itemsize):
         raise FormatError(f"a constant value of {len(data)} bytes where the dims {list(declared.dims)} need {count * of.itemsize}")
+    if of is BOOL and numpy.frombuffer(data, numpy.uint8).max(initial=0) > 1:
+        raise FormatError("a constant bool has a byte that is neither 0 nor 1")
     array = numpy.frombuffer(data, dtype=numpy.dtype(of.numpy_name).newbyteorder("<"))
     return array[0].item() if len(data) == of.itemsize else array.reshape(declared.dims).copy()
 

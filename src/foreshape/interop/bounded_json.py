@@ -1,0 +1,49 @@
+"""JSON from a file that nobody vouches for: what it holds is counted before it is parsed, since a tree can take fifty times its bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from foreshape.errors import FormatError
+
+MAX_CONTAINERS: Final = 400_000
+"""How many objects and arrays there may be."""
+MAX_KEYS: Final = 600_000
+MAX_STRINGS: Final = 2_000_000
+MAX_DIGITS: Final = 64
+"""Of one number, in a row: what is longer is no number that anybody means, and takes time that grows with its square."""
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.|\\\Z)*+"?', re.DOTALL)  # matches at every quote, or each of them would look to the end
+
+
+def parse(data: bytes) -> Any:
+    """The value that JSON in UTF-8 says. No object may have a key twice, and every text can be written as UTF-8.
+
+    Raises:
+        FormatError: it is no JSON, or more than the limits of this module.
+    """
+    if data.count(b'"') > 2 * MAX_STRINGS:
+        raise FormatError(f"more than {MAX_STRINGS} strings (MAX_STRINGS)")
+    outside = _STRING.sub(b"", data)
+    if outside.count(b"{") + outside.count(b"[") > MAX_CONTAINERS:
+        raise FormatError(f"more than {MAX_CONTAINERS} objects and arrays (MAX_CONTAINERS)")
+    if outside.count(b":") > MAX_KEYS:
+        raise FormatError(f"more than {MAX_KEYS} keys (MAX_KEYS)")
+    if re.search(rb"[0-9]{%d}" % (MAX_DIGITS + 1), outside):
+        raise FormatError(f"a number of more than {MAX_DIGITS} digits (MAX_DIGITS)")
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        if b"\\ud" in data or b"\\uD" in data:  # half of a pair has no UTF-8
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"no JSON: {error}"[:300]) from None
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError(f"a key is given twice: {', '.join(name[:100] for name, _ in pairs[:20])}")
+    return out

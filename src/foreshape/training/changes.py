@@ -1,0 +1,162 @@
+"""What a run depends on, as facts that a checkpoint holds; and in words, what of them differs in the run that goes on from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from foreshape.engine import Scope
+from foreshape.engine.threads import threads_here
+from foreshape.ops.creation import number_of
+from foreshape.ops.torch_proxy import torch
+from foreshape.ops.torch_types import torch_dtype
+from foreshape.program import Op, Program, Role
+from foreshape.training.program import persistables
+
+Scalar = str | int | float | bool | None
+MOST_NUMBERS: Final = 16
+"""A value of up to so many elements is a number that a user has chosen, such as a learning rate."""
+_SHOWN: Final = 10
+
+
+@dataclass(slots=True)
+class Facts:
+    """What a run depends on."""
+
+    values: dict[str, str]
+    """What the network itself keeps, by name: parameters, statistics; and what each is."""
+    state: dict[str, str]
+    """What only updates and schedules keep."""
+    ops: list[str]
+    numbers: dict[str, list[float]]
+    """The constants that the run was begun with, such as a learning rate that is one."""
+    data: dict[str, Scalar]
+    notes: dict[str, Scalar]
+    """What the last bits can depend on; a difference is said, and stops nothing."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """How a run differs from the one that wrote a checkpoint."""
+
+    apart: list[str] = field(default_factory=list[str])
+    """What makes it another network: its values are of no use here."""
+    new: list[str] = field(default_factory=list[str])
+    """What can be taken from the run that goes on."""
+    numbers: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """Those of ``new`` that stand in the scope."""
+    notes: list[str] = field(default_factory=list[str])
+    """What only the last bits depend on."""
+
+    def compare_first(self, epoch: int, before: str | None, now: str | None) -> None:
+        """Compare the digests of an epoch's first batch, where data have no digest of their own."""
+        if before != now:
+            self.new.append(f"the first batch of epoch {epoch} was {before}, and is {now}")
+
+    def text(self) -> str:
+        """A line for each, the first ones."""
+        found = [*self.apart, *self.new]
+        more = f"\n    and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        return "".join(f"\n    {one}" for one in found[:_SHOWN]) + more
+
+
+def facts_of(program: Program, startup: Program, scope: Scope, data: Mapping[str, Scalar]) -> Facts:
+    """Those of a run that begins, or goes on, with these."""
+    network: set[str] = set()
+    for op in program.all_ops():
+        if not op.role & (Role.OPTIMIZE | Role.LEARNING_RATE):
+            network |= {*op.input_names(), *op.output_names()}
+    kept = {v.name: v.spec.text() for v in persistables(program)}
+    updated = {n for op in program.all_ops() if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) for n in (*op.input_names(), *op.output_names())} - network
+    return Facts(
+        {n: text for n, text in kept.items() if n not in updated},
+        {n: text for n, text in kept.items() if n in updated},
+        [_op_line(op) for op in program.all_ops()],
+        dict(_numbers(program, startup, scope)),
+        dict(data),
+        {"threads": threads_here()},
+    )
+
+
+def compare(before: Facts, now: Facts, held: Mapping[str, Any]) -> Changes:
+    """What differs. ``held``: the checkpoint's tensors."""
+    out = Changes()
+    for name, a, b in _pairs(before.values, now.values):
+        out.apart.append(_value_differs(name, a, b))
+    for name, a, b in _pairs(before.state, now.state):
+        out.new.append(_value_differs(name, a, b))
+    if before.ops != now.ops and not out.apart:
+        out.new += _ops_differ(before.ops, now.ops)
+    for name, a, b in _pairs(before.numbers, now.numbers):
+        # what the scope has kept since it was written is what it was then, not what the run began with
+        if a is not None and b is not None and not (name in held and _as_list(held[name]) == b):
+            out.new.append(f"{name} was {_shown(a)}, and is {_shown(b)}")
+            out.numbers[name] = b
+    for name, a, b in _pairs(before.data, now.data):
+        out.new.append(f"{name} of the data was {a}, and is {b}")
+    out.notes += [f"{name} was {a}, and is {b}" for name, a, b in _pairs(before.notes, now.notes)]
+    return out
+
+
+def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The names whose facts differ, with both; None where there is none."""
+    for name in sorted(before.keys() | now.keys()):
+        a, b = before.get(name), now.get(name)
+        if type(a) is not type(b) or repr(a) != repr(b):  # NaN is as NaN was
+            yield name, a, b
+
+
+def _value_differs(name: str, before: str | None, now: str | None) -> str:
+    if now is None:
+        return f"{name} ({before}) is in the checkpoint, and the program has no such value"
+    if before is None:
+        return f"{name} ({now}) is in the program, and the checkpoint has no such value"
+    return f"{name} is {before} in the checkpoint, and {now} in the program"
+
+
+def _ops_differ(before: list[str], now: list[str]) -> list[str]:
+    """Op by op where there are as many; otherwise the first."""
+    places = [at for at in range(max(len(before), len(now))) if at >= min(len(before), len(now)) or before[at] != now[at]]
+    out: list[str] = []
+    for at in places if len(before) == len(now) else places[:1]:
+        a, b = (ops[at] if at < len(ops) else "no op" for ops in (before, now))
+        out.append(f"op {at} is in the checkpoint\n        {a}\n      and in the program\n        {b}")
+    return out
+
+
+def _shown(numbers: list[float]) -> str:
+    return ", ".join(f"{n:.6g}" for n in numbers)
+
+
+def _as_list(tensor: Any) -> list[float]:
+    return tensor.double().reshape(-1).tolist()
+
+
+def _op_line(op: Op) -> str:
+    ins = ", ".join(f"{slot}={' '.join(names)}" for slot, names in op.inputs.items() if names)
+    outs = ", ".join(n for names in op.outputs.values() for n in names)
+    attrs = ", ".join(f"{name}={value!r}" for name, value in sorted(op.attributes.values.items()) if name != "op_callstack")
+    return f"{outs} = {op.type}({ins}) {{{attrs}}}"
+
+
+def _numbers(program: Program, startup: Program, scope: Scope) -> Iterator[tuple[str, list[float]]]:
+    """The small values that the program reads and never writes, as the run begins with them: what the scope holds, or the constant of
+    the startup program."""
+    read = {n for op in program.all_ops() for n in op.input_names()}
+    written = {n for op in program.all_ops() for n in op.output_names()}
+    constants = {n: op for op in startup.all_ops() if op.type == "fill_constant" and not any(op.input_names()) for n in op.output_names()}
+    for variable in persistables(program):
+        name, dims = variable.name, variable.spec.known_dims
+        if name not in read or name in written or variable.is_parameter or variable.dtype is None:
+            continue
+        sizes = [d for d in dims if isinstance(d, int)]
+        if len(sizes) < len(dims) or math.prod(sizes) > MOST_NUMBERS:
+            continue
+        if name in scope:
+            yield name, _as_list(scope.tensor(name))
+        elif name in constants:
+            attributes = constants[name].attributes.values
+            number = number_of(variable.dtype, attributes.get("value", 0.0), str(attributes.get("str_value", "")))
+            yield name, _as_list(torch.full([math.prod(sizes)], number, dtype=torch_dtype(variable.dtype)))

@@ -1,0 +1,44 @@
+"""Going on from a checkpoint: what differs is named and refused, or taken; then all of it is put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from foreshape.engine import Executor, Scope
+from foreshape.errors import ExecutionError, FormatError
+from foreshape.training.changes import Changes, Facts
+from foreshape.training.schema import Contents
+
+OnChange = Literal["refuse", "take"]
+WORDS = ("refuse", "take")
+
+
+def refuse_unless_taken(path: str, changes: Changes, on_change: OnChange) -> None:
+    """Raise `ExecutionError` with what differs, where the run may not go on all the same."""
+    if changes.apart or (changes.new and on_change == "refuse"):
+        hint = "" if changes.apart else '\n  on_change="take" goes on with what this run has'
+        raise ExecutionError(f"{path} is a checkpoint of another run:{changes.text()}{hint}")
+
+
+def check_complete(path: str, found: Contents, now: Facts, needed: Iterable[str]) -> None:
+    """Refuse a checkpoint that lacks a value which the step reads, but for what updates keep and the checkpoint never had.
+
+    Raises:
+        FormatError: the values that it lacks.
+    """
+    missing = [n for n in needed if n not in found.values and (n in now.values or found.facts.state.get(n) == now.state.get(n))]
+    if missing:
+        raise FormatError(f"{path}: the checkpoint lacks {', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}")
+
+
+def place(found: Contents, now: Facts, changes: Changes, executor: Executor, scope: Scope) -> None:
+    """Put a checkpoint's values into the scope, all or none; the numbers are those that this run has chosen otherwise. What it has not
+    chosen otherwise it began with as the run before did."""
+    here, there = {**now.values, **now.state}, {**found.facts.values, **found.facts.state}
+    values = {n: t if executor.device == "cpu" else t.to(executor.device) for n, t in found.values.items() if here.get(n) == there[n]}
+    for name, numbers in changes.numbers.items():
+        if name in values:
+            values[name] = values[name].new_tensor(numbers).reshape(values[name].shape)
+    scope.fill(values)
+    now.numbers.update({n: before for n, before in found.facts.numbers.items() if n in now.numbers and n not in changes.numbers})

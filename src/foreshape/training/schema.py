@@ -1,0 +1,194 @@
+"""What a checkpoint's file holds, field by field: types, ranks, ranges, counts. Nothing of it is used before all of it has been looked at.
+
+Tensors: ``value/NAME`` for each value of the program; ``losses`` fp64 ``[steps]``; and of each generator where it is, now
+(``random/``) and when the epoch began (``epoch_random/``): ``executor`` uint8 ``[bytes]``, ``torch`` uint8 ``[5056]``, ``numpy_key``
+int64 ``[624]``, ``numpy_rest`` fp64 ``[3]``, ``python`` fp64 ``[628]``. Facts: the keys of `_FACTS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
+
+from foreshape.errors import FormatError
+from foreshape.ops.torch_proxy import torch
+from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
+from foreshape.program import Program
+from foreshape.training.changes import MOST_NUMBERS, Facts, Scalar
+from foreshape.training.history import History
+from foreshape.training.program import persistables
+from foreshape.training.random_state import EPOCH, NOW, RandomState, from_tensors
+from foreshape.training.state import Position, State, Sums
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FORMAT: Final = "foreshape checkpoint 2"
+VALUE: Final = "value/"
+MOST: Final = 2**53
+"""No count is larger."""
+_LOSSES: Final = "losses"
+_FACTS: Final = ("format", "values", "state", "ops", "numbers", "data", "notes", "position", "epochs", "sums", "seconds", "first")
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Contents:
+    """A checkpoint that is what it should be."""
+
+    values: dict[str, Tensor]
+    facts: Facts
+    state: State
+
+
+def to_facts(facts: Facts, state: State) -> dict[str, Any]:
+    """What `contents` reads, for JSON."""
+    return {
+        "format": FORMAT,
+        "values": facts.values, "state": facts.state, "ops": facts.ops, "numbers": facts.numbers, "data": facts.data, "notes": facts.notes,
+        "position": [state.position.epoch, state.position.batch],
+        "epochs": state.history.epochs,
+        "sums": {name: [total, count] for name, (total, count) in state.sums.items()},
+        "seconds": state.seconds,
+        "first": state.first,
+    }  # fmt: skip
+
+
+def contents(tensors: Mapping[str, Tensor], given: Any, program: Program) -> Contents:
+    """A checkpoint's tensors and facts, all of them looked at.
+
+    Raises:
+        FormatError: one that is missing, surplus, of another type, rank, count or range; or a value that is not what the file itself,
+        or ``program`` where it says the same, describes.
+    """
+    facts = _object("the facts", given, _any)
+    if facts.get("format") != FORMAT:
+        raise FormatError(f"not a checkpoint of a kind that is known here: {str(facts.get('format'))[:80]!r}")
+    for name in sorted({*_FACTS} ^ facts.keys()):
+        raise FormatError(f"the facts {'have' if name in facts else 'lack'} {name[:80]!r}")
+    described = Facts(
+        _object("values", facts["values"], _text), _object("state", facts["state"], _text), _list("ops", facts["ops"], _text),
+        _object("numbers", facts["numbers"], _numbers), _object("data", facts["data"], _scalar), _object("notes", facts["notes"], _scalar),
+    )  # fmt: skip
+    losses: Any = _of_type(_LOSSES, tensors, torch.float64)
+    if not bool(losses.isfinite().all()):
+        _refuse(_LOSSES, "finite numbers", "others")
+    position = _list("position", facts["position"], _count)
+    if len(position) != 2 or position[0] < 1 or position[1] > len(losses):
+        _refuse("position", f"an epoch from 1 on, and at most as many batches as there are losses, {len(losses)}", position)
+    epochs = _list("epochs", facts["epochs"], lambda what, row: _object(what, row, _number))
+    if len(epochs) != position[0] - 1 or any("seconds" not in row for row in epochs):
+        _refuse("epochs", f"a row with seconds for each of the {position[0] - 1} epochs that are done", epochs)
+    sums: Sums = _object("sums", facts["sums"], _sum)
+    if bool(sums) is not bool(position[1]):
+        _refuse("sums", "there within an epoch, and only there", sums)
+    seconds = _number("seconds", facts["seconds"])
+    if not 0.0 <= seconds < math.inf:
+        _refuse("seconds", "at least 0", seconds)
+    first = None if facts["first"] is None else _text("first", facts["first"])
+    now, begun = (_random(prefix, tensors) for prefix in (NOW, EPOCH))
+    return Contents(
+        _values(tensors, described, program), described,
+        State(Position(*position), History(losses.tolist(), epochs), now, begun, sums, seconds, first),
+    )  # fmt: skip
+
+
+# --- tensors
+
+
+def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> dict[str, Tensor]:
+    """The values, each as the file says, and as the program says where that is the same."""
+    variables = {v.name: v for v in persistables(program)}
+    said = {**facts.values, **facts.state}
+    others = {_LOSSES, *(prefix + name for prefix in (NOW, EPOCH) for name in RandomState.names())}
+    out: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        name = key.removeprefix(VALUE)
+        if key in others:
+            continue
+        if name == key or name not in said:
+            raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
+        variable = variables.get(name)
+        if variable is not None and variable.spec.text() == said[name]:
+            dims, of = variable.spec.known_dims, variable.spec.known_dtype
+            fits = len(dims) == tensor.dim() and all(d == s for d, s in zip(dims, tensor.shape, strict=True) if isinstance(d, int))
+            if not fits or tensor.dtype is not torch_dtype(of):
+                _refuse(name, said[name], f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}")
+        out[name] = tensor
+    return out
+
+
+def _of_type(name: str, tensors: Mapping[str, Tensor], of: Any, size: int | None = None) -> Tensor:
+    """A tensor of one dim."""
+    found = tensors.get(name)
+    if found is None:
+        raise FormatError(f"the checkpoint lacks {name}")
+    if found.dtype is not of or found.dim() != 1 or (size is not None and len(found) != size):
+        wanted = f"{str(of).removeprefix('torch.')} [{'n' if size is None else size}]"
+        _refuse(name, wanted, f"{str(found.dtype).removeprefix('torch.')} {list(found.shape)}")
+    return found
+
+
+def _random(prefix: str, tensors: Mapping[str, Tensor]) -> RandomState:
+    for name, (of, size) in RandomState.layout().items():
+        _of_type(prefix + name, tensors, getattr(torch, of), size)
+    return from_tensors(prefix, tensors)
+
+
+# --- facts
+
+
+def _refuse(what: str, wanted: str, seen: Any) -> NoReturn:
+    raise FormatError(f"{what[:100]} must be {wanted}; seen {str(seen)[:100]}")
+
+
+def _any(what: str, given: Any) -> Any:
+    return given
+
+
+def _text(what: str, given: Any) -> str:
+    return given if isinstance(given, str) else _refuse(what, "a text", given)
+
+
+def _count(what: str, given: Any) -> int:
+    return given if type(given) is int and 0 <= given <= MOST else _refuse(what, f"a whole number from 0 to {MOST}", given)
+
+
+def _number(what: str, given: Any) -> float:
+    """A number, NaN and infinities included, which a figure can be."""
+    if type(given) is float or (type(given) is int and abs(given) <= MOST):
+        return float(given)
+    _refuse(what, "a number", given)
+
+
+def _scalar(what: str, given: Any) -> Scalar:
+    if given is None or isinstance(given, (str, bool)):
+        return given
+    return given if type(given) is int else _number(what, given)
+
+
+def _numbers(what: str, given: Any) -> list[float]:
+    out = _list(what, given, _number)
+    return out if len(out) <= MOST_NUMBERS else _refuse(what, f"at most {MOST_NUMBERS} numbers", len(out))
+
+
+def _sum(what: str, given: Any) -> tuple[float, int]:
+    if not isinstance(given, list) or len(cast("list[Any]", given)) != 2:
+        _refuse(what, "a sum and a count", given)
+    total, count = cast("list[Any]", given)
+    return _number(what, total), _count(what, count)
+
+
+def _list(what: str, given: Any, element: Callable[[str, Any], T]) -> list[T]:
+    if not isinstance(given, list):
+        _refuse(what, "a list", given)
+    return [element(what, one) for one in cast("list[Any]", given)]
+
+
+def _object(what: str, given: Any, element: Callable[[str, Any], T]) -> dict[str, T]:
+    if not isinstance(given, dict):
+        _refuse(what, "an object", given)
+    return {key: element(f"{what}.{key}", one) for key, one in cast("dict[str, Any]", given).items()}

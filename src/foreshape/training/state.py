@@ -1,0 +1,36 @@
+"""What a training run is besides the values in its scope."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from foreshape.training.history import History
+from foreshape.training.random_state import RandomState
+
+Sums = dict[str, tuple[float, int]]
+"""Of each figure the sum over examples, and how many they were."""
+
+
+@dataclass(slots=True)
+class Position:
+    """Where in the data a run is: ``batch`` batches of epoch ``epoch`` (from 1) are done."""
+
+    epoch: int = 1
+    batch: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """All that a run is besides the values in its scope, and the facts that it depends on."""
+
+    position: Position
+    history: History
+    random: RandomState
+    epoch_random: RandomState
+    """Where the random generators were when the epoch began: data that draw from them are drawn again from there."""
+    sums: Sums = field(default_factory=dict[str, tuple[float, int]])
+    """Those of the current epoch, from which its means are made."""
+    seconds: float = 0.0
+    """How long the current epoch has run before."""
+    first: str | None = None
+    """A digest of the current epoch's first batch, where data have none of their own."""

@@ -1,0 +1,285 @@
+"""Mutated and crafted files for every reader: programs, parameters, safetensors, .npy, .npz, checkpoints with a right checksum and without.
+
+    python tests/fuzz/files.py --seconds 60 [--seed 1] [--only NUMBER] [--family NAME]
+
+Each case is drawn from the seed and its number, so that ``--seed S --only N`` runs it again. The cases run in a process of their own, and each
+is written to a file before it is read: what kills the process is found too. Ends with status 1 at the first case that comes to anything
+but a value or one of the package's errors, that takes much memory or time, or that leaves something half done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "hostile")]
+
+import crafted_checkpoints  # noqa: E402
+import crafted_headers  # noqa: E402
+import numpy as np  # noqa: E402
+from messages import good  # noqa: E402
+from mutation import mutate  # noqa: E402
+from survival import checked_words, survive  # noqa: E402
+
+import foreshape as fs  # noqa: E402
+from foreshape.cli.arrays import read_array  # noqa: E402
+from foreshape.interop import load_safetensors, read_parameters, write_parameters  # noqa: E402
+from foreshape.training import container  # noqa: E402
+
+CORPUS = HERE.parent / "corpus"
+MOST = 12_000
+"""Larger files only make it slower."""
+SECONDS, MIB = 10.0, 300
+"""What one case may take, of processor time and of memory."""
+Made = tuple[str, bytes]
+"""A file's ending and bytes."""
+
+
+class Violation(AssertionError):
+    """A reader did what none may do."""
+
+
+# --- what is read
+
+
+@cache
+def programs() -> list[bytes]:
+    """Small programs of the corpus, and one that is always there."""
+    files = sorted(CORPUS.glob("*/*.pdmodel"), key=lambda p: (p.stat().st_size, str(p)))
+    return [good(), *(p.read_bytes() for p in files if p.stat().st_size <= MOST)]
+
+
+NAMES = ("a", "b/c", "flag", "n", "w")
+
+
+@cache
+def parameters() -> list[bytes]:
+    rng = np.random.RandomState(1)
+    values = {"a": rng.rand(2, 3).astype("f4"), "b/c": rng.rand(3), "flag": np.array([True, False]), "n": np.arange(4), "w": np.zeros((0, 4), "f4")}
+    with tempfile.TemporaryDirectory() as folder:
+        write_parameters(Path(folder) / "p", values)
+        return [(Path(folder) / "p").read_bytes()]
+
+
+@cache
+def safetensors() -> list[bytes]:
+    import json
+
+    return [crafted_headers.safetensors(json.dumps(crafted_headers.GOOD), crafted_headers.DATA), *(data for _, data in crafted_headers.wrong_headers())][:40]
+
+
+@cache
+def arrays() -> list[bytes]:
+    out: list[bytes] = []
+    for of in ("f4", "i8", "?", ">u2", "f8"):
+        file = io.BytesIO()
+        np.save(file, np.arange(6).reshape(2, 3).astype(of))
+        out.append(file.getvalue())
+    return out
+
+
+@cache
+def archives() -> list[bytes]:
+    return [data for _, data in crafted_headers.archives() if len(data) < MOST]
+
+
+@cache
+def checkpoint() -> crafted_checkpoints.Whole:
+    with tempfile.TemporaryDirectory() as folder:
+        return crafted_checkpoints.whole(Path(folder))
+
+
+@cache
+def checkpoint_bytes() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        container.write(Path(folder) / "c", checkpoint().tensors, checkpoint().facts)
+        return (Path(folder) / "c").read_bytes()
+
+
+def with_checksum(data: bytes) -> bytes:
+    """The same bytes with the checksum that they have, wherever its place is now."""
+    at = data.find(b'"checksum":"') + 12
+    if at < 12 or at + 64 > len(data):
+        return data
+    zeros = data[:at] + b"0" * 64 + data[at + 64 :]
+    return data[:at] + hashlib.sha256(zeros).hexdigest().encode() + data[at + 64 :]
+
+
+def crafted_checkpoint(rng: random.Random) -> bytes:
+    _, tensors, facts = crafted_checkpoints.any_wrong(checkpoint(), rng)
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(fs.FormatError):  # a name that no file can have
+        container.write(Path(folder) / "c", tensors, facts)
+        return (Path(folder) / "c").read_bytes()
+    return b""
+
+
+MAKERS: dict[str, Callable[[random.Random], Made]] = {
+    "programs": lambda rng: ("pdmodel", mutate(rng.choice(programs()), programs(), rng)),
+    "parameters": lambda rng: ("pdiparams", mutate(rng.choice(parameters()), parameters(), rng)),
+    "safetensors": lambda rng: ("tensors", mutate(rng.choice(safetensors()), safetensors(), rng)),
+    "safetensors headers": lambda rng: ("tensors", crafted_headers.any_header(rng)),
+    "npy": lambda rng: ("npy", mutate(rng.choice(arrays()), arrays(), rng)),
+    "npy headers": lambda rng: ("npy", crafted_headers.any_array(rng)),
+    "npz": lambda rng: ("npz", mutate(rng.choice(archives()), archives(), rng)),
+    "checkpoints": lambda rng: ("checkpoint", mutate(checkpoint_bytes(), [checkpoint_bytes(), *safetensors()], rng)),
+    "checkpoints, right checksum": lambda rng: ("checkpoint", with_checksum(mutate(checkpoint_bytes(), [checkpoint_bytes()], rng))),
+    "checkpoints, crafted": lambda rng: ("checkpoint", crafted_checkpoint(rng)),
+}
+
+
+# --- how it is read: "read" or "refused"
+
+
+def read_program(path: Path) -> str:
+    out = survive(path.read_bytes())
+    return "refused" if out.refused is not None else "read, with errors" if out.errors else "read"
+
+
+def read_checkpoint(path: Path) -> str:
+    """Go on from it, with both words."""
+    folder = path.parent / "run"
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    (folder / "step-000000005.safetensors").write_bytes(path.read_bytes())
+    for word in ("refuse", "take"):
+        scope, executor = fs.Scope(), fs.Executor(seed=1)
+        before = executor.random_state(), np.random.get_state()[1].copy(), random.getstate()
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                crafted_checkpoints.train(folder, scope, executor, on_change=word)
+        except (fs.FormatError, fs.ExecutionError) as error:
+            checked_words(error)
+            if " at step " in str(error):  # numbers that are right, and whose loss is none
+                return "read"
+            unchanged = (executor.random_state() == before[0]).all() and (np.random.get_state()[1] == before[1]).all() and random.getstate() == before[2]
+            if scope.names() or not unchanged:
+                raise Violation(f"refused, and yet something has changed: {error}") from error
+            continue
+        return "read"
+    return "refused"
+
+
+def read_tensors(path: Path) -> str:
+    scope = fs.Scope()
+    try:
+        load_safetensors(path, scope)
+    except fs.FormatError as error:
+        checked_words(error)
+        if scope.names():
+            raise Violation(f"refused, and yet the scope holds {scope.names()}: {error}") from error
+        return "refused"
+    for name in scope.names():
+        float(scope.tensor(name).double().sum())  # every number of it can be read
+    return "read"
+
+
+def plainly(read: Callable[[Path], Any]) -> Callable[[Path], str]:
+    """A reader that gives arrays."""
+
+    def reading(path: Path) -> str:
+        try:
+            found = read(path)
+        except fs.FormatError as error:
+            checked_words(error)
+            return "refused"
+        for array in found.values() if isinstance(found, dict) else [found]:
+            if array.nbytes > 4 * path.stat().st_size + 64:
+                raise Violation(f"{path.stat().st_size} bytes gave {array.nbytes}")
+            np.sum(array)
+        return "read"
+
+    return reading
+
+
+READERS: dict[str, Callable[[Path], str]] = {
+    "pdmodel": read_program,
+    "pdiparams": plainly(lambda path: read_parameters(path, NAMES)),
+    "tensors": read_tensors,
+    "npy": plainly(read_array),
+    "npz": plainly(read_array),
+    "checkpoint": read_checkpoint,
+}
+
+
+# --- the runs
+
+
+def run(
+    seconds: float, seed: int, most: int | None = None, folder: Path | None = None, families: list[str] | None = None, only: int | None = None
+) -> Counter[str]:
+    """Cases for some seconds, or until there are ``most``: how many of each family ended how.
+
+    Raises:
+        Violation: the first case that no reader may come to; its file, named in the message, is left in ``folder``.
+    """
+    place = folder if folder is not None else Path(tempfile.mkdtemp(prefix="fuzz-"))
+    counts: Counter[str] = Counter()
+    names = families or list(MAKERS)
+    until = time.monotonic() + seconds
+    number = 0 if only is None else only
+    while time.monotonic() < until and (most is None or counts.total() < most):
+        rng = random.Random(f"{seed} {number}")
+        family = rng.choice(names)
+        ending, data = MAKERS[family](rng)
+        path = place / f"case-{seed}-{number}.{ending}"
+        path.write_bytes(data)
+        started, held = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try:
+            how = READERS[ending](path)
+        except Exception as error:
+            raise Violation(f"{family}, {path} (--seed {seed} --only {number}):\n{traceback.format_exc()}") from error
+        took, more = time.process_time() - started, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held) / 1024
+        if took > SECONDS or (more > MIB and number > 50):
+            raise Violation(f"{family}, {path} (--seed {seed} --only {number}): {took:.1f} s, {more:.0f} MiB more than before")
+        path.unlink()
+        counts[f"{family}: {how}"] += 1
+        if only is not None:
+            break
+        number += 1
+    return counts
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--seconds", type=float, default=60)
+    arguments.add_argument("--seed", type=int, default=int(time.time()))
+    arguments.add_argument("--only", type=int, help="run this case alone")
+    arguments.add_argument("--family", action="append", choices=list(MAKERS))
+    arguments.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    given = arguments.parse_args()
+    if given.inside is not None:
+        try:
+            counts = run(given.seconds, given.seed, None, given.inside, given.family, given.only)
+        except Violation as violation:
+            print(violation, file=sys.stderr)
+            return 1
+        for what, count in sorted(counts.items()):
+            print(f"{count:8} {what}")
+        print(f"seed {given.seed}: {counts.total()} cases, none of them wrong")
+        return 0
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-files-"))
+    done = subprocess.run([sys.executable, "-X", "faulthandler", __file__, *sys.argv[1:], "--seed", str(given.seed), "--inside", str(folder)], check=False)
+    if done.returncode:
+        print(f"seed {given.seed}: ended with {done.returncode}; the case: {', '.join(map(str, sorted(folder.glob('case-*')))) or 'none'}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
