@@ -3,7 +3,7 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
-.PHONY: demo test test-long check bench bench-memory fuzz proto clean
+.PHONY: demo test test-long check bench bench-memory fuzz fuzz-programs proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,10 @@ bench-memory: $(VENV)/dev  ## what training steps hold: planned, measured, in to
 SECONDS ?= 60
 fuzz: $(VENV)/dev          ## feed mutated files to the reader, for SECONDS
 	$(VENV)/bin/python tests/hostile/fuzz.py --seconds $(SECONDS)
+
+SEED ?= 0
+fuzz-programs: $(VENV)/dev ## draw whole programs, and compare each way to run them with torch, for SECONDS, from SEED on
+	$(VENV)/bin/python tests/fuzz/programs.py --seconds $(SECONDS) --seed $(SEED)
 
 proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && ../$(RUN) grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto

@@ -49,6 +49,8 @@ def run(seconds: float, seed: int, count: int | None = None, keep: Path | None =
                 break
             continue
         counts["steps"] += len(program.steps)
+        if counts["programs"] % 500 == 0:
+            print(f"seeds {seed} to {number}: {counts['FAILED']} failed", file=sys.stderr, flush=True)
         counts["compared" if compared else "too wild to be compared"] += 1
         counts.update(f"  {f}" for f in program.features())
         counts.update(f"  run {w}" for w in ways(number))

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+
+import foreshape as fs
 from drawn.in_foreshape import Described, Ran, Unfused, both_at_once, describe, run
 from drawn.in_torch import Runner
 from drawn.measure import Reference, distance, flat, is_tame
 from drawn.program import Program
-
-import foreshape as fs
 
 
 class Different(AssertionError):
@@ -41,7 +41,7 @@ def _loaded(of: Described) -> list[Ran]:
 
 
 def _recomputed(of: Described) -> list[Ran]:
-    sizes = {n: 5 for n in fs.plan(of.main).symbols}
+    sizes = dict.fromkeys(fs.plan(of.main).symbols, 5)
     try:
         lean = fs.recompute(of.main, int(0.8 * fs.plan(of.main).peak(**sizes)), **sizes)
     except (fs.MemoryPlanError, fs.SchemaError):
@@ -103,7 +103,7 @@ def _reference(of: Described, usual: Ran) -> Reference:
         raise Different(f"in torch a gradient flows to {sorted(unknown)}, which are not trained")
     if of.rate is not None:
         for at, rate in enumerate(usual.rates):
-            wanted = rate_at(program.optimizer.rate, at)  # pyright: ignore
+            wanted = rate_at(program.optimizer.rate, at)
             if abs(rate - wanted) > 1e-6 * max(wanted, 1e-3):
                 raise Different(f"the learning rate of step {at} is {rate}, and should be {wanted}")
     return Reference(program, of.trained, usual.rates, ran)
@@ -131,7 +131,7 @@ def _state(usual: Ran, ran: Ran, dtype: str, reference: Reference) -> None:
 
 def _wild(reference: Reference) -> bool:
     """Whether the parameters move by much more than what goes in."""
-    moved, plain = flat(reference.moved("fp64", 1e-12, 5)), flat(reference.ran)
+    moved, plain = flat(reference.moved(1e-12, 5)), flat(reference.ran)
     return any(distance(moved[n], v) > 1e-8 for n, v in plain.items())
 
 

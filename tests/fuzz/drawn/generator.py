@@ -31,7 +31,8 @@ def draw(chance: Chance, most: int | None = None) -> Program:
         if k and chance.below(3):
             fetches.append(fetches[-1])
         else:
-            fetches.append(tuple(sorted({chance.recent(made) for _ in range(chance.between(1, 3))} | ({loss} if loss is not None and chance.below(4) else set()))))
+            fetched = {chance.recent(made) for _ in range(chance.between(1, 3))}
+            fetches.append(tuple(sorted(fetched | ({loss} if loss is not None and chance.below(4) else set()))))
     return Program(tuple(d.inputs), tuple(d.steps), loss, optimizer, batches, tuple(fetches), tuple(d.stopped), chance.below(100))
 
 
@@ -64,10 +65,10 @@ def draw_loss(d: Drawing) -> int | None:
         how = d.chance.pick(LOSSES)
         reads = [x]
         rows = len(x.shape) == 2 and x.shape[0] == "batch" and x.known and x.lod is None
-        if how in ("cross_entropy", "soft_cross_entropy") and not (rows and x.shape[1] > 1):  # pyright: ignore
+        if how in ("cross_entropy", "soft_cross_entropy") and not (rows and x.shape[1] > 1):
             how = "square"
         if how == "cross_entropy":
-            reads.append(d.input(("batch", 1), x.shape[1]))  # pyright: ignore
+            reads.append(d.input(("batch", 1), x.shape[1]))
         elif how in ("label", "soft_cross_entropy", "sigmoid_cross_entropy", "huber"):
             if not (x.known and x.lod is None and x.shape and x.shape[0] == "batch"):
                 how = "mean"
@@ -79,13 +80,17 @@ def draw_loss(d: Drawing) -> int | None:
     return d.add("loss_sum", parts, [((), 1.0)], weights=[d.chance.pick([1.0, 0.5]) for _ in parts])[0].number
 
 
+_FALLING = {"learning_rate": 0.0625, "decay_steps": 2, "decay_rate": 0.5}
 SCHEDULES: dict[str, dict[str, Any]] = {
-    "ExponentialDecay": {"learning_rate": 0.0625, "decay_steps": 2, "decay_rate": 0.5}, "NaturalExpDecay": {"learning_rate": 0.0625, "decay_steps": 2, "decay_rate": 0.5},
-    "InverseTimeDecay": {"learning_rate": 0.0625, "decay_steps": 2, "decay_rate": 0.5, "staircase": True},
+    "ExponentialDecay": _FALLING,
+    "NaturalExpDecay": _FALLING,
+    "InverseTimeDecay": {**_FALLING, "staircase": True},
     "PolynomialDecay": {"learning_rate": 0.0625, "decay_steps": 2, "end_learning_rate": 0.015625, "cycle": True},
-    "PiecewiseDecay": {"boundaries": [1, 2], "values": [0.0625, 0.03125, 0.015625]}, "CosineDecay": {"learning_rate": 0.0625, "step_each_epoch": 1, "epochs": 4},
-    "NoamDecay": {"d_model": 16, "warmup_steps": 4, "learning_rate": 0.5}, "LinearWarmup": {"learning_rate": 0.0625, "warmup_steps": 2, "start_lr": 0.0, "end_lr": 0.0625},
-}  # fmt: skip
+    "PiecewiseDecay": {"boundaries": [1, 2], "values": [0.0625, 0.03125, 0.015625]},
+    "CosineDecay": {"learning_rate": 0.0625, "step_each_epoch": 1, "epochs": 4},
+    "NoamDecay": {"d_model": 16, "warmup_steps": 4, "learning_rate": 0.5},
+    "LinearWarmup": {"learning_rate": 0.0625, "warmup_steps": 2, "start_lr": 0.0, "end_lr": 0.0625},
+}
 
 EPSILON = 2.0**-20
 

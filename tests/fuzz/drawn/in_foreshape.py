@@ -8,11 +8,11 @@ from threading import Thread
 from typing import Any
 
 import numpy as np
+
+import foreshape as fs
 from drawn.feeds import feeds, starts
 from drawn.kinds import KINDS
 from drawn.program import Block, Parameter, Program, Step
-
-import foreshape as fs
 from foreshape import layer, optimizer
 from foreshape.engine.executor import Step as Compiled
 
@@ -44,7 +44,7 @@ class Place:
         p: Parameter = self.step.parameters[name]
         return fs.ParamAttr(p.name, layer.Constant(0.0), p.trainable, p.rate, p.decays)
 
-    def run(self, block: Block, given: Sequence[Any]) -> list[Any]:
+    def run(self, block: Block, given: Sequence[Any], dry: bool = False) -> list[Any]:
         inner = Place(self.of, {**self.values, **dict(zip(block.takes, given, strict=True))})
         inner.steps(block.steps)
         return [inner.values[n] for n in block.gives]
@@ -53,7 +53,7 @@ class Place:
         stopped = set(self.of.program.stopped) if top else set[int]()
         for step in steps:
             self.step = step
-            made = list(KINDS[step.kind].describe([self.values[n] for n in step.reads], step, self))  # pyright: ignore
+            made = list(KINDS[step.kind].describe([self.values[n] for n in step.reads], step, self))
             assert len(made) == len(step.makes), f"{step.kind} makes {len(made)} values"
             for number, value in zip(step.makes, made, strict=True):
                 if number in stopped:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from drawn.feeds import Feed, feeds, starts
 from drawn.kinds import KINDS
 from drawn.program import Block, Program, Step
@@ -28,7 +29,8 @@ Noise = Callable[[Any], Any]
 class Place:
     """Where steps are computed: `drawn.kinds.base.At`."""
 
-    def __init__(self, of: Runner, values: dict[int, Any]) -> None:
+    def __init__(self, of: Runner, values: dict[int, Any], dry: bool = False) -> None:
+        self.dry = dry
         self.of, self.values, self.lengths, self.dtype = of, values, of.lengths, of.dtype
         self.step: Step | None = None
 
@@ -38,7 +40,7 @@ class Place:
     def table(self, name: str, ids: Any, padding: int | None) -> Any:
         of = self._name(name)
         rows = self.of.sparse[of][ids]
-        if rows.requires_grad:
+        if rows.requires_grad and not self.dry:
             kept = ids.reshape(-1) if padding is None else ids[ids != padding]
             rows.register_hook(lambda _: self.of.touched[of].append(kept))
         return rows
@@ -50,8 +52,8 @@ class Place:
         assert self.step is not None
         return self.step.parameters[name].name
 
-    def run(self, block: Block, given: Sequence[Any]) -> list[Any]:
-        inner = Place(self.of, {**self.values, **dict(zip(block.takes, given, strict=True))})
+    def run(self, block: Block, given: Sequence[Any], dry: bool = False) -> list[Any]:
+        inner = Place(self.of, {**self.values, **dict(zip(block.takes, given, strict=True))}, dry or self.dry)
         inner.steps(block.steps)
         return [inner.values[n] for n in block.gives]
 

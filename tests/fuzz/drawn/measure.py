@@ -7,23 +7,24 @@ by many orders, and is then compared only as far as that goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
 from drawn.in_torch import Ran, Runner
 from drawn.program import Program
 
 EXACT = {"fp64": 1e-9, "fp32": 5e-5}
 """Of the size of the values (1 at least): that far apart is near enough for any program."""
-CHANGES = {"fp64": (1e-13, 1e-12, 1e-10), "fp32": (1e-6, 1e-5, 1e-4)}
+CHANGES = {"fp64": (1e-13, 1e-11, 1e-9), "fp32": (1e-6, 1e-5, 1e-4)}
 """By how much inputs and parameters are changed, relatively, to see what rounding does."""
 FACTOR = 32.0
+JUMP = 50.0
+"""A larger change of what goes in counts where values move by so much more than in proportion: at a kink, a choice, a quotient of rounding."""
 LARGEST = 1e6
-
-Measured = list[tuple[str, float]]
 
 
 @dataclass
@@ -35,7 +36,7 @@ class Reference:
     rates: Sequence[float]
     ran: Ran
 
-    def moved(self, dtype: str, change: float, seed: int) -> Ran:
+    def moved(self, change: float, seed: int) -> Ran:
         """Run again with what goes in changed."""
         return Runner(self.program, self.trained, self.rates, noise=_noise(change, seed)).run()
 
@@ -49,19 +50,28 @@ class Reference:
         far = [n for n, v in seen.items() if n in wanted and distance(v, wanted[n]) > EXACT[dtype]]
         if not far:
             return None
-        allowed = dict.fromkeys(far, EXACT[dtype])
-        trials: list[Callable[[], Ran]] = []
-        if dtype == "fp32":
-            trials.append(lambda: Runner(self.program, self.trained, self.rates, torch.float32).run())
-        trials += [lambda c=c, s=s: self.moved(dtype, c, s) for c in CHANGES[dtype] for s in range(3)]
-        for trial in trials:
+        allowed, usual = dict.fromkeys(far, EXACT[dtype]), dict.fromkeys(far, 0.0)
+        for change, trial in self._trials(dtype):
             other = flat(trial())
             for n in far:
-                allowed[n] = max(allowed[n], FACTOR * distance(other[n], wanted[n]))
+                moved = distance(other[n], wanted[n])
+                if change <= CHANGES[dtype][0]:
+                    usual[n] = max(usual[n], moved)
+                elif moved < JUMP * usual[n] * change / CHANGES[dtype][0]:
+                    continue  # in proportion: that says nothing new
+                allowed[n] = max(allowed[n], FACTOR * moved)
             far = [n for n in far if distance(seen[n], wanted[n]) > allowed[n]]
             if not far:
                 return None
         return "; ".join(f"{n} is {distance(seen[n], wanted[n]):.2g} apart, and {allowed[n]:.2g} is allowed" for n in far)
+
+    def _trials(self, dtype: str) -> Iterator[tuple[float, Callable[[], Ran]]]:
+        """By how much what goes in is changed, and the run; 0 is rounding itself, in float32."""
+        if dtype == "fp32":
+            yield 0.0, Runner(self.program, self.trained, self.rates, torch.float32).run
+        for change in CHANGES[dtype]:
+            for seed in range(4):
+                yield change, lambda: self.moved(change, seed)  # noqa: B023  is called before the next
 
 
 def distance(a: Any, b: Any) -> float:

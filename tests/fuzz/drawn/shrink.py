@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from drawn.check import Failed, check
-from drawn.program import Input, Program, Step, every
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase, choices_to_bytes
+
+from drawn.check import Failed, check
+from drawn.program import Input, Program, Step, every
 
 MOST = 300
 """Smaller programs that are tried."""
@@ -92,7 +93,8 @@ def reduced(program: Program, keeps: Iterator[bool]) -> Program:
     made = {n for s in steps for n in s.makes}
     read = {n for s in every(steps) for n in s.reads} | {n for s in every(steps) for b in s.blocks for n in b.gives}
     fetches = tuple(tuple(n for n in program.fetches[at] if n in made) for at in runs)
-    return replace(program, inputs=tuple(i for i in inputs if i.number in read), steps=steps, optimizer=optimizer, stopped=tuple(n for n in stopped if n in made),
+    stopped = tuple(n for n in stopped if n in made)
+    return replace(program, inputs=tuple(i for i in inputs if i.number in read), steps=steps, optimizer=optimizer, stopped=stopped,
                    batches=tuple(program.batches[at] for at in runs), fetches=fetches, loss=program.loss if program.loss in made else None)  # fmt: skip
 
 

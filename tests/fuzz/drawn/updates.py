@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
+
 from drawn.program import Optimizer, Parameter
 
 

@@ -29,8 +29,8 @@ class At(Protocol):
     def moving(self, step: Step, width: int) -> Any:
         """In torch: the moving mean and variance of a step."""
 
-    def run(self, block: Block, given: Sequence[Any]) -> list[Any]:
-        """Run the steps of a block; what it gives."""
+    def run(self, block: Block, given: Sequence[Any], dry: bool = False) -> list[Any]:
+        """Run the steps of a block; what it gives. ``dry``, in torch: only to see what depends on what, no row is looked up."""
 
 
 class Kind:

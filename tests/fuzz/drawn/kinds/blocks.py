@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from drawn.drawing import Drawing, Value
 from drawn.kinds.base import At, Kind
 from drawn.kinds.sequences import parts, ragged
 from drawn.program import Block, Size, Step
-
 from foreshape import layer
 
 DEEPEST = 3
@@ -44,6 +44,11 @@ def computed_truth(x: Any, s: dict[str, Any]) -> bool:
         return s["test"] == "true"
     of = torch.tanh(x).sum().item()
     return of > s["limit"] if s["test"] == "above" else of < s["limit"]
+
+
+def joined(values: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """The values; a gradient of zeros flows to what did not run, as a description that knows both ways has it."""
+    return [torch.where(torch.zeros_like(v, dtype=torch.bool), o, v) for v, o in zip(values, others, strict=True)]
 
 
 class Cond(Kind):
@@ -82,8 +87,9 @@ class Cond(Kind):
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
         k = 0 if computed_truth(xs[0], step.settings) else 1
-        out = at.run(step.blocks[k], [])
-        return [torch.full_like(v, 0.5) for v in out] if step.settings["constant"][k] else out
+        ways = [at.run(step.blocks[j], [], dry=j != k) for j in range(2)]
+        out = [[torch.full_like(v, 0.5) for v in way] if constant else way for way, constant in zip(ways, step.settings["constant"], strict=True)]
+        return joined(out[k], out[1 - k])
 
 
 class Switch(Kind):
@@ -113,7 +119,9 @@ class Switch(Kind):
         return layer.switch_case(of, branches, last) if step.settings["default"] else layer.switch_case(of, {**branches, 2: last})
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
-        return at.run(step.blocks[1 + computed_truth(xs[0], step.settings)], [])
+        k = 1 + computed_truth(xs[0], step.settings)
+        ways = [at.run(b, [], dry=j != k) for j, b in enumerate(step.blocks)]
+        return joined(joined(ways[k], ways[k - 1]), ways[k - 2])
 
 
 class While(Kind):
@@ -152,7 +160,8 @@ class While(Kind):
             within = layer.less_than(i, limit)
             return layer.logical_and(within, layer.reshape(described_truth(state[0], s), [1])) if s["ends"] else within
 
-        return layer.while_loop(goes_on, lambda i, *state: [i + 1, *at.run(step.blocks[0], state)], [layer.fill_constant([1], "int64", 0), *start], s["most"])[1:]
+        begin = [layer.fill_constant([1], "int64", 0), *start]
+        return layer.while_loop(goes_on, lambda i, *state: [i + 1, *at.run(step.blocks[0], state)], begin, s["most"])[1:]
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
         s = step.settings
@@ -161,6 +170,10 @@ class While(Kind):
             if s["ends"] and not computed_truth(state[0], s):
                 break
             state = at.run(step.blocks[0], state)
+        other = state
+        for _ in state:
+            other = at.run(step.blocks[0], other, dry=True)
+            state = joined(state, other)
         return state
 
 
@@ -176,9 +189,7 @@ class Arrays(Kind):
             return False  # nor what has as many rows as sequences go on: an array does not say that its elements have
         y = d.any(lambda v: v.shape == x.shape) or x
         how = d.chance.pick(["read", "loop", "join"])
-        width = x.shape[1]
-        assert isinstance(width, int)
-        shape = (x.shape[0], 2 * width, *x.shape[2:]) if how == "join" else x.shape
+        shape = (x.shape[0], 1, *x.shape[2:]) if how == "join" else x.shape
         d.add(self.name, [x, y], [(shape, x.scale + y.scale)], how=how)
         return True
 
@@ -192,7 +203,7 @@ class Arrays(Kind):
                 return [layer.array_read(array, one) + layer.tanh(layer.array_read(array, zero))]
             case "join":
                 layer.array_write(y, one, array)
-                return [layer.tensor_array_to_tensor(array, 1)[0]]
+                return [layer.reduce_mean(layer.tensor_array_to_tensor(array, 1)[0], 1, True)]  # how many were joined only the run tells
             case _:
                 end = layer.fill_constant([1], "int64", 3)
 
@@ -209,7 +220,7 @@ class Arrays(Kind):
             case "read":
                 return [y + torch.tanh(x)]
             case "join":
-                return [torch.cat([x, y], 1)]
+                return [torch.cat([x, y], 1).mean(1, True)]
             case _:
                 first = torch.tanh(x + y)
                 return [torch.tanh(torch.tanh(first + y) + y) + first]

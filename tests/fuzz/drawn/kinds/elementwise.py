@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
 from drawn.drawing import Drawing, Value
 from drawn.kinds.base import At, Kind, unary
 from drawn.program import Step
-
 from foreshape import layer
 
 
@@ -51,7 +51,8 @@ unary("log1p", lambda x: layer.log1p(layer.abs(x)), lambda x: torch.log1p(x.abs(
 unary("sqrt", lambda x: layer.sqrt(layer.square(x) + 0.25), lambda x: torch.sqrt(x * x + 0.25))
 unary("rsqrt", lambda x: layer.rsqrt(layer.square(x) + 0.25), lambda x: torch.rsqrt(x * x + 0.25), one)
 unary("reciprocal", lambda x: layer.reciprocal(layer.square(x) + 0.5), lambda x: 1.0 / (x * x + 0.5), one)
-unary("pow", lambda x, factor: layer.pow(layer.square(x) + 0.5, factor), lambda x, factor: (x * x + 0.5) ** factor, lambda s: s**3 + 1, factor=[1.5, 0.5, -1.0, 2.0])
+unary("pow", lambda x, factor: layer.pow(layer.square(x) + 0.5, factor), lambda x, factor: (x * x + 0.5) ** factor, lambda s: s**3 + 1,
+      factor=[1.5, 0.5, -1.0, 2.0])  # fmt: skip
 unary("scale", layer.scale, lambda x, scale, bias, bias_after_scale: scale * x + bias if bias_after_scale else scale * (x + bias), lambda s: s + 0.5,
       scale=[0.5, -1.0, 0.0, 2.0], bias=[0.0, 0.5, -0.25], bias_after_scale=[True, False])  # fmt: skip
 unary("clip", layer.clip, lambda x, min, max: torch.clamp(x, min, max), min=[-0.5, -1.0], max=[1.0, 0.75])
@@ -92,7 +93,8 @@ class Binary(Kind):
             return False
         how = d.chance.pick(list(self.FORESHAPE))
         turned = d.chance.one_in(3)
-        large = {"multiply": x.scale * y.scale, "operators": (x.scale + y.scale) * y.scale + x.scale, "divide": 2 * x.scale, "pow": 2 + max(x.scale, y.scale) ** 2}
+        large = {"multiply": x.scale * y.scale, "divide": 2 * x.scale, "pow": 2 + max(x.scale, y.scale) ** 2}
+        large["operators"] = (x.scale + y.scale) * y.scale + x.scale
         d.add(self.name, [x, y], [(x.shape, large.get(how, x.scale + y.scale))], lod=x.lod, how=how, turned=turned)
         return True
 

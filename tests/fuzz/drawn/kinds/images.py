@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
 from drawn.drawing import Drawing, Value
 from drawn.kinds.base import At, Kind
 from drawn.kinds.products import ACTIVATIONS, EPSILON
 from drawn.program import Step
-
 from foreshape import layer
 
 
 def image(d: Drawing, least: int = 1) -> Value:
     """An image among the values, or a new input. ``least``: of height and width."""
     new = ("batch", d.chance.between(1, 4), *(least + d.chance.below(4) for _ in range(2)))
-    return d.wanted(lambda v: len(v.shape) == 4 and v.known and v.shape[0] == "batch" and min(v.shape[2:]) >= least, new)  # pyright: ignore
+    return d.wanted(lambda v: len(v.shape) == 4 and v.known and v.shape[0] == "batch" and min(v.shape[2:]) >= least, new)
 
 
 class Conv(Kind):
@@ -31,22 +31,23 @@ class Conv(Kind):
     def draw(self, d: Drawing) -> bool:
         x = image(d)
         _, channels, h, w = x.shape
-        window = [min(d.chance.between(1, 3), s) for s in (h, w)]  # pyright: ignore
+        window = [min(d.chance.between(1, 3), s) for s in (h, w)]
         stride, pad = d.chance.between(1, 2), d.chance.below(2)
         groups = d.chance.pick([1, channels])
-        filters = (groups if groups > 1 else 1) * d.chance.between(1, 3)  # pyright: ignore
-        out = [(s + 2 * pad - k) // stride + 1 for s, k in zip((h, w), window, strict=True)]  # pyright: ignore
-        parameters = {"weight": d.parameter([filters, channels // groups, *window], 0.75)}  # pyright: ignore
+        filters = (groups if groups > 1 else 1) * d.chance.between(1, 3)
+        out = [(s + 2 * pad - k) // stride + 1 for s, k in zip((h, w), window, strict=True)]
+        parameters = {"weight": d.parameter([filters, channels // groups, *window], 0.75)}
         if d.chance.below(3):
             parameters["bias"] = d.parameter([filters], 0.5)
-        d.add(self.name, [x], [(("batch", filters, *out), 0.5 * x.scale * math.sqrt(channels // groups * math.prod(window)))], parameters=parameters,  # pyright: ignore
+        d.add(self.name, [x], [(("batch", filters, *out), 0.5 * x.scale * math.sqrt(channels // groups * math.prod(window)))], parameters=parameters,
               filters=filters, window=window, stride=stride, pad=pad, groups=groups, activation=d.chance.pick([None, "relu", "tanh"]))  # fmt: skip
         return True
 
     def describe(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
         s = step.settings
         bias = at.parameter("bias") if "bias" in step.parameters else False
-        return [layer.conv2d(xs[0], s["filters"], s["window"], s["stride"], s["pad"], 1, s["groups"], s["activation"], weight=at.parameter("weight"), bias=bias)]
+        weight = at.parameter("weight")
+        return [layer.conv2d(xs[0], s["filters"], s["window"], s["stride"], s["pad"], 1, s["groups"], s["activation"], weight=weight, bias=bias)]
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
         s = step.settings
@@ -63,13 +64,13 @@ class ConvTranspose(Kind):
         x = image(d)
         _, channels, h, w = x.shape
         filters, window, stride = d.chance.between(1, 3), d.chance.between(1, 3), d.chance.between(1, 2)
-        out = [(s - 1) * stride + window for s in (h, w)]  # pyright: ignore
+        out = [(s - 1) * stride + window for s in (h, w)]
         if max(out) > 9:
             return False
-        parameters = {"weight": d.parameter([channels, filters, window, window], 0.75)}  # pyright: ignore
+        parameters = {"weight": d.parameter([channels, filters, window, window], 0.75)}
         if d.chance.below(3):
             parameters["bias"] = d.parameter([filters], 0.5)
-        d.add(self.name, [x], [(("batch", filters, *out), 0.5 * x.scale * math.sqrt(channels) * window)], parameters=parameters, filters=filters,  # pyright: ignore
+        d.add(self.name, [x], [(("batch", filters, *out), 0.5 * x.scale * math.sqrt(channels) * window)], parameters=parameters, filters=filters,
               window=window, stride=stride)  # fmt: skip
         return True
 
@@ -93,7 +94,7 @@ class Pool(Kind):
         n, c, h, w = x.shape
         how, window, stride = d.chance.pick(["max", "avg"]), d.chance.between(1, 2), d.chance.between(1, 2)
         form = d.chance.pick(["windows", "global", "adaptive"])
-        sizes = {"windows": [(s - window) // stride + 1 for s in (h, w)], "global": [1, 1], "adaptive": [window, window]}[form]  # pyright: ignore
+        sizes = {"windows": [(s - window) // stride + 1 for s in (h, w)], "global": [1, 1], "adaptive": [window, window]}[form]
         d.add(self.name, [x], [((n, c, *sizes), x.scale)], how=how, window=window, stride=stride, form=form)
         return True
 
@@ -119,12 +120,12 @@ class Interpolate(Kind):
     def draw(self, d: Drawing) -> bool:
         x = image(d)
         n, c, h, w = x.shape
-        if max(h, w) > 4:  # pyright: ignore
+        if max(h, w) > 4:
             return False
         mode = d.chance.pick(["nearest", "bilinear", "pixels"])
         if mode == "pixels" and c != 4:
             return False
-        d.add(self.name, [x], [((n, 1 if mode == "pixels" else c, 2 * h, 2 * w), x.scale)], mode=mode)  # pyright: ignore
+        d.add(self.name, [x], [((n, 1 if mode == "pixels" else c, 2 * h, 2 * w), x.scale)], mode=mode)
         return True
 
     def describe(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
 from drawn.drawing import Drawing
 from drawn.kinds.base import At, Kind
 from drawn.program import Step
-
 from foreshape import layer
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+
 from drawn.drawing import Drawing
 from drawn.kinds.base import At, Kind
 from drawn.program import Step
-
 from foreshape import layer
 
 ACTIVATIONS = {None: lambda x: x, "relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "softmax": lambda x: torch.softmax(x, -1)}
@@ -33,11 +33,11 @@ class Fc(Kind):
         reads = [x]
         if d.chance.one_in(5) and flat == len(x.shape) - 1:
             reads.append(d.any(lambda v: len(v.shape) == len(x.shape) and v.known and v.shape[:-1] == x.shape[:-1] and v.lod == x.lod) or x)
-        parameters = {f"weight{k}": d.parameter([math.prod(v.shape[flat:]), width], 1.0) for k, v in enumerate(reads)}  # pyright: ignore
+        parameters = {f"weight{k}": d.parameter([math.prod(v.shape[flat:]), width], 1.0) for k, v in enumerate(reads)}
         if d.chance.below(4):
             parameters["bias"] = d.parameter([width], 0.5)
         activation = d.chance.pick([None, "relu", "tanh", "sigmoid", "softmax"])
-        scale = 0.6 * sum(v.scale * math.sqrt(math.prod(v.shape[flat:])) for v in reads)  # pyright: ignore
+        scale = 0.6 * sum(v.scale * math.sqrt(math.prod(v.shape[flat:])) for v in reads)
         d.add(self.name, reads, [((*x.shape[:flat], width), min(scale, 1.0) if activation in ("tanh", "sigmoid", "softmax") else scale)], parameters=parameters,
               lod=x.lod, width=width, flat=flat, features=len(x.shape) - flat, activation=activation)  # fmt: skip
         return True
@@ -129,14 +129,20 @@ class Attention(Kind):
         return [torch.softmax(scores, -1) @ xs[2]]
 
 
+def extreme(x: Any, found: Any, axes: list[int], keep: bool) -> Any:
+    """The extreme that was found, with a gradient to every element that is it."""
+    there = (x == found).detach()
+    return found.detach().sum(axes, keep) + ((x - x.detach()) * there).sum(axes, keep)
+
+
 class Reduce(Kind):
     """A reduction along one axis or all."""
 
     name = "reduce"
     weight = 8
     TORCH = {
-        "reduce_sum": lambda x, a, k: x.sum(a, k), "reduce_mean": lambda x, a, k: x.mean(a, k), "reduce_max": lambda x, a, k: x.amax(a, k),
-        "reduce_min": lambda x, a, k: x.amin(a, k), "logsumexp": lambda x, a, k: torch.logsumexp(x, a, k),
+        "reduce_sum": lambda x, a, k: x.sum(a, k), "reduce_mean": lambda x, a, k: x.mean(a, k), "reduce_max": lambda x, a, k: extreme(x, x.amax(a, True), a, k),
+        "reduce_min": lambda x, a, k: extreme(x, x.amin(a, True), a, k), "logsumexp": lambda x, a, k: torch.logsumexp(x, a, k),
         "reduce_prod": lambda x, a, k: x.prod(a[0], k),
     }  # fmt: skip
 
@@ -157,7 +163,8 @@ class Reduce(Kind):
         count = math.prod(s if isinstance(s, int) else 3 for a, s in enumerate(x.shape) if a in axes)
         scale = {"reduce_sum": x.scale * count, "reduce_prod": max(x.scale, 1) ** min(count, 5), "logsumexp": x.scale + math.log(count)}.get(how, x.scale)
         negative = d.chance.one_in(3)
-        d.add(self.name, [x], [(shape, scale)], how=how, axes=[a - len(x.shape) for a in axes] if negative else axes, whole=len(axes) == len(x.shape), keep=keep)
+        whole = len(axes) == len(x.shape)
+        d.add(self.name, [x], [(shape, scale)], how=how, axes=[a - len(x.shape) for a in axes] if negative else axes, whole=whole, keep=keep)
         return True
 
     def describe(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
@@ -199,11 +206,11 @@ class LayerNorm(Kind):
     weight = 3
 
     def draw(self, d: Drawing) -> bool:
-        x = d.any(lambda v: len(v.shape) >= 2 and v.known and math.prod(v.shape[1:]) > 1)  # pyright: ignore
+        x = d.any(lambda v: len(v.shape) >= 2 and v.known and math.prod(v.shape[1:]) > 1)
         if x is None:
             return False
         axis = d.chance.between(1, len(x.shape) - 1)
-        size = math.prod(x.shape[axis:])  # pyright: ignore
+        size = math.prod(x.shape[axis:])
         parameters = {n: d.parameter([size], 1.0) for n in ("weight", "bias") if d.chance.below(4)}
         d.add(self.name, [x], [(x.shape, 1.5)], parameters=parameters, lod=x.lod, axis=axis)
         return True
@@ -241,7 +248,7 @@ class BatchNorm(Kind):
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
         x, s = xs[0], step.settings
-        mean, variance = at.moving(step, x.shape[1])  # pyright: ignore
+        mean, variance = at.moving(step, x.shape[1])
         if not s["by_moving"]:
             axes = [0, *range(2, x.dim())]
             of, spread = x.mean(axes), x.var(axes, correction=0)

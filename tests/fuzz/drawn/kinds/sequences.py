@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from drawn.drawing import Drawing, Value
 from drawn.kinds.base import At, Kind
 from drawn.program import Step
-
 from foreshape import layer
 
 
@@ -62,7 +62,7 @@ class SequenceReverse(Kind):
         return [layer.sequence_reverse(xs[0])]
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
-        return [torch.cat([p.flip(0) for p in parts(xs[0], at.lengths[step.settings["of"]])])]  # pyright: ignore
+        return [torch.cat([p.flip(0) for p in parts(xs[0], at.lengths[step.settings["of"]])])]
 
 
 class SequenceSoftmax(Kind):
@@ -81,7 +81,7 @@ class SequenceSoftmax(Kind):
         return [layer.sequence_softmax(xs[0])]
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
-        return [torch.cat([torch.softmax(p, 0) for p in parts(xs[0], at.lengths[step.settings["of"]])])]  # pyright: ignore
+        return [torch.cat([torch.softmax(p, 0) for p in parts(xs[0], at.lengths[step.settings["of"]])])]
 
 
 class SequenceExpand(Kind):
@@ -150,7 +150,7 @@ class SequenceConv(Kind):
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
         s, out = step.settings, []
-        for p in parts(xs[0], at.lengths[step.settings["of"]]):  # pyright: ignore
+        for p in parts(xs[0], at.lengths[step.settings["of"]]):
             zeros = p.new_zeros(s["size"], p.shape[1])
             padded = torch.cat([zeros, p, zeros])
             first = s["size"] + s["start"]
@@ -198,7 +198,7 @@ class SequenceAttention(Kind):
         return [layer.sequence_attention(xs[0], xs[1], xs[1], causal=step.settings["causal"], scale=0.5)]
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
-        lengths, out = at.lengths[step.settings["of"]], []  # pyright: ignore
+        lengths, out = at.lengths[step.settings["of"]], []
         for q, k in zip(parts(xs[0], lengths), parts(xs[1], lengths), strict=True):
             scores = q @ k.T * 0.5
             if step.settings["causal"]:
@@ -228,7 +228,8 @@ class Recurrent(Kind):
         gates = self.GATES[how] * hidden
         parameters = {}
         for u in range(2 if both else 1):
-            parameters |= {f"input{u}": d.parameter([gates, features], 0.75), f"hidden{u}": d.parameter([gates, hidden], 0.75), f"bias{u}": d.parameter([gates], 0.5)}
+            parameters |= {f"input{u}": d.parameter([gates, features], 0.75), f"hidden{u}": d.parameter([gates, hidden], 0.75)}
+            parameters[f"bias{u}"] = d.parameter([gates], 0.5)
             if how == "gru":
                 parameters[f"inner{u}"] = d.parameter([gates], 0.5)
         width = hidden * (2 if both else 1)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from drawn.drawing import Drawing, Value
 from drawn.kinds.base import At, Kind
 from drawn.program import Size, Step
-
 from foreshape import layer
 
 
@@ -33,9 +33,9 @@ class Reshape(Kind):
         x = d.any(lambda v: dense(v, 2))
         if x is None:
             return False
-        ways: list[tuple[Size, ...]] = [(x.shape[0], math.prod(x.shape[1:]))]  # pyright: ignore
+        ways: list[tuple[Size, ...]] = [(x.shape[0], math.prod(x.shape[1:]))]
         ways += [(*x.shape[:at], n, s // n, *x.shape[at + 1 :]) for at, s in enumerate(x.shape) if isinstance(s, int) for n in (1, 2, 3) if s % n == 0]
-        ways += [(*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :]) for at in range(1, len(x.shape) - 1)]  # pyright: ignore
+        ways += [(*x.shape[:at], x.shape[at] * x.shape[at + 1], *x.shape[at + 2 :]) for at in range(1, len(x.shape) - 1)]
         shape = d.chance.pick([w for w in ways if len(w) <= 5])
         d.add(self.name, [x], [(shape, x.scale)], shape=sizes(shape), through=d.chance.one_in(4))
         return True
@@ -84,9 +84,13 @@ class Concat(Kind):
         if x is None:
             return False
         axis = d.chance.between(1, len(x.shape) - 1)
-        like = [d.any(lambda v: len(v.shape) == len(x.shape) and v.lod == x.lod and v.known
-                      and all(a == b for k, (a, b) in enumerate(zip(v.shape, x.shape, strict=True)) if k != axis)) or x for _ in range(d.chance.between(1, 2))]  # fmt: skip
-        whole = sum(v.shape[axis] for v in (x, *like))  # pyright: ignore
+        others = [a for a in range(len(x.shape)) if a != axis]
+
+        def fits(v: Value) -> bool:
+            return len(v.shape) == len(x.shape) and v.lod == x.lod and v.known and all(v.shape[a] == x.shape[a] for a in others)
+
+        like = [d.any(fits) or x for _ in range(d.chance.between(1, 2))]
+        whole = sum(v.shape[axis] for v in (x, *like))
         if whole > 12:
             return False
         d.add(self.name, [x, *like], [((*x.shape[:axis], whole, *x.shape[axis + 1 :]), max(v.scale for v in (x, *like)))], lod=x.lod, axis=axis)
@@ -106,7 +110,7 @@ class Split(Kind):
     weight = 4
 
     def draw(self, d: Drawing) -> bool:
-        x = d.any(lambda v: len(v.shape) >= 2 and v.known and v.shape[-1] > 1)  # pyright: ignore
+        x = d.any(lambda v: len(v.shape) >= 2 and v.known and v.shape[-1] > 1)
         if x is None:
             return False
         width = x.shape[-1]
@@ -235,7 +239,7 @@ class Repeat(Kind):
     weight = 3
 
     def draw(self, d: Drawing) -> bool:
-        x = d.any(lambda v: dense(v, 2) and math.prod(v.shape[1:]) <= 16)  # pyright: ignore
+        x = d.any(lambda v: dense(v, 2) and math.prod(v.shape[1:]) <= 16)
         if x is None:
             return False
         axis = d.chance.between(1, len(x.shape) - 1)
@@ -329,7 +333,7 @@ class Cumsum(Kind):
         if x is None:
             return False
         axis = d.chance.between(1, len(x.shape) - 1)
-        d.add(self.name, [x], [(x.shape, x.scale * math.sqrt(x.shape[axis]))], axis=axis, reverse=d.chance.one_in(2))  # pyright: ignore
+        d.add(self.name, [x], [(x.shape, x.scale * math.sqrt(x.shape[axis]))], axis=axis, reverse=d.chance.one_in(2))
         return True
 
     def describe(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+
 from drawn.drawing import Drawing
 from drawn.kinds.base import At, Kind
 from drawn.kinds.sequences import parts
 from drawn.program import Step
-
 from foreshape import layer
 
 
@@ -28,7 +28,8 @@ class Embedding(Kind):
         # a table whose gradients are dense and sparse is another matter: then all of its gradient is dense
         table = d.parameter([rows, width], 1.0)
         padding = d.chance.below(rows) if d.chance.one_in(4) else None
-        d.add(self.name, [ids], [((*ids.shape, width), 0.6)], parameters={"weight": table}, lod=ids.lod, rows=rows, width=width, is_sparse=sparse, padding=padding)
+        d.add(self.name, [ids], [((*ids.shape, width), 0.6)], parameters={"weight": table}, lod=ids.lod, rows=rows, width=width, is_sparse=sparse,
+              padding=padding)  # fmt: skip
         return True
 
     def describe(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
