@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ class Feed(NamedTuple):
     lengths: dict[str, list[int]]
 
 
+@lru_cache(4)
 def feeds(program: Program) -> list[Feed]:
     """One for each run. Real numbers are multiples of 1/1024, which single precision holds."""
     out: list[Feed] = []
@@ -40,6 +42,7 @@ def feeds(program: Program) -> list[Feed]:
     return out
 
 
+@lru_cache(4)
 def starts(program: Program) -> dict[str, Any]:
     """The first values of the parameters."""
     out: dict[str, Any] = {}

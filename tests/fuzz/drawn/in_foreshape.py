@@ -29,6 +29,7 @@ class Described:
     trained: dict[str, bool] = field(default_factory=dict[str, bool])
     moving: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     rate: str | None = None
+    starting: fs.Executor = field(default_factory=lambda: fs.Executor(seed=1))
 
 
 class Place:
@@ -129,7 +130,7 @@ class Unfused(fs.Executor):
 def start(of: Described) -> fs.Scope:
     """A scope as the startup program and the drawn parameters leave it."""
     scope = fs.Scope()
-    fs.Executor(seed=1).run(of.startup, scope=scope)
+    of.starting.run(of.startup, scope=scope)
     kind = np.float64 if of.dtype == "fp64" else np.float32
     for name, value in starts(of.program).items():
         scope.set(name, value.astype(kind))

@@ -70,7 +70,7 @@ class Optimizer:
     decay: tuple[str, float] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Program:
     """Inputs, steps, a loss (where it is trained), and how it is run: a batch size and fetched values for each run."""
 
