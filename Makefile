@@ -45,10 +45,14 @@ bench-memory: $(VENV)/dev  ## what training steps hold: planned, measured, in to
 	$(VENV)/bin/python benchmarks/memory.py
 
 SECONDS ?= 60
-fuzz: fuzz-files           ## each kind of fuzzing, one after the other, for SECONDS each
+SEED ?= 0
+fuzz: fuzz-files fuzz-programs  ## each kind of fuzzing, one after the other, for SECONDS each
 
 fuzz-files: $(VENV)/dev    ## mutated and crafted files for every reader, for SECONDS
-	$(VENV)/bin/python tests/fuzz/files.py --seconds $(SECONDS)
+	$(VENV)/bin/python tests/fuzz/files.py --seconds $(SECONDS) --seed $(SEED)
+
+fuzz-programs: $(VENV)/dev ## draw whole programs, and compare each way to run them with torch, for SECONDS, from SEED on
+	$(VENV)/bin/python tests/fuzz/programs.py --seconds $(SECONDS) --seed $(SEED)
 
 proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && ../$(RUN) grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto

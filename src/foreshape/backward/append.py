@@ -28,6 +28,8 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
     steps: list[Step] = []
     copies = 0
     for visit in reversed(path.visits):
+        if not _is_reached(visit, grads):
+            continue
         made = steps_of(visit, path, grads)
         if made:
             if path.last_write:
@@ -37,6 +39,12 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
         into.program.infer()  # a copy is of what its variable is there, not of what that ends as
     _append(into, steps, {path.final(n) for n in ends}, trained)
     return grads
+
+
+def _is_reached(visit: Visit, grads: Collection[str]) -> bool:
+    """Whether one of an op's results has a gradient. None has where all that reads them is a block that does nothing with them."""
+    op = visit.op
+    return any(visit.wrote(n) in grads for n in (op.all_writes() if op.attributes.sub_blocks else op.output_names()))
 
 
 def _keep_overwritten(visit: Visit, steps: Sequence[Step], path: Path, entries: Collection[str]) -> int:

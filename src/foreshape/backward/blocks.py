@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Generator
 from typing import Any
 
-from foreshape.backward.path import Path, Visit, find_path, is_floating
+from foreshape.backward.path import Path, Visit, find_path, is_floating, reads_of
 from foreshape.backward.steps import GRAD, Step, zeros_step
 from foreshape.errors import SchemaError
 from foreshape.ops.operator import get
@@ -37,8 +37,8 @@ def is_array(op: Op, name: str) -> bool:
 
 
 def _needed_outside(visit: Visit, path: Path) -> list[str]:
-    """What an op's block reads from outside and whose gradient is needed."""
-    return [n for n in sorted(visit.op.all_reads()) if visit.read(n) in path.needed]
+    """What an op takes from outside its block and whose gradient is needed."""
+    return [n for n in sorted(reads_of(visit.op)) if visit.read(n) in path.needed]
 
 
 def _new_block(visit: Visit, path: Path, ends: Collection[str], around: Collection[str] = ()) -> Block:
@@ -98,9 +98,10 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: 
     arrays = [n for n in outside if is_array(op, n) and n not in carried]
     live = {n for n in carried if visit.wrote(n) in grads and is_floating(op.block.find(n))} | set(arrays)
     pairs = {n: n for n in carried} if again else {}
-    inner, _, live = _grown(set(outside), live, forward, pairs)
+    reads = op.all_reads()
+    inner, _, live = _grown({n for n in outside if n in reads}, live, forward, pairs)
     ends = [n for n in (*carried, *arrays) if n in live]
-    if not inner.visits:
+    if not inner.visits and not any(n in outside for n in ends):
         return []
     block = _new_block(visit, path, ends, () if again else set(ends).difference(outside))
     with _found_again(block):
@@ -145,7 +146,8 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
     sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
     previous, new = list(setting(op, "ex_states")), list(setting(op, "states"))
     needed = {n for n in op.all_reads() if visit.read(n) in path.needed}
-    start = {n for n in needed if n not in initial or n in sequences}
+    inside = forward.outer_names()[0]
+    start = {n for n in needed if n not in initial or n in sequences or n in inside}  # what a memory starts with may be read as it is, too
     start |= {ex for ex, first in zip(previous, initial, strict=True) if first in needed}
     live = {n for n in outputs if visit.wrote(n) in grads}
     inner, start, live = _grown(start, live, forward, dict(zip(previous, new, strict=True)))

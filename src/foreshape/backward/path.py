@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from foreshape.errors import SchemaError
 from foreshape.ops.fields import NOT_DIFFERENTIABLE, NOT_WRITTEN, NoGradient
 from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.carried import carried_names, written_before
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR_ARRAY
 
@@ -77,6 +78,14 @@ def no_gradient(op: Op) -> NoGradient | None:
     return given if isinstance(given, NoGradient) else None
 
 
+def reads_of(op: Op) -> set[str]:
+    """The names whose values an op's results are made of: of a block that may not run also what it writes, which keeps its value then."""
+    reads = op.all_reads()
+    if op.operator is not None and op.operator.region in ("while", "conditional"):
+        reads.update(n for n in carried_names(op) if n not in reads and written_before(op, n))
+    return reads
+
+
 def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: Collection[str]) -> Path:
     """The ops of a block that lead from the wanted names to the values that ``ends`` have at its end.
 
@@ -95,7 +104,7 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     find = block.find
     for index, op in enumerate(ops):
         if op.attributes.sub_blocks:
-            reads, writes = list(op.all_reads()), sorted(op.all_writes())
+            reads, writes = list(reads_of(op)), sorted(op.all_writes())
         else:
             reads = [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
             writes = [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
@@ -136,7 +145,7 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
             if reason is not None:
                 continue
             path.visits.append(visit)
-            for name in op.all_reads() if regional else op.input_names():
+            for name in reads_of(op) if regional else op.input_names():
                 node = read.get(name, name)
                 if node in reached:
                     live.add(node)
