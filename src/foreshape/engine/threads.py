@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from foreshape.dims import Size, product, substitute
+from foreshape.errors import ShapeError
 from foreshape.lowering.instruction import Instruction, Lowered
 from foreshape.ops.torch_proxy import torch
 from foreshape.program.work import multiplications
@@ -73,5 +74,8 @@ def work_of(i: Instruction, values: Mapping[str, int]) -> int:
 
 
 def _number(size: Size, values: Mapping[str, int]) -> int:
-    out = substitute(size, values)
+    try:
+        out = substitute(size, values)
+    except ShapeError:  # an estimate that has no such size
+        return SMALL_STEP
     return out if isinstance(out, int) else SMALL_STEP
