@@ -114,10 +114,10 @@ def bound(call: Call) -> int:
         given = [v for v in call.arguments if isinstance(v, Rows)]
         named["rows"] = sum(v.rows.numel() * (8 + v.values[:1].numel() * v.values.element_size()) for v in given)
     size: Any = call.operator.workspace(*call.specs, **named)
-    return int(evaluate(size, _longest(call)))
+    return int(evaluate(size, longest_sequences(call)))
 
 
-def _longest(call: Call) -> dict[str, int]:
+def longest_sequences(call: Call) -> dict[str, int]:
     """The symbols that say how long the longest sequences of the ragged operands are."""
     found: dict[str, int] = {}
     for spec, offsets in zip(call.specs, call.offsets, strict=True):

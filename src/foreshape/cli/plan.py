@@ -16,7 +16,7 @@ from foreshape.memory import Plan, bytes_of
 from foreshape.program import Program
 from foreshape.program.literal import escape, name_text
 
-_MOST_ROWS = 20
+_MOST_ROWS, _MOST_UNKNOWN = 20, 5
 _PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -111,6 +111,7 @@ def plan_facts(plan: Plan, values: dict[str, int], limit: int | None) -> dict[st
         "line": line,
         "ops": plan.live.positions,
         "held": plan.held(**values),
+        "unknown": [{"op": u.op.type, "line": "" if u.op.call_site is None else u.op.call_site.short(), "why": u.why} for u in plan.unknown(**values)],
         "arena": plan.arena(**values),
         "lower_bound": plan.lower_bound(**values),
         "alive": [{"name": h.name, "type": h.spec, "bytes": h.size, "for": h.what, "line": h.line} for h in holders],
@@ -129,6 +130,10 @@ def _print(facts: dict[str, Any]) -> None:
             over, limit = facts["peak"] - facts["within"], human_bytes(facts["within"])
             print_plain(f"does not fit within {limit}: {human_bytes(over)} too much" if over > 0 else f"fits within {limit}")
         print_plain(f"formula: {facts['formula_here']}")
+        for one in facts["unknown"][:_MOST_UNKNOWN]:
+            print_plain(f"not in these figures is what {one['op']} may need besides, which is not known: {escape(one['why'])}    {one['line']}".rstrip())
+        if len(facts["unknown"]) > _MOST_UNKNOWN:
+            print_plain(f"nor what {len(facts['unknown']) - _MOST_UNKNOWN:,} other ops may need besides")
         if facts["op"] is not None:
             where = f"    {facts['line']}" if facts["line"] else ""
             print_plain(f"most is needed at op {facts['position']} of {facts['ops']}, {facts['op']}{where}")

@@ -22,6 +22,7 @@ from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPl
 from foreshape.lowering import Value, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory.liveness import find_liveness
+from foreshape.memory.records import unknown_words
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.random import current
 from foreshape.ops.random_state import check_state
@@ -103,7 +104,8 @@ class Step:
             parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in plan.breakdown(**given).items() if size)
             sizes = ", ".join(f"{n} = {v:,}" for n, v in sorted(given.items()))
             largest = plan.who(**given)[0]
-            raise MemoryPlanError(f"this run needs {byte_text(peak)}{' for ' + sizes if sizes else ''}, and the executor's memory_limit is {byte_text(limit)}:"
+            needs = byte_text(peak) + (f" for {sizes}" if sizes else "") + unknown_words(plan.unknown(**given))
+            raise MemoryPlanError(f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
                                   f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}")  # fmt: skip
 
     def over(self, scope: Scope) -> Bound:

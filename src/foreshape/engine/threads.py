@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from foreshape.dims import Size, product, substitute
-from foreshape.errors import ExecutionError
+from foreshape.errors import ExecutionError, ShapeError
 from foreshape.lowering.instruction import Instruction, Lowered
 from foreshape.ops.openmp import forked
 from foreshape.ops.torch_proxy import torch
@@ -171,5 +171,8 @@ def work_of(i: Instruction, values: Mapping[str, int]) -> int:
 
 
 def _number(size: Size, values: Mapping[str, int]) -> int:
-    out = substitute(size, values)
+    try:
+        out = substitute(size, values)
+    except ShapeError:  # an estimate that has no such size
+        return SMALL_STEP
     return out if isinstance(out, int) else SMALL_STEP

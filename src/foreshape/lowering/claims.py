@@ -1,13 +1,19 @@
-"""What one kernel call is said to take: the bytes of its values, its own memory, and what its results keep alive, as operators declare it."""
+"""What one kernel call is said to take: the bytes of its values, its own memory, and what its results keep alive, as operators declare it.
+
+A rule that fails stops nothing: the call is noted as one of which not all is known, and a plan says so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
-from foreshape.dims import Size, equal, evaluate, product
-from foreshape.errors import MemoryPlanError
+from foreshape.dims import Dim, Size, equal, evaluate, explain_symbols, product, substitute, symbol, symbols_of
+from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering.instruction import Instruction, Value, values_of
 from foreshape.ops.operator import Operator
+from foreshape.ops.require import PLACEHOLDER
+from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 
 
@@ -27,6 +33,46 @@ def are_ids(spec: Spec) -> bool:
     return spec.dtype is not None and spec.dtype.is_integer
 
 
+_Answer = TypeVar("_Answer")
+
+
+def _asked(rule: Callable[[], _Answer], otherwise: _Answer) -> tuple[_Answer, str]:
+    """What a rule about memory says, and why it says nothing where it fails. All of them are asked here."""
+    try:
+        return rule(), ""
+    except Exception as error:
+        return otherwise, f"{type(error).__name__}: {error}"
+
+
+def told(i: Instruction, rule: Callable[[], Size]) -> Size:
+    """The bytes that a rule says; 0 where it fails, and then the instruction notes why."""
+    found, why = _asked(lambda: _bytes_of(_of_this_op(rule(), i)), 0)
+    i.unknown = i.unknown or why
+    return found
+
+
+def _of_this_op(size: Size, i: Instruction) -> Size:
+    """A size with the symbols of its op for what only the run tells of its results. Refuses one that is too long to be kept."""
+    if not isinstance(size, Dim):
+        return size
+    names = symbols_of(size)
+    own = [n for n in names if n.startswith(PLACEHOLDER)]
+    if own:
+        made = next((n for n in i.op.output_names() if n and n != EMPTY), i.op.type)
+        size = substitute(size, {n: symbol(f"{made}.{n.removeprefix(PLACEHOLDER)}"[:512]) for n in own})
+    if explain_symbols(size):
+        given = {n for v in (*i.reads(), *i.writes()) if v.spec is not None for d in v.spec.dims or () for n in symbols_of(d)}
+        if not names <= given:
+            raise MemoryPlanError("its formula is too long to be kept")
+    return size
+
+
+def _bytes_of(found: object) -> Size:
+    if isinstance(found, Dim) or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
+        return found
+    raise SchemaError(f"a rule about memory gives a number of bytes of at least 0; seen {found!r}")
+
+
 def workspace_of(operator: Operator, i: Instruction, wanted: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
     """What a kernel takes while it runs. ``strided`` are the values that need not lie in a row, ``rows`` the bytes of sparse rows."""
     cls = type(operator)
@@ -41,7 +87,7 @@ def workspace_of(operator: Operator, i: Instruction, wanted: Sequence[bool], str
     if cls.workspace_rows:
         named["rows"] = sum((rows[v] for v in values_of(i.arguments) if v in rows), start=0)
     rule: Callable[..., Size] = operator.workspace
-    return rule(*_operand_specs(operator, i), **named)
+    return told(i, lambda: rule(*_operand_specs(operator, i), **named))
 
 
 def workspace_in_rows(i: Instruction, wanted: Sequence[bool] | None = None) -> Size:
@@ -54,7 +100,17 @@ def workspace_in_rows(i: Instruction, wanted: Sequence[bool] | None = None) -> S
 
 def carried_of(operator: Operator, i: Instruction, wanted: Sequence[bool]) -> Mapping[str, Size]:
     """What results keep alive beside what they are described to be: result slot -> bytes."""
-    return {} if type(operator).carries is Operator.carries else operator.carried(_operand_specs(operator, i), wanted)
+    if type(operator).carries is Operator.carries:
+        return {}
+    found, why = carried_by(operator, _operand_specs(operator, i), wanted)
+    i.unknown = i.unknown or why
+    return found
+
+
+def carried_by(operator: Operator, specs: Sequence[object], wanted: Sequence[bool]) -> tuple[Mapping[str, Size], str]:
+    """As `carried_of`, for an operator that is given operands like these; and why nothing is said where its rule fails."""
+    nothing: Mapping[str, Size] = {}
+    return _asked(lambda: {slot: _bytes_of(size) for slot, size in operator.carried(specs, wanted).items()}, nothing)
 
 
 def _operand_specs(operator: Operator, i: Instruction) -> list[object]:

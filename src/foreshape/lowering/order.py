@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from foreshape.dims import Size, evaluate, symbols_of
+from foreshape.errors import ShapeError
 from foreshape.lowering.claims import carried_of, workspace_in_rows
 from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
 from foreshape.ops.operator import Operator
@@ -250,5 +251,8 @@ def _number(size: Size, tried: int, known: dict[Size, int]) -> int:
         return size
     found = known.get(size)
     if found is None:
-        found = known[size] = max(evaluate(size, dict.fromkeys(symbols_of(size), tried)), 0)
+        try:
+            found = known[size] = max(evaluate(size, dict.fromkeys(symbols_of(size), tried)), 0)
+        except ShapeError:  # it has no such size: an order is chosen without it
+            found = known[size] = 0
     return found

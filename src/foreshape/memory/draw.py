@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import FormatError
 from foreshape.memory.formula import byte_text
-from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE
+from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, unknown_words
 from foreshape.program.literal import escape
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _corners(b: Buffer, scale: float) -> list[tuple[float, float]]:
 
 def _title(figure: Any, plan: Plan, symbols: Mapping[str, int], height: int, held: int) -> None:
     given = ", ".join(f"{n} = {v:,}" for n, v in symbols.items())
-    words = f"peak {byte_text(plan.peak(**symbols))}" + (f" for {given}" if given else "")
+    words = f"peak {byte_text(plan.peak(**symbols))}" + (f" for {given}" if given else "") + unknown_words(plan.unknown(**symbols))
     more = f"arena of {byte_text(height)}, and {byte_text(held)} of parameters and state beside it, kept from run to run"
     figure.suptitle(escape(f"{words}\n{more}"), fontsize=10, x=0.01, ha="left", parse_math=False)
 

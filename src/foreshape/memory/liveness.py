@@ -13,7 +13,7 @@ from foreshape.dims import Size, maximum, product
 from foreshape.lowering.claims import are_ids, carried_by_rounds, carried_of, dense_bytes, is_rows, may_be_view, same_size, workspace_of
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
-from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, holds, needed_at
+from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
 from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
 from foreshape.ops.fields import Result
 from foreshape.ops.operator import Operator
@@ -67,7 +67,7 @@ def _of(lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) ->
         _mark_parameters(block, walk.held)
     records = [r for r in walk.records if r.shares is None]
     names = {n for r in (*records, *walk.held) for n in r.names}
-    return Liveness(records, walk.held, lowered.ops, names, {v: r and r.root() for v, r in walk.current.items()})
+    return Liveness(records, walk.held, lowered.ops, names, {v: r and r.root() for v, r in walk.current.items()}, walk.unknown)
 
 
 def _mark_parameters(block: Block, held: Sequence[Record]) -> None:
@@ -88,6 +88,7 @@ class _Walk:
         self.layouts = Layouts()
         self.strided = self.layouts.strided
         self.records: list[Record] = []
+        self.unknown: list[Unknown] = []
         self.held: list[Record] = []
         self.feeds: list[Record] = []
         self._held_names: set[str] = set()
@@ -179,6 +180,8 @@ class _Walk:
             self._rewritten(at, i, given)
         else:
             self._plain(at, i, given)
+        if i.unknown:
+            self.unknown.append(Unknown(i.op, i.unknown))
         for place, value in i.stores:
             record = self.read(value, position, at)
             if record is not None:
@@ -333,6 +336,7 @@ class _Walk:
         region, op, position = i.region, i.op, i.position
         assert region is not None
         inner = _of(region.lowered, self.rows, self.reuse_allowed, True)
+        self.unknown += inner.unknown
         self.records.append(Record(f"{op.type} block {sub_block(op).idx}", 0, position, position, None, op, TEMPORARIES, inner=inner, until=at))
         carried = carried_by_rounds(i, region.lowered.fetches[: len(region.results)])
         if not isinstance(carried, int) or carried:

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy
 
 from foreshape.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
-from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.errors import MemoryPlanError, SchemaError, ShapeError
 from foreshape.lowering import fuse, lower
 from foreshape.lowering.claims import number
 from foreshape.memory.arena import arena
 from foreshape.memory.formula import Formula, Terms, byte_text, require_values
 from foreshape.memory.liveness import find_liveness
-from foreshape.memory.records import CLASSES, WORKSPACE, Liveness, Record
+from foreshape.memory.records import CLASSES, WORKSPACE, Liveness, Record, Unknown, unknown_words
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.collector import collector_waits
 from foreshape.program.needed import needed_ops
@@ -82,8 +82,21 @@ class Plan:
     # --- numbers
 
     def peak(self, **symbols: int) -> int:
-        """The most bytes that are held at once in a run: parameters and state, inputs, and what is alive at the worst op."""
+        """The most bytes that are held at once in a run: parameters and state, inputs, and what is alive at the worst op.
+
+        What is not known of an op's memory is left out; `unknown` says of which ops.
+        """
         return self.held(**symbols) + self.lower_bound(**symbols)
+
+    def unknown(self, **symbols: int) -> list[Unknown]:
+        """The ops of whose memory a part is not known, since a rule of their operator fails, and why: all figures leave that part out.
+        With values of the symbols, those too whose rules give no bytes for these."""
+        found = list(self.live.unknown)
+        if symbols:
+            values = self._values(symbols)
+            found += [Unknown(r.op, f"it gives no number of bytes with these sizes: {r.size}") for r in _all_records(self.live)
+                      if r.op is not None and _workspace(r, values) is None]  # fmt: skip
+        return found
 
     def held(self, **symbols: int) -> int:
         """The bytes that are kept from run to run: parameters and optimizer state."""
@@ -200,11 +213,11 @@ class Plan:
         return self._formula
 
     def peak_words(self, **symbols: int) -> str:
-        """The formula where it is short; of a long one the piece that is the largest with these values."""
-        formula = self.peak_formula()
+        """The formula where it is short; of a long one the piece that is the largest with these values. Then, what it leaves out."""
+        formula, left_out = self.peak_formula(), unknown_words(self.unknown(**symbols))
         if len(formula) <= _FEW_PIECES:
-            return str(formula)
-        return f"{formula.at(self._values(symbols))}, the largest of {len(formula)} such sums with these sizes"
+            return f"{formula}{left_out}"
+        return f"{formula.at(self._values(symbols))}, the largest of {len(formula)} such sums with these sizes{left_out}"
 
     # --- helpers
 
@@ -237,7 +250,7 @@ class Plan:
         return [one for r in self.live.records if r.first <= at <= r.last for one in _parts(r, values)]
 
     def __repr__(self) -> str:
-        return f"Plan(peak = {self.peak_formula()})"
+        return f"Plan(peak = {self.peak_formula()}{unknown_words(self.unknown())})"
 
 
 def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()) -> Plan:
@@ -315,7 +328,7 @@ def _leading(live: Liveness) -> Iterator[str]:
 def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]]:
     """A record with its bytes; of an op that runs a block, those of the worst position within."""
     if record.inner is None:
-        return [(record, number(record.size, values))]
+        return [(record, _workspace(record, values) or 0 if record.what == WORKSPACE else number(record.size, values))]
     inner = record.inner
     within = [_parts(r, values) for r in inner.records]  # each once: blocks lie in blocks
     change = [0] * (inner.positions + 1)
@@ -332,7 +345,17 @@ def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]
 
 
 def _record_size(record: Record, values: Mapping[str, int]) -> int:
-    return number(record.size, values) if record.inner is None else sum(size for _, size in _parts(record, values))
+    return sum(size for _, size in _parts(record, values))
+
+
+def _workspace(record: Record, values: Mapping[str, int]) -> int | None:
+    """The bytes of a kernel's workspace; None where its operator's rule gives none with these sizes. 0 of another record."""
+    if record.what != WORKSPACE:
+        return 0
+    try:
+        return number(record.size, values)
+    except (ShapeError, MemoryPlanError):
+        return None
 
 
 def _add(row: Any, terms: Terms, size: Size, sign: int) -> None:

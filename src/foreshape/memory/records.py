@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from foreshape.dims import Size
 from foreshape.lowering.instruction import Value
@@ -46,6 +47,19 @@ class Record:
         return at
 
 
+class Unknown(NamedTuple):
+    """An op of whose memory a part is not known, and why: a rule of its operator failed. What is known of it counts."""
+
+    op: Op
+    why: str
+
+
+def unknown_words(unknown: Sequence[Unknown]) -> str:
+    """What is left out of the figures of a plan, as the end of a sentence; empty where that is nothing."""
+    types = list(dict.fromkeys(u.op.type for u in unknown))
+    return f", without what {', '.join(types[:5])}{' and others' if len(types) > 5 else ''} may need besides, which is not known" if types else ""
+
+
 @dataclass(slots=True)
 class Liveness:
     """The records of a step's values, and what is kept from run to run."""
@@ -58,6 +72,8 @@ class Liveness:
     """Every name whose value has a place, those that live in the memory of others included."""
     places: dict[Value, Record | None]
     """Which record each value lives in; None where that is not this step's to place."""
+    unknown: list[Unknown]
+    """The ops of whose memory a part is not known, those within blocks included."""
 
     @property
     def positions(self) -> int:

@@ -12,6 +12,7 @@ import numpy
 
 from foreshape.backward.recompute import Recomputing, Step
 from foreshape.dims import Size, evaluate, symbols_of
+from foreshape.lowering.claims import carried_by
 from foreshape.memory.records import WORKSPACE, Liveness
 from foreshape.ops.operator import Operator
 from foreshape.program import Block, Op, Role
@@ -96,7 +97,7 @@ class StepModel:
             if operator is None or type(operator).carries is Operator.carries:
                 continue
             specs = [operand_specs(op, o.name, o.many) for o in operator.schema.operands]
-            found = operator.carried(specs, [True] * len(operator.schema.results))
+            found, _ = carried_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells what is not known
             for slot, size in found.items():
                 for name in op.outputs.get(slot, ()):
                     yield name, number(size, self.values)

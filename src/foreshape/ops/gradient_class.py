@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from foreshape.dims import equal
+from foreshape.dims import symbols_of
 from foreshape.errors import SchemaError
 from foreshape.ops.fields import DENSE, FLOAT_RESULT_KINDS, NOT_WRITTEN, Gradient, Operand, Result
 from foreshape.ops.operator import Operator, Schema, check_in_place, note_keywords, register
-from foreshape.ops.require import RuleError
+from foreshape.ops.require import PLACEHOLDER, RuleError, require_equal
 from foreshape.spec import ANY, FLOATING, Spec
 
 
@@ -80,12 +80,21 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
     takes, gives = declared.takes, declared.gives
     sources = [takes.index(declared.like.get(g, g.removesuffix("@GRAD"))) if declared.infer is None else -1 for g in gives]
     pairs = [(takes.index(t), takes.index(t.removesuffix("@GRAD"))) for t in takes if t.endswith("@GRAD") and t.removesuffix("@GRAD") in takes]
+    operands = [o.name for o in cls.schema.operands]
+    made = [(at, k) for at, t in enumerate(takes) for k, r in enumerate(cls.schema.results) if r.name == t.removesuffix("@GRAD") and t not in operands]
+    knows_all = set(operands) <= set(takes)
 
     def infer_shape(self: Any, *specs: Any) -> Any:
         for grad, value in pairs:
             _check_same_dims(specs[grad], specs[value], takes[grad], takes[value])
         if declared.infer is not None:
             return declared.infer(self, *specs)
+        if knows_all:
+            forward = cls.with_values({n: getattr(self, n) for n in cls.schema.attributes})
+            given = forward.infer_shape(*(specs[takes.index(o)] for o in operands))
+            results = given if isinstance(given, tuple) and not (len(cls.schema.results) == 1 and cls.schema.results[0].many) else (given,)
+            for at, k in made:
+                _check_same_dims(specs[at], results[k], takes[at], cls.schema.results[k].name)
         out: list[Any] = []
         for at in sources:
             spec = specs[at]
@@ -96,7 +105,15 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
 
 
 def _check_same_dims(a: Any, b: Any, a_slot: str, b_slot: str) -> None:
-    if not isinstance(a, Spec) or not isinstance(b, Spec) or a.dims is None or b.dims is None:
+    """Backward kernels read memory by the dims of what the forward op gave, unchecked. A dim that only the run told may be any."""
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        for one, other in zip(a, b, strict=False):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            _check_same_dims(one, other, a_slot, b_slot)
+    if not isinstance(a, Spec) or not isinstance(b, Spec) or a.dims is None or b.dims is None or (a.elements == 1 and b.elements == 1):
         return
-    if len(a.dims) != len(b.dims) or any(equal(x, y) is False for x, y in zip(a.dims, b.dims, strict=True)):
-        raise RuleError(f"{a_slot} must have the dims of {b_slot}", {a_slot: None, b_slot: None})
+    words = f"{a_slot} must have the dims of {b_slot}"
+    if len(a.dims) != len(b.dims):
+        raise RuleError(words, {a_slot: None, b_slot: None})
+    for x, y in zip(a.dims, b.dims, strict=True):
+        if not any(n.startswith(PLACEHOLDER) for n in symbols_of(y)):
+            require_equal(x, y, words, **{a_slot: None})

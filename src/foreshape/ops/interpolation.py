@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, no_less, product, symbols_of
+from foreshape.dims import Size, no_less, product
 from foreshape.errors import ExecutionError
 from foreshape.ops import (
     FLOATING,
@@ -133,8 +133,7 @@ class Interpolation(Operator):
         return out.permute(0, 2, 3, 1).contiguous() if last else out
 
     def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None) -> Size:
-        out = self.infer_shape(X, OutSize, SizeTensor, Scale)
-        return self._takes(X, out if symbols_of(out.elements) <= symbols_of(X.elements) else X)  # else only the run tells
+        return self._takes(X, self.infer_shape(X, OutSize, SizeTensor, Scale))
 
     def _gradient_takes(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, d_out: Spec) -> Size:
         return self._takes(X, d_out)

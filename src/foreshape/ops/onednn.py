@@ -56,7 +56,9 @@ def _most(count: Size, more: Size, stages: Sequence[tuple[Size, Size]], by_onedn
 def _blocked(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
     """Bytes of an image ``[channels, *image]`` in blocks of channels."""
     channels = dims[0]
-    if groups > 1 and isinstance(channels, int) and channels % groups == 0 and channels != groups:
+    if groups > 1 and not isinstance(channels, int):
+        channels = channels + groups * (_BLOCK - 1)
+    elif groups > 1 and channels % groups == 0 and channels != groups:
         per = channels // groups
         channels = groups * (per if per % 8 == 0 else _blocks(per))
     else:
@@ -82,10 +84,12 @@ def _reads_rows(x: Sequence[Size], w: Sequence[Size], groups: int) -> bool:
 def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
     """Bytes of a weight as it is packed to spread what strided windows read."""
     out, per = dims[0], dims[1]
-    if isinstance(per, int) and per > _WIDE // 2:
+    if not isinstance(per, int):
+        per = per + _WIDE - 1
+    elif per > _WIDE // 2:
         per = -(-per // _WIDE) * _WIDE
-    if isinstance(out, int) and out > _LONG:
-        out += _WIDE
+    if not isinstance(out, int) or out > _LONG:
+        out = out + _WIDE
     return _weight((out, per, *dims[2:]), itemsize, groups)
 
 
@@ -204,4 +208,5 @@ def convolution_backward(
     windows = _windows(given, x, w, y, groups, strides, dilations, itemsize)
     sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
     by_onednn = _by_onednn(given, w, groups, (*strides, *dilations), itemsize)
-    return _most(x[0], more, stages, by_onednn, windows and 2 * windows + sums * packed)
+    no_windows = isinstance(windows, int) and windows == 0
+    return _most(x[0], more, stages, by_onednn, 0 if no_windows else 2 * windows + sums * packed)

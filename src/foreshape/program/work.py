@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.dims import Dim, Size
 from foreshape.program.op import Op
 from foreshape.spec import Spec
 
 
 def multiplications(op: Op) -> Size | None:
-    """The multiply-adds of one op, those of two gradients or more twice its forward op's; None where its operator does not count them."""
+    """The multiply-adds of one op, those of two gradients or more twice its forward op's; None where its operator does not count them, or
+    cannot: an estimate stops nothing."""
     operator = op.operator
     if operator is None:
         return None
@@ -21,7 +22,11 @@ def multiplications(op: Op) -> Size | None:
     specs = {o.name: operand_specs(op, o.name, o.many) for o in of.schema.operands}
     if any(specs[o.name] is None and not o.optional for o in of.schema.operands):  # a gradient op may lack one
         return None
-    return of.work(**specs) * (1 if forward is None else min(2, len(set(op.output_names()))))
+    try:
+        found = of.work(**specs) * (1 if forward is None else min(2, len(set(op.output_names()))))
+    except Exception:
+        return None
+    return found if isinstance(found, (int, Dim)) else None
 
 
 def operand_specs(op: Op, slot: str, many: bool) -> Spec | tuple[Spec, ...] | None:

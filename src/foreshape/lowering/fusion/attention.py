@@ -178,8 +178,9 @@ def _take_scale_of_q(graph: Graph, found: _Found) -> None:
 def _rewrite(graph: Graph, found: _Found) -> None:
     q, k, v, mix = found.q, found.k, found.v, found.mix
     masks = [found.mask] if found.mask is not None else []
-    kernel, needs = Attention(found.scale, found.turned), _Needs(found)
-    rank = len(needs.out)
+    kernel, dims = Attention(found.scale, found.turned), dims_of(q)
+    assert dims is not None
+    rank = len(dims)
     last = rank - 1
     by_time = (0, 2, 1, 3) if rank == 4 else (0, 1, 2)  # as a product of rows gives it
     k_lies = tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if found.turned else by_time
@@ -187,23 +188,32 @@ def _rewrite(graph: Graph, found: _Found) -> None:
     graph.remove(found.gone)
     out = mix.results[0]
     given: list[Argument] = [q, k, v, *masks]
-    sums = Value("log_sum_exp", graph.fresh(), made=tensor(FP32, *needs.out[:-1])) if found.backward else None
-    results, one, more = ([out, sums], "", 0) if sums is not None else ([out], "[0]", needs.sums)
+    sums = Value("log_sum_exp", graph.fresh(), made=tensor(FP32, *dims[:-1])) if found.backward else None
+    results, one = ([out, sums], "") if sums is not None else ([out], "[0]")
     text = _call("attention", len(given)) + one
-    forward = fused(mix, text, given, results, workspace=needs.forward + more, in_order=in_order, lies={0: by_time}, attention=kernel.forward)
-    graph.replace(mix, forward)
+
+    def needs() -> Size:
+        of = _Needs(found)
+        return of.forward + (of.sums if sums is None else 0)
+
+    graph.replace(mix, fused(mix, text, given, results, workspace=needs, in_order=in_order, lies={0: by_time}, attention=kernel.forward))
     if not found.backward:
         return
     first, *rest = found.backward
     d_k = next(i for i in rest if i.op.type == "matmul_v2_grad").results[1]
     results = [found.d_q, d_k, first.results[1]]
-    more = needs.of([x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None])  # they are made, and dropped
+    dropped = [x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None]  # they are made all the same
+
+    def backward_needs() -> Size:
+        of = _Needs(found)
+        return of.backward + of.of(dropped)
+
     given = [q, k, v, out, sums, first.arguments[2], *masks]
     text = _call("gradient", len(given))
     in_order = {**in_order, 5: by_time}
     lies = {0: by_time, 1: k_lies, 2: by_time}
     graph.remove(rest)
-    graph.replace(first, fused(first, text, given, results, workspace=needs.backward + more, in_order=in_order, lies=lies, gradient=kernel.backward))
+    graph.replace(first, fused(first, text, given, results, workspace=backward_needs, in_order=in_order, lies=lies, gradient=kernel.backward))
 
 
 def _call(name: str, arguments: int) -> str:
@@ -217,8 +227,6 @@ class _Needs:
         q, v, mask = dims_of(found.q), dims_of(found.v), dims_of(found.mask)
         assert q is not None and v is not None
         time, keys, width = q[-2], v[-2], q[-1]
-        self.out = q
-        """The dims of the result."""
         self.sums = product(q[:-1]) * _BYTES
         rows = minimum(time, 32 + 32 * reaches(time, 192) + 192 * reaches(time, 768))
         columns = minimum(keys, 512)

@@ -45,13 +45,12 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     assert isinstance(logits, Value)
     logs, weight = Value("log_softmax", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
     graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Late(lambda: torch.log_softmax)))
-    needs = _as_int64(label)
-    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=needs, loss=loss_of.forward))
+    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _as_int64(label), loss=loss_of.forward))
     if found is not None:
         start, mean_grad, grad = found
         arguments: list[Argument] = [logs, label, start, weight]
         text = "{gradient}({0}, {1}, {2}, {3})"
-        graph.replace(grad, fused(grad, text, arguments, [grad.results[0]], workspace=needs, gradient=loss_of.backward))
+        graph.replace(grad, fused(grad, text, arguments, [grad.results[0]], workspace=lambda: _as_int64(label), gradient=loss_of.backward))
         graph.remove([mean_grad])
     return True
 

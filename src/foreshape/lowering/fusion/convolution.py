@@ -45,7 +45,7 @@ def _forward(graph: Graph, i: Instruction) -> bool:
     arguments = [x, w] if bias is None else [x, w, bias]
     text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {_settings(i)}, {attr(i, 'groups')})"
     graph.remove(gone)
-    graph.replace(like, fused(like, text, arguments, [out], "product", workspace=_workspace(i, out), in_rows=(0,), conv=Late(lambda: torch.conv2d)))
+    graph.replace(like, fused(like, text, arguments, [out], "product", workspace=lambda: _workspace(i, out), in_rows=(0,), conv=Late(lambda: torch.conv2d)))
     return True
 
 
@@ -77,8 +77,8 @@ def _backward(graph: Graph, i: Instruction) -> bool:
             text = text.replace(str(wants), str([*wants[:2], False])).replace(str([size]), "None", 1)
         else:
             graph.remove([bias])
-    needs = _workspace(i, d, wants)
-    graph.replace(i, fused(i, text, [x, w, d], results, workspace=needs, in_rows=(0, 2), back=Late(lambda: aten.convolution_backward)))
+    back = Late(lambda: aten.convolution_backward)
+    graph.replace(i, fused(i, text, [x, w, d], results, workspace=lambda: _workspace(i, d, wants), in_rows=(0, 2), back=back))
     return True
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from foreshape.dims import Size
+from foreshape.lowering.claims import told
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.lowering.order import reorder
 from foreshape.spec import LOD_TENSOR, Spec
@@ -164,7 +165,7 @@ class Graph:
 
 def fused(
     like: Instruction, expression: str, arguments: list[Argument], results: list[Argument], tag: str = "", *, shares: Mapping[int, int] | None = None,
-    may_share: tuple[int, int] | None = None, in_place: str = "", workspace: Size = 0, in_rows: tuple[int, ...] = (),
+    may_share: tuple[int, int] | None = None, in_place: str = "", workspace: Callable[[], Size] | None = None, in_rows: tuple[int, ...] = (),
     in_order: Mapping[int, tuple[int, ...]] | None = None, lies: Mapping[int, tuple[int, ...]] | None = None, **constants: Any,
 ) -> Instruction:  # fmt: skip
     """An instruction that stands for one or more others; errors in it are told of ``like``'s op.
@@ -172,12 +173,13 @@ def fused(
     Args:
         shares: results that lie in the memory of an argument.
         may_share: (result, argument) where ``in_place`` is an expression that writes the result into the argument's memory.
-        workspace: the bytes that it needs while it runs.
+        workspace: a rule that gives the bytes that it needs while it runs.
         in_rows: the arguments that it copies where they do not lie in a row.
         in_order, lies: of arguments and of results, the order in which their axes lie in memory; see `Instruction`.
     """
     made = Instruction(like.op, like.kernel, arguments, results, expression=expression, constants=dict(constants), tag=tag)
-    made.shares, made.may_share, made.in_place_expression, made.workspace, made.in_rows = shares or {}, may_share, in_place, workspace, in_rows
+    made.shares, made.may_share, made.in_place_expression, made.in_rows = shares or {}, may_share, in_place, in_rows
+    made.workspace = 0 if workspace is None else told(made, workspace)
     made.in_order, made.lies = in_order or {}, lies or {}
     return made
 

@@ -88,8 +88,8 @@ def _forward(graph: Graph, like: Instruction, x: Argument, w: Argument, bias: Ar
         return fused(like, small, arguments, [out], "product", in_rows=(0,), mm=_MM, addmm=_ADDMM)
     transposed = graph.derive("t", w, _TRANSPOSED) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
     large = f"{{onednn}}({{0}}, {transposed}, {'None' if bias is None else '{2}'}, 'none', (), '')"
-    needs = products.workspace(rows_of(x), dims[0], dims[1], longer=True)
-    return fused(like, choice(large, small, "{0}", least), arguments, [out], "product", workspace=needs, in_rows=(0,), mm=_MM, addmm=_ADDMM, onednn=_ONEDNN)
+    text, needs = choice(large, small, "{0}", least), lambda: products.workspace(rows_of(x), dims[0], dims[1], longer=True)
+    return fused(like, text, arguments, [out], "product", workspace=needs, in_rows=(0,), mm=_MM, addmm=_ADDMM, onednn=_ONEDNN)
 
 
 def _split_gradient(graph: Graph, i: Instruction) -> None:
@@ -103,7 +103,7 @@ def _split_gradient(graph: Graph, i: Instruction) -> None:
         flat = "" if rank == 2 else ".flatten(0, -2)"
         of = dims_of(w)
         assert of is not None
-        needs = products.workspace(of[0], rows_of(x), of[1], turned=True) if is_fp32(w) else 0
+        needs = (lambda: products.workspace(of[0], rows_of(x), of[1], turned=True)) if is_fp32(w) else None
         text = f"{{mm}}({{0}}{flat}.t(), {{1}}{flat})"
         made.append(fused(i, text, [x, d], [d_w], "weight gradient", workspace=needs, in_rows=(0, 1) if flat else (), mm=products.mm))
     graph.replace(i, *made)
@@ -118,5 +118,5 @@ def _input_gradient(graph: Graph, i: Instruction, d: Argument, w: Argument, d_x:
     if least is None:
         return fused(i, small, [d, w], [d_x], in_rows=(0,) if rank > 2 else (), mm=_MM)
     large = "{onednn}({0}, {1}, None, 'none', (), '')"
-    needs = products.workspace(rows_of(d), dims[1], dims[0], longer=True)
-    return fused(i, choice(large, small, "{0}", least), [d, w], [d_x], workspace=needs, in_rows=(0,), mm=_MM, onednn=_ONEDNN)
+    text, needs = choice(large, small, "{0}", least), lambda: products.workspace(rows_of(d), dims[1], dims[0], longer=True)
+    return fused(i, text, [d, w], [d_x], workspace=needs, in_rows=(0,), mm=_MM, onednn=_ONEDNN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from foreshape.dims import Size, no_less
 from foreshape.lowering.claims import workspace_in_rows
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
@@ -54,8 +56,8 @@ def _sgd(graph: Graph, i: Instruction) -> bool:
     return True
 
 
-def _product_text(maker: Instruction, param: Value, number: str) -> tuple[str, Size]:
-    """``param -= rate x' d`` and its workspace: into the weight at once where the product is small, since oneDNN cannot add to memory."""
+def _product_text(maker: Instruction, param: Value, number: str) -> tuple[str, Callable[[], Size] | None]:
+    """``param -= rate x' d`` and the rule of its workspace: into the weight at once where the product is small, since oneDNN cannot add to memory."""
     dims, rank = dims_of(param), len(dims_of(maker.arguments[0]) or ())
     assert dims is not None
     flat = "" if rank == 2 else ".flatten(0, -2)"
@@ -63,10 +65,9 @@ def _product_text(maker: Instruction, param: Value, number: str) -> tuple[str, S
     large, small = f"{{add_product_}}({{2}}, {a}, {b}, -{number})", f"{{2}}.addmm_({a}, {b}, alpha=-{number})"
     least = elements_for_onednn(dims[0], dims[1], param)
     if least is None:
-        return small, 0
+        return small, None
     rows = rows_of(maker.arguments[0])
-    needs = products.adding_workspace(dims[0], rows, dims[1])
-    return choice(large, small, "{0}", least), needs
+    return choice(large, small, "{0}", least), lambda: products.adding_workspace(dims[0], rows, dims[1])
 
 
 def _may_move(graph: Graph, maker: Instruction, update: Instruction, param: Value) -> bool:
@@ -95,7 +96,9 @@ def group(graph: Graph) -> bool:
             continue
         last = run[-1]
         graph.remove(run[:-1])
-        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [], workspace=no_less(*(workspace_in_rows(i) for i in run)), in_rows=(1,))  # pyright: ignore
+        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [], in_rows=(1,))  # pyright: ignore
+        made.workspace = no_less(*(workspace_in_rows(i) for i in run))
+        made.unknown = next((i.unknown for i in run if i.unknown), "")
         graph.replace(last, made)
         changed = True
     return changed
