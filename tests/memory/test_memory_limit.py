@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.engine.machine_memory import found_limits
 from foreshape.memory.plan import Plan
 
 
@@ -41,7 +43,7 @@ def test_a_feed_past_the_limit_changes_nothing_and_is_told_with_what_it_would_be
     assert not all(np.array_equal(before[n], scope.get(n)) for n in before)
     with pytest.raises(fs.MemoryPlanError, match="batch = 101"):
         executor.run(main, feed(101), loss, scope)
-    free = fs.Executor()
+    free = fs.Executor(memory_limit="none")
     assert free.memory_limit is None and np.isfinite(free.run(main, feed(101), loss, scope)[0]).all()
 
 
@@ -93,3 +95,41 @@ def test_the_longest_sequence_counts_where_it_is_padded_to() -> None:
 def test_a_limit_that_is_none_is_refused() -> None:
     with pytest.raises(fs.MemoryPlanError, match="a number of bytes is"):
         fs.Executor(memory_limit="much")
+
+
+def test_without_a_word_the_limit_is_a_share_of_what_there_is() -> None:
+    usual = fs.Executor().memory_limit
+    assert usual is not None and 2**28 < usual < 2**45
+    assert fs.Executor(memory_limit="none").memory_limit is None
+
+
+def test_what_attributes_and_fed_numbers_ask_for_is_refused_before_it_is_allocated() -> None:
+    """2^31 - 1 as a count: in an attribute, in a fed number that makes a size, and in what no size tells."""
+    many = 2**31 - 1
+    block = fs.default_main_program().global_block
+    start, stop = layer.data("start", shape=[1]), layer.data("stop", shape=[1])
+    number = layer.data("number", shape=[1], dtype="int32")
+    fed = block.apply("linspace", {"Start": start, "Stop": stop, "Num": number})
+    described = layer.fill_constant([many, 64], "float32", 1.0)
+    executor = fs.Executor()
+    feed = {"start": np.zeros(1, "float32"), "stop": np.ones(1, "float32"), "number": np.array([5], "int32")}
+    np.testing.assert_allclose(executor.run(feed=feed, fetch=fed)[0], np.linspace(0, 1, 5))
+    executor = fs.Executor(memory_limit="1 GiB")
+    with pytest.raises(fs.MemoryPlanError, match=r"linspace: a result of f32\[2147483647\] takes 8,589,934,588 bytes"):
+        executor.run(feed=feed | {"number": np.array([many], "int32")}, fetch=fed)
+    with pytest.raises(fs.MemoryPlanError, match="this run needs"):
+        fs.Executor().run(fetch=described)
+
+
+@pytest.mark.parametrize(("files", "want"), [
+    ({"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+      "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "4096\n"}, 4096),
+    ({"proc/self/cgroup": "5:memory:/job\n", "proc/self/mountinfo": "1 2 0:3 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+      "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "8192\n"}, 8192),
+    ({"proc/self/cgroup": "0::/a\n", "proc/self/mountinfo": "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "sys/fs/cgroup/a/memory.max": "much\n"}, None),
+])  # fmt: skip
+def test_the_limit_of_a_container_counts(files: dict[str, str], want: int | None, tmp_path: Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert (want in found_limits(tmp_path)) if want is not None else all(n > 2**28 for n in found_limits(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
 from time import perf_counter
@@ -14,11 +15,12 @@ from foreshape.engine.checked import Checked
 from foreshape.engine.emit import STEP_FILE, Bound, Emitted, emit, op_at
 from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.held import NOTHING, Held
+from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_for, threads_here, work_of_all
 from foreshape.engine.values import LoDTensor, SelectedRows
-from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, border
+from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, ShapeError, border
 from foreshape.lowering import Value, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory.liveness import find_liveness
@@ -26,6 +28,7 @@ from foreshape.memory.records import unknown_words
 from foreshape.ops.offsets import Offsets
 from foreshape.ops.random import current
 from foreshape.ops.random_state import check_state
+from foreshape.ops.room import this_run
 from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.ops.torch_proxy import torch
@@ -55,7 +58,7 @@ class Seen(NamedTuple):
 class Step:
     """A compiled step of one program version, for one list of fetches."""
 
-    __slots__ = ("_last", "_plan", "bound", "emitted", "fastest", "feeder", "fetchers", "live", "plain", "program", "ragged", "seen", "version")
+    __slots__ = ("_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "live", "plain", "program", "ragged", "seen", "version")
 
     @collector_waits
     def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None) -> None:
@@ -72,6 +75,7 @@ class Step:
         self.version = program.version
         self.seen: dict[Any, Seen] = {}
         self._plan: Plan | None = None
+        self._roomy: dict[str, int] | None = None
         self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
         self.fetchers = [_fetcher(v) for v in lowered.fetches]
@@ -84,21 +88,33 @@ class Step:
             self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         return self._plan
 
-    def admit(self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None) -> Seen:
+    def admit(self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True) -> Seen:
         """Check shapes that come for the first time, whether their memory is within a limit, and choose the threads for them."""
         values = {**self.feeder.admit(given, held), **longest}
         if limit is not None and self.plain.instructions:
-            self._refuse_past(limit, values)
+            self._refuse_past(limit, values, exact)
         if len(self.seen) >= _SEEN_LIMIT:
             self.seen.clear()
         work = 0 if self.fastest is None else work_of_all(self.plain, values)
         found = self.seen[signature] = Seen(values, threads_for(self.plain, values, threads_here()), work)
         return found
 
-    def _refuse_past(self, limit: int, values: Mapping[str, int]) -> None:
-        """Raise `MemoryPlanError` where the plan needs more; what only the run tells, such as a loop's rounds, counts as 1."""
+    def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> None:
+        """Raise `MemoryPlanError` where the plan needs more; what only the run tells, such as a loop's rounds, counts as 1.
+
+        Args:
+            exact: the plan is asked for each shape. Otherwise it is asked for sizes twice as large, and what is smaller is admitted after that.
+        """
         plan = self.plan
         given = {n: values.get(n, 1) for n in plan.symbols}
+        if not exact:
+            if self._roomy is not None and all(size <= self._roomy[n] for n, size in given.items()):
+                return
+            twice = {n: 2 * size + 16 for n, size in given.items()}
+            with suppress(MemoryPlanError, ShapeError):  # twice as much may be past any number
+                if plan.peak(**twice) <= limit:
+                    self._roomy = twice
+                    return
         peak = plan.peak(**given)
         if peak > limit:
             parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in plan.breakdown(**given).items() if size)
@@ -144,7 +160,8 @@ class Executor:
             same with the kernel calls that are made otherwise, fused and in place, instead of the ops one by one.
         seed: starts the generator that random operators draw from; from the system's entropy where it is left out. A program's
             own ``random_seed`` starts it anew when that program first comes to this executor.
-        memory_limit: bytes, or words such as "2 GiB": a feed for which the program's plan (see `fs.plan`) needs more, parameters included,
+        memory_limit: bytes, or words such as "2 GiB", or "none"; nine tenths of what this machine or its container has where it is left
+            out (on the CPU): a feed for which the program's plan (see `fs.plan`) needs more, parameters included,
             is refused with a `MemoryPlanError` before anything is computed.
         keep_memory: let this process keep the memory that it frees, for the next step (Linux with glibc); it is never given back to
             the system before the process ends. ``FORESHAPE_KEEP_PAGES=0`` turns it off everywhere.
@@ -162,7 +179,9 @@ class Executor:
         self.device = device
         self._threads = Threads(threads)
         self.align_feeds = align_feeds
-        self.memory_limit = None if memory_limit is None else bytes_of(memory_limit)
+        self._exact_limit = memory_limit is not None and memory_limit != "none"
+        usual = default_limit() if memory_limit is None and device == "cpu" else None
+        self.memory_limit = usual if memory_limit is None or memory_limit == "none" else bytes_of(memory_limit)
         self.check = check
         if keep_memory:
             keep_pages()
@@ -203,7 +222,7 @@ class Executor:
             if self.align_feeds:
                 tensors = aligned(tensors)
         longest: dict[str, int] = {}
-        if self.memory_limit is not None and len(tensors) > len(step.feeder.inputs):  # ragged ones
+        if self._exact_limit and len(tensors) > len(step.feeder.inputs):  # ragged ones
             with self._threads.planned():
                 longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
@@ -213,8 +232,8 @@ class Executor:
         seen = step.seen.get(signature)
         if seen is None:
             with _compiling, _taking, self._threads.planned():
-                seen = step.admit(signature, tensors, held, longest, self.memory_limit)
-        current.generator = self._generator
+                seen = step.admit(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
+        current.generator, this_run.memory_limit = self._generator, self.memory_limit
         before, fastest = threads_here(), step.fastest if seen.threads > 1 else None
         threads = fastest.choose() if fastest is not None else seen.threads if seen.threads == 1 else min(seen.threads, self._threads.most())
         if threads != before:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from foreshape.dims import symbols_of
-from foreshape.errors import GuardError, MemoryPlanError
+from foreshape.errors import GuardError
 from foreshape.infer.rules import Answer, Key, Slot, ask
 from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
 from foreshape.ops.require import RuleError
+from foreshape.ops.room import require_room
 from foreshape.ops.rows import Rows
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.program import Op, Program
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from foreshape.ops.operator import Operator
 
 _KEPT = 256
-
-
-class _Run(threading.local):
-    memory_limit: int | None = None
-
-
-this_run = _Run()
-"""What holds for the step that runs in this thread: the executor sets it."""
 _checks: WeakKeyDictionary[Program, tuple[int, SizeChecks]] = WeakKeyDictionary()
 
 
@@ -109,14 +101,10 @@ class SizeCheck:
             if len(self._found) >= _KEPT:
                 self._found.clear()
             self._found[key] = found
-        limit = this_run.memory_limit
-        if limit is not None:
-            for result in found.results:
-                for spec in result if isinstance(result, tuple) else (result,):
-                    if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None:
-                        size = spec.nbytes
-                        if isinstance(size, int) and size > limit:
-                            raise MemoryPlanError(f"{self.op.type}: a result of {spec.text()} takes {size:,} bytes; this run may take {limit:,}{self._line()}")
+        for result in found.results:
+            for spec in result if isinstance(result, tuple) else (result,):
+                if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None and isinstance(spec.nbytes, int):
+                    require_room(self.op.type, spec.nbytes, f"a result of {spec.text()}", self._line())
 
     def _ask(self, key: Key) -> Answer:
         try:

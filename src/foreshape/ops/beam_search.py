@@ -28,6 +28,7 @@ from foreshape.ops import (
 from foreshape.ops.array_rules import ARRAY, own_size
 from foreshape.ops.ragged_rules import new_lod, rows
 from foreshape.ops.require import require_one_per_row
+from foreshape.ops.room import require_room
 from foreshape.ops.tensor_array import TensorArray
 from foreshape.spec import FP32, FP64, INT32, INT64, Lod, Spec
 
@@ -183,6 +184,9 @@ class BeamSearchDecode(Operator):
         words: list[Tensor] = []
         values: list[Tensor] = []
         kept: list[Tensor] = []
+        _, last = Ids.read(len(Ids) - 1)
+        sentences = self.beam_size * (len(last.levels[0]) - 1 if last is not None else 1)
+        require_room(self.type, 50 * len(Ids) * sentences + 8 * self.beam_size, f"following {sentences:,} sentences back over {len(Ids):,} steps")
         slots = torch.arange(self.beam_size)
         for step in range(len(Ids) - 1, -1, -1):
             ids, where = Ids.read(step)
