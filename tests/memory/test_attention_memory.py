@@ -51,7 +51,7 @@ def run(sizes: tuple[int, int, int], form: str, train: bool = True) -> tuple[lis
 
 
 @pytest.mark.parametrize("form", ["usual", "columns", "heads first", "masked"])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("sizes", [SIZES[0], *(pytest.param(s, marks=pytest.mark.long) for s in SIZES[1:])])
 def test_the_plan_is_what_is_measured(sizes: tuple[int, int, int], form: str) -> None:
     for train in (False, True):
         calls, peak = run(sizes, form, train)

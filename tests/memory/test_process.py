@@ -45,7 +45,9 @@ def least_peak(network: str, sizes: list[int], *options: str) -> float:
 
 @linux
 @pytest.mark.parametrize(
-    ("network", "sizes", "warm"), [("dense", [128], 200), ("images", [32], 200), ("text", [16, 24], 200), ("table", [64], 200), ("large", [2560], 20)]
+    ("network", "sizes", "warm"),
+    [pytest.param("images", [32], 200, marks=pytest.mark.long), pytest.param("table", [64], 200, marks=pytest.mark.long),
+     ("dense", [128], 100), ("text", [16, 24], 200), ("large", [2560], 10)],
 )
 def test_a_steady_step_takes_no_pages(network: str, sizes: list[int], warm: int) -> None:
     assert process(network, sizes, f"warm={warm}", "steps=20")["faults"] < 5
@@ -53,7 +55,7 @@ def test_a_steady_step_takes_no_pages(network: str, sizes: list[int], warm: int)
 
 @linux
 def test_steps_take_their_pages_anew_where_they_are_not_kept() -> None:
-    assert process("large", [2560], "steps=5", FORESHAPE_KEEP_PAGES="0")["faults"] > 5000
+    assert process("large", [2560], "warm=3", "steps=3", FORESHAPE_KEEP_PAGES="0")["faults"] > 5000
 
 
 # --- growth
@@ -70,7 +72,7 @@ def test_a_thousand_steps_leave_nothing_behind(network: str, sizes: list[int]) -
 
 
 @linux
-@pytest.mark.parametrize(("network", "sizes"), [("dense", [64, 32]), ("text", [16, 24]), ("table", [64, 32])])
+@pytest.mark.parametrize(("network", "sizes"), [("text", [16, 24]), *(pytest.param(n, [64, 32], marks=pytest.mark.long) for n in ("dense", "table"))])
 def test_nothing_of_a_step_waits_for_the_garbage_collector(network: str, sizes: list[int]) -> None:
     took = process(network, sizes, "warm=10", "steps=40")
     assert took["cycles"] == 0 and took["objects"] <= 10
