@@ -33,11 +33,11 @@ def feeds(program: Program) -> list[Feed]:
             if not i.ragged and isinstance(i.shape[0] if i.shape else 1, int):
                 shape = i.shape
             if i.below is not None:
-                arrays[i.name] = rng.integers(0, i.below, shape)
+                arrays[i.name] = np.asarray(rng.integers(0, i.below, shape))
             elif i.coarse:
-                arrays[i.name] = rng.integers(-2, 3, shape) / 2
+                arrays[i.name] = np.asarray(rng.integers(-2, 3, shape) / 2)
             else:
-                arrays[i.name] = rng.integers(-1024, 1025, shape) / 1024
+                arrays[i.name] = np.asarray(rng.integers(-1024, 1025, shape) / 1024)
         out.append(Feed(arrays, lengths))
     return out
 
@@ -48,5 +48,5 @@ def starts(program: Program) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, p in program.parameters().items():
         rng = np.random.default_rng([program.numbers, int(name[1:])])
-        out[name] = rng.integers(-1024, 1025, p.shape) / 1024 * p.start
+        out[name] = np.asarray(rng.integers(-1024, 1025, p.shape) / 1024 * p.start)
     return out

@@ -114,8 +114,9 @@ class Updates:
 
     def ftrl(self, p: Any, g: Any, rate: float, held: dict[str, Any], of: Parameter) -> Any:
         s = self.of.settings
+        l1, l2 = s["l1"] + 1e-10, s["l2"] + 1e-10  # what PaddlePaddle's kernel adds, too
         power, zeros = -s["lr_power"], torch.zeros_like(p)
         old = held.get("squared", zeros)
         held["squared"] = new = old + g * g
         held["linear"] = linear = held.get("linear", zeros) + g - (new**power - old**power) / rate * p
-        return torch.where(linear.abs() > s["l1"], (s["l1"] * linear.sign() - linear) / (new**power / rate + 2 * s["l2"]), 0.0)
+        return torch.where(linear.abs() > l1, (l1 * linear.sign() - linear) / (new**power / rate + 2 * l2), 0.0)
