@@ -126,7 +126,8 @@ def test_what_attributes_and_fed_numbers_ask_for_is_refused_before_it_is_allocat
       "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "4096\n"}, 4096),
     ({"proc/self/cgroup": "5:memory:/job\n", "proc/self/mountinfo": "1 2 0:3 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
       "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "8192\n"}, 8192),
-    ({"proc/self/cgroup": "0::/a\n", "proc/self/mountinfo": "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "sys/fs/cgroup/a/memory.max": "much\n"}, None),
+    ({"proc/self/cgroup": "0::/a\n", "proc/self/mountinfo": "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+      "sys/fs/cgroup/a/memory.max": "much\n"}, None),
 ])  # fmt: skip
 def test_the_limit_of_a_container_counts(files: dict[str, str], want: int | None, tmp_path: Path) -> None:
     for name, text in files.items():

@@ -1,0 +1,75 @@
+"""Infinities that a program means: a -inf that it writes as a constant, as masks of attention do, and what only moves it or adds to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from foreshape.lowering.instruction import Instruction
+from foreshape.ops.random import current
+from foreshape.ops.torch_proxy import torch
+from foreshape.program import Op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PUT = (-1.0, -1025.0)
+"""What is put in the place of -inf, one after the other, to see whether a result follows it."""
+
+
+def operands_before(i: Instruction, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Copies of what an instruction reads, where some of it is -inf; None where nothing is."""
+    if i.region is not None:  # its own instructions are looked at one by one
+        return None
+    read = {repr(v): values[repr(v)] for v in i.reads() if repr(v) in values} | {repr(s): values[repr(s)] for _, s in i.copies if repr(s) in values}
+    if not any(_has_infinity(t) for t in read.values()):
+        return None
+    return {name: t.clone() if isinstance(t, torch.Tensor) else t for name, t in read.items()}
+
+
+def is_meant(i: Instruction, name: str, result: Tensor, before: Mapping[str, Any] | None, run: Callable[[dict[str, Any]], None]) -> bool:
+    """Whether the infinities of a result are -inf that the program means.
+
+    Args:
+        name: the result's in the step's text.
+        before: what `operands_before` gave.
+        run: executes the instruction over values by name, and puts its results there.
+    """
+    if bool((torch.isnan(result) | (result == math.inf)).any()):
+        return False
+    if i.region is not None:
+        return True
+    if before is None:
+        return writes_infinity(i.op)
+    at = result == -math.inf
+    made: list[Tensor] = []
+    state = current.generator.get_state() if current.generator is not None else None
+    for number in _PUT:
+        values = {n: _filled(t, number) for n, t in before.items()}
+        values["store"] = lambda name, value, owned=True: value  # the scope stays as it is
+        if state is not None and current.generator is not None:
+            current.generator.set_state(state)
+        run(values)
+        made.append(values[name])
+    difference = (made[0] - made[1])[at].double()
+    return bool(torch.allclose(difference, torch.full_like(difference, _PUT[0] - _PUT[1]), rtol=0.02))
+
+
+def writes_infinity(op: Op) -> bool:
+    """Whether an attribute of an op is -inf, or a list with one in it."""
+    return any(_is_infinity(v) for value in op.attrs.values() for v in (value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)))
+
+
+def _is_infinity(value: Any) -> bool:
+    return (isinstance(value, float) and value == -math.inf) or (isinstance(value, str) and value.strip().lower() in ("-inf", "-infinity"))
+
+
+def _has_infinity(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and bool((value == -math.inf).any())
+
+
+def _filled(value: Any, number: float) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.masked_fill(value == -math.inf, number) if value.is_floating_point() else value.clone()
