@@ -136,7 +136,7 @@ def _sequences(counts: list[int], rows: int) -> Offsets | None:
 
 def sizes_like(size: int) -> tuple[int, ...]:
     """Other sizes to put where one is: none, one, and some near and far from it."""
-    return tuple(dict.fromkeys(n for n in (0, 1, 2, size - 1, size + 1, 2 * size, 3 * size + 1) if n >= 0 and n != size))
+    return tuple(dict.fromkeys(n for n in (0, 1, size - 1, size + 1, 2 * size) if n >= 0 and n != size))
 
 
 def mapped_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
