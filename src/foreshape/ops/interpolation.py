@@ -129,7 +129,8 @@ class Interpolation(Operator):
     def kernel(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any) -> Tensor:
         last = self.data_layout == "NHWC"
         x = X.permute(0, 3, 1, 2) if last else X
-        out = self._resized(x, *self._sizes(x, OutSize, SizeTensor, Scale))
+        size, scales = self._sizes(x, OutSize, SizeTensor, Scale)
+        out = self._resized(x, size, scales) if x.shape[1] else x.new_empty((*x.shape[:2], *size))  # torch wants channels
         return out.permute(0, 2, 3, 1).contiguous() if last else out
 
     def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None) -> Size:
@@ -154,7 +155,8 @@ class Interpolation(Operator):
     def backward(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any, d_out: Tensor) -> Tensor:
         last = self.data_layout == "NHWC"
         x, d = (X.permute(0, 3, 1, 2), d_out.permute(0, 3, 1, 2)) if last else (X, d_out)
-        out = self._undone(x, d, *self._sizes(x, OutSize, SizeTensor, Scale))
+        size, scales = self._sizes(x, OutSize, SizeTensor, Scale)
+        out = self._undone(x, d, size, scales) if x.shape[1] else torch.zeros_like(x)
         return out.permute(0, 2, 3, 1).contiguous() if last else out
 
     samples = [

@@ -18,7 +18,7 @@ def apply(graph: Graph) -> bool:
             continue
         axis = attr(i, "axis")
         axis = len(wide) - 1 if axis == -1 else axis
-        if wide[axis] != narrow[0]:
+        if not 0 <= axis < len(wide) or wide[axis] != narrow[0]:
             continue
         over = tuple(k for k in range(len(wide)) if k != axis)
         text = f"{{sum}}({{0}}, {over[0] if len(over) == 1 else over})"
