@@ -39,10 +39,19 @@ from foreshape.spec import LOD_TENSOR, Spec
 CASES = list(sampled())
 TRIES = 5
 """How often all symbols of an opening get numbers by chance."""
-OUTSIDE = re.compile(r"out of (the )?(bounds|range|DATA bounds)|no larger than|must not have negative")
+OUTSIDE = re.compile(r"out of (the )?(bounds|range|DATA bounds)|no larger than|must not have negative|invalid multinomial distribution")
 """What torch says of numbers that are no indices of another operand, which no dims can tell."""
-NARROWER: dict[str, str] = {}
+NARROWER: dict[str, str] = {
+    "squeeze without axes drops what is": "how many dims are left would be open",
+    "the dim at axis": "squeeze2 leaves a dim at its axes that is not 1, and how many dims are left would be open",
+}
 """Conditions (their requirement, or its beginning) that ask for more than the operator does, and why."""
+UNTOLD: dict[str, str] = {
+    "read_from_array": "X_W only says how the element is described",
+    **dict.fromkeys(("bilinear_interp_v2_grad", "nearest_interp_v2_grad", "expand_v2_grad"), "where X or a shape is open, only the run tells what it undoes"),
+    "reorder_lod_tensor_by_rank_grad": "what a loop hands back is described with a size of its own, and the kernel compares it with the table",
+}
+"""Operators of which what the rule takes in symbols may be more than what it takes in numbers, and why."""
 
 
 class Seen(Counter[str]):
@@ -76,7 +85,7 @@ def prove(cls: type[Operator], sample: Sample, seen: Seen, seed: int = 1) -> Non
                 seen["openings refused"] += 1
                 continue
             taken = [judge(call, specs, found, way, one, seen) for one in tries if one.changed <= way.keys()]
-            if not taken[0]:
+            if not taken[0] and not any(c.requirement.startswith(tuple(NARROWER)) for c in found.conditions):
                 seen.fault(f"{call.cls.type}: the sample itself is refused", f"{call.operator}: {specs} with {found.conditions}")
 
 
@@ -159,7 +168,7 @@ def judge(call: Call, specs: Key, found: Answer, way: Mapping[Place, Size], trie
     try:
         exact = answer(call.operator, numbers)
     except RuleError as error:
-        if not broken:
+        if not broken and not found.unknown and call.cls.type not in UNTOLD:
             seen.fault(f"{call.cls.type}: no condition is broken, and the rule refuses the numbers: {error}", title)
         seen["refused by both"] += 1
         return False
@@ -177,7 +186,7 @@ def judge(call: Call, specs: Key, found: Answer, way: Mapping[Place, Size], trie
         seen["values refused"] += 1
         return True
     seen["runs"] += 1
-    for spec, value in zip(found.results, got, strict=False):
+    for spec, value in zip(found.results, got, strict=False) if tried.genuine and call.cls.type not in UNTOLD else ():
         compare_made(spec, value, known, title, seen)
     return True
 

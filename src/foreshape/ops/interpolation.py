@@ -272,9 +272,17 @@ class PixelShuffle(Operator):
         return X.with_dims((n, c, h * r, w * r) if self.data_format == "NCHW" else (n, h * r, w * r, c))
 
     def kernel(self, X: Tensor) -> Tensor:
+        if not X.numel():  # torch leaves the dims of nothing as they are
+            return X.new_empty(self._dims(X.shape, into=True))
         if self.data_format == "NCHW":
             return torch.pixel_shuffle(X, self.upscale_factor)
         return torch.pixel_shuffle(X.permute(0, 3, 1, 2), self.upscale_factor).permute(0, 2, 3, 1)
+
+    def _dims(self, dims: Sequence[int], into: bool) -> list[int]:
+        """The dims of the result for those of X, or the other way round."""
+        r, channels = self.upscale_factor, 1 if self.data_format == "NCHW" else 3
+        return [d if k == 0 else d // (r * r) if (k == channels) is into and k == channels else d * r * r if k == channels else d * r if into else d // r
+                for k, d in enumerate(dims)]  # fmt: skip
 
     def _before(self, d_out: Spec) -> Spec:
         require_rank(4, d_out, "Out@GRAD")
@@ -294,6 +302,8 @@ class PixelShuffle(Operator):
 
     @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_takes)
     def backward(self, d_out: Tensor) -> Tensor:
+        if not d_out.numel():
+            return d_out.new_empty(self._dims(d_out.shape, into=False))
         if self.data_format == "NCHW":
             return torch.pixel_unshuffle(d_out, self.upscale_factor)
         return torch.pixel_unshuffle(d_out.permute(0, 3, 1, 2), self.upscale_factor).permute(0, 2, 3, 1)

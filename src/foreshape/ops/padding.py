@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, minimum
 from foreshape.ops import (
     INDEX,
     NUMERIC,
@@ -76,6 +76,9 @@ class Pad3d(Operator):
                 require_at_most(pad, size, f"a circular padding must be at most the dim; seen {pad} and {size}", X=axis)
             elif not isinstance(pad, int) or pad:
                 require_at_most(1, size, "an edge that is repeated must be there: the dim must be at least 1", X=axis)
+        if self.mode == "constant":  # what one end adds, the other cannot cut
+            cut = minimum(before, 0) + minimum(after, 0)
+            require_at_most(0, size + cut, f"paddings cut more than the dim at axis {axis} has, {size}", X=axis)
         out = size + before + after
         require(not isinstance(out, int) or out >= 0, f"paddings cut more than the dim at axis {axis} has, {size}", X=axis)
         return out
