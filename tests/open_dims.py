@@ -18,6 +18,7 @@ from foreshape.dims import Size, symbol
 from foreshape.infer.rules import Key
 from foreshape.ops import Offsets
 from foreshape.ops.rows import Rows
+from foreshape.ops.tensor_array import TensorArray
 from foreshape.spec import LOD_TENSOR, Lod, Spec
 
 Place = tuple[int, int, int]
@@ -78,6 +79,8 @@ def values(way: Mapping[Place, Size], specs: Key) -> dict[str, int] | None:
 
 def resized(call: Call, sizes: Mapping[Place, int]) -> Call | None:
     """The call with other sizes in some places, of tensors whose numbers repeat; None where sequences cannot be made so."""
+    if any(isinstance(a, (Offsets, TensorArray)) for a in call.arguments):  # which are of other operands' sizes
+        return None
     arguments, offsets, specs = list(call.arguments), list(call.offsets), list(call.specs)
     for at, (given, spec) in enumerate(zip(arguments, specs, strict=True)):
         many = isinstance(spec, tuple)
@@ -136,7 +139,7 @@ def _sequences(counts: list[int], rows: int) -> Offsets | None:
 
 def sizes_like(size: int) -> tuple[int, ...]:
     """Other sizes to put where one is: none, one, and some near and far from it."""
-    return tuple(dict.fromkeys(n for n in (0, 1, 2, size - 1, size + 1, 2 * size, 3 * size + 1) if n >= 0 and n != size))
+    return tuple(dict.fromkeys(n for n in (0, 1, size - 1, size + 1, 2 * size) if n >= 0 and n != size))
 
 
 def mapped_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

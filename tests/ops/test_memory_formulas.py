@@ -86,7 +86,7 @@ def compare(call: Call, way: dict[Place, Size], choices: list[tuple[tuple[bool, 
             answer(call.operator, numbers)
         except RuleError:
             continue
-        if not all(c.holds(known) for c in found.conditions if symbols_of(c.left) | symbols_of(c.right) <= known.keys()):
+        if not all(c.answer(known) for c in found.conditions if c.symbols <= known.keys()):
             continue
         known |= longest(call, numbers)
         for formula, choice in zip(formulas, choices, strict=True):

@@ -128,7 +128,7 @@ class Adam(Update):
         assert params and grads and rates and moments1 and moments2 and powers1 and powers2
         plain = all(o is None for o in others) and all(map(one_layout, params, moments1, moments2))
         steps = {(id(r), p.item(), q.item()) for r, p, q in zip(rates, powers1, powers2, strict=True)} if plain else ()
-        if len(steps) != 1 or any(g.dtype != p.dtype for g, p in zip(grads, params, strict=True)):
+        if len(steps) != 1 or any(g.dtype != p.dtype or g.shape != p.shape for g, p in zip(grads, params, strict=True)):
             for at in range(len(params)):
                 one: list[Any] = [None if s is None else s[at] for s in slots]
                 self.kernel(*one)
@@ -216,7 +216,7 @@ def adam_step(
     param: Tensor, grad: Tensor, moment1: Tensor, moment2: Tensor, beta1: float, beta2: float, rate: Any, epsilon: Any, decay: Any
 ) -> None:
     """One update in place, with the bias correction already in ``rate`` and ``epsilon``."""
-    if one_layout(param, moment1, moment2) and grad.dtype == param.dtype and isinstance(rate, float):
+    if one_layout(param, moment1, moment2) and grad.dtype == param.dtype and grad.shape == param.shape and isinstance(rate, float):
         fused_step([param], [grad.contiguous()], [moment1], [moment2], beta1, beta2, rate, epsilon, decay)
         return
     if not isinstance(decay, float) or decay:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.ops import FLOATING, AttrType, attribute, f32, f64, operand, reject, require, result, sample, torch
+from foreshape.errors import TypeMismatchError
+from foreshape.ops import FLOATING, AttrType, attribute, f32, f64, fail, operand, reject, require, result, sample, torch
 from foreshape.ops.rows import Rows, put_rows
 from foreshape.ops.updates import Update, number, put_updated, subtract
 from foreshape.spec import SELECTED_ROWS, Spec
@@ -95,6 +96,8 @@ class RMSProp(Update):
     ) -> Any:
         self._check(Param, Grad, LearningRate, MasterParam, MeanSquare=MeanSquare, Moment=Moment, MeanGrad=MeanGrad)
         require(MeanGrad is not None or not self.centered, "a centered update needs MeanGrad", Param=None)
+        if MeanGrad is not None and MeanGrad.dtype is not Moment.dtype:
+            fail("MeanGrad must have the element type of Moment", TypeMismatchError, MeanGrad=None, Moment=None)
         return Param, Moment, MeanSquare, MeanGrad, MasterParam
 
     def kernel(

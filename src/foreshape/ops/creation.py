@@ -23,6 +23,7 @@ from foreshape.ops import (
     operand,
     reject,
     require,
+    require_at_most,
     result,
     sample,
     torch,
@@ -276,7 +277,8 @@ class Linspace(Operator):
         known_number(0, Start, "Start")
         known_number(0, Stop, "Stop")
         count = known_number(0, Num, "Num")
-        require(not isinstance(count, int) or count >= 1, f"Num must be at least 1; seen {count}", Num=None)
+        if count is not None:
+            require_at_most(1, count, f"Num must be at least 1; seen {count}", Num=None)
         return tensor(element_type(self.dtype), count if count is not None else unknown_size("Num"))
 
     def kernel(self, Start: Tensor, Stop: Tensor, Num: Tensor) -> Tensor:

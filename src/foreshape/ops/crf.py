@@ -21,6 +21,7 @@ from foreshape.ops import (
     operand,
     reject,
     require,
+    require_at_most,
     require_equal,
     require_rank,
     result,
@@ -52,7 +53,7 @@ def _check(emission: Spec, transition: Spec, label: Spec | None, length: Spec | 
     tags: Size = emission.known_dims[-1]
     sides: dict[str, int | None] = {"Emission": emission.rank - 1, "Transition": 1}
     require_equal(transition.known_dims[1], tags, "Transition must have a column for each tag of Emission", **sides)
-    require(not (isinstance(tags, int) and tags == 0), "Emission must have 1 tag or more", Emission=emission.rank - 1)
+    require_at_most(1, tags, "Emission must have 1 tag or more", Emission=emission.rank - 1)
     require_equal(transition.known_dims[0], tags + 2, "Transition must have 2 rows more than tags: start, end, and one of each tag", Transition=0)
     if label is None:
         return

@@ -24,6 +24,7 @@ from foreshape.ops import (
     require_equal,
     result,
     sample,
+    torch,
 )
 from foreshape.ops.fields import Value
 from foreshape.ops.loss import check_classes, check_label, class_index, picking
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 
 _LOG_BOUND = 1e20
 """What PaddlePaddle puts for the infinite logarithm of a probability of 0."""
+
+
+def _log_bound(of: Tensor) -> float:
+    """The bound in the element type of a tensor, of which half precision's ends before it."""
+    return min(_LOG_BOUND, torch.finfo(of.dtype).max)
 
 
 class CrossEntropy(Operator):
@@ -57,7 +63,7 @@ class CrossEntropy(Operator):
 
     def kernel(self, X: Tensor, Label: Tensor) -> Tensor:
         if self.soft_label:
-            return (X.log().clamp_(min=-_LOG_BOUND) * Label).sum(-1, keepdim=True).neg_()
+            return (X.log().clamp_(min=-_log_bound(X)) * Label).sum(-1, keepdim=True).neg_()
         return _picked_loss(_picked(X, Label, self.ignore_index)[0], Label)
 
     def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
@@ -209,7 +215,7 @@ def _picked(x: Tensor, label: Tensor, ignore_index: int) -> tuple[Tensor, Tensor
 
 
 def _picked_loss(picked: Tensor, label: Tensor) -> Tensor:
-    loss = picked.log().neg_().clamp_(max=_LOG_BOUND)
+    loss = picked.log().neg_().clamp_(max=_log_bound(picked))
     return loss if label.dim() == loss.dim() else loss.squeeze(-1)
 
 

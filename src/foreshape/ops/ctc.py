@@ -25,7 +25,6 @@ from foreshape.ops import (
     i64,
     operand,
     reject,
-    require,
     require_equal,
     require_rank,
     result,
@@ -35,6 +34,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.padded_sequences import check_lengths, check_numbers, offsets_of, padded, places
 from foreshape.ops.ragged_rules import longest_outermost, new_lod, ragged, rows
+from foreshape.ops.require import require_at_most
 from foreshape.ops.temporaries import copies, turned
 from foreshape.spec import FP32, FP64, Spec
 
@@ -80,8 +80,7 @@ class WarpCTC(Operator):
             check_lengths(LogitsLength, "LogitsLength", Logits, "Logits", axis=1)
             check_lengths(LabelLength, "LabelLength", Label, "Label")
         classes = Logits.known_dims[-1]
-        if isinstance(classes, int):
-            require(self.blank < classes, f"blank must be one of the {classes} classes of Logits, not {self.blank}", Logits=Logits.rank - 1)
+        require_at_most(self.blank + 1, classes, f"blank must be one of the {classes} classes of Logits, not {self.blank}", Logits=Logits.rank - 1)
         return Logits.dense((count, 1)), Logits.dense((steps, count, classes))
 
     def workspace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, equal
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
@@ -14,13 +14,13 @@ from foreshape.ops import (
     aten,
     attribute,
     f32,
-    fail,
     gradient,
     i32,
     i64,
     operand,
     reject,
     require,
+    require_equal,
     require_rank,
     result,
     sample,
@@ -72,7 +72,9 @@ class Lookup(Operator):
         ids = self._ids(Ids)
         try:
             out = torch.embedding(W, ids)
-        except IndexError:
+        except (IndexError, RuntimeError):
+            if not ids.numel() or (int(ids.min()) >= 0 and int(ids.max()) < W.shape[0]):
+                raise
             raise outside(self.type, ids, W) from None
         padding = self._padding(W)
         return out if padding < 0 else out.masked_fill_((ids == padding).unsqueeze(-1), 0.0)
@@ -101,7 +103,7 @@ class Lookup(Operator):
         padding = self._padding(W)
         if not self.is_sparse:
             return aten.embedding_dense_backward(d_out, ids, W.shape[0], padding, False)
-        rows, values = ids.reshape(-1).long(), d_out.reshape(-1, W.shape[1])
+        rows, values = ids.reshape(-1).long(), d_out.reshape(ids.numel(), W.shape[1])
         if padding >= 0:
             kept = rows != padding
             rows, values = rows[kept], values[kept]
@@ -145,8 +147,7 @@ class LookupTable(Lookup):
         require_rank(2, W, "W")
         dims = Ids.known_dims
         require(len(dims) > 0, "Ids must have a last dim of 1, and has no dims", Ids=None)
-        if equal(dims[-1], 1) is False:
-            fail(f"the last dim of Ids must be 1, not {dims[-1]}", Ids=len(dims) - 1)
+        require_equal(dims[-1], 1, f"the last dim of Ids must be 1, not {dims[-1]}", Ids=len(dims) - 1)
         return Ids.with_dims((*dims[:-1], W.known_dims[1])).with_dtype(W.known_dtype)
 
     def _ids(self, Ids: Tensor) -> Tensor:

@@ -22,13 +22,14 @@ from foreshape.ops import (
     operand,
     reject,
     require,
-    require_equal,
+    require_at_most,
     result,
     sample,
     torch,
     unknown_size,
 )
 from foreshape.ops.broadcast import sum_to
+from foreshape.ops.require import require_broadcast_to
 from foreshape.ops.size_operands import axes_of, known_sizes, sizes_at_run
 from foreshape.ops.temporaries import copies
 from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
@@ -56,7 +57,7 @@ def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:
         elif isinstance(here, int) and here == 1:
             out.append(s)
         else:
-            out.append(require_equal(here, s, f"shape asks for {s} where X has {here}, and only a dim of 1 is repeated", X=at - new))
+            out.append(require_broadcast_to(here, s, f"shape asks for {s} where X has {here}, and only a dim of 1 is repeated", X=at - new))
     return out
 
 
@@ -146,7 +147,8 @@ class Tile(Operator):
         out: list[Size] = []
         for at, (d, n) in enumerate(zip(padded, counts, strict=True)):
             low = None if n is None else bounds(n)[0]
-            require(n is None or not isinstance(n, int) or n > 0, f"repeat_times must be at least 1; seen {n}", X=None)
+            if n is not None:
+                require_at_most(1, n, f"repeat_times must be at least 1; seen {n}", X=None)
             out.append(unknown_size(str(at)) if n is None or low is None or low < 0 else d * n)
         return _repeated(X, out)
 

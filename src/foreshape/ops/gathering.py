@@ -236,7 +236,10 @@ class Scatter(Operator):
     def _gradients_take(self, Ids: Spec, Updates: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return 8 * Ids.elements + copies(strided, Out_GRAD=d_out)
 
-    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), like={"X@GRAD": "Out@GRAD"}, workspace=_gradients_take)
+    def _infer_gradient(self, Ids: Spec, Updates: Spec, d_out: Spec) -> tuple[Spec, Spec]:
+        return Scatter.infer_shape(self, d_out, Ids, Updates), Updates.like()
+
+    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, workspace=_gradients_take)
     def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         ids = Ids.reshape(-1).long()
         return d_out.index_fill(0, ids, 0) if wants[0] else None, d_out.index_select(0, ids) if wants[1] else None

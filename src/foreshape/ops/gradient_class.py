@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from foreshape.dims import symbols_of
-from foreshape.errors import SchemaError
+from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops.fields import DENSE, FLOAT_RESULT_KINDS, NOT_WRITTEN, Gradient, Operand, Result
 from foreshape.ops.operator import Operator, Schema, check_in_place, note_keywords, register
 from foreshape.ops.require import PLACEHOLDER, RuleError, require_equal
@@ -109,7 +109,11 @@ def _check_same_dims(a: Any, b: Any, a_slot: str, b_slot: str) -> None:
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         for one, other in zip(a, b, strict=False):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
             _check_same_dims(one, other, a_slot, b_slot)
-    if not isinstance(a, Spec) or not isinstance(b, Spec) or a.dims is None or b.dims is None or (a.elements == 1 and b.elements == 1):
+    if not isinstance(a, Spec) or not isinstance(b, Spec) or a.dims is None or b.dims is None:
+        return
+    if a.dtype is not None and b.dtype is not None and a.dtype is not b.dtype:
+        raise RuleError(f"{a_slot} must have the element type of {b_slot}", {a_slot: None, b_slot: None}, TypeMismatchError)
+    if a.elements == 1 and b.elements == 1:
         return
     words = f"{a_slot} must have the dims of {b_slot}"
     if len(a.dims) != len(b.dims):

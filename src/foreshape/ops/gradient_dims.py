@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from foreshape.ops.require import require, require_equal
+from foreshape.errors import TypeMismatchError
+from foreshape.ops.require import fail, require, require_equal
 from foreshape.spec import Spec
 
 
 def check_made(**pairs: tuple[Spec | None, Spec]) -> None:
-    """For each slot: the spec that is seen (None where absent) must have the dims of the one that the forward rule gives.
+    """For each slot: the spec that is seen (None where absent) must have the dims of what the forward rule gives, and a gradient its element type.
 
     The slot of a gradient ``Y@GRAD`` is written ``Y_GRAD``, since it is a keyword here.
     """
@@ -15,6 +16,8 @@ def check_made(**pairs: tuple[Spec | None, Spec]) -> None:
         if seen is None:
             continue
         slot = key.replace("_GRAD", "@GRAD")
+        if slot.endswith("@GRAD") and seen.dtype is not None and made.dtype is not None and seen.dtype is not made.dtype:
+            fail(f"{slot} must be {made.dtype.name}, as the forward op gives it; it is {seen.dtype.name}", TypeMismatchError, **{slot: None})
         what = f"{slot} must have the dims that the forward op gives, {made.text()}"
         require(seen.rank == made.rank, f"{what}; it has {seen.rank}", **{slot: None})
         for at, (a, b) in enumerate(zip(seen.known_dims, made.known_dims, strict=True)):

@@ -13,7 +13,7 @@ from foreshape.ops.lstm_steps import ACTIVATIONS
 from foreshape.ops.packed_memory import Packed, gru_unit, gru_unit_gradient, of_wanted
 from foreshape.ops.ragged_rules import sequences
 from foreshape.ops.recurrence import Timetable
-from foreshape.ops.require import require_divides, require_rank
+from foreshape.ops.require import require_at_most, require_divides, require_rank
 from foreshape.ops.temporaries import copies
 from foreshape.spec import FP32, FP64, Spec
 
@@ -33,6 +33,7 @@ class ResetBeforeGru(Operator):
     def _hidden(self, Input: Spec, state: Spec | None, state_slot: str, count: Size, Weight: Spec, Bias: Spec | None) -> Size:
         require_rank(2, Input, "Input")
         size = require_divides(3, Input.known_dims[1], f"the columns of Input must be 3 hidden sizes, not {Input.known_dims[1]}", Input=1)
+        require_at_most(1, size, "there must be at least one hidden unit", Input=1)
         wanted: list[tuple[str, Spec | None, Sequence[Size]]] = [("Weight", Weight, (size, 3 * size)), ("Bias", Bias, (1, 3 * size))]
         for slot, spec, dims in (*wanted, (state_slot, state, (count, size))):
             if spec is not None:

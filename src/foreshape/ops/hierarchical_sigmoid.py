@@ -153,7 +153,7 @@ class HierarchicalSigmoid(Operator):
             if self.is_sparse:
                 d_w = Rows(node[on], values[on], W.shape[0])
             else:
-                d_w = torch.zeros_like(W).index_add_(0, node.reshape(-1), values.reshape(-1, X.shape[1]))
+                d_w = torch.zeros_like(W).index_add_(0, node.reshape(-1), values.reshape(node.numel(), X.shape[1]))
         if wants[2] and Bias is not None:
             d_bias = torch.zeros_like(Bias).reshape(-1).index_add_(0, node.reshape(-1), d.reshape(-1)).reshape(Bias.shape)
         return d_x, d_w, d_bias

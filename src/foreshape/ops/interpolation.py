@@ -129,7 +129,8 @@ class Interpolation(Operator):
     def kernel(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any) -> Tensor:
         last = self.data_layout == "NHWC"
         x = X.permute(0, 3, 1, 2) if last else X
-        out = self._resized(x, *self._sizes(x, OutSize, SizeTensor, Scale))
+        size, scales = self._sizes(x, OutSize, SizeTensor, Scale)
+        out = self._resized(x, size, scales) if x.shape[1] else x.new_empty((*x.shape[:2], *size))  # torch wants channels
         return out.permute(0, 2, 3, 1).contiguous() if last else out
 
     def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None) -> Size:
@@ -154,7 +155,8 @@ class Interpolation(Operator):
     def backward(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any, d_out: Tensor) -> Tensor:
         last = self.data_layout == "NHWC"
         x, d = (X.permute(0, 3, 1, 2), d_out.permute(0, 3, 1, 2)) if last else (X, d_out)
-        out = self._undone(x, d, *self._sizes(x, OutSize, SizeTensor, Scale))
+        size, scales = self._sizes(x, OutSize, SizeTensor, Scale)
+        out = self._undone(x, d, size, scales) if x.shape[1] else torch.zeros_like(x)
         return out.permute(0, 2, 3, 1).contiguous() if last else out
 
     samples = [
@@ -270,9 +272,17 @@ class PixelShuffle(Operator):
         return X.with_dims((n, c, h * r, w * r) if self.data_format == "NCHW" else (n, h * r, w * r, c))
 
     def kernel(self, X: Tensor) -> Tensor:
+        if not X.numel():  # torch leaves the dims of nothing as they are
+            return X.new_empty(self._dims(X.shape, into=True))
         if self.data_format == "NCHW":
             return torch.pixel_shuffle(X, self.upscale_factor)
         return torch.pixel_shuffle(X.permute(0, 3, 1, 2), self.upscale_factor).permute(0, 2, 3, 1)
+
+    def _dims(self, dims: Sequence[int], into: bool) -> list[int]:
+        """The dims of the result for those of X, or the other way round."""
+        r, channels = self.upscale_factor, 1 if self.data_format == "NCHW" else 3
+        return [d if k == 0 else d // (r * r) if (k == channels) is into and k == channels else d * r * r if k == channels else d * r if into else d // r
+                for k, d in enumerate(dims)]  # fmt: skip
 
     def _before(self, d_out: Spec) -> Spec:
         require_rank(4, d_out, "Out@GRAD")
@@ -292,6 +302,8 @@ class PixelShuffle(Operator):
 
     @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_takes)
     def backward(self, d_out: Tensor) -> Tensor:
+        if not d_out.numel():
+            return d_out.new_empty(self._dims(d_out.shape, into=False))
         if self.data_format == "NCHW":
             return torch.pixel_unshuffle(d_out, self.upscale_factor)
         return torch.pixel_unshuffle(d_out.permute(0, 3, 1, 2), self.upscale_factor).permute(0, 2, 3, 1)

@@ -25,6 +25,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.ragged_rules import new_lod, rows
 from foreshape.ops.row_ranges import shown
 from foreshape.spec import INDEX, Lod, Spec
@@ -98,7 +99,11 @@ class LodReset(Operator):
             raise ExecutionError(f"lod_reset: as many sequences must be appended as X has rows, {X.shape[0]}; seen {len(given) - 1}")
         return X.view_as(X), Offsets([*outer.levels, given])
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"})
+    def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
+        check_made(Out_GRAD=(d_out, X))
+        return X.like()
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, view_of={"X@GRAD": "Out@GRAD"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return d_out.view_as(d_out)
 

@@ -24,6 +24,7 @@ from foreshape.ops import (
     sample,
     torch,
 )
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.temporaries import copies
 from foreshape.spec import INT64, Spec
 
@@ -111,7 +112,11 @@ class SoftmaxWithCrossEntropy(Operator):
     def _gradient_takes(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Size:
         return d_loss.nbytes if self.soft_label else picking(Label) + 2 * d_loss.nbytes
 
-    @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", like={"Logits@GRAD": "Softmax"}, may_share={"Logits@GRAD": "Softmax"},
+    def _infer_gradient(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Spec:
+        check_made(Loss_GRAD=(d_loss, SoftmaxWithCrossEntropy.infer_shape(self, Softmax, Label)[1]))
+        return Softmax.like()
+
+    @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", may_share={"Logits@GRAD": "Softmax"}, infer=_infer_gradient,
               workspace=_gradient_takes)  # fmt: skip
     def backward(self, Label: Tensor, Softmax: Tensor, d_loss: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self.soft_label:

@@ -28,6 +28,7 @@ from foreshape.ops.broadcast import broadcast_dims, sum_to
 from foreshape.ops.fields import Layout
 from foreshape.ops.products import mm
 from foreshape.ops.products import workspace as product_takes
+from foreshape.ops.require import require_broadcast_to
 from foreshape.ops.temporaries import copies, turned
 from foreshape.spec import FP32, Spec
 
@@ -320,9 +321,7 @@ class Addmm(Operator):
         require_equal(k, k_too, "the columns of X must equal the rows of Y", X=1, Y=0)
         require(Input.rank <= 2, f"Input must have at most 2 dims, not {Input.rank}", Input=None)
         for axis, size in enumerate(reversed(Input.known_dims)):
-            if not isinstance(size, int) or size != 1:
-                at = Input.rank - 1 - axis
-                require_equal(size, (columns, rows)[axis], "Input must have the dims of the product, or 1", Input=at)
+            require_broadcast_to(size, (columns, rows)[axis], "Input must have the dims of the product, or 1", Input=Input.rank - 1 - axis)
         return (Input if X.lod is None and Input.lod is not None else X).with_dims((rows, columns))
 
     def kernel(self, Input: Tensor, X: Tensor, Y: Tensor) -> Tensor:

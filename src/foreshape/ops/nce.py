@@ -189,7 +189,7 @@ class Nce(Operator):
         if wants[0]:
             d_input = torch.bmm(d.unsqueeze(1), Weight[classes]).squeeze(1)
         if wants[1]:
-            ids, values = classes.reshape(-1), (d.unsqueeze(-1) * Input.unsqueeze(1)).reshape(-1, Input.shape[1])
+            ids, values = classes.reshape(-1), (d.unsqueeze(-1) * Input.unsqueeze(1)).reshape(classes.numel(), Input.shape[1])
             d_weight = Rows(ids, values, Weight.shape[0]) if self.is_sparse else torch.zeros_like(Weight).index_add_(0, ids, values)
         if wants[2] and Bias is not None:
             d_bias = torch.zeros_like(Bias).reshape(-1).index_add_(0, classes.reshape(-1), d.reshape(-1)).reshape(Bias.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
-from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     FLOATING,
     AttrType,
@@ -115,6 +115,7 @@ class BatchNorm(Operator):
     ) -> Any:
         last = is_channels_last(self.data_layout)
         x = channels_first(X, last)
+        _require_channels(x, Scale, Bias, Mean, Variance)
         reserve = Mean.new_empty(0) if wants[5] else None
         if self.use_global_stats or self._tests():
             y, _, _ = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, False, 0.0, self.epsilon)
@@ -164,6 +165,7 @@ class BatchNorm(Operator):
         x, d = channels_first(X, last), channels_first(d_y, last)
         if not x.numel():
             return torch.zeros_like(X), torch.zeros_like(Scale), torch.zeros_like(Bias)
+        _require_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         if self.use_global_stats or self._tests():
             found = aten.native_batch_norm_backward(d, x, Scale, mean_out, variance_out, None, None, False, self.epsilon, list(wants))
         else:
@@ -190,6 +192,14 @@ class BatchNorm(Operator):
         reject(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), epsilon=-1.0, says="at least 0", error=SchemaError),
         reject(X=i64(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="floating", error=TypeMismatchError),
     ]
+
+
+def _require_channels(x: Tensor, *given: Tensor) -> None:
+    """Refuse statistics of other sizes than the channels of ``x``: torch's kernel reads and writes them unchecked."""
+    channels = x.shape[1]
+    for t in given:
+        if t.numel() != channels:
+            raise ExecutionError(f"batch_norm: Scale, Bias, Mean and Variance must have one number for each channel of X, {channels}; seen {t.numel()}")
 
 
 class LayerNorm(Operator):

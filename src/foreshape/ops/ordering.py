@@ -163,7 +163,8 @@ class TopKBase(Operator):
 
     def _picked(self, X: Spec, K: Spec | None, axis: int) -> tuple[Spec, Spec]:
         k = known_number(self.k, K, "K")
-        require(not isinstance(k, int) or k >= 1, f"k must be at least 1; seen {k}", X=None)
+        if k is not None:
+            require_at_most(1, k, f"k must be at least 1; seen {k}", X=None)
         dims = X.known_dims
         require(len(dims) > 0 or k is None or k == 1, f"k must be 1 where X has no dims; seen {k}", X=None)
         if not dims:

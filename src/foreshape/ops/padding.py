@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, minimum
 from foreshape.ops import (
     INDEX,
     NUMERIC,
@@ -69,13 +69,16 @@ class Pad3d(Operator):
         for pad in (before, after):
             if self.mode == "constant":
                 continue
-            require(not isinstance(pad, int) or pad >= 0, f"paddings must be at least 0 in mode {self.mode!r}; seen {pad}", X=axis)
+            require_at_most(0, pad, f"paddings must be at least 0 in mode {self.mode!r}; seen {pad}", X=axis)
             if self.mode == "reflect":
                 require_at_most(pad + 1, size, f"a reflected padding must be less than the dim; seen {pad} and {size}", X=axis)
             elif self.mode == "circular":
                 require_at_most(pad, size, f"a circular padding must be at most the dim; seen {pad} and {size}", X=axis)
             elif not isinstance(pad, int) or pad:
                 require_at_most(1, size, "an edge that is repeated must be there: the dim must be at least 1", X=axis)
+        if self.mode == "constant":  # what one end adds, the other cannot cut
+            cut = minimum(before, 0) + minimum(after, 0)
+            require_at_most(0, size + cut, f"paddings cut more than the dim at axis {axis} has, {size}", X=axis)
         out = size + before + after
         require(not isinstance(out, int) or out >= 0, f"paddings cut more than the dim at axis {axis} has, {size}", X=axis)
         return out
@@ -91,7 +94,7 @@ class Pad3d(Operator):
         x = X if self.data_format == "NCDHW" else X.permute(0, 4, 1, 2, 3)
         if self.mode == "constant":
             out = F.pad(x, pads, "constant", self.value)
-        elif x.is_floating_point():
+        elif x.is_floating_point() and x.shape[1]:
             out = F.pad(x, pads, self.mode)
         else:
             out = x
@@ -109,6 +112,8 @@ class Pad3d(Operator):
         x, d = (X.permute(0, 4, 1, 2, 3), d_out.permute(0, 4, 1, 2, 3)) if last else (X, d_out)
         if self.mode == "constant":
             out = F.pad(d, [-p for p in pads])
+        elif not x.numel():
+            out = torch.zeros_like(x)
         elif self.mode == "reflect":
             out = aten.reflection_pad3d_backward(d, x, pads)
         elif self.mode == "replicate":

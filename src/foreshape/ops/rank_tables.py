@@ -34,6 +34,7 @@ from foreshape.ops import (
 )
 from foreshape.ops.array_rules import one_position, takes_nothing
 from foreshape.ops.ragged_rules import new_lod, ragged, rows
+from foreshape.ops.require import require_rank
 from foreshape.ops.row_ranges import rows_in
 from foreshape.spec import INT64, LOD_RANK_TABLE, LOD_TENSOR, Kind, Lod, Spec
 
@@ -176,7 +177,13 @@ class ShrinkRnnMemory(Operator):
             count = int(level[count])
         return X[:count], Offsets(levels)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=takes_nothing)
+    def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
+        require_rank(X.rank, d_out, "Out@GRAD")
+        for axis, (a, b) in enumerate(zip(X.known_dims[1:], d_out.known_dims[1:], strict=True), 1):
+            require_equal(a, b, "the rows of Out@GRAD must be like those of X", **{"Out@GRAD": axis, "X": axis})
+        return X.like()
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=takes_nothing)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         if d_out.shape[0] == X.shape[0]:
             return d_out.clone()

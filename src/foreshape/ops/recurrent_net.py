@@ -172,6 +172,7 @@ class Net:
         h, c = table.sorted(h0, x, size), table.sorted(c0, x, size) if self.mode == "LSTM" else None
         unit = Unit(table, None if first else x, h, c, None)
         if self._in_pieces(table, x):
+            _require_sizes(x, w, size, h, c)
             unit.trace, rows, last, last_cell = lstm_pieces.forward(x, _contiguous(w), h, _known(c), table, out=out, cell=cell, train=train)
             return rows, table.unsorted(last), None if last_cell is None else table.unsorted(last_cell), unit
         unit.trace = trace = self._steps(table, x, w, h, c)
@@ -204,6 +205,7 @@ class Net:
         table, trace = unit.table, unit.trace
         unit.trace = None
         if self._in_pieces(table, x):
+            _require_sizes(x, w, self.hidden, unit.h0, unit.c0)
             if trace is None or len(trace.pieces) < len(table.pieces) or (d_c is not None and not trace.cell):
                 # another gradient used it before this one, or a cell that was not asked for has a gradient now
                 trace = lstm_pieces.forward(x, _contiguous(w), unit.h0, _known(unit.c0), table, out=False, cell=d_c is not None, train=True)[0]
@@ -279,6 +281,15 @@ def _state(trace: Any) -> Tensor:
 def _known(state: Tensor | None) -> Tensor:
     assert state is not None
     return state
+
+
+def _require_sizes(x: Tensor, w: Weights, hidden: int, *states: Tensor | None) -> None:
+    """Refuse weights and states of other sizes than the rows and the network's form say: oneDNN's kernels read them unchecked."""
+    gates = 4 * hidden
+    wanted = ((gates, x.shape[1]), (gates, hidden), (gates,), (gates,))
+    if tuple(t.shape for t in w) != wanted or any(t is not None and t.shape[1] != hidden for t in states):
+        seen = ", ".join(str(list(t.shape)) for t in (*w, *states) if t is not None)
+        raise ExecutionError(f"the weights of a unit must be {', '.join(str(list(dims)) for dims in wanted)}, its states of width {hidden}; seen {seen}")
 
 
 def _contiguous(w: Weights) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.ops import FLOATING, AttrType, Operator, aten, attribute, f32, gradient, i64, operand, reject, require, require_equal, result, sample, torch
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.temporaries import copies, one_like
 from foreshape.spec import Spec
 
@@ -92,7 +93,11 @@ class HuberLoss(Operator):
         inside = size.clamp(max=self.delta)  # inside * (size - inside / 2) is both pieces
         return residual, size.sub_(inside, alpha=0.5).mul_(inside)
 
-    @gradient("Residual", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), like={"X@GRAD": "Residual", "Y@GRAD": "Residual"})
+    def _infer_gradient(self, Residual: Spec, d_out: Spec) -> tuple[Spec, Spec]:
+        check_made(Out_GRAD=(d_out, Residual))
+        return Residual.like(), Residual.like()
+
+    @gradient("Residual", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), like={"X@GRAD": "Residual", "Y@GRAD": "Residual"}, infer=_infer_gradient)
     def backward(self, Residual: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         d_y = Residual.clamp(-self.delta, self.delta).mul_(d_out)
         return d_y.neg() if wants[0] else None, d_y if wants[1] else None

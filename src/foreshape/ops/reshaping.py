@@ -31,6 +31,7 @@ from foreshape.ops import (
     sample,
     unknown_size,
 )
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
 from foreshape.ops.temporaries import turned
 from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
@@ -43,6 +44,7 @@ def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:
     """The dims that X had."""
     dims = XShape.known_dims
     require(len(dims) > 0 and dims[0] == 0, "XShape must have the dims [0, *dims of X]", XShape=None)
+    require_equal(d_out.elements, product(dims[1:]), "Out@GRAD must have as many elements as X", **{"Out@GRAD": None, "XShape": None})
     return Spec(LOD_TENSOR, d_out.dtype, dims[1:], XShape.lod)
 
 
@@ -327,6 +329,11 @@ class Transpose2(Operator):
 
     def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return X.permute(self.axis), X.new_empty((0, *X.shape)) if wants[1] else None
+
+    def _before(self, XShape: Spec, d_out: Spec) -> Spec:
+        x = _before(self, XShape, d_out)
+        check_made(Out_GRAD=(d_out, Transpose2.infer_shape(self, x)[0]))
+        return x
 
     @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:

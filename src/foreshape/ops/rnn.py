@@ -176,9 +176,9 @@ class Rnn(Recurrent):
         Out: Tensor, d_out: Tensor, d_state: list[Tensor], *, wants: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         kept = handed_on(Reserve, "rnn")
-        rows = d_out.reshape(-1, d_out.shape[-1])
+        rows = d_out.flatten(0, 1)
         d_x, d_h, d_c, grads = self._net().backward(
-            kept, Input.reshape(-1, Input.shape[2]), WeightList, rows, d_state[0], d_state[1] if len(d_state) > 1 else None, wants[0],
+            kept, Input.flatten(0, 1), WeightList, rows, d_state[0], d_state[1] if len(d_state) > 1 else None, wants[0],
             own=rows.numel() > 0 and rows.data_ptr() != d_out.data_ptr(),
         )  # fmt: skip
         return None if d_x is None else d_x.view(Input.shape), [d_h] if d_c is None else [d_h, d_c], grads

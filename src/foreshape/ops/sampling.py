@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.dims import Size, equal
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.ops import (
     ZERO_GRADIENT,
@@ -48,7 +48,7 @@ class SamplingId(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         require_rank(2, X, "X")
-        require(equal(X.known_dims[1], 0) is not True, "X must have at least one column to draw", X=1)
+        require_at_most(1, X.known_dims[1], "X must have at least one column to draw", X=1)
         require(self.min < self.max, f"min must be less than max; seen {self.min} and {self.max}")
         return X.with_dims(X.known_dims[:1]).with_dtype(INT64)
 
@@ -90,7 +90,7 @@ class Multinomial(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         require(X.rank in (1, 2), f"X must have 1 or 2 dims, not {X.rank}", X=None)
         classes = X.known_dims[-1]
-        require(equal(classes, 0) is not True, "X must have at least one column to draw", X=X.rank - 1)
+        require_at_most(1, classes, "X must have at least one column to draw", X=X.rank - 1)
         if not self.replacement:
             require_at_most(self.num_samples, classes, "without replacement no more can be drawn than there are columns", X=X.rank - 1)
         return X.with_dims((*X.known_dims[:-1], self.num_samples)).with_dtype(INT64) if X.rank == 2 else X.dense((self.num_samples,), INT64)

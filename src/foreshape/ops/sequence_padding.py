@@ -30,6 +30,7 @@ from foreshape.ops import (
     torch,
     unknown_size,
 )
+from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.padded_sequences import offsets_of, places, unpadded
 from foreshape.ops.ragged_rules import longest, new_lod, one_per_sequence, ragged, rows
 from foreshape.ops.size_operands import known_number, number_at_run
@@ -83,7 +84,12 @@ class SequencePad(Operator):
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
+        require_rank(X.rank + 1, d_out, "Out@GRAD")
+        check_made(Out_GRAD=(d_out, one_per_sequence(X, "X", (d_out.known_dims[1], *X.known_dims[1:]))))
+        return X.like()
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor, *, offsets: list[Offsets]) -> Tensor:
         return unpadded(d_out, offsets[0])
 

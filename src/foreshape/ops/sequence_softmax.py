@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, equal, product
-from foreshape.errors import TypeMismatchError
-from foreshape.ops import FLOATING, Offsets, Operator, f32, fail, gradient, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.dims import Size, product
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.ops import FLOATING, Offsets, Operator, f32, gradient, i64, operand, reject, require_equal, result, sample, torch
 from foreshape.ops.gradient_dims import check_made
 from foreshape.ops.ragged_rules import ragged
 from foreshape.ops.temporaries import copies
@@ -31,9 +31,7 @@ class SequenceSoftmax(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         ragged(X, "X")
         width = product(X.known_dims[1:])
-        if equal(width, 1) is False:
-            fail(f"X must have one number in a row, not {width}", X=None)
-        require_equal(width, 1, "X must have one number in a row", X=None)
+        require_equal(width, 1, f"X must have one number in a row, not {width}", X=None)
         return X.like()
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
@@ -43,6 +41,8 @@ class SequenceSoftmax(Operator):
         where = offsets[0]
         x = X.reshape(-1)
         segments = where.segments
+        if x.shape != segments.shape:  # torch's kernel reads rows by the offsets alone
+            raise ExecutionError(f"sequence_softmax: X must have one number in each of its {len(segments)} rows; it has {len(x)} numbers")
         # an empty sequence has a largest number of minus infinity, which no row looks at
         largest = torch.segment_reduce(x, "max", offsets=where.last, axis=0)
         e = (x - largest.index_select(0, segments)).exp_()

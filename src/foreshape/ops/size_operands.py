@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.dims import Dim, Size, equal
-from foreshape.ops.require import RuleError, axis_of, require
+from foreshape.dims import Dim, Size
+from foreshape.ops.require import RuleError, axis_of, require, require_equal
 from foreshape.spec import MAX_RANK, Spec
 
 
@@ -14,7 +14,7 @@ def known_number(given: int, tensor: Spec | None, slot: str) -> Size | None:
     """The number in ``tensor`` where there is one, else the attribute's; None where only the run tells."""
     if tensor is None:
         return given
-    require(equal(tensor.elements, 1) is not False, f"{slot} must hold one number, not {tensor.elements}", **{slot: None})
+    require_equal(tensor.elements, 1, f"{slot} must hold one number, not {tensor.elements}", **{slot: None})
     return tensor.value[0] if tensor.value else None
 
 

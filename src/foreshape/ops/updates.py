@@ -278,6 +278,6 @@ def put_updated(param: Tensor, master: Tensor | None, ids: Tensor, values: Tenso
 
 
 def one_layout(param: Tensor, *others: Tensor) -> bool:
-    """Whether all are packed and of one element type on the CPU, as torch's fused updates demand without checking."""
-    of = param.dtype
-    return param.is_cpu and param.is_contiguous() and all(t.dtype == of and t.is_contiguous() for t in others)
+    """Whether all are packed, of one shape and of one element type on the CPU, as torch's fused updates demand without checking."""
+    of, shape = param.dtype, param.shape
+    return param.is_cpu and param.is_contiguous() and all(t.dtype == of and t.shape == shape and t.is_contiguous() for t in others)

@@ -15,7 +15,7 @@ from foreshape.ops import (
     i64,
     operand,
     reject,
-    require,
+    require_at_most,
     require_equal,
     require_rank,
     result,
@@ -54,7 +54,7 @@ class ViterbiDecode(Operator):
             require_equal(tags, size, "Transition must have a row and a column for each tag of Input", Input=2, Transition=axis)
         require_equal(batch, Length.known_dims[0], "Length must have one number for each sequence of Input", Input=0, Length=0)
         least = 2 if self.include_bos_eos_tag else 1
-        require(not isinstance(tags, int) or tags >= least, f"there must be at least {least} tags; seen {tags}", Input=2)
+        require_at_most(least, tags, f"there must be at least {least} tags; seen {tags}", Input=2)
         return Input.dense([batch]), tensor(INT64, batch, unknown_size("longest"))
 
     def workspace(self, Input: Spec, Transition: Spec, Length: Spec) -> Size:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from foreshape.errors import ExecutionError
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.instruction import Value
+from foreshape.lowering.instruction import Instruction, Value
 from foreshape.ops.torch_proxy import Late, torch
 
 MAX_ELEMENTS = 1024
@@ -25,11 +25,16 @@ def apply(graph: Graph) -> bool:
             count *= d if isinstance(d, int) else MAX_ELEMENTS + 1
         if count > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
-        graph.replace(i, fused(i, "{value}", [], [out], "constant", value=Late(partial(_made, i.kernel))))
+        graph.replace(i, fused(i, "{value}", [], [out], "constant", value=Late(partial(_made, i))))
         changed = True
     return changed
 
 
-def _made(kernel: Callable[..., Any]) -> Any:
-    with torch.inference_mode():
-        return kernel(None, [], None)
+def _made(i: Instruction) -> Any:
+    """The constant. Raises `ExecutionError` where its op's attributes describe none."""
+    try:
+        with torch.inference_mode():
+            return i.kernel(None, [], None)
+    except Exception as error:
+        site = i.op.call_site
+        raise ExecutionError(f"{i.op.type}: the kernel failed: {error}{f' (at {site.short()})' if site is not None else ''}") from error

@@ -29,7 +29,8 @@ def is_plain(i: Instruction) -> bool:
     """Whether torch's convolution takes it as it is: channels first, the same padding at both ends."""
     x, w = dims_of(i.arguments[0]), dims_of(i.arguments[1])
     symmetric = attr(i, "padding_algorithm") == "EXPLICIT" and len(attr(i, "paddings")) == 2
-    return x is not None and w is not None and attr(i, "data_format") in ("NCHW", "AnyLayout") and symmetric
+    images = x is not None and w is not None and len(x) == len(w) == 4
+    return images and attr(i, "data_format") in ("NCHW", "AnyLayout") and symmetric
 
 
 def _settings(i: Instruction) -> str:
@@ -51,11 +52,7 @@ def _forward(graph: Graph, i: Instruction) -> bool:
 
 def _is_channel_bias(add: Instruction, out: Argument) -> bool:
     wide, narrow = dims_of(out), dims_of(add.arguments[1])
-    if wide is None or narrow is None:
-        return False
-    if len(narrow) == 1:
-        return narrow[0] == wide[1] and attr(add, "axis") == 1
-    return False
+    return wide is not None and narrow is not None and len(wide) == 4 and len(narrow) == 1 and narrow[0] == wide[1] and attr(add, "axis") == 1
 
 
 def _backward(graph: Graph, i: Instruction) -> bool:
@@ -64,7 +61,7 @@ def _backward(graph: Graph, i: Instruction) -> bool:
     wide = dims_of(d)
     bias = next((s for s in graph.readers(d) if s.op.type == "elementwise_add_grad" and s.tag == "channel bias gradient"), None)
     d_bias = bias.results[0] if bias is not None else None
-    size = wide[1] if wide is not None else None
+    size = wide[1] if wide is not None and len(wide) == 4 else None
     with_bias = isinstance(d_bias, Value) and isinstance(size, int)
     wants = [not graph.unused(d_x), not graph.unused(d_w), with_bias]
     text = (

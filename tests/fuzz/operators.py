@@ -1,0 +1,483 @@
+"""Random cases of every operator, valid and not: ``python tests/fuzz/operators.py --seconds 60 [--seed 1] [--case N] [TYPE ...]``.
+
+A case is a sample of an operator with other dims (none, one, several), element types, attributes and operands that lie in memory in other ways.
+Either it is refused in words, or its results have the dims and types that its rule says, operands are left as they were, and the numbers are
+those of the reference in ``references.py``; gradients are compared with autograd's, or with the slope along a random direction. Some run by way
+of an executor, with arrays that are read-only or strided. Stops at the first fault, and says how to see that one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from harness import answer, build, operators  # noqa: E402
+from kernel_calls import Call, backward, bits, forward, in_a_row, mapped, part, permuted, tensors_of  # noqa: E402
+from references import REFERENCES, given  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+import foreshape.wire  # noqa: E402, F401  the codec
+from foreshape.dims import evaluate, symbols_of  # noqa: E402
+from foreshape.engine import Executor, Scope  # noqa: E402
+from foreshape.engine.values import LoDTensor  # noqa: E402
+from foreshape.errors import ForeshapeError  # noqa: E402
+from foreshape.ops import Offsets  # noqa: E402
+from foreshape.ops.attributes import AttrType  # noqa: E402
+from foreshape.ops.fields import Sample, Value  # noqa: E402
+from foreshape.ops.operator import Operator  # noqa: E402
+from foreshape.ops.rows import Rows  # noqa: E402
+from foreshape.ops.tensor_array import TensorArray  # noqa: E402
+from foreshape.ops.torch_types import dtype_of_torch  # noqa: E402
+from foreshape.spec import FP16, FP32, FP64, INT32, INT64, LOD_TENSOR, DType, Spec  # noqa: E402
+
+SMALL = 4000
+"""No operand or result of more elements is made."""
+VALUES = re.compile(r"out of (the )?(bounds|range|DATA bounds)|invalid multinomial|not implemented for|no larger than|probability|overflow|INDICES element|"
+                    r"must not have negative|expected to have the same dtype|should be in the range|Expected p_in")  # fmt: skip
+"""What torch says of numbers that no rule can see, and of element types that it has no kernel for."""
+OPERATORS = [c for c in operators() if c.samples and not c.type.endswith("_grad")]
+
+
+class Fault(Exception):
+    """What an operator did that it should not."""
+
+
+@dataclass
+class Counts:
+    """What was done."""
+
+    kinds: Counter[str] = field(default_factory=Counter[str])
+    types: set[str] = field(default_factory=set[str])
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{n:,} {what}" for what, n in sorted(self.kinds.items(), key=lambda k: -k[1]))
+        return f"{self.kinds['cases']:,} cases of {len(self.types)} operators: {told}"
+
+
+# --- cases
+
+
+def changed(cls: type[Operator], sample: Sample, rng: random.Random) -> dict[str, Any]:
+    """The arguments of a sample with some of them changed."""
+    out = dict(sample.arguments)
+    to: DType | None = rng.choice((FP64, FP64, FP64, FP32, None, FP16))
+    if to is not None:
+        out = {k: _each(v, lambda one: replace(one, dtype=to) if one.dtype in (FP32, FP64) else one) for k, v in out.items()}
+    if rng.random() < 0.1:
+        other = rng.choice((INT32, INT64))
+        out = {k: _each(v, lambda one: replace(one, dtype=other) if one.dtype in (INT32, INT64) else one) for k, v in out.items()}
+    values = _values(out)
+    sizes = sorted({d for v in values for d in v.dims})
+    for _ in range(rng.choice((0, 1, 1, 2)) if sizes else 0):
+        size, new = rng.choice(sizes), rng.choice((0, 1, 1, 2, 3, 4, 5, 6, 7, 9, 16, 17))
+        if rng.random() < 0.8:
+            out = {k: _each(v, lambda one, s=size, n=new: _resized(one, s, n, rng)) for k, v in out.items()}
+        else:
+            chosen = rng.choice(values)
+            out = {k: _each(v, lambda one, c=chosen, s=size, n=new: _resized(one, s, n, rng) if one is c else one) for k, v in out.items()}
+        values = _values(out)
+    if rng.random() < 0.04 and values:
+        chosen = rng.choice(values)
+        dims = rng.choice(((), chosen.dims[1:], (*chosen.dims, 2), (1, *chosen.dims)))
+        out = {k: _each(v, lambda one: replace(one, dims=dims, data=None, lengths=()) if one is chosen else one) for k, v in out.items()}
+    attributes = list(cls.schema.attributes.values())
+    for _ in range(rng.choice((0, 0, 1, 2)) if attributes else 0):
+        chosen_attribute = rng.choice(attributes)
+        out[chosen_attribute.name] = _attribute(chosen_attribute, out.get(chosen_attribute.name, chosen_attribute.default), rng)
+    return out
+
+
+def _attribute(declared: Any, held: Any, rng: random.Random) -> Any:
+    if declared.name in ("dtype", "out_dtype", "in_dtype") and rng.random() < 0.8:
+        return rng.choice((FP32, FP64, INT32, INT64)).code
+    if declared.choices and rng.random() < 0.9:
+        return rng.choice(declared.choices)
+    number = lambda: rng.choice((-7, -3, -2, -1, -1, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5, 8))  # noqa: E731
+    if declared.type in (AttrType.INT, AttrType.LONG):
+        return number()
+    if declared.type in (AttrType.INTS, AttrType.LONGS):
+        count = len(held) if isinstance(held, (list, tuple)) and held and rng.random() < 0.8 else rng.randrange(5)
+        return [number() for _ in range(count)]
+    if declared.type in (AttrType.FLOAT, AttrType.FLOAT64):
+        return rng.choice((0.0, 0.5, 1.0, -1.0, 0.1, 2.5, 6.0, 1e-3))
+    if declared.type is AttrType.BOOLEAN:
+        return rng.random() < 0.5
+    return held if isinstance(held, (str, list, tuple)) else ""
+
+
+def _each(value: Any, change: Any) -> Any:
+    if isinstance(value, (list, tuple)) and any(isinstance(v, Value) for v in value):
+        return [_each(v, change) for v in value]
+    return change(value) if isinstance(value, Value) else value
+
+
+def _values(arguments: dict[str, Any]) -> list[Value]:
+    return [v for a in arguments.values() for v in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(v, Value)]
+
+
+def _resized(value: Value, size: int, to: int, rng: random.Random) -> Value:
+    """Every dim of one size made another; the numbers of given data repeat."""
+    if size not in value.dims:
+        return value
+    dims = tuple(to if d == size else d for d in value.dims)
+    data = value.data
+    if data is not None:
+        data = np.asarray(data).reshape(value.dims)
+        for axis, d in enumerate(value.dims):
+            if d == size:
+                data = data.take(np.arange(to) % size, axis) if size else np.zeros([to if k == axis else n for k, n in enumerate(data.shape)], data.dtype)
+    lengths = value.lengths
+    if lengths and value.dims and value.dims[0] == size:
+        lengths = (*lengths[:-1], _lengths(len(lengths[-1]), to, rng))
+    return replace(value, dims=dims, data=data, lengths=lengths)
+
+
+def _lengths(count: int, rows: int, rng: random.Random) -> tuple[int, ...]:
+    if not count:
+        return ()
+    ends = sorted(rng.randint(0, rows) for _ in range(count - 1))
+    return tuple(b - a for a, b in zip([0, *ends], [*ends, rows], strict=True))
+
+
+def too_large(arguments: dict[str, Any]) -> bool:
+    return any(int(np.prod([max(d, 1) for d in v.dims])) > SMALL for v in _values(arguments))
+
+
+# --- where operands lie
+
+
+def sliced(x: Tensor) -> Tensor:
+    """Every other element of a larger tensor."""
+    if not x.dim():
+        return x
+    whole = torch.zeros([*x.shape[:-1], 2 * x.shape[-1]], dtype=x.dtype)
+    whole[..., ::2] = x
+    return whole[..., ::2]
+
+
+def expanded(x: Tensor) -> Tensor:
+    """A first entry that stands for all."""
+    return x.narrow(0, 0, 1).clone().expand(x.shape) if x.dim() and x.shape[0] else x
+
+
+LAYOUTS = (in_a_row, in_a_row, permuted, part, sliced)
+
+
+def laid(call: Call, rng: random.Random, with_expanded: bool) -> Call:
+    """The call with each operand in memory in a way of its own; what is updated in place lies in a row."""
+    updated = {r.updates for r in call.cls.schema.results}
+    out: list[Any] = []
+    for operand, value in zip(call.cls.schema.operands, call.arguments, strict=True):
+        layout = in_a_row if operand.name in updated else rng.choice((*LAYOUTS, expanded) if with_expanded else LAYOUTS)
+        out.append(mapped(value, layout))
+    return replace(call, arguments=out)
+
+
+# --- what is asked of a case
+
+
+def one_case(cls: type[Operator], rng: random.Random, counts: Counts) -> str:
+    """Make a case and try it. Returns what it was; raises `Fault`."""
+    sample = rng.choice(list(cls.samples))
+    arguments = changed(cls, sample, rng)
+    words = f"{cls.type} {arguments}"
+    counts.kinds["cases"] += 1
+    counts.types.add(cls.type)
+    if too_large(arguments):
+        return words
+    seed = rng.randrange(1 << 16)
+    try:
+        call = forward(cls, replace(sample, arguments=arguments), seed)
+    except ForeshapeError:
+        counts.kinds["refused in words"] += 1
+        return words
+    except (ValueError, AssertionError) as error:  # numbers and sequences that do not fit the dims: no such value can be fed
+        if "reshape" in str(error) or "lengths" in str(error) or "sequences" in str(error):
+            return words
+        raise Fault(f"{words}: {type(error).__name__}: {error}") from error
+    expected = answer(call.operator, call.specs).results
+    if any(s is not None and s.dims is not None and any(isinstance(d, int) and d > SMALL for d in s.dims) for s in _flat(expected)):
+        return words
+    plain = rng.random() < 0.7
+    call = laid(call, rng, with_expanded=not plain)
+    before = [bits(t) for v in call.arguments for t in tensors_of(v)]
+    copies = replace(call, arguments=[mapped(a, Tensor.clone) for a in call.arguments])
+    made = run(call, words, counts)
+    if made is None:
+        return words
+    compare_rule(call, expected, made, words)
+    updated = {r.updates for r in cls.schema.results}
+    kept = [o.name not in updated for o, v in zip(cls.schema.operands, call.arguments, strict=True) for _ in tensors_of(v)]
+    after = [bits(t) for v in call.arguments for t in tensors_of(v)]
+    if any(stays and a != b for stays, a, b in zip(kept, before, after, strict=True)):
+        raise Fault(f"{words}: an operand was changed")
+    if sample.exact:
+        compare_numbers(copies, made, words, counts)
+        if plain and sample.differentiate:
+            compare_gradient(copies, words, counts)
+        if rng.random() < 0.15 and not any(updated):
+            by_executor(cls, replace(sample, arguments=arguments), seed, made, rng, words, counts)
+    return words
+
+
+def _flat(results: Any) -> list[Spec | None]:
+    return [s for r in results for s in (r if isinstance(r, (tuple, list)) else [r])]
+
+
+def run(call: Call, words: str, counts: Counts) -> tuple[Any, ...] | None:
+    """The results; None where the operator refuses in words."""
+    try:
+        torch.manual_seed(3)
+        return call.run()
+    except ForeshapeError:
+        counts.kinds["refused when run"] += 1
+        return None
+    except Exception as error:
+        if VALUES.search(str(error)) or answer(call.operator, call.specs).unknown:
+            counts.kinds["values refused by torch"] += 1
+            return None
+        raise Fault(f"{words}: {call.cls.type}: {type(error).__name__}: {error}") from error
+
+
+def compare_rule(call: Call, expected: Any, made: tuple[Any, ...], words: str) -> None:
+    """Dims and element types are the rule's."""
+    for result, specs, values in zip(call.cls.schema.results, expected, made, strict=False):
+        pairs = zip(specs, values, strict=True) if isinstance(specs, tuple) and isinstance(values, (list, tuple)) else [(specs, values)]
+        for spec, value in pairs:
+            if spec is None or spec.dims is None or not isinstance(value, (Tensor, Rows)) or (spec.kind is not LOD_TENSOR and isinstance(value, Tensor)):
+                continue
+            shape = (value.height, *value.values.shape[1:]) if isinstance(value, Rows) else tuple(value.shape)
+            same = len(shape) == len(spec.dims) and all(symbols_of(d) or evaluate(d, {}) == n for d, n in zip(spec.dims, shape, strict=True))
+            if not same or (isinstance(value, Tensor) and dtype_of_torch(value.dtype) is not spec.dtype):
+                raise Fault(f"{words}: {result.name} was inferred as {spec}, and the kernel gives {shape}")
+
+
+def near(seen: Any, wanted: Any, of: torch.dtype, words: str) -> None:
+    """Numbers are equal as far as their type goes."""
+    loose = {torch.float64: 1e-8, torch.float32: 2e-4, torch.float16: 3e-2, torch.bfloat16: 2e-1}.get(of, 0.0)
+    a, b = seen.detach().to(torch.float64).numpy(), wanted.detach().to(torch.float64).numpy()
+    if a.shape != b.shape:
+        raise Fault(f"{words}: dims {a.shape} instead of {b.shape}")
+    if not np.allclose(a, b, rtol=loose, atol=loose * max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0.0))), equal_nan=True):
+        raise Fault(f"{words}:\n    {a.reshape(-1)[:8]}\n    instead of\n    {b.reshape(-1)[:8]}")
+
+
+def doubled(call: Call, grad: bool = False) -> Call:
+    """The call with floating operands in double precision, as leaves of a graph where ``grad``."""
+
+    def one(t: Tensor) -> Tensor:
+        return t.detach().to(torch.float64).clone().requires_grad_(grad) if t.is_floating_point() else t
+
+    return replace(call, arguments=[mapped(a, one) for a in call.arguments])
+
+
+def compare_numbers(call: Call, made: tuple[Any, ...], words: str, counts: Counts) -> None:
+    """The numbers are the reference's, computed in double precision."""
+    function = REFERENCES.get(call.cls.type)
+    precision = {t.dtype for v in call.arguments for t in tensors_of(v) if t.is_floating_point()}
+    if function is None or torch.float16 in precision or torch.bfloat16 in precision:
+        counts.kinds["without a reference"] += function is None
+        return
+    wanted = function(call.operator, given(call.cls, doubled(call).arguments))
+    if wanted is None:
+        return
+    by_slot = {r.name: v for r, v in zip(call.cls.schema.results, made, strict=False)}
+    for slot, values in wanted.items():
+        pairs = zip(by_slot[slot], values, strict=True) if isinstance(values, (list, tuple)) else [(by_slot[slot], values)]
+        for seen, want in pairs:
+            if isinstance(seen, Tensor):
+                near(seen, want, seen.dtype, f"{words}: {slot}")
+    counts.kinds["compared with a reference"] += 1
+
+
+def compare_gradient(call: Call, words: str, counts: Counts) -> None:
+    """The gradient's operator gives what autograd gives of the reference, or the slope along a random direction."""
+    floating = [t for v in call.arguments for t in tensors_of(v) if t.is_floating_point()]
+    if call.cls.grad_class is None or not floating or any(t.dtype is not torch.float64 for t in floating) or any(not t.numel() for t in floating):
+        return
+    try:
+        back = backward(replace(call, arguments=[mapped(a, Tensor.clone) for a in call.arguments]))
+        grads = back.run() if back is not None else ()
+    except ForeshapeError:
+        counts.kinds["refused when run"] += 1
+        return
+    except Exception as error:
+        if VALUES.search(str(error)):
+            return
+        raise Fault(f"{words}: {call.cls.type}_grad: {type(error).__name__}: {error}") from error
+    if back is None or any(isinstance(a, (TensorArray, Offsets)) for a in call.arguments):
+        return
+    flowing = {o.name.removesuffix("@GRAD"): a for o, a in zip(back.cls.schema.operands, back.arguments, strict=True) if o.name.endswith("@GRAD")}
+    made = {r.name.removesuffix("@GRAD"): g for r, g in zip(back.cls.schema.results, grads, strict=False)}
+    if not _by_autograd(call, flowing, made, words, counts):
+        _by_slope(call, flowing, made, words, counts)
+
+
+def _by_autograd(call: Call, flowing: dict[str, Any], made: dict[str, Any], words: str, counts: Counts) -> bool:
+    function = REFERENCES.get(call.cls.type)
+    if function is None:
+        return False
+    leaves = doubled(call, grad=True)
+    wanted = function(call.operator, given(call.cls, leaves.arguments))
+    if wanted is None or not flowing.keys() <= wanted.keys():
+        return False
+    total: Any = 0
+    for slot, d in flowing.items():
+        for one, out in zip(d if isinstance(d, list) else [d], wanted[slot] if isinstance(d, list) else [wanted[slot]], strict=True):
+            if one is not None:
+                total = total + (out * one).sum()
+    if not isinstance(total, Tensor) or not total.requires_grad:
+        return False
+    total.backward()
+    for operand, argument in zip(call.cls.schema.operands, leaves.arguments, strict=True):
+        seen = made.get(operand.name)
+        for got, leaf in zip(seen if isinstance(seen, (list, tuple)) else [seen], argument if isinstance(argument, list) else [argument], strict=False):
+            if got is None or not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+                continue
+            got = got.to_dense() if isinstance(got, Rows) else got
+            near(got, torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, torch.float64, f"{words}: the gradient of {operand.name}")
+    counts.kinds["gradients compared with autograd"] += 1
+    return True
+
+
+def _by_slope(call: Call, flowing: dict[str, Any], made: dict[str, Any], words: str, counts: Counts) -> None:
+    """The change of the results along a direction, twice: a kink shows at one step and not at the other."""
+    operands = [o.name for o in call.cls.schema.operands]
+    given_back = {n for n in made if made[n] is not None}
+    torch.manual_seed(11)
+    along = {n: [torch.randn_like(t) for t in tensors_of(a)] for n, a in zip(operands, call.arguments, strict=True)
+             if n in given_back and tensors_of(a) and all(t.is_floating_point() for t in tensors_of(a))}  # fmt: skip
+    if not along or any(isinstance(a, Rows) for a in call.arguments):
+        return
+    seen = sum(float((_dense(g) * u).sum()) for n, us in along.items() for g, u in zip(_listed(made[n]), us, strict=False) if g is not None)
+    slopes = [_slope(call, flowing, along, step) for step in (1e-5, 3e-6)]
+    if any(s is None for s in slopes):
+        return
+    size = max(1.0, abs(seen), *(abs(s) for s in slopes if s is not None))
+    if all(abs(s - seen) > 3e-4 * size for s in slopes if s is not None) and abs(slopes[0] - slopes[1]) < 1e-4 * size:  # type: ignore[operator]
+        raise Fault(f"{words}: the gradient says {seen} along a direction, and the results change by {slopes}")
+    counts.kinds["gradients compared with slopes"] += 1
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _dense(value: Any) -> Tensor:
+    return value.to_dense() if isinstance(value, Rows) else value
+
+
+def _slope(call: Call, flowing: dict[str, Any], along: dict[str, list[Tensor]], step: float) -> float | None:
+    ends: list[float] = []
+    for sign in (step, -step):
+        moved: list[Any] = []
+        for operand, value in zip(call.cls.schema.operands, call.arguments, strict=True):
+            directions = iter(along.get(operand.name, ()))
+            moved.append(mapped(value, lambda t, u=directions, by=sign: t + by * next(u)) if operand.name in along else mapped(value, Tensor.clone))
+        torch.manual_seed(3)
+        try:
+            made = replace(call, arguments=moved).run()
+        except ForeshapeError:
+            return None
+        total = 0.0
+        for result, value in zip(call.cls.schema.results, made, strict=False):
+            for d, out in zip(_listed(flowing.get(result.name)), _listed(value), strict=False):
+                if isinstance(d, Tensor) and isinstance(out, Tensor):
+                    if d.shape != out.shape:
+                        return None
+                    total += float((d * out).sum())
+        ends.append(total)
+    return (ends[0] - ends[1]) / (2 * step)
+
+
+def by_executor(cls: type[Operator], sample: Sample, seed: int, made: tuple[Any, ...], rng: random.Random, words: str, counts: Counts) -> None:
+    """The same by way of a program, fed with arrays that are read-only, or lie in memory in other ways."""
+    case = build(cls, sample.arguments, seed)
+    feed = {n: _fed(a, rng) for n, a in case.feed.items()}
+    fetch = [n for names in case.outputs.values() for n in names]
+    tensors = [v for v in made if isinstance(v, Tensor)]
+    if not fetch or len(tensors) != len(fetch) or len(made) != len(fetch):
+        return
+    try:
+        got = Executor(check=rng.choice((False, "fused"))).run(case.program, feed, fetch, Scope())
+    except ForeshapeError as error:
+        if "not finite" in str(error) or "first value" in str(error):
+            return
+        raise Fault(f"{words}: the executor refuses what the kernel takes: {error}") from error
+    for name, seen, want in zip(fetch, got, tensors, strict=True):
+        value = np.asarray(seen)
+        if case.op.operator is not None and value.shape == tuple(want.shape) and np.asarray(sample.arguments.get("X", 0)) is not None:
+            near(torch.from_numpy(np.ascontiguousarray(value)), want, want.dtype, f"{words}: {name} by the executor")
+    counts.kinds["run by an executor"] += 1
+
+
+def _fed(value: Any, rng: random.Random) -> Any:
+    if isinstance(value, LoDTensor) or not isinstance(value, np.ndarray) or not value.ndim:
+        return value
+    how = rng.randrange(4)
+    out = value.copy()
+    if how == 1:
+        out = np.asfortranarray(value)
+    elif how == 2:
+        wide = np.zeros((*value.shape[:-1], 2 * value.shape[-1]), value.dtype)
+        wide[..., ::2] = value
+        out = wide[..., ::2]
+    out.flags.writeable = how == 3
+    return out
+
+
+# --- the command
+
+
+def fuzz(seconds: float, seed: int, types: Sequence[str] = (), cases: int | None = None, only: int | None = None) -> Counts:
+    """Cases until the time is over, or so many. Raises `Fault` with a way to see it again."""
+    torch.set_num_threads(1)
+    counts = Counts()
+    chosen = [c for c in OPERATORS if not types or c.type in types]
+    until, at = time.monotonic() + seconds, only or 0
+    while (cases is None or counts.kinds["cases"] < cases) and (cases is not None or only is not None or time.monotonic() < until):
+        rng = random.Random(f"{seed} {at}")
+        cls = chosen[at % len(chosen)] if only is None else rng.choice(chosen) if len(chosen) > 1 else chosen[0]
+        cls = chosen[at % len(chosen)]
+        try:
+            one_case(cls, rng, counts)
+        except Exception as error:
+            command = f"python tests/fuzz/operators.py --seed {seed} --case {at}{''.join(f' {t}' for t in types)}"
+            raise Fault(f"{error if isinstance(error, Fault) else f'{cls.type}: {type(error).__name__}: {error}'}\nagain: {command}") from error
+        if only is not None:
+            break
+        at += 1
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--case", type=int, default=None)
+    parser.add_argument("types", nargs="*")
+    options = parser.parse_args()
+    try:
+        counts = fuzz(options.seconds, options.seed, options.types, None, options.case)
+    except Fault as fault:
+        print(fault)
+        return 1
+    print(counts)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Steps of programs whose attributes and dims were changed after they were inferred, as a file may have them: rewrites that join calls read
+both, and take nothing for granted. Whatever is wrong is said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.backward import append_backward
+from foreshape.engine import Executor
+from foreshape.errors import ForeshapeError
+from foreshape.lowering import fuse, lower
+from foreshape.memory.liveness import find_liveness
+from foreshape.ops.attributes import AttrType
+from foreshape.ops.operator import Attributes
+from foreshape.program import Op, Program
+from foreshape.spec import Spec
+
+INTS = (-(2**31), -2, -1, 0, 1, 3, 77, 2**31 - 1)
+LISTS = ([], [0], [-1], [7, -9], [0, 0], [1, 2, 3], [2**31 - 1] * 2, [1] * 9)
+VALUES: dict[AttrType, tuple[Any, ...]] = {
+    AttrType.INT: INTS, AttrType.LONG: INTS, AttrType.INTS: LISTS, AttrType.LONGS: LISTS, AttrType.FLOAT: (0.0, float("nan"), float("inf"), -1.0),
+    AttrType.BOOLEAN: (True, False), AttrType.STRING: ("", "SAME", "VALID", "NHWC", "sum"),
+}  # fmt: skip
+DIMS: tuple[tuple[int, ...], ...] = ((), (1,), (3,), (2, 3), (1, 1, 1), (2, 3, 4, 5), (0, 0, 0, 0), (1, 1, 1, 1, 1))
+
+
+def rows() -> Any:
+    x = layer.data("x", shape=["batch", 5])
+    h = layer.fc(layer.fc(x, 4, activation="relu"), 3)
+    return layer.mean(layer.softmax_with_cross_entropy(h, layer.data("label", shape=["batch", 1], dtype="int64")))
+
+
+def images() -> Any:
+    x = layer.data("x", shape=["batch", 2, 6, 6])
+    h = layer.pool2d(layer.conv2d(x, 3, 3, activation="relu"), 2)
+    return layer.mean(layer.fc(layer.batch_norm(h), 2))
+
+
+def attention() -> Any:
+    x = layer.data("x", shape=["batch", 4, 6])
+    q, k, v = (layer.fc(x, 6, num_flatten_dims=2) for _ in range(3))
+    scores = layer.matmul(layer.scale(q, 0.5), k, transpose_y=True)
+    return layer.mean(layer.matmul(layer.softmax(layer.add(scores, layer.data("mask", shape=[4, 4]))), v))
+
+
+def bags() -> Any:
+    ids = layer.data("ids", shape=["batch", 7], dtype="int64")
+    return layer.mean(layer.fc(layer.reduce_sum(layer.embedding(ids, size=(9, 3), is_sparse=True), 1), 2))
+
+
+NETWORKS: dict[str, Callable[[], Any]] = {f.__name__: f for f in (rows, images, attention, bags)}
+
+
+def made(of: str, optimizer: str) -> tuple[Program, str]:
+    """A training program, and its loss."""
+    program = Program()
+    with fs.program_guard(program, Program()):
+        loss = NETWORKS[of]()
+        if optimizer:
+            getattr(fs.optimizer, optimizer)(0.1).minimize(loss)
+        else:
+            append_backward(loss)
+    return program, loss.name
+
+
+def changed(op: Op) -> Iterator[Attributes]:
+    """The attributes of an op with each in turn of another value."""
+    right = op.attributes
+    for at, (name, type_, held) in enumerate(right.entries):
+        if name in ("op_role", "op_role_var"):
+            continue
+        for value in VALUES.get(type_, ()):
+            if value != held:
+                value = tuple(value) if isinstance(value, list) else value
+                yield Attributes.of(right.type, (*right.entries[:at], (name, type_, value), *right.entries[at + 1 :]))
+
+
+def constructed(program: Program, fetch: str) -> None:
+    """Make a step, by way of its executor and by its parts, where nothing is inferred again."""
+    for make in (lambda: Executor().step(program, [fetch]), lambda: find_liveness(fuse(lower(program.global_block, [fetch])))):
+        try:
+            make()
+        except ForeshapeError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize(("network", "optimizer"), [("rows", "SGD"), ("images", "Momentum"), ("attention", "Adam"), ("bags", "")])
+def test_an_attribute_of_another_value(network: str, optimizer: str) -> None:
+    program, loss = made(network, optimizer)
+    tried: set[tuple[str, Any]] = set()
+    for op in program.global_block.ops:
+        right = op.attributes
+        for other in changed(op):
+            if (key := (op.type, other.entries)) in tried:
+                continue
+            tried.add(key)
+            op.attributes = other
+            constructed(program, loss)
+        op.attributes = right
+    constructed(program, loss)
+    assert len(tried) > 50
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_variable_of_other_dims(network: str) -> None:
+    program, loss = made(network, "SGD")
+    for variable in program.global_block.vars.values():
+        right = variable.spec
+        if right.dims is None:
+            continue
+        for dims in DIMS:
+            variable._spec = Spec(right.kind, right.dtype, dims)  # pyright: ignore[reportPrivateUsage]
+            constructed(program, loss)
+        variable._spec = right  # pyright: ignore[reportPrivateUsage]

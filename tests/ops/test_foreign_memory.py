@@ -1,0 +1,122 @@
+"""No kernel reads or writes beside its operands, for any operands that its rule takes.
+
+The calls of all samples, gradients' too, with each dim of each operand changed alone, and each element type: what the rule takes is run with
+operands that end where memory does. ``python tests/ops/test_foreign_memory.py [TYPE ...]`` also runs what the rules refuse, and says which
+kernels trust them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from guarded import Guarded, survivors
+from harness import answer, operators, sampled
+from kernel_calls import Call, backward, forward, mapped
+from open_dims import places, resized
+from torch import Tensor
+
+from foreshape.errors import ForeshapeError
+from foreshape.ops.operator import Operator
+from foreshape.ops.require import RuleError
+from foreshape.ops.torch_types import dtype_of_torch
+from foreshape.spec import Spec
+
+CASES = list(sampled())
+TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)
+
+
+def variants(call: Call) -> Iterator[tuple[str, Call]]:
+    """The call, and the call with one dim or one element type of one operand changed."""
+    yield "as it is", call
+    for (at, k, axis), size in places(call.specs).items():
+        if isinstance(size, int):
+            for to in dict.fromkeys((0, 1, size - 1, size + 1, 40 * size)):
+                made = resized(call, {(at, k, axis): to}) if to >= 0 and to != size else None
+                if made is not None:
+                    yield f"{call.cls.schema.operands[at].name}[{k}] axis {axis} of {to}", made
+    for at, operand in enumerate(call.cls.schema.operands):
+        given, spec = call.arguments[at], call.specs[at]
+        if isinstance(given, Tensor) and isinstance(spec, Spec) and not hasattr(given, "kept"):
+            for of in TYPES:
+                if of is not given.dtype and of.is_floating_point == given.dtype.is_floating_point:
+                    described = Spec(spec.kind, dtype_of_torch(of), spec.dims, spec.lod)
+                    yield f"{operand.name} of {of}", replace(call, arguments=put(call.arguments, at, given.to(of)), specs=tuple(put(call.specs, at, described)))
+
+
+def put(values: Sequence[Any], at: int, value: Any) -> list[Any]:
+    return [*values[:at], value, *values[at + 1 :]]
+
+
+def is_taken(call: Call) -> bool:
+    """Whether the rule takes these operands."""
+    try:
+        answer(call.operator, call.specs)
+    except RuleError:
+        return False
+    return True
+
+
+def run(call: Call, front: bool) -> str:
+    """What comes of a call whose operands lie where memory ends, or begins."""
+    guarded = Guarded(front)
+    try:
+        made = replace(call, arguments=[mapped(a, guarded) for a in call.arguments])
+        torch.manual_seed(3)
+        made.run()
+    except ForeshapeError as error:
+        return f"refused: {error}"
+    except Exception as error:
+        return f"failed: {type(error).__name__}: {error}"
+    return "ran"
+
+
+def jobs(cls: type[Operator], taken: bool) -> list[tuple[str, Callable[[], str]]]:
+    """The calls of an operator's samples that its rule takes, or those that it refuses."""
+    out: list[tuple[str, Callable[[], str]]] = []
+    for name, of, sample in CASES:
+        if of is not cls:
+            continue
+        call = forward(cls, sample)
+        for one in (call, backward(call)):
+            if one is not None:
+                for title, variant in variants(one):
+                    if is_taken(variant) is taken:
+                        words = f"{one.cls.type} of {name}, {title}: {variant.operator} {variant.specs}"
+                        out += [(words, partial(run, variant, front)) for front in (False, True)]
+    return out
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages without rights are asked of Linux")
+@pytest.mark.parametrize("cls", operators(), ids=lambda c: c.type)
+def test_kernels_stay_within_operands_that_their_rules_take(cls: type[Operator]) -> None:
+    torch.set_num_threads(1)
+    made = jobs(cls, True)
+    said = survivors([job for _, job in made])
+    wrong = [f"{said}: {title}" for (title, _), said in zip(made, said, strict=True) if not said.startswith(("ran", "refused"))]
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def report(types: Sequence[str]) -> None:
+    """Say what comes of the operands that rules take, and which kernels die of those that they refuse."""
+    torch.set_num_threads(1)
+    for cls in operators():
+        if types and cls.type not in types:
+            continue
+        for taken in (True, False):
+            made = jobs(cls, taken)
+            seen: set[tuple[str, str]] = set()
+            for (title, _), said in zip(made, survivors([job for _, job in made]), strict=True):
+                key = (title.partition(" ")[0], said[:60])
+                if (said.startswith(("died", "ended")) or (taken and said.startswith("failed"))) and key not in seen:
+                    seen.add(key)
+                    print(f"{'TAKEN' if taken else 'refused'}: {said[:160]}: {title}", flush=True)
+
+
+if __name__ == "__main__":
+    report(sys.argv[1:])
