@@ -154,14 +154,16 @@ def wrong_tensors(tensors: dict[str, Any], name: str) -> Iterator[tuple[str, dic
     if value.is_floating_point():
         numbers += [float("nan"), float("inf"), float("-inf"), 0.5, 1e300, -0.0]
     for number in numbers:
-        with_number = value.clone().double().fill_(number) if value.is_floating_point() else value.clone()
-        if not value.is_floating_point():
-            with_number.fill_(number % 256 if value.dtype is torch.uint8 else number)
-        yield f"all-{number}", {**rest, name: with_number.to(value.dtype)}
+        if value.is_floating_point() or value.dtype is torch.bool:
+            with_number = torch.full_like(value, number, dtype=torch.float64).to(value.dtype)
+        else:
+            held = torch.iinfo(value.dtype)
+            with_number = torch.full_like(value, min(max(number, held.min), held.max))
+        yield f"all-{number}", {**rest, name: with_number}
         for at in dict.fromkeys((0, 1, 8, 12, 16, 17, 624, 625, 626, len(flat) - 1)):
             if at < len(flat):
                 one = flat.clone()
-                one[at] = with_number.reshape(-1)[0].to(value.dtype)
+                one[at] = with_number.reshape(-1)[0]
                 yield f"{number}-at-{at}", {**rest, name: one.reshape(value.shape)}
 
 
