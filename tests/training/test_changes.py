@@ -199,6 +199,14 @@ def test_other_threads_are_said_once_and_stop_nothing(tmp_path: Path, capsys: py
     assert capsys.readouterr().err.count("threads was 99, and is") == 1
 
 
+@pytest.mark.parametrize(("before", "now", "said"), [(2, 3, "threads was 2, and is 3"), (3, 3, ""), (1, "adaptive", "threads was 1, and is adaptive")])
+def test_the_threads_of_a_run_are_its_executors(tmp_path: Path, capsys: pytest.CaptureFixture[str], before: Any, now: Any, said: str) -> None:
+    stopped(tmp_path, executor=fs.Executor(seed=0, threads=before))
+    train(tmp_path, executor=fs.Executor(seed=0, threads=now))
+    err = capsys.readouterr().err
+    assert err.count("threads was") == bool(said) and said in err
+
+
 # --- digests
 
 def test_a_digest_sees_type_shape_order_and_numbers() -> None:

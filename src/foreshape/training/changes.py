@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foreshape.engine import Scope
-from foreshape.engine.threads import threads_here
+from foreshape.engine import Executor, Scope
 from foreshape.ops.creation import number_of
 from foreshape.ops.torch_proxy import torch
 from foreshape.ops.torch_types import torch_dtype
@@ -62,7 +61,7 @@ class Changes:
         return "".join(f"\n    {one}" for one in found[:_SHOWN]) + more
 
 
-def facts_of(program: Program, startup: Program, scope: Scope, data: Mapping[str, Scalar]) -> Facts:
+def facts_of(program: Program, startup: Program, executor: Executor, scope: Scope, data: Mapping[str, Scalar]) -> Facts:
     """Those of a run that begins, or goes on, with these."""
     network: set[str] = set()
     for op in program.all_ops():
@@ -76,7 +75,7 @@ def facts_of(program: Program, startup: Program, scope: Scope, data: Mapping[str
         [_op_line(op) for op in program.all_ops()],
         dict(_numbers(program, startup, scope)),
         dict(data),
-        {"threads": threads_here()},
+        {"threads": executor.threads},
     )
 
 

@@ -135,7 +135,7 @@ class _Run:
 
     def _begin(self, startup: Program, epochs: int, on_change: OnChange) -> State:
         if self.checkpoint is not None:
-            self.facts = facts_of(self.program, startup, self.scope, self.data.facts())
+            self.facts = facts_of(self.program, startup, self.executor, self.scope, self.data.facts())
             self.data.watched = True
             found = self.checkpoint.newest(self.program, self.executor, self.show.warn)
             if found is not None:
