@@ -57,7 +57,7 @@ class Checked:
         Raises:
             ExecutionError: a value of another shape or element type than inferred, or the first op that makes a NaN or an infinity.
         """
-        function: FunctionType = emitted.bind(scope).function
+        function: FunctionType = emitted.bind(scope)[0]
         self.symbols = Symbols(self.given, emitted.lowered.block.program)
         before = running.checked
         running.checked = self._block
