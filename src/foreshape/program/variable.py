@@ -232,8 +232,19 @@ def note_made(op: Op, variable: Variable, spec: Spec) -> None:
         return
     op.made[name] = spec
     before = variable._spec  # pyright: ignore[reportPrivateUsage]
-    if before is not None and before is not spec and name not in first.made:
+    if before is not None and before is not spec and name not in first.made and variable.known and not _is_within(op, first):
         first.made[name] = before
+
+
+def _is_within(op: Op, other: Op) -> bool:
+    """Whether an op is one of a block that the other runs, so that what it writes is what that one makes."""
+    runs = other.attributes.sub_blocks
+    block: Block | None = op.block if runs else None
+    while block is not None and block is not other.block:
+        if block.idx in runs:
+            return True
+        block = block.parent
+    return False
 
 
 def _spec_of(name: str, of: Any, given: Sequence[Any] | None, lod_level: int, value: Any) -> Spec:
