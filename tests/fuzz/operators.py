@@ -46,8 +46,14 @@ from foreshape.spec import FP16, FP32, FP64, INT32, INT64, LOD_TENSOR, DType, Sp
 SMALL = 4000
 """No operand or result of more elements is made."""
 VALUES = re.compile(r"out of (the )?(bounds|range|DATA bounds)|invalid multinomial|not implemented for|no larger than|probability|overflow|INDICES element|"
-                    r"must not have negative|expected to have the same dtype|should be in the range|Expected p_in")  # fmt: skip
+                    r"must not have negative|between 0 and 1|expected to have the same dtype|should be in the range|Expected p_in")  # fmt: skip
 """What torch says of numbers that no rule can see, and of element types that it has no kernel for."""
+NO_SLOPE = {
+    "scatter": "which of two updates of one row is the last is left open",
+    "p_norm": "epsilon is in the gradient alone",
+    "warpctc": "norm_by_times is in the gradient alone",
+}
+"""Operators whose gradient is not the slope of their results, and why."""
 OPERATORS = [c for c in operators() if c.samples and not c.type.endswith("_grad")]
 
 
@@ -180,8 +186,9 @@ def laid(call: Call, rng: random.Random, with_expanded: bool) -> Call:
     """The call with each operand in memory in a way of its own; what is updated in place lies in a row."""
     updated = {r.updates for r in call.cls.schema.results}
     out: list[Any] = []
-    for operand, value in zip(call.cls.schema.operands, call.arguments, strict=True):
-        layout = in_a_row if operand.name in updated else rng.choice((*LAYOUTS, expanded) if with_expanded else LAYOUTS)
+    for operand, value, spec in zip(call.cls.schema.operands, call.arguments, call.specs, strict=True):
+        known = any(s is not None and s.value is not None for s in _flat([spec]))  # other numbers would not be those that the rule knows
+        layout = in_a_row if operand.name in updated else rng.choice((*LAYOUTS, expanded) if with_expanded and not known else LAYOUTS)
         out.append(mapped(value, layout))
     return replace(call, arguments=out)
 
@@ -228,7 +235,7 @@ def one_case(cls: type[Operator], rng: random.Random, counts: Counts) -> str:
         compare_numbers(copies, made, words, counts)
         if plain and sample.differentiate:
             compare_gradient(copies, words, counts)
-        if rng.random() < 0.15 and not any(updated):
+        if plain and rng.random() < 0.2 and not any(updated):
             by_executor(cls, replace(sample, arguments=arguments), seed, made, rng, words, counts)
     return words
 
@@ -271,7 +278,8 @@ def near(seen: Any, wanted: Any, of: torch.dtype, words: str) -> None:
     a, b = seen.detach().to(torch.float64).numpy(), wanted.detach().to(torch.float64).numpy()
     if a.shape != b.shape:
         raise Fault(f"{words}: dims {a.shape} instead of {b.shape}")
-    if not np.allclose(a, b, rtol=loose, atol=loose * max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0.0))), equal_nan=True):
+    told = np.isfinite(b)  # where the reference divides by zero there are other ways to write it
+    if not np.allclose(a[told], b[told], rtol=loose, atol=loose * max(1.0, float(np.abs(b[told]).max(initial=0.0)))):
         raise Fault(f"{words}:\n    {a.reshape(-1)[:8]}\n    instead of\n    {b.reshape(-1)[:8]}")
 
 
@@ -360,7 +368,7 @@ def _by_slope(call: Call, flowing: dict[str, Any], made: dict[str, Any], words: 
     torch.manual_seed(11)
     along = {n: [torch.randn_like(t) for t in tensors_of(a)] for n, a in zip(operands, call.arguments, strict=True)
              if n in given_back and tensors_of(a) and all(t.is_floating_point() for t in tensors_of(a))}  # fmt: skip
-    if not along or any(isinstance(a, Rows) for a in call.arguments):
+    if not along or call.cls.type in NO_SLOPE or any(isinstance(a, Rows) for a in call.arguments):
         return
     seen = sum(float((_dense(g) * u).sum()) for n, us in along.items() for g, u in zip(_listed(made[n]), us, strict=False) if g is not None)
     slopes = [_slope(call, flowing, along, step) for step in (1e-5, 3e-6)]
@@ -414,13 +422,12 @@ def by_executor(cls: type[Operator], sample: Sample, seed: int, made: tuple[Any,
     try:
         got = Executor(check=rng.choice((False, "fused"))).run(case.program, feed, fetch, Scope())
     except ForeshapeError as error:
-        if "not finite" in str(error) or "first value" in str(error):
+        if "has a NaN" in str(error) or "infinit" in str(error):  # checked mode stops there
             return
         raise Fault(f"{words}: the executor refuses what the kernel takes: {error}") from error
     for name, seen, want in zip(fetch, got, tensors, strict=True):
-        value = np.asarray(seen)
-        if case.op.operator is not None and value.shape == tuple(want.shape) and np.asarray(sample.arguments.get("X", 0)) is not None:
-            near(torch.from_numpy(np.ascontiguousarray(value)), want, want.dtype, f"{words}: {name} by the executor")
+        if isinstance(seen, (np.ndarray, np.generic, LoDTensor)):
+            near(torch.from_numpy(np.array(seen)), want, want.dtype, f"{words}: {name} by the executor")
     counts.kinds["run by an executor"] += 1
 
 

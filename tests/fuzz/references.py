@@ -62,7 +62,7 @@ UNARY: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "reciprocal": lambda op, x: 1 / x,
     "relu": lambda op, x: torch.where(x > 0, x, torch.zeros_like(x)),
     "relu6": lambda op, x: x.clamp(0, op.threshold),
-    "round": lambda op, x: x.round(),
+    "round": lambda op, x: x.sign() * (x.abs() + 0.5).floor(),
     "rsqrt": lambda op, x: x**-0.5,
     "sigmoid": lambda op, x: 1 / (1 + torch.exp(-x)),
     "sign": lambda op, x: x.sign(),
@@ -82,9 +82,16 @@ UNARY: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "bitwise_not": lambda op, x: ~x,
     "fill_zeros_like": lambda op, x: x * 0,
 }  # fmt: skip
-ONLY_FLOATING = frozenset({"brelu", "elu", "hard_sigmoid", "hard_swish", "relu6", "leaky_relu", "swish", "softplus", "rsqrt", "sqrt", "silu"})
+WHOLE = frozenset({"abs", "assign", "sign", "relu", "square", "logical_not", "bitwise_not", "fill_zeros_like", "isfinite_v2", "isinf_v2", "isnan_v2"})
+"""Those that take whole numbers as they take others."""
+
+
+def _covered(op: Any, x: Tensor) -> bool:
+    return x.is_floating_point() or op.type in WHOLE
+
+
 for _type, _function in UNARY.items():
-    REFERENCES[_type] = lambda op, a, f=_function: {"Out": f(op, a.X)}
+    REFERENCES[_type] = lambda op, a, f=_function: {"Out": f(op, a.X)} if isinstance(a.X, Tensor) and _covered(op, a.X) else None
 
 
 @reference("scale")
@@ -194,7 +201,7 @@ def _bmm(op: Any, a: Any) -> Results:
 
 @reference("dot")
 def _dot(op: Any, a: Any) -> Results | None:
-    return {"Out": (a.X * a.Y).sum(-1, keepdim=True)} if a.X.is_floating_point() else None
+    return {"Out": (a.X * a.Y).sum(-1)} if a.X.is_floating_point() else None
 
 
 @reference("addmm")
@@ -584,7 +591,7 @@ def _gather_nd(op: Any, a: Any) -> Results | None:
     flat = a.Index.reshape(-1, a.Index.shape[-1])
     if not len(flat):
         return None
-    return {"Out": torch.stack([a.X[tuple(int(k) for k in row)] for row in flat]).reshape(*a.Index.shape[:-1], *a.X.shape[a.Index.shape[-1] :])}
+    return {"Out": torch.stack([a.X[tuple(int(k) for k in row)] for row in flat]).reshape((*a.Index.shape[:-1], *a.X.shape[a.Index.shape[-1] :]))}
 
 
 @reference("lookup_table", "lookup_table_v2")

@@ -134,8 +134,8 @@ class Selu(Unary):
     """Out = scale * X where X > 0, else scale * alpha * (exp(X) - 1) (Klambauer et al., 2017)."""
 
     type = "selu"
-    scale = attribute(AttrType.FLOAT, 1.0507009873554804934193349852946)
-    alpha = attribute(AttrType.FLOAT, 1.6732632423543772848170429916717)
+    scale = attribute(AttrType.FLOAT, 1.0507009873554804934193349852946, low=0.0)
+    alpha = attribute(AttrType.FLOAT, 1.6732632423543772848170429916717, low=0.0)
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return aten.elu(X, self.alpha, self.scale, 1.0) if into is None else aten_into.elu(X, self.alpha, self.scale, 1.0, into=into)

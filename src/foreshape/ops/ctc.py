@@ -120,7 +120,7 @@ class WarpCTC(Operator):
             steps, labels = offsets[0].in_rows(0), offsets[1].in_rows(0)
             longest, count = steps.longest, steps.count
             scores = scores.new_zeros(longest * count, classes).index_copy_(0, _by_step(steps), scores).view(longest, count, classes)
-            label = Label.reshape(-1)
+            label = Label.reshape(-1).contiguous()  # torch's kernel reads it so, unchecked
         else:
             longest, count = scores.shape[:2]
             steps, labels = offsets_of(LogitsLength, longest, "LogitsLength"), offsets_of(LabelLength, Label.shape[1], "LabelLength")

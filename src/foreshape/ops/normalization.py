@@ -116,13 +116,14 @@ class BatchNorm(Operator):
         last = is_channels_last(self.data_layout)
         x = channels_first(X, last)
         _require_channels(x, Scale, Bias, Mean, Variance)
-        reserve = Mean.new_empty(0) if wants[5] else None
+        of = torch.float32 if X.element_size() == 2 else X.dtype
+        reserve = Mean.new_empty(0, dtype=of) if wants[5] else None
         if self.use_global_stats or self._tests():
             y, _, _ = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, False, 0.0, self.epsilon)
             if self._saves_nothing():
-                saved = saved_inverse = Mean.new_zeros(()) if wants[3] or wants[4] else None
+                saved = saved_inverse = Mean.new_zeros((), dtype=of) if wants[3] or wants[4] else None
             else:
-                saved, saved_inverse = Mean.clone() if wants[3] else None, (Variance + self.epsilon).rsqrt_() if wants[4] else None
+                saved, saved_inverse = Mean.to(of, copy=True) if wants[3] else None, (Variance.to(of) + self.epsilon).rsqrt_() if wants[4] else None
             return channels_back(y, last), Mean, Variance, saved, saved_inverse, reserve
         momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
         count = x.numel() // x.shape[1]
@@ -137,7 +138,7 @@ class BatchNorm(Operator):
             Variance.mul_(momentum)
         else:  # of nothing there is no mean: the moving ones stay
             y, mean, inverse = x.clone(), torch.zeros_like(Mean), torch.zeros_like(Variance)
-        return channels_back(y, last), Mean, Variance, mean, inverse, reserve
+        return channels_back(y, last), Mean, Variance, mean.to(of), inverse.to(of), reserve
 
     def _infer_gradient(
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec

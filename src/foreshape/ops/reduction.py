@@ -191,7 +191,7 @@ class ReduceExtreme(Reduction):
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         axes = self._over(X)
-        return (spread(Out, X, axes).to(X.dtype) == X).to(X.dtype).mul_(spread(d_out, X, axes).to(X.dtype))
+        return (spread(Out, X, axes) == X.to(Out.dtype)).to(X.dtype).mul_(spread(d_out, X, axes).to(X.dtype))
 
     samples = [*Reduction.samples, sample(X=i64(2, 3), dim=[0])]
     rejects = [*Reduction.rejects, reject(X=f32(0, 3), dim=[0], says="must be at least 1")]

@@ -148,6 +148,8 @@ class ReadFromArray(Operator):
         array = X if X is not None else TensorArray()
         if isinstance(X_W, torch.Tensor):
             found = array.get(int(I))
+            if found is not None and found.shape != X_W.shape:
+                raise ExecutionError(f"read_from_array: element {int(I)} of X must have the dims of X_W, {list(X_W.shape)}; seen {list(found.shape)}")
             return torch.zeros_like(X_W) if found is None else found, None
         return array.read(int(I))
 
