@@ -356,9 +356,20 @@ class _Walk:
                 holds(record, given)
                 needed_at(record, position, at)
             else:  # what came in may go out again: of a block that did not run all of it does
-                holds(self._new(i, at, value, self._size(value, i)), given)
+                holds(self._new(i, at, value, maximum(self._size(value, i), self._came(i, value))), given)
                 self.strided[value] = None
             given = {**given, value: self.current.get(value)}
+
+    def _came(self, i: Instruction, value: Value) -> Size:
+        """The bytes of what comes into a round in the place of a result of its rounds, which may be a part of that: views keep all of it alive."""
+        region, first = i.region, i.results[0]
+        assert region is not None
+        if not isinstance(first, list) or value not in first or first.index(value) >= len(region.results):
+            return 0
+        name = region.results[first.index(value)]
+        entry = next((v for v in region.lowered.feeds if v.name == name and not v.levels), None)
+        spec = entry.spec if entry is not None else None
+        return spec.nbytes if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None else 0
 
     # --- afterwards
 
