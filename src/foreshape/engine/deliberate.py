@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from foreshape.lowering.instruction import Instruction
@@ -47,7 +47,7 @@ def is_meant(i: Instruction, name: str, result: Tensor, before: Mapping[str, Any
     state = current.generator.get_state() if current.generator is not None else None
     for number in _PUT:
         values = {n: _filled(t, number) for n, t in before.items()}
-        values["store"] = lambda name, value, owned=True: value  # the scope stays as it is
+        values["store"] = _keep  # the scope stays as it is
         if state is not None and current.generator is not None:
             current.generator.set_state(state)
         run(values)
@@ -58,7 +58,12 @@ def is_meant(i: Instruction, name: str, result: Tensor, before: Mapping[str, Any
 
 def writes_infinity(op: Op) -> bool:
     """Whether an attribute of an op is -inf, or a list with one in it."""
-    return any(_is_infinity(v) for value in op.attrs.values() for v in (value if isinstance(value, Iterable) and not isinstance(value, str) else (value,)))
+    values: list[Any] = list(op.attrs.values())
+    return any(_is_infinity(v) or (isinstance(v, (list, tuple)) and any(map(_is_infinity, v))) for v in values)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _keep(name: str, value: Any, owned: bool = True) -> Any:
+    return value
 
 
 def _is_infinity(value: Any) -> bool:

@@ -92,7 +92,11 @@ class SizeCheck:
             GuardError: sizes that the op does not take. MemoryPlanError: a result larger than the run may take.
         """
         key = tuple(
-            tuple(_seen(s, t, o) for s, t, o in zip(spec, tensor, offset, strict=True)) if isinstance(spec, tuple) else _seen(spec, tensor, offset)
+            tuple(_seen(s, t, o) for s, t, o in zip(spec, tensor, offset, strict=True))
+            if isinstance(spec, tuple)
+            else None
+            if spec is None
+            else _seen(spec, tensor, offset)
             for spec, tensor, offset in zip(self.specs, operands, offsets, strict=True)
         )
         found = self._found.get(key)
@@ -139,9 +143,9 @@ def _may_be_sizes(value: Value) -> bool:
     return len(spec.dims) <= 1 and (not isinstance(count, int) or count <= MAX_VALUE_ELEMENTS)
 
 
-def _seen(spec: Spec | None, value: Any, offsets: Any) -> Spec | None:
+def _seen(spec: Spec, value: Any, offsets: Any) -> Spec:
     """What an operand is now."""
-    if spec is None or value is None or isinstance(value, TensorArray):
+    if value is None or isinstance(value, TensorArray):
         return spec
     if isinstance(value, Rows):
         return Spec(spec.kind, spec.dtype, tuple(value.shape))
