@@ -46,10 +46,13 @@ bench-memory: $(VENV)/dev  ## what training steps hold: planned, measured, in to
 
 SECONDS ?= 60
 SEED ?= 0
-fuzz: fuzz-files fuzz-programs  ## each kind of fuzzing, one after the other, for SECONDS each
+fuzz: fuzz-files fuzz-operators fuzz-programs  ## each kind of fuzzing, one after the other, for SECONDS each
 
 fuzz-files: $(VENV)/dev    ## mutated and crafted files for every reader, for SECONDS
 	$(VENV)/bin/python tests/fuzz/files.py --seconds $(SECONDS) --seed $(SEED)
+
+fuzz-operators: $(VENV)/dev ## random cases of every operator against references in torch, for SECONDS, from SEED on
+	$(VENV)/bin/python tests/fuzz/operators.py --seconds $(SECONDS) --seed $(SEED)
 
 fuzz-programs: $(VENV)/dev ## draw whole programs, and compare each way to run them with torch, for SECONDS, from SEED on
 	$(VENV)/bin/python tests/fuzz/programs.py --seconds $(SECONDS) --seed $(SEED)

@@ -18,7 +18,13 @@ CONFIGURATIONS = list(product(("conv2d", "conv2d_transpose"), ("float32", "float
 """Operator, element type, kernel, padding, stride, groups, and which sizes of the images are open."""
 
 
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda c: "-".join(map(str, c)))
+EVERY = 11
+"""In each run of the suite one configuration in so many is tried."""
+
+
+@pytest.mark.parametrize("configuration", [
+    pytest.param(c, id="-".join(map(str, c)), marks=pytest.mark.long if at % EVERY else ()) for at, c in enumerate(CONFIGURATIONS)
+])  # fmt: skip
 def test_it_is_described_planned_and_run(configuration: tuple[Any, ...]) -> None:
     type, of, kernel, padding, stride, groups, sizes = configuration
     image = [2, 4, 9, 8]
