@@ -92,7 +92,8 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
         if knows_all:
             forward = cls.with_values({n: getattr(self, n) for n in cls.schema.attributes})
             given = forward.infer_shape(*(specs[takes.index(o)] for o in operands))
-            results: tuple[Any, ...] = given if isinstance(given, tuple) and not (len(cls.schema.results) == 1 and cls.schema.results[0].many) else (given,)
+            is_list = len(cls.schema.results) == 1 and cls.schema.results[0].many
+            results: tuple[Any, ...] = tuple(given) if isinstance(given, tuple) and not is_list else (given,)  # pyright: ignore[reportUnknownArgumentType]
             for at, k in made:
                 _check_same_dims(specs[at], results[k], takes[at], cls.schema.results[k].name)
         out: list[Any] = []
