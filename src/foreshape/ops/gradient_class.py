@@ -91,8 +91,8 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
             return declared.infer(self, *specs)
         if knows_all:
             forward = cls.with_values({n: getattr(self, n) for n in cls.schema.attributes})
-            given = forward.infer_shape(*(specs[takes.index(o)] for o in operands))
-            results = given if isinstance(given, tuple) and not (len(cls.schema.results) == 1 and cls.schema.results[0].many) else (given,)
+            given: Any = forward.infer_shape(*(specs[takes.index(o)] for o in operands))
+            results: tuple[Any, ...] = given if isinstance(given, tuple) and not (len(cls.schema.results) == 1 and cls.schema.results[0].many) else (given,)  # pyright: ignore[reportUnknownVariableType]
             for at, k in made:
                 _check_same_dims(specs[at], results[k], takes[at], cls.schema.results[k].name)
         out: list[Any] = []
