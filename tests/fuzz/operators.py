@@ -46,7 +46,7 @@ from foreshape.spec import FP16, FP32, FP64, INT32, INT64, LOD_TENSOR, DType, Sp
 SMALL = 4000
 """No operand or result of more elements is made."""
 VALUES = re.compile(r"out of (the )?(bounds|range|DATA bounds)|invalid multinomial|not implemented for|no larger than|probability|overflow|INDICES element|"
-                    r"must not have negative|between 0 and 1|expected to have the same dtype|should be in the range|Expected p_in")  # fmt: skip
+                    r"must not have negative|between 0 and 1|ZeroDivisionError|expected to have the same dtype|should be in the range|Expected p_in")  # fmt: skip
 """What torch says of numbers that no rule can see, and of element types that it has no kernel for."""
 NO_SLOPE = {
     "scatter": "which of two updates of one row is the last is left open",
@@ -210,6 +210,8 @@ def one_case(cls: type[Operator], rng: random.Random, counts: Counts) -> str:
         call = forward(cls, replace(sample, arguments=arguments), seed)
     except ForeshapeError:
         counts.kinds["refused in words"] += 1
+        return words
+    except OverflowError:  # given numbers that another element type does not hold
         return words
     except (ValueError, AssertionError) as error:  # numbers and sequences that do not fit the dims: no such value can be fed
         if "reshape" in str(error) or "lengths" in str(error) or "sequences" in str(error):

@@ -41,7 +41,7 @@ def given(cls: Any, arguments: Sequence[Any]) -> SimpleNamespace:
 UNARY: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "abs": lambda op, x: x.abs(),
     "assign": lambda op, x: x.clone(),
-    "brelu": lambda op, x: torch.minimum(torch.maximum(x, x.new_tensor(op.t_min)), x.new_tensor(op.t_max)),
+    "brelu": lambda op, x: torch.where(x <= op.t_min, torch.full_like(x, op.t_min), torch.where(x >= op.t_max, torch.full_like(x, op.t_max), x)),
     "ceil": lambda op, x: x.ceil(),
     "cos": lambda op, x: x.cos(),
     "elu": lambda op, x: torch.where(x > 0, x, op.alpha * (x.clamp(max=0).exp() - 1)),
@@ -61,7 +61,7 @@ UNARY: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "logsigmoid": lambda op, x: -torch.log(1 + torch.exp(-x)),
     "reciprocal": lambda op, x: 1 / x,
     "relu": lambda op, x: torch.where(x > 0, x, torch.zeros_like(x)),
-    "relu6": lambda op, x: x.clamp(0, op.threshold),
+    "relu6": lambda op, x: torch.where(x <= 0, torch.zeros_like(x), torch.where(x >= op.threshold, torch.full_like(x, op.threshold), x)),
     "round": lambda op, x: x.sign() * (x.abs() + 0.5).floor(),
     "rsqrt": lambda op, x: x**-0.5,
     "sigmoid": lambda op, x: 1 / (1 + torch.exp(-x)),
@@ -439,6 +439,8 @@ def _pool(op: Any, a: Any) -> Results | None:
     else:
         pads = pads_of(op, x, op.ksize, 2)
         assert pads is not None
+        if not op.exclusive and any(before != after for before, after in pads):  # what counts as padding then is PaddlePaddle's own
+            return None
         flat = [p for pair in reversed(pads) for p in pair]
         inside = F.pad(torch.ones_like(x), flat).unfold(2, op.ksize[0], op.strides[0]).unfold(3, op.ksize[1], op.strides[1])
         windows = F.pad(x, flat).unfold(2, op.ksize[0], op.strides[0]).unfold(3, op.ksize[1], op.strides[1])
