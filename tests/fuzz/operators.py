@@ -46,7 +46,8 @@ from foreshape.spec import FP16, FP32, FP64, INT32, INT64, LOD_TENSOR, DType, Sp
 SMALL = 4000
 """No operand or result of more elements is made."""
 VALUES = re.compile(r"out of (the )?(bounds|range|DATA bounds)|invalid multinomial|not implemented for|no larger than|probability|overflow|INDICES element|"
-                    r"must not have negative|between 0 and 1|ZeroDivisionError|expected to have the same dtype|should be in the range|Expected p_in")  # fmt: skip
+                    r"must not have negative|between 0 and 1|ZeroDivisionError|expected to have the same dtype|should be in the range|"
+                      "Expected p_in")  # fmt: skip
 """What torch says of numbers that no rule can see, and of element types that it has no kernel for."""
 NO_SLOPE = {
     "scatter": "which of two updates of one row is the last is left open",

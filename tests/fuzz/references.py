@@ -41,7 +41,7 @@ def given(cls: Any, arguments: Sequence[Any]) -> SimpleNamespace:
 UNARY: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "abs": lambda op, x: x.abs(),
     "assign": lambda op, x: x.clone(),
-    "brelu": lambda op, x: torch.where(x <= op.t_min, torch.full_like(x, op.t_min), torch.where(x >= op.t_max, torch.full_like(x, op.t_max), x)),
+    "brelu": lambda op, x: x.clamp(min=op.t_min).clamp(max=op.t_max),
     "ceil": lambda op, x: x.ceil(),
     "cos": lambda op, x: x.cos(),
     "elu": lambda op, x: torch.where(x > 0, x, op.alpha * (x.clamp(max=0).exp() - 1)),
