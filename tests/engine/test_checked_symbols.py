@@ -91,6 +91,21 @@ def test_a_good_program_passes(describe: Callable[[Any], Any], check: Any) -> No
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+def test_what_is_looked_through_for_freed_memory_is_no_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a step has bound may know its op; all of the program hangs on that, and would be walked through at every value that is dropped."""
+    from foreshape.engine import freed
+
+    looked: list[Any] = []
+    parts = freed._parts  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(freed, "_parts", lambda one: looked.append(one) or parts(one))
+    main = fs.Program()
+    with fs.program_guard(main, fs.Program()):
+        out = shrinks_to_what_is_known_after_it(layer.data("x", shape=["batch", 3]))
+    fs.Executor(check=True).run(main, {"x": X}, [out], fs.Scope())
+    assert looked
+    assert not [one for one in looked if isinstance(one, (fs.Program, fs.Variable))]
+
+
 def test_a_size_that_is_not_as_inferred_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every round: a kernel that drops a row."""
     from foreshape.ops.operator import get

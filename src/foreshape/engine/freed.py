@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from foreshape.ops.offsets import Offsets
+from foreshape.ops.operator import Operator
 from foreshape.ops.torch_proxy import torch
+from foreshape.program import Op
+from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +41,8 @@ def _parts(one: Any) -> Iterable[Any]:
     """What something refers to, of the kinds that values are made of."""
     if isinstance(one, torch.Tensor):
         return vars(one).values()
+    if isinstance(one, (Op, Operator, Spec)):  # the description, which holds no value of a run, and leads to all of the program
+        return ()
     if isinstance(one, dict):
         return list[Any](one.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
     if isinstance(one, (list, tuple)):

@@ -92,8 +92,7 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
         if knows_all:
             forward = cls.with_values({n: getattr(self, n) for n in cls.schema.attributes})
             given = forward.infer_shape(*(specs[takes.index(o)] for o in operands))
-            is_list = len(cls.schema.results) == 1 and cls.schema.results[0].many
-            results: tuple[Any, ...] = tuple(given) if isinstance(given, tuple) and not is_list else (given,)  # pyright: ignore[reportUnknownArgumentType]
+            results = _each(given, len(cls.schema.results) == 1 and cls.schema.results[0].many)
             for at, k in made:
                 _check_same_dims(specs[at], results[k], takes[at], cls.schema.results[k].name)
         out: list[Any] = []
@@ -122,3 +121,8 @@ def _check_same_dims(a: Any, b: Any, a_slot: str, b_slot: str) -> None:
     for x, y in zip(a.dims, b.dims, strict=True):
         if not any(n.startswith(PLACEHOLDER) for n in symbols_of(y)):
             require_equal(x, y, words, **{a_slot: None})
+
+
+def _each(given: Any, is_list: bool) -> tuple[Any, ...]:
+    """What a shape rule gave, result by result."""
+    return (given,) if is_list or not isinstance(given, tuple) else given  # pyright: ignore[reportUnknownVariableType]
