@@ -172,7 +172,7 @@ def test_mask_of_a_length_that_comes_as_a_tensor() -> None:
     out = layer.sequence_mask(x, layer.data("n", dims=[1], dtype="int32"))
     for n in (1, 4):
         assert run({"x": lengths, "n": np.array([n], "int32")}, out)[0].shape == (3, n)
-    with pytest.raises(ExecutionError, match="at least 1"):
+    with pytest.raises((ExecutionError, GuardError), match="at least 1"):
         run({"x": lengths, "n": np.array([0], "int32")}, out)
 
 

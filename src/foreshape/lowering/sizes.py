@@ -13,7 +13,7 @@ from foreshape.lowering.instruction import Argument, Instruction, Value, values_
 from foreshape.ops.require import RuleError
 from foreshape.ops.room import require_room
 from foreshape.ops.rows import Rows
-from foreshape.ops.tensor_array import TensorArray
+from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op, Program
 from foreshape.spec import LOD_TENSOR, MAX_VALUE_ELEMENTS, TENSOR_KINDS, Lod, Spec
 
@@ -145,10 +145,10 @@ def _may_be_sizes(value: Value) -> bool:
 
 def _seen(spec: Spec, value: Any, offsets: Any) -> Spec:
     """What an operand is now."""
-    if value is None or isinstance(value, TensorArray):
-        return spec
     if isinstance(value, Rows):
         return Spec(spec.kind, spec.dtype, tuple(value.shape))
+    if not isinstance(value, torch.Tensor):  # arrays and rank tables have sizes of their own; an absent value has none
+        return spec
     lod = spec.lod if offsets is None or spec.lod is None else Lod(spec.lod.source, tuple(len(level) - 1 for level in offsets.levels))
     is_few = value.dim() <= 1 and value.numel() <= MAX_VALUE_ELEMENTS and spec.dtype is not None and spec.dtype.family in ("int", "uint")
     return Spec(spec.kind, spec.dtype, tuple(value.shape), lod, tuple(value.reshape(-1).tolist()) if is_few else None)
