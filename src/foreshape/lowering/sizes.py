@@ -151,5 +151,5 @@ def _seen(spec: Spec, value: Any, offsets: Any) -> Spec:
         return spec
     lod = spec.lod if offsets is None or spec.lod is None else Lod(spec.lod.source, tuple(len(level) - 1 for level in offsets.levels))
     is_few = value.dim() <= 1 and value.numel() <= MAX_VALUE_ELEMENTS and spec.dtype is not None and spec.dtype.family in ("int", "uint")
-    few: list[int] = value.reshape(-1).tolist() if is_few else []  # pyright: ignore[reportUnknownMemberType]
-    return Spec(spec.kind, spec.dtype, tuple(value.shape), lod, tuple(few) if is_few else None)
+    few = tuple(int(n) for n in value.reshape(-1)) if is_few else None
+    return Spec(spec.kind, spec.dtype, tuple(value.shape), lod, few)
