@@ -38,6 +38,11 @@ def given(cls: Any, arguments: Sequence[Any]) -> SimpleNamespace:
 
 # --- elementwise, of one operand
 
+
+def _at_most(x: Tensor, most: float) -> Tensor:
+    return torch.where(x >= most, torch.full_like(x, most), x)
+
+
 UNARY: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "abs": lambda op, x: x.abs(),
     "assign": lambda op, x: x.clone(),
@@ -61,7 +66,7 @@ UNARY: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "logsigmoid": lambda op, x: -torch.log(1 + torch.exp(-x)),
     "reciprocal": lambda op, x: 1 / x,
     "relu": lambda op, x: torch.where(x > 0, x, torch.zeros_like(x)),
-    "relu6": lambda op, x: torch.where(x <= 0, torch.zeros_like(x), torch.where(x >= op.threshold, torch.full_like(x, op.threshold), x)),
+    "relu6": lambda op, x: _at_most(torch.where(x <= 0, torch.zeros_like(x), x), op.threshold),
     "round": lambda op, x: x.sign() * (x.abs() + 0.5).floor(),
     "rsqrt": lambda op, x: x**-0.5,
     "sigmoid": lambda op, x: 1 / (1 + torch.exp(-x)),

@@ -75,9 +75,11 @@ def test_images_of_nothing_have_the_dims_that_are_inferred(type_: str, dims: tup
     assert back is not None and tuple(back.run()[0].shape) == dims
 
 
-@pytest.mark.parametrize(("type_", "attributes"), [("adam", {"beta2": 2.5}), ("adam", {"beta1": -0.1}), ("selu", {"alpha": -1.0}), ("selu", {"scale": -1.0})])
+@pytest.mark.parametrize(("type_", "attributes"), [
+    ("adam", {"beta2": 2.5}), ("adam", {"beta1": -0.1}), ("adam", {"beta1": 1.0}), ("selu", {"alpha": -1.0}), ("selu", {"scale": -1.0}),
+])  # fmt: skip
 def test_numbers_with_which_a_formula_has_no_answer_are_refused(type_: str, attributes: dict[str, float]) -> None:
-    with pytest.raises(SchemaError, match="must be at least 0"):
+    with pytest.raises(SchemaError, match=r"must be at least 0\.0"):
         registry.get(type_).describe(attributes)
 
 
@@ -88,6 +90,12 @@ def test_labels_that_lie_apart_are_read_as_labels() -> None:
     call = forward(registry.get("warpctc"), Sample(arguments))
     for plain, apart in zip(call.run(), call.laid(fuzzer.sliced, "Label").run(), strict=True):
         np.testing.assert_array_equal(plain.numpy(), apart.numpy())
+
+
+def test_one_number_in_any_dims_scales_an_example_of_one() -> None:
+    arguments = {"X": value(FP64, 4, 1), "Scale": value(FP64), "Bias": value(FP64, 1, 1)}
+    made = forward(registry.get("layer_norm"), Sample(arguments)).run()
+    assert tuple(made[0].shape) == (4, 1)
 
 
 def test_an_element_of_an_array_is_as_it_is_described() -> None:

@@ -1,8 +1,8 @@
 """No kernel reads or writes beside its operands, for any operands that its rule takes.
 
 The calls of all samples, gradients' too, with each dim of each operand changed alone, and each element type: what the rule takes is run with
-operands that end where memory does. ``python tests/ops/test_foreign_memory.py [TYPE ...]`` also runs what the rules refuse, and says which
-kernels trust them.
+operands that end where memory does. ``PYTHONPATH=src:tests python tests/ops/test_foreign_memory.py [TYPE ...]`` also runs what the rules
+refuse, and says which kernels trust them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ none and one among them, and three are asked: the conditions that the rule left 
 - Where the conditions hold, the rule takes the numbers too, and all dims are what the symbols say: of the rule and of the kernel.
 - Where one does not hold, the rule refuses the numbers as well; a condition that asks for more than that is in `NARROWER`, with the reason.
 
-``python tests/ops/test_open_dims.py [TYPE ...]`` says how many dims were compared.
+``PYTHONPATH=src:tests python tests/ops/test_open_dims.py [TYPE ...]`` says how many dims were compared.
 """
 
 from __future__ import annotations

@@ -22,6 +22,10 @@ _BLOCK_ELEMENTS = 1 << 18
 """How much of a table the exact update on sparse rows works on at a time."""
 
 
+_BELOW_ONE = 1.0 - 2.0**-24
+"""The largest single-precision number below 1, with which there is no correction to divide by."""
+
+
 class Adam(Update):
     """Moment1Out = beta1 * Moment1 + (1 - beta1) * g; Moment2Out = beta2 * Moment2 + (1 - beta2) * g^2, where g is Grad;
     ParamOut = Param - rate * Moment1Out / (sqrt(Moment2Out) + epsilon * sqrt(1 - Beta2Pow)), where
@@ -52,8 +56,8 @@ class Adam(Update):
     Beta1PowOut = result(updates="Beta1Pow", doc="one number")
     Beta2PowOut = result(updates="Beta2Pow", doc="one number")
     MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
-    beta1 = attribute(AttrType.FLOAT, 0.9, low=0.0, high=1.0)
-    beta2 = attribute(AttrType.FLOAT, 0.999, low=0.0, high=1.0)
+    beta1 = attribute(AttrType.FLOAT, 0.9, low=0.0, high=_BELOW_ONE)
+    beta2 = attribute(AttrType.FLOAT, 0.999, low=0.0, high=_BELOW_ONE)
     epsilon = attribute(AttrType.FLOAT, 1e-8)
     lazy_mode = attribute(AttrType.BOOLEAN, False)
     min_row_size_to_use_multithread = attribute(AttrType.LONG, 1000, doc="a hint to PaddlePaddle")

@@ -239,7 +239,7 @@ class LayerNorm(Operator):
     def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, *, wants: tuple[bool, ...]) -> Any:
         begin = self.begin_norm_axis
         example = X.shape[begin:]
-        if len(example) > 1:
+        if any(g is not None and g.shape != example for g in (Scale, Bias)):
             Scale, Bias = None if Scale is None else Scale.reshape(example), None if Bias is None else Bias.reshape(example)
         y, mean, inverse = torch.native_layer_norm(X, example, Scale, Bias, self.epsilon)
         variance = inverse.pow(-2).sub_(self.epsilon).clamp_min_(0.0) if wants[2] else None
