@@ -53,7 +53,12 @@ class SizeChecks:
             any(map(self._is_open, results)) and any(_may_be_sizes(v) for v in given)
         ):
             return None
-        there: list[Argument] = [[v for v in a if v is not None] if isinstance(a, list) else a for a in made.arguments]
+        sources = {id(copy): source for copy, source in made.copies}  # copies are made after the check
+
+        def now(v: Value) -> Value:
+            return sources.get(id(v), v)
+
+        there: list[Argument] = [[now(v) for v in a if v is not None] if isinstance(a, list) else a and now(a) for a in made.arguments]
         offsets: list[Argument] = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in there]
         check = SizeCheck(op, operator, [_specs(a) for a in made.arguments])
         count = len(there)

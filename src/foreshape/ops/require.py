@@ -84,6 +84,14 @@ def _leave_open(left: Size, relation: str, right: Size, requirement: str) -> Non
         collector.conditions.append(Condition(left, relation, right, requirement))
 
 
+def _decide(answer: bool | None, left: Size, relation: str, right: Size, requirement: str, sides: Mapping[str, int | None]) -> None:
+    """Refuse what does not hold, and leave what depends on the symbols to a guard."""
+    if answer is False:
+        raise RuleError(requirement, sides)
+    if answer is None:
+        _leave_open(left, relation, right, requirement)
+
+
 def fail(requirement: str, error: type[DescriptionError] = ShapeError, **sides: int | None) -> NoReturn:
     """Refuse: ``requirement`` does not hold. ``sides``: slot -> the axis concerned (None: the whole)."""
     raise RuleError(requirement, sides, error)
@@ -100,42 +108,27 @@ def require_equal(a: Size, b: Size, requirement: str, **sides: int | None) -> Si
     if a is b:
         return a
     answer = equal(a, b)
-    if answer is False:
-        raise RuleError(requirement, sides)
-    if answer is None:
-        _leave_open(a, "==", b, requirement)
-        if isinstance(b, int) or (is_symbol(a) and not is_symbol(b) and not isinstance(a, int)):
-            return b
+    _decide(answer, a, "==", b, requirement, sides)
+    if answer is None and (isinstance(b, int) or (is_symbol(a) and not is_symbol(b) and not isinstance(a, int))):
+        return b
     return a
 
 
 def require_broadcast(a: Size, b: Size, requirement: str, **sides: int | None) -> Size:
     """``a`` and ``b`` must be equal, or one of them 1. Returns the size to which they broadcast."""
-    answer = broadcasts(a, b)
-    if answer is False:
-        raise RuleError(requirement, sides)
-    if answer is None:
-        _leave_open(a, "broadcasts with", b, requirement)
+    _decide(broadcasts(a, b), a, "broadcasts with", b, requirement, sides)
     return broadcast(a, b)
 
 
 def require_broadcast_to(a: Size, to: Size, requirement: str, **sides: int | None) -> Size:
     """``a`` must be ``to``, or 1. Returns ``to``."""
-    answer = _either(equal(a, to), equal(a, 1))
-    if answer is False:
-        raise RuleError(requirement, sides)
-    if answer is None:
-        _leave_open(a, "broadcasts to", to, requirement)
+    _decide(_either(equal(a, to), equal(a, 1)), a, "broadcasts to", to, requirement, sides)
     return to
 
 
 def require_at_most(a: Size, b: Size, requirement: str, **sides: int | None) -> None:
     """``a <= b`` must hold."""
-    answer = less_equal(a, b)
-    if answer is False:
-        raise RuleError(requirement, sides)
-    if answer is None:
-        _leave_open(a, "<=", b, requirement)
+    _decide(less_equal(a, b), a, "<=", b, requirement, sides)
 
 
 def require_divides(divisor: Size, a: Size, requirement: str, **sides: int | None) -> Size:
