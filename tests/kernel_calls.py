@@ -89,7 +89,7 @@ def backward(call: Call, spoil: bool = False) -> Call | None:
     With ``spoil``, what the gradient does not take has been written over before it runs: operands and results alike.
     """
     made = call.cls.grad_class
-    torch.manual_seed(6)
+    torch.default_generator.manual_seed(6)
     results = call.run() if made is not None else ()
     if made is None:
         return None

@@ -446,9 +446,10 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_a_chain_of_a_thousand_operators_stays_bounded(name: str) -> None:
-    assert calls(lambda: grown(CHAINS[name], 1000, next(new_names))) < 1000 * MOST_CALLS
-    size = grown(CHAINS[name])
+@pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.long)])
+def test_a_chain_of_operators_stays_bounded(name: str, count: int) -> None:
+    assert calls(lambda: grown(CHAINS[name], count, next(new_names))) < count * MOST_CALLS
+    size = grown(CHAINS[name], count)
     assert isinstance(size, Dim)
     assert len(size.terms) <= MAX_TERMS and len(str(size)) <= MAX_TEXT
     assert parse(str(size)) is size
@@ -491,11 +492,11 @@ def fresh_maximum(count: int) -> Callable[[], Size]:
 
 
 def test_a_maximum_of_many_is_bounded() -> None:
-    many = [symbol(f"m{k}") for k in range(5000)]
-    assert_calls_grow_with_size(fresh_maximum, 300, 1250, 5000)
+    many = [symbol(f"m{k}") for k in range(1200)]
+    assert_calls_grow_with_size(fresh_maximum, 150, 400, 1200)
     size = maximum(*many, 7)
     assert is_symbol(size) and explain_symbols(size)[0].count("max(") == 1
-    assert maximum(*[many[0]] * 5000, 3, 9) is maximum(many[0], 9)
+    assert maximum(*[many[0]] * 1200, 3, 9) is maximum(many[0], 9)
 
 
 def test_a_symbol_after_a_long_name_is_its_own() -> None:

@@ -190,10 +190,8 @@ def measured(rows: int, kind: str, initializer: str, folder: str = "") -> list[f
 
 
 @linux
-@pytest.mark.parametrize(
-    ("kind", "initializer", "tables"),
-    [pytest.param("sgd", "uniform", 1, marks=pytest.mark.long), pytest.param("sgd", "normal", 1, marks=pytest.mark.long), ("adam", "constant", 3)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "initializer", "tables"), [("sgd", "uniform", 1), ("sgd", "normal", 1), ("adam", "constant", 3)])
 def test_a_table_and_its_state_are_in_memory_once(kind: str, initializer: str, tables: int, tmp_path: Any) -> None:
     rows = 200_000
     size = rows * 64 * 4 / 2**20

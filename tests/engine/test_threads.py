@@ -61,8 +61,11 @@ def test_libgomp_waits_briefly_and_other_programs_are_told_nothing() -> None:
     assert spins(RUN) == (SPINS, "False")
 
 
+OTHER_WORDS = ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"}, {"KMP_BLOCKTIME": "5"})
+
+
 @linux
-@pytest.mark.parametrize("settings", [{"OMP_WAIT_POLICY": "PASSIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"}, {"KMP_BLOCKTIME": "5"}], ids=str)
+@pytest.mark.parametrize("settings", [{"OMP_WAIT_POLICY": "PASSIVE"}, *(pytest.param(s, marks=pytest.mark.long) for s in OTHER_WORDS)], ids=str)
 def test_the_users_own_words_on_waiting_stand_above(settings: dict[str, str]) -> None:
     alone, _ = spins("import torch", **settings)
     assert spins(RUN, **settings) == (alone, str("GOMP_SPINCOUNT" in settings))
@@ -70,6 +73,7 @@ def test_the_users_own_words_on_waiting_stand_above(settings: dict[str, str]) ->
 
 
 @linux
+@pytest.mark.long
 def test_what_torch_has_read_before_stays() -> None:
     alone, _ = spins("import torch")
     assert spins("import torch;" + RUN) == (alone, "False")
@@ -88,13 +92,15 @@ THREADS = "from foreshape.ops.torch_proxy import torch; print(torch.get_num_thre
     [
         (THREADS, {}, 1),
         (THREADS, {"OMP_NUM_THREADS": "2"}, 2),
-        ("import torch\n" + THREADS, {}, 1),
-        ("import torch; torch.set_num_threads(1)\n" + THREADS, {}, 1),
-        ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
-        ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
-        ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
-        ("from foreshape.ops.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
-        ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in [
+            ("import torch\n" + THREADS, {}, 1),
+            ("import torch; torch.set_num_threads(1)\n" + THREADS, {}, 1),
+            ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
+            ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
+            ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
+            ("from foreshape.ops.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
+            ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
+        ]),
     ],
 )
 def test_threads_follow_the_quota_unless_the_user_says(code: str, settings: dict[str, str], threads: int) -> None:
@@ -103,15 +109,18 @@ def test_threads_follow_the_quota_unless_the_user_says(code: str, settings: dict
 
 @linux
 @several
-def test_threads_follow_the_affinity_mask() -> None:
+@pytest.mark.parametrize(
+    ("before", "settings", "threads"),
+    [("", {}, 1), pytest.param("import torch\n", {}, 1, marks=pytest.mark.long), pytest.param("", {"OMP_NUM_THREADS": "2"}, 2, marks=pytest.mark.long)],
+)
+def test_threads_follow_the_affinity_mask(before: str, settings: dict[str, str], threads: int) -> None:
     masked = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    assert process("-c", masked + THREADS).stdout.split() == ["1"]
-    assert process("-c", "import torch\n" + masked + THREADS).stdout.split() == ["1"]
-    assert process("-c", masked + THREADS, OMP_NUM_THREADS="2").stdout.split() == ["2"]
+    assert process("-c", before + masked + THREADS, **settings).stdout.split() == [str(threads)]
 
 
 @linux
 @several
+@pytest.mark.long
 def test_a_plan_without_torch_counts_the_threads_that_torch_would_get() -> None:
     code = "from foreshape.ops.onednn import thread_count; a = thread_count()\n" + THREADS + "; print(a)"
     for quota in (QUOTA_OF_ONE, ""):
@@ -247,18 +256,22 @@ class TestForked:
         for name in ("told", "two"):
             assert seen[name]["error"] == "ExecutionError" and "spawn" in seen[name]["words"], seen[name]
 
+    @pytest.mark.long
     def test_where_torch_came_first_and_foreshape_runs_in_the_child_only(self) -> None:
         assert children("torch")["child"]["threads"] == 1
 
+    @pytest.mark.long
     def test_a_child_of_a_process_without_torch_has_all_threads(self) -> None:
         assert children("fresh")["child"]["threads"] == 2
 
+    @pytest.mark.long
     def test_children_that_are_forked_while_another_thread_makes_steps(self) -> None:
         seen = children("beside")
         for one in seen["beside"]:
             same(one, seen["before"]["value"])
 
 
+@pytest.mark.long
 def test_a_spawned_child_has_all_threads() -> None:
     seen = children("spawn")
     assert seen["two"]["threads"] == 2

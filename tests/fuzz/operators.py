@@ -251,7 +251,7 @@ def _flat(results: Any) -> list[Spec | None]:
 def run(call: Call, words: str, counts: Counts) -> tuple[Any, ...] | None:
     """The results; None where the operator refuses in words."""
     try:
-        torch.manual_seed(3)
+        torch.default_generator.manual_seed(3)
         return call.run()
     except ForeshapeError:
         counts.kinds["refused when run"] += 1
@@ -326,7 +326,7 @@ def compare_gradient(call: Call, words: str, counts: Counts) -> None:
     floating = [t for v in call.arguments for t in tensors_of(v) if t.is_floating_point()]
     if call.cls.grad_class is None or not floating or any(t.dtype is not torch.float64 for t in floating) or any(not t.numel() for t in floating):
         return
-    torch.manual_seed(13)
+    torch.default_generator.manual_seed(13)
     call = replace(call, arguments=[mapped(a, _beside) for a in call.arguments])
     try:
         back = backward(replace(call, arguments=[mapped(a, Tensor.clone) for a in call.arguments]))
@@ -382,7 +382,7 @@ def _by_slope(call: Call, flowing: dict[str, Any], made: dict[str, Any], words: 
     """The change of the results along a direction, twice: a kink shows at one step and not at the other."""
     operands = [o.name for o in call.cls.schema.operands]
     given_back = {n for n in made if made[n] is not None}
-    torch.manual_seed(11)
+    torch.default_generator.manual_seed(11)
     along = {n: [torch.randn_like(t) for t in tensors_of(a)] for n, a in zip(operands, call.arguments, strict=True)
              if n in given_back and tensors_of(a) and all(t.is_floating_point() for t in tensors_of(a))}  # fmt: skip
     short = any(t.dtype is not torch.float64 for d in flowing.values() for t in tensors_of(d))  # results of fewer digits move in steps
@@ -413,7 +413,7 @@ def _slope(call: Call, flowing: dict[str, Any], along: dict[str, list[Tensor]], 
         for operand, value in zip(call.cls.schema.operands, call.arguments, strict=True):
             directions = iter(along.get(operand.name, ()))
             moved.append(mapped(value, lambda t, u=directions, by=sign: t + by * next(u)) if operand.name in along else mapped(value, Tensor.clone))
-        torch.manual_seed(3)
+        torch.default_generator.manual_seed(3)
         try:
             made = replace(call, arguments=moved).run()
         except ForeshapeError:

@@ -39,6 +39,7 @@ def test_a_violation_ends_the_run_and_its_file_is_kept(tmp_path: Path, monkeypat
     assert len(list(tmp_path.glob("case-1-0.*"))) == 1
 
 
+@pytest.mark.long
 def test_what_kills_the_process_is_a_violation(tmp_path: Path) -> None:
     import os
     import subprocess

@@ -53,7 +53,7 @@ def check(name: str, whole: int, most: int) -> None:
 
 @pytest.mark.parametrize("name", sorted(QUICK))
 def test_a_file_is_decided_in_proportion_to_its_size(name: str) -> None:
-    check(name, bounds.WHOLE // 32, QUICK_MIB)
+    check(name, bounds.WHOLE // 64, QUICK_MIB)
 
 
 @pytest.mark.longest

@@ -118,8 +118,11 @@ def values_of(arguments: Arguments, cls: type[Operator]) -> Iterator[tuple[Calla
                     yield (lambda v, slot=slot, at=at, given=given: arguments | {slot: [*given[:at], v, *given[at + 1 :]]}), one
 
 
-def samples(cls: type[Operator]) -> list[Arguments]:
-    return [dict(s.arguments) for s in cls.samples][:4]
+def samples(cls: type[Operator], most: int = 4) -> list[Arguments]:
+    return [dict(s.arguments) for s in cls.samples][:most]
+
+
+HOW_MANY = pytest.mark.parametrize("most", [1, pytest.param(4, marks=pytest.mark.long)], ids=["first", "all"])
 
 
 def with_dims(value: Value, dims: tuple[int, ...]) -> Value:
@@ -140,8 +143,9 @@ def test_a_dim_of_zero_in_every_place(cls: type[Operator]) -> None:
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda c: f"17-other-{c.type}")
-def test_dims_and_ranks_of_all_sizes_in_every_place(cls: type[Operator]) -> None:
-    for arguments in samples(cls):
+@HOW_MANY
+def test_dims_and_ranks_of_all_sizes_in_every_place(cls: type[Operator], most: int) -> None:
+    for arguments in samples(cls, most):
         for put, value in values_of(arguments, cls):
             for axis in range(len(value.dims)):
                 for dim in (1, 2**31, 2**31 - 1, 2**62, value.dims[axis] + 1):
@@ -153,10 +157,11 @@ def test_dims_and_ranks_of_all_sizes_in_every_place(cls: type[Operator]) -> None
 
 
 @pytest.mark.parametrize("cls", OPERATORS, ids=lambda c: f"17-symbols-{c.type}")
-def test_symbols_kinds_and_missing_inputs_in_every_place(cls: type[Operator]) -> None:
+@HOW_MANY
+def test_symbols_kinds_and_missing_inputs_in_every_place(cls: type[Operator], most: int) -> None:
     from foreshape.dims import symbol
 
-    for arguments in samples(cls):
+    for arguments in samples(cls, most):
         slots, _ = split(cls, arguments)
         for slot in slots:
             described(cls, {k: v for k, v in arguments.items() if k != slot})
@@ -196,8 +201,9 @@ HOSTILE: dict[AttrType, list[Any]] = {
 
 
 @pytest.mark.parametrize("cls", [c for c in OPERATORS if c.schema.attributes], ids=lambda c: f"15-{c.type}")
-def test_hostile_values_of_every_attribute(cls: type[Operator]) -> None:
-    for arguments in samples(cls):
+@HOW_MANY
+def test_hostile_values_of_every_attribute(cls: type[Operator], most: int) -> None:
+    for arguments in samples(cls, most):
         for name, field in cls.schema.attributes.items():
             for value in HOSTILE.get(field.type, [None, -1, "x"]):
                 tried(cls, arguments | {name: value})

@@ -107,6 +107,7 @@ def branches() -> Network:
 
 
 NETWORKS = [images, attention, sequences, branches]
+QUICK_AND_LONG = [images, *(pytest.param(n, marks=pytest.mark.long) for n in (attention, sequences)), branches]
 
 
 class Trained(NamedTuple):

@@ -50,7 +50,7 @@ def run(sizes: tuple[int, int, int], form: str, train: bool = True) -> tuple[lis
     return calls, plan.peak(**values) / seen.peak
 
 
-@pytest.mark.parametrize("form", ["usual", "columns", "heads first", "masked"])
+@pytest.mark.parametrize("form", ["masked", *(pytest.param(f, marks=pytest.mark.long) for f in ("usual", "columns", "heads first"))])
 @pytest.mark.parametrize("sizes", [SIZES[0], *(pytest.param(s, marks=pytest.mark.long) for s in SIZES[1:])])
 def test_the_plan_is_what_is_measured(sizes: tuple[int, int, int], form: str) -> None:
     for train in (False, True):

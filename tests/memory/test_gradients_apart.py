@@ -15,10 +15,10 @@ from foreshape.backward.recompute import SUFFIX
 from foreshape.passes.recompute import gradients_apart, recompute_values
 
 sys.path.insert(0, str(Path(__file__).parent))
-from retrained import NETWORKS, Network, assert_same, described, droppable, images, least_of, loss_of, numbers, trained
+from retrained import QUICK_AND_LONG, Network, assert_same, described, droppable, images, least_of, loss_of, numbers, trained
 
 
-@pytest.fixture(params=NETWORKS, ids=lambda n: n.__name__)
+@pytest.fixture(params=QUICK_AND_LONG, ids=lambda n: n.__name__)
 def network(request: pytest.FixtureRequest) -> Network:
     return request.param()
 

@@ -91,9 +91,10 @@ TRAINED = [("lstm", 32, 64, "equal"), ("lstm", 256, 4, "equal"), ("lstmp", 128, 
            ("gru, the other way", 256, 4, "equal"), ("lstm both ways", 32, 64, "equal"), ("attention", 32, 64, "as text has them"),
            ("attention", 128, 32, "equal"), ("attention", 256, 4, "one long")]  # fmt: skip
 RUN = [("lstm both ways", 32, 64, "equal"), ("lstmp", 128, 16, "equal"), ("gru", 32, 64, "equal"), ("attention", 256, 4, "one long")]
+CASES = [*(pytest.param(*c, True, marks=pytest.mark.long if c[1] > 32 else ()) for c in TRAINED), *((*c, False) for c in RUN)]
 
 
-@pytest.mark.parametrize(("net", "hidden", "count", "lengths", "train"), [(*c, True) for c in TRAINED] + [(*c, False) for c in RUN])
+@pytest.mark.parametrize(("net", "hidden", "count", "lengths", "train"), CASES)
 def test_the_peak_is_the_planned_one(net: str, hidden: int, count: int, lengths: str, train: bool) -> None:
     planned, seen = both_of(net, hidden, count, lengths, train)
     over, small = (OVER_ATTENTION, SMALL + SCORES) if net == "attention" else (OVER, SMALL)

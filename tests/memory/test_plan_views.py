@@ -250,6 +250,7 @@ def test_in_a_browser_hostile_names_are_text(tmp_path: Path) -> None:
     assert seen["seen"][0][0].startswith("</script><script>")
 
 
+@pytest.mark.long
 def test_in_a_browser_thousands_of_boxes_stay_fluid(tmp_path: Path) -> None:
     x = layer.data("x", shape=["batch", 32])
     for _ in range(1000):

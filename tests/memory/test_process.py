@@ -47,13 +47,14 @@ def least_peak(network: str, sizes: list[int], *options: str) -> float:
 @pytest.mark.parametrize(
     ("network", "sizes", "warm"),
     [pytest.param("images", [32], 200, marks=pytest.mark.long), pytest.param("table", [64], 200, marks=pytest.mark.long),
-     ("dense", [128], 100), ("text", [16, 24], 200), ("large", [2560], 10)],
+     pytest.param("text", [16, 24], 200, marks=pytest.mark.long), ("dense", [128], 200), pytest.param("large", [2560], 10, marks=pytest.mark.long)],
 )
 def test_a_steady_step_takes_no_pages(network: str, sizes: list[int], warm: int) -> None:
     assert process(network, sizes, f"warm={warm}", "steps=20")["faults"] < 5
 
 
 @linux
+@pytest.mark.long
 def test_steps_take_their_pages_anew_where_they_are_not_kept() -> None:
     assert process("large", [2560], "warm=3", "steps=3", FORESHAPE_KEEP_PAGES="0")["faults"] > 5000
 
@@ -72,7 +73,10 @@ def test_a_thousand_steps_leave_nothing_behind(network: str, sizes: list[int]) -
 
 
 @linux
-@pytest.mark.parametrize(("network", "sizes"), [("text", [16, 24]), *(pytest.param(n, [64, 32], marks=pytest.mark.long) for n in ("dense", "table"))])
+@pytest.mark.parametrize(
+    ("network", "sizes"),
+    [("dense", [64, 32]), *(pytest.param(n, s, marks=pytest.mark.long) for n, s in (("text", [16, 24]), ("table", [64, 32])))],
+)
 def test_nothing_of_a_step_waits_for_the_garbage_collector(network: str, sizes: list[int]) -> None:
     took = process(network, sizes, "warm=10", "steps=40")
     assert took["cycles"] == 0 and took["objects"] <= 10

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
 sys.path.insert(0, str(Path(__file__).parent))
 from reference import CASES, LARGE, case
 from retrained import (
-    NETWORKS,
+    QUICK_AND_LONG,
     STEPS,
     Network,
     Trained,
@@ -40,7 +40,7 @@ from retrained import (
 )
 
 
-@pytest.fixture(params=NETWORKS, ids=lambda n: n.__name__)
+@pytest.fixture(params=QUICK_AND_LONG, ids=lambda n: n.__name__)
 def network(request: pytest.FixtureRequest) -> Network:
     return request.param()
 

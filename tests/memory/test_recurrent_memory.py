@@ -75,7 +75,7 @@ FORMS = [("lstm", 1, False, False), ("lstm", 2, True, True), ("gru", 1, False, T
          ("simple_rnn", 2, False, False)]  # fmt: skip
 
 
-@pytest.mark.parametrize("data", ["as text has them", "dense", *(pytest.param(d, marks=pytest.mark.long) for d in ("uniform", "equal", "dense with lengths"))])
+@pytest.mark.parametrize("data", ["as text has them", *(pytest.param(d, marks=pytest.mark.long) for d in ("dense", "uniform", "equal", "dense with lengths"))])
 @pytest.mark.parametrize(("net", "layers", "both", "out"), FORMS)
 def test_the_peak_is_the_planned_one(net: str, layers: int, both: bool, out: bool, data: str) -> None:
     planned, seen = both_of(net, layers, both, data, out)

@@ -67,7 +67,7 @@ def run(call: Call, front: bool) -> str:
     guarded = Guarded(front)
     try:
         made = replace(call, arguments=[mapped(a, guarded) for a in call.arguments])
-        torch.manual_seed(3)
+        torch.default_generator.manual_seed(3)
         made.run()
     except ForeshapeError as error:
         return f"refused: {error}"

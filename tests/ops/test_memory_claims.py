@@ -100,7 +100,8 @@ ONLY_THE_RUN_TELLS = ("array_to_lod_tensor-2,",)
 """Samples, made larger, of whose memory no description tells: how many rows the parts have that are sequences themselves."""
 
 
-@pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.long)], ids=["first samples", "all samples"])
+@pytest.mark.long
+@pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.longest)], ids=["first samples", "all samples"])
 def test_kernels_take_no_more_than_their_operators_say(first: bool) -> None:
     """Of the operators that have a rule; ``python tests/kernel_memory.py`` tells of all.
 

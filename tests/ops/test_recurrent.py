@@ -33,7 +33,7 @@ class Peer:
     """One of torch's networks, its weights in our order, and random numbers around it."""
 
     def __init__(self, mode: str, layers: int, directions: int, features: int = 5, hidden: int = 6, lengths: list[int] = LENGTHS) -> None:
-        torch.manual_seed(3)
+        torch.default_generator.manual_seed(3)
         cls, more = MODES[mode]
         self.mode, self.units, self.hidden, self.lengths = mode, layers * directions, hidden, lengths
         self.net = cls(features, hidden, layers, bidirectional=directions == 2, **more)
@@ -227,7 +227,7 @@ def test_a_batch_of_no_sequences_and_one_of_empty_ones(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lengths", [None, [4, 7, 1]])
 def test_dense_layers_give_what_torch_gives(mode: str, lengths: list[int] | None) -> None:
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     cls, more = MODES[mode]
     net = cls(5, 6, 2, bidirectional=True, batch_first=True, **more)
     x = layer.data("x", ["batch", 7, 5], stop_gradient=False)

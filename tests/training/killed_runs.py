@@ -181,7 +181,7 @@ def forked(job: Callable[[], str], out: Path, after: float | None = None) -> str
     return out.read_text()
 
 
-FEW = (1, 3, 7, 12, 20, 31, 60)
+FEW = (1, 7, 20, 60)
 
 
 def boundaries(folder: Path, few: bool) -> list[dict[str, Any]]:

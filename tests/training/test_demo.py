@@ -78,6 +78,7 @@ def test_half_blocks_show_two_pixels_each() -> None:
     assert first.color.triplet.red == 0 and first.bgcolor.triplet.red == 255
 
 
+@pytest.mark.long
 def test_the_example_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), str(tmp_path), "2"], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False

@@ -43,6 +43,7 @@ def test_killed_at_every_boundary_of_writing(tmp_path: Path, options: list[str])
 
 
 @FEW
+@pytest.mark.long
 def test_killed_at_random_moments(tmp_path: Path, options: list[str]) -> None:
     results = _script("moments", tmp_path, *options)
     assert sum(r["kills"] for r in results) >= len(results), results
