@@ -48,6 +48,7 @@ def assert_time_grows_with_size(make: Make, *sizes: int, tries: int = 3) -> list
         The least times.
     """
     least = [math.inf] * len(sizes)
+    gc.collect()
     for _ in range(tries):
         for at, size in enumerate(sizes):
             least[at] = min(least[at], spent(make(size)))
@@ -58,7 +59,6 @@ def assert_time_grows_with_size(make: Make, *sizes: int, tries: int = 3) -> list
 
 def spent(do: Callable[[], object]) -> float:
     """Seconds of the processor, to be compared with others of the same run."""
-    gc.collect()
     gc.disable()
     try:
         started = time.process_time()
