@@ -18,7 +18,7 @@ from typing import Any
 
 from foreshape.ops.processors import processors
 
-SPINS = "3000"
+SPINS = "30000"
 """How often a thread looks for work before it sleeps."""
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -109,7 +109,7 @@ def draw_optimizer(chance: Chance) -> Optimizer:
     }[kind]()  # fmt: skip
     rate: Any = chance.pick([0.0625, 0.015625, 0.25 if kind in ("SGD", "Momentum") else 0.03125])
     if chance.one_in(4):
-        name = chance.pick(list(SCHEDULES))
+        name = chance.pick([n for n in SCHEDULES if kind != "Ftrl" or n != "LinearWarmup"])  # Ftrl divides by the rate, which begins at 0
         rate = (name, SCHEDULES[name])
     clip = chance.pick([None, None, ("ClipByGlobalNorm", 0.5), ("ClipByNorm", 0.25), ("ClipByValue", 0.125)])
     decay = chance.pick([None, None, ("L2Decay", 0.125), ("L1Decay", 0.0625)]) if kind != "AdamW" else None

@@ -72,10 +72,15 @@ class Runner:
         trained: the parameters that are updated, and whether by sparse gradients.
         rates: the learning rate of each run.
         noise: changes what is fed and what the parameters start with.
+        gradient_noise: changes the gradients.
     """
 
-    def __init__(self, program: Program, trained: Mapping[str, bool], rates: Sequence[float], dtype: Any = torch.float64, noise: Noise = lambda x: x) -> None:
+    def __init__(
+        self, program: Program, trained: Mapping[str, bool], rates: Sequence[float], dtype: Any = torch.float64, noise: Noise = lambda x: x,
+        gradient_noise: Noise = lambda x: x,
+    ) -> None:  # fmt: skip
         self.program, self.trained, self.rates, self.dtype, self.noise = program, trained, rates, dtype, noise
+        self.gradient_noise = gradient_noise
         self.stopped = frozenset(program.stopped)
         self.state: dict[str, Any] = {n: noise(torch.from_numpy(a).to(dtype)) for n, a in starts(program).items()}
         self.moving: dict[int, tuple[Any, Any]] = {}
@@ -120,7 +125,7 @@ class Runner:
             for part in (self.dense[name].grad, self.sparse[name].grad):
                 total = total if part is None else total + part
             rows = torch.cat([torch.empty(0, dtype=torch.int64), *self.touched[name]]).unique() if by_rows else None
-            found[name] = Gradient(total, rows)
+            found[name] = Gradient(self.gradient_noise(total), rows)
         self.flowed |= {n for n in self.state if self.dense[n].grad is not None or self.sparse[n].grad is not None}
         if found:
             self.updates.apply(self.state, found, self.rates[at])

@@ -21,6 +21,8 @@ EXACT = {"fp64": 1e-9, "fp32": 5e-5}
 """Of the size of the values (1 at least): that far apart is near enough for any program."""
 CHANGES = {"fp64": (1e-13, 1e-11, 1e-9), "fp32": (1e-6, 1e-5, 1e-4)}
 """By how much inputs and parameters are changed, relatively, to see what rounding does."""
+ROUNDING = {"fp64": 1e-17, "fp32": 1e-8}
+"""What a gradient may be off that is zero but for rounding, of a loss near 1; optimizers that divide by its size make much of it."""
 FACTOR = 32.0
 JUMP = 50.0
 """A larger change of what goes in counts where values move by so much more than in proportion: at a kink, a choice, a quotient of rounding."""
@@ -69,6 +71,9 @@ class Reference:
         """By how much what goes in is changed, and the run; 0 is rounding itself, in float32."""
         if dtype == "fp32":
             yield 0.0, Runner(self.program, self.trained, self.rates, torch.float32).run
+        for seed in range(4):
+            shift = _shift(ROUNDING[dtype], seed)
+            yield 0.0, Runner(self.program, self.trained, self.rates, gradient_noise=shift).run
         for change in CHANGES[dtype]:
             for seed in range(4):
                 yield change, lambda: self.moved(change, seed)  # noqa: B023  is called before the next
@@ -98,3 +103,9 @@ def is_tame(of: Ran) -> bool:
 def _noise(change: float, seed: int) -> Callable[[Any], Any]:
     generator = torch.Generator().manual_seed(seed)
     return lambda x: x * (1.0 + change * torch.randn(x.shape, generator=generator, dtype=x.dtype))
+
+
+def _shift(size: float, seed: int) -> Callable[[Any], Any]:
+    """Moves what is not exactly zero: rows that nobody looked up stay."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda x: x + size * (x != 0) * torch.randn(x.shape, generator=generator, dtype=x.dtype)

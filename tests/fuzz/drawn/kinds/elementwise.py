@@ -23,6 +23,11 @@ def same(s: float) -> float:
     return s
 
 
+def hardtanh(x: torch.Tensor, min: float, max: float) -> torch.Tensor:
+    """Limited, with no gradient at the limits themselves, as PaddlePaddle has it (``torch.clamp`` has one there)."""
+    return F.hardtanh(x, min, max)
+
+
 unary("relu", layer.relu, torch.relu)
 unary("tanh", layer.tanh, torch.tanh, lambda s: min(s, 1.0))
 unary("sigmoid", layer.sigmoid, torch.sigmoid, one)
@@ -36,10 +41,10 @@ unary("mish", layer.mish, F.mish)
 unary("softsign", layer.softsign, F.softsign, lambda s: min(s, 1.0))
 unary("log_sigmoid", layer.log_sigmoid, F.logsigmoid, lambda s: s + 0.7)
 unary("tanh_shrink", layer.tanh_shrink, lambda x: x - torch.tanh(x))
-unary("relu6", layer.relu6, lambda x, threshold: torch.clamp(x, 0.0, threshold), threshold=[6.0, 0.5])
-unary("hard_tanh", layer.hard_tanh, lambda x, min, max: torch.clamp(x, min, max), lambda s: min(s, 1.0), min=[-1.0, -0.25], max=[1.0, 0.5])
-unary("hard_swish", lambda x: layer.hard_swish(x, 4.0, 4.0, 2.0), lambda x: x * torch.clamp(x + 2.0, 0.0, 4.0) / 4.0)
-unary("hard_sigmoid", lambda x: layer.hard_sigmoid(x, 0.25, 0.5), lambda x: torch.clamp(x * 0.25 + 0.5, 0.0, 1.0), one)
+unary("relu6", layer.relu6, lambda x, threshold: hardtanh(x, 0.0, threshold), threshold=[6.0, 0.5])
+unary("hard_tanh", layer.hard_tanh, lambda x, min, max: hardtanh(x, min, max), lambda s: min(s, 1.0), min=[-1.0, -0.25], max=[1.0, 0.5])
+unary("hard_swish", lambda x: layer.hard_swish(x, 4.0, 4.0, 2.0), lambda x: x * hardtanh(x + 2.0, 0.0, 4.0) / 4.0)
+unary("hard_sigmoid", lambda x: layer.hard_sigmoid(x, 0.25, 0.5), lambda x: hardtanh(x * 0.25 + 0.5, 0.0, 1.0), one)
 unary("abs", layer.abs, torch.abs)
 unary("square", layer.square, lambda x: x * x, lambda s: s * s)
 unary("sin", layer.sin, torch.sin, lambda s: min(s, 1.0))
@@ -55,7 +60,7 @@ unary("pow", lambda x, factor: layer.pow(layer.square(x) + 0.5, factor), lambda 
       factor=[1.5, 0.5, -1.0, 2.0])  # fmt: skip
 unary("scale", layer.scale, lambda x, scale, bias, bias_after_scale: scale * x + bias if bias_after_scale else scale * (x + bias), lambda s: s + 0.5,
       scale=[0.5, -1.0, 0.0, 2.0], bias=[0.0, 0.5, -0.25], bias_after_scale=[True, False])  # fmt: skip
-unary("clip", layer.clip, lambda x, min, max: torch.clamp(x, min, max), min=[-0.5, -1.0], max=[1.0, 0.75])
+unary("clip", layer.clip, lambda x, min, max: hardtanh(x, min, max), min=[-0.5, -1.0], max=[1.0, 0.75])
 unary("number_first", lambda x, by: by - x, lambda x, by: by - x, lambda s: s + 1, by=[1.0, 0.5])
 unary("number_after", lambda x, by: (x + by) * 0.5, lambda x, by: (x + by) * 0.5, lambda s: s + 1, by=[1.0, -0.5])
 unary("floor", lambda x: layer.floor(x) * 0.5 + x, lambda x: torch.floor(x) * 0.5 + x)
