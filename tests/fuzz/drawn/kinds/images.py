@@ -161,4 +161,5 @@ class GroupNorm(Kind):
 
     def compute(self, xs: list[Any], step: Step, at: At) -> Sequence[Any]:
         groups = step.settings["groups"] or xs[0].shape[1]
-        return [torch.group_norm(xs[0], groups, at.parameter("weight"), at.parameter("bias"), EPSILON)]
+        x = xs[0].contiguous()  # torch dies in the backward of channels that come last where nobody wants the gradient of x
+        return [torch.group_norm(x, groups, at.parameter("weight"), at.parameter("bias"), EPSILON)]
