@@ -6,8 +6,8 @@ import inspect
 import sys
 from pathlib import Path
 
-from foreshape.ops.fields import REQUIRED, Gradient, NoGradient
-from foreshape.ops.operator import Operator, all_operators
+from foreshape.operator.fields import REQUIRED, Gradient, NoGradient
+from foreshape.operator.operator import Operator, all_operators
 
 PAGE = Path(__file__).with_name("operators.md")
 

@@ -11,11 +11,11 @@ import pytest
 
 from foreshape.engine.values import LoDTensor
 from foreshape.infer.rules import Key, answer
-from foreshape.ops.fields import Reject, Sample, Value
-from foreshape.ops.operator import Operator, all_operators
-from foreshape.ops.tensor_array import TensorArray
+from foreshape.operator.fields import Reject, Sample, Value
+from foreshape.operator.operator import Operator, all_operators
 from foreshape.program import Block, Op, Program, Variable, program_guard
 from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
+from foreshape.values.tensor_array import TensorArray
 
 
 def operators() -> list[type[Operator]]:

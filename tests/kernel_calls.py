@@ -12,14 +12,14 @@ from harness import answer, build, key_of, split
 from torch import Tensor
 
 from foreshape.errors import ForeshapeError, ShapeError
+from foreshape.operator.fields import Sample, Value
+from foreshape.operator.operator import Operator
 from foreshape.ops import Offsets
-from foreshape.ops.fields import Sample, Value
-from foreshape.ops.operator import Operator
-from foreshape.ops.random import current
-from foreshape.ops.rows import Rows
-from foreshape.ops.tensor_array import TensorArray
-from foreshape.ops.torch_types import dtype_of_torch
+from foreshape.ops.tensor.random import current
 from foreshape.spec import LOD_TENSOR, Lod, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_types import dtype_of_torch
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from kernel_calls import Call, calls, in_a_row, in_natural_order, permuted, resi
 from torch.profiler import ProfilerActivity, profile
 
 from foreshape.dims import evaluate, symbols_of
+from foreshape.operator.fields import Sample
+from foreshape.operator.operator import Operator
 from foreshape.ops import Offsets
-from foreshape.ops.fields import Sample
-from foreshape.ops.operator import Operator
-from foreshape.ops.ragged_rules import longest, longest_outermost
-from foreshape.ops.rows import Rows
+from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import Spec
+from foreshape.values.rows import Rows
 
 MARK = 10_007
 SMALL = 1024

@@ -17,9 +17,9 @@ from torch import Tensor
 from foreshape.dims import Size, symbol
 from foreshape.infer.rules import Key
 from foreshape.ops import Offsets
-from foreshape.ops.rows import Rows
-from foreshape.ops.tensor_array import TensorArray
 from foreshape.spec import LOD_TENSOR, Lod, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.tensor_array import TensorArray
 
 Place = tuple[int, int, int]
 """Operand, number in its list (0 where there is none), axis; counts of sequences are the axes from `COUNTS` on."""

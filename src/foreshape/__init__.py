@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from foreshape.interop import load_inference_model, save_inference_model
     from foreshape.layer import ParamAttr
     from foreshape.memory import Plan, Recomputation, plan, recompute
-    from foreshape.ops import Operator
+    from foreshape.operator import Operator
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
     from foreshape.training import infer_shape, train

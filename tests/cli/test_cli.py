@@ -155,7 +155,7 @@ def trained_net() -> Path:
 
 
 def test_plan_tells_the_peak_the_formula_what_it_is_for_and_who(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foreshape.ops.products.prefers_onednn", lambda: False)
+    monkeypatch.setattr("foreshape.kernels.products.prefers_onednn", lambda: False)
     code, out, err = call("plan", model, "--batch", 1000)
     assert (code, err) == (0, "")
     for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "most is needed at op 4 of 5, elementwise_add  ",

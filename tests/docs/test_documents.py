@@ -27,8 +27,8 @@ def blocks(page: Path) -> list[tuple[str, str, int, tuple[int, int]]]:
 @pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and any(b[0] == "python" for b in blocks(p))], ids=lambda p: p.name)
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("foreshape.ops.onednn.thread_count", lambda: 2)  # plans count what the kernels of a processor take
-    monkeypatch.setattr("foreshape.ops.products.prefers_onednn", lambda: True)
+    monkeypatch.setattr("foreshape.kernels.onednn.thread_count", lambda: 2)  # plans count what the kernels of a processor take
+    monkeypatch.setattr("foreshape.kernels.products.prefers_onednn", lambda: True)
     source = page.read_text(encoding="utf-8")
     # a page's lines are the lines of its code, so that errors and call sites name them
     linecache.cache[page.name] = (len(source), None, source.splitlines(keepends=True), page.name)

@@ -17,8 +17,8 @@ from processes import Network
 
 import foreshape as fs
 from foreshape.engine.threads import Fastest
-from foreshape.ops.openmp import SPINS
-from foreshape.ops.torch_proxy import torch
+from foreshape.values.openmp import SPINS
+from foreshape.values.torch_proxy import torch
 
 HERE = Path(__file__).parent
 SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_DISPLAY_ENV")
@@ -44,7 +44,7 @@ def two_threads() -> Iterator[None]:
 
 # --- what OpenMP is told
 
-RUN = "import os; from foreshape.ops.torch_proxy import torch; torch.get_num_threads(); print('GOMP_SPINCOUNT' in os.environ)"
+RUN = "import os; from foreshape.values.torch_proxy import torch; torch.get_num_threads(); print('GOMP_SPINCOUNT' in os.environ)"
 
 
 def spins(code: str, **settings: str) -> tuple[str, str]:
@@ -81,8 +81,8 @@ def test_what_torch_has_read_before_stays() -> None:
 
 # --- how many threads torch has
 
-QUOTA_OF_ONE = "import foreshape.ops.processors as p; p.quota = lambda: 1.0\n"
-THREADS = "from foreshape.ops.torch_proxy import torch; print(torch.get_num_threads())"
+QUOTA_OF_ONE = "import foreshape.values.processors as p; p.quota = lambda: 1.0\n"
+THREADS = "from foreshape.values.torch_proxy import torch; print(torch.get_num_threads())"
 
 
 @linux
@@ -98,7 +98,7 @@ THREADS = "from foreshape.ops.torch_proxy import torch; print(torch.get_num_thre
             ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
             ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
             ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
-            ("from foreshape.ops.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
+            ("from foreshape.values.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
             ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
         ]),
     ],
@@ -122,7 +122,7 @@ def test_threads_follow_the_affinity_mask(before: str, settings: dict[str, str],
 @several
 @pytest.mark.long
 def test_a_plan_without_torch_counts_the_threads_that_torch_would_get() -> None:
-    code = "from foreshape.ops.onednn import thread_count; a = thread_count()\n" + THREADS + "; print(a)"
+    code = "from foreshape.kernels.onednn import thread_count; a = thread_count()\n" + THREADS + "; print(a)"
     for quota in (QUOTA_OF_ONE, ""):
         told, planned = process("-c", quota + code).stdout.split()
         assert told == planned

@@ -13,8 +13,8 @@ from harness import answer
 from kernel_calls import backward, forward
 
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.ops import operator as registry
-from foreshape.ops.fields import Sample, Value
+from foreshape.operator import operator as registry
+from foreshape.operator.fields import Sample, Value
 from foreshape.spec import FP16, FP32, FP64, INT64, tensor
 
 CASES = 480
@@ -105,7 +105,7 @@ def test_an_element_of_an_array_is_as_it_is_described() -> None:
 
 
 def test_a_gradient_is_of_the_dims_and_the_type_of_what_it_is_the_gradient_of() -> None:
-    from foreshape.ops.require import RuleError
+    from foreshape.operator.require import RuleError
 
     product = registry.get("matmul_v2").grad_class
     assert product is not None

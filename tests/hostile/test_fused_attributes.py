@@ -15,8 +15,8 @@ from foreshape.engine import Executor
 from foreshape.errors import ForeshapeError
 from foreshape.lowering import fuse, lower
 from foreshape.memory.liveness import find_liveness
-from foreshape.ops.attributes import AttrType
-from foreshape.ops.operator import Attributes
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.operator import Attributes
 from foreshape.program import Op, Program
 from foreshape.spec import Spec
 

@@ -20,9 +20,9 @@ import foreshape.wire  # noqa: F401  the codec
 from foreshape.engine import Executor, Scope
 from foreshape.engine.values import LoDTensor
 from foreshape.errors import DescriptionError, ForeshapeError
-from foreshape.ops.attributes import AttrType
-from foreshape.ops.fields import Value
-from foreshape.ops.operator import Attributes, Operator, all_operators
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.fields import Value
+from foreshape.operator.operator import Attributes, Operator, all_operators
 from foreshape.program import Op, Program
 from foreshape.spec import FP16, FP32, INT32, INT64, KINDS, LOD_TENSOR, SELECTED_ROWS, UINT8, Lod, Spec
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from foreshape.dims import Size, ceildiv, evaluate, maximum, substitute, symbol, symbols_of
 from foreshape.errors import GuardError, ShapeError
 from foreshape.infer.guards import Guards, Known
-from foreshape.ops.require import Condition
+from foreshape.operator.require import Condition
 
 a, b, c, n = symbol("a"), symbol("b"), symbol("c"), symbol("n")
 

@@ -15,7 +15,7 @@ from foreshape.lowering.claims import number
 from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.memory.records import WORKSPACE, Liveness, Record
 from foreshape.memory.rounds import rounds_of
-from foreshape.ops.offsets import Offsets
+from foreshape.values.offsets import Offsets
 
 
 class Held(NamedTuple):

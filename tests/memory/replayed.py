@@ -21,9 +21,9 @@ from foreshape.lowering import fuse, lower
 from foreshape.memory import Plan
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.records import Liveness
-from foreshape.ops.offsets import Offsets
-from foreshape.ops.random import current
-from foreshape.ops.rows import Rows
+from foreshape.ops.tensor.random import current
+from foreshape.values.offsets import Offsets
+from foreshape.values.rows import Rows
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
 from reference import LARGE, REPLAYED, SAVED, case

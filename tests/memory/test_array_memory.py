@@ -14,7 +14,7 @@ from measured import allocated
 from torch import Tensor
 
 from foreshape.ops import Offsets, f32, get, i64, sample
-from foreshape.ops.tensor_array import TensorArray
+from foreshape.values.tensor_array import TensorArray
 
 NEAR = 1.2
 WIDTH = 64

@@ -149,7 +149,7 @@ def record(plan: Plan, name: str, **values: int) -> Any:
 
 def test_a_small_network_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes per row: x 400; the first layer's product 40, its sum and relu in the same place; the second's product 12."""
-    monkeypatch.setattr("foreshape.ops.products.prefers_onednn", lambda: False)
+    monkeypatch.setattr("foreshape.kernels.products.prefers_onednn", lambda: False)
     x = layer.data("x", shape=["batch", 100])
     hidden = layer.fc(x, 10, "relu", name="one")
     y = layer.fc(hidden, 3, name="two")

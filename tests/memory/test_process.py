@@ -18,7 +18,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.ops.torch_proxy import torch
+from foreshape.values.torch_proxy import torch
 
 STEADY = Path(__file__).with_name("steady.py")
 MIB = 1 << 20
@@ -107,7 +107,7 @@ def test_what_onednn_keeps_for_sizes_of_products_does_not_add_up() -> None:
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 100])
 def test_products_of_rows_that_are_not_whole_steps(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreshape.ops import products
+    from foreshape.kernels import products
 
     monkeypatch.setattr(products, "LARGE", 0)
     monkeypatch.setattr(products, "prefers_onednn", lambda: True)

@@ -13,13 +13,13 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.kernels.lstm_memory import EXTRA, PAGE, PARTS, Form, of_ragged
+from foreshape.kernels.lstm_pieces import Cutter
+from foreshape.kernels.recurrence import cut
+from foreshape.kernels.recurrent_memory import GATES
+from foreshape.kernels.recurrent_net import Net
 from foreshape.ops import Offsets
-from foreshape.ops.lstm_memory import EXTRA, PAGE, PARTS, Form, of_ragged
-from foreshape.ops.lstm_pieces import Cutter
-from foreshape.ops.recurrence import cut
-from foreshape.ops.recurrent_memory import GATES
-from foreshape.ops.recurrent_net import Net
-from foreshape.ops.rnn import Ragged
+from foreshape.ops.recurrent.rnn import Ragged
 
 sys.path.insert(0, str(Path(__file__).parent))
 from measured import Measured, measure, sizes_of

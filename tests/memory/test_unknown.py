@@ -18,9 +18,9 @@ from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
 from foreshape.errors import MemoryPlanError
 from foreshape.lowering.fusion import convolution
+from foreshape.operator import operator as registry
+from foreshape.operator.operator import Operator
 from foreshape.ops import FLOATING, NOT_DIFFERENTIABLE, operand, result
-from foreshape.ops import operator as registry
-from foreshape.ops.operator import Operator
 from foreshape.program import Program
 from foreshape.program.program import current_block
 

@@ -180,7 +180,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     import torch
 
     from foreshape.ops import Offsets, get
-    from foreshape.ops.tensor_array import TensorArray
+    from foreshape.values.tensor_array import TensorArray
 
     operator = get("beam_search_decode").with_values({"beam_size": 2, "end_id": END})
 

@@ -22,10 +22,10 @@ from open_dims import places, resized
 from torch import Tensor
 
 from foreshape.errors import ForeshapeError
-from foreshape.ops.operator import Operator
-from foreshape.ops.require import RuleError
-from foreshape.ops.torch_types import dtype_of_torch
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import RuleError
 from foreshape.spec import Spec
+from foreshape.values.torch_types import dtype_of_torch
 
 CASES = list(sampled())
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)

@@ -32,11 +32,11 @@ from kernel_calls import (
 from kernel_memory import has_bound, measured
 
 from foreshape.errors import SchemaError
+from foreshape.operator.fields import Result, Sample
+from foreshape.operator.operator import Operator, all_operators
 from foreshape.ops import NOT_DIFFERENTIABLE, Offsets, operand, result
-from foreshape.ops.fields import Result, Sample
-from foreshape.ops.operator import Operator, all_operators
-from foreshape.ops.rows import Rows
-from foreshape.ops.tensor_array import TensorArray
+from foreshape.values.rows import Rows
+from foreshape.values.tensor_array import TensorArray
 
 CASES = list(sampled())
 PATTERN = 0xA5

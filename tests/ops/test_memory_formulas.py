@@ -13,9 +13,9 @@ from open_dims import Place, openings, places, values, with_sizes
 
 from foreshape.dims import Dim, Size, evaluate, explain_symbols, symbols_of
 from foreshape.infer.rules import Key
-from foreshape.ops.fields import Sample
-from foreshape.ops.operator import Operator, all_operators
-from foreshape.ops.require import PLACEHOLDER, RuleError
+from foreshape.operator.fields import Sample
+from foreshape.operator.operator import Operator, all_operators
+from foreshape.operator.require import PLACEHOLDER, RuleError
 from foreshape.spec import Spec
 
 CASES = [c for c in sampled() if any(cls.workspace is not Operator.workspace or cls.carries is not Operator.carries

@@ -12,9 +12,9 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.dims import symbol
-from foreshape.ops.rows import Rows
 from foreshape.program import Program
 from foreshape.spec import FP32, INT32, INT64, SELECTED_ROWS, Spec, tensor
+from foreshape.values.rows import Rows
 
 
 def computed(type: str, inputs: dict[str, np.ndarray], attrs: dict[str, Any] | None = None) -> np.ndarray:

@@ -27,14 +27,14 @@ from open_dims import Place, openings, places, resized, sizes_like, values, with
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ForeshapeError
 from foreshape.infer.rules import Answer, Key, replace_symbols
+from foreshape.operator.fields import Sample
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import PLACEHOLDER, RuleError
 from foreshape.ops import Offsets
-from foreshape.ops.fields import Sample
-from foreshape.ops.operator import Operator
-from foreshape.ops.ragged_rules import longest, longest_outermost
-from foreshape.ops.require import PLACEHOLDER, RuleError
-from foreshape.ops.rows import Rows
-from foreshape.ops.tensor_array import TensorArray
+from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.tensor_array import TensorArray
 
 CASES = list(sampled())
 TRIES = 5

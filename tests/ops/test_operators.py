@@ -13,14 +13,14 @@ from foreshape.backward import append_backward
 from foreshape.dims import evaluate, symbol, symbols_of
 from foreshape.engine import Executor, Scope
 from foreshape.engine.values import LoDTensor
+from foreshape.operator.fields import Gradient, NoGradient, Reject, Sample
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import RuleError
 from foreshape.ops import Offsets
-from foreshape.ops.fields import Gradient, NoGradient, Reject, Sample
-from foreshape.ops.operator import Operator
-from foreshape.ops.require import RuleError
-from foreshape.ops.tensor_array import TensorArray
-from foreshape.ops.torch_types import dtype_of_torch
 from foreshape.program import Program
 from foreshape.spec import LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_types import dtype_of_torch
 
 CASES = list(sampled())
 

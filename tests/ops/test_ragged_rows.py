@@ -14,9 +14,9 @@ from foreshape.backward import append_backward
 from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
 from foreshape.engine.values import LoDTensor
-from foreshape.ops.fields import Gradient, NoGradient, Sample, Value
-from foreshape.ops.operator import Operator
-from foreshape.ops.require import RuleError
+from foreshape.operator.fields import Gradient, NoGradient, Sample, Value
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import RuleError
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 
 ROWS, SEQUENCES = symbol("rows"), symbol("sequences")

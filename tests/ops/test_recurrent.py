@@ -14,8 +14,9 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
-from foreshape.ops import Offsets, lstm_pieces
-from foreshape.ops.recurrence import Cheapest, Timetable, cut
+from foreshape.kernels import lstm_pieces
+from foreshape.kernels.recurrence import Cheapest, Timetable, cut
+from foreshape.ops import Offsets
 
 LENGTHS = [5, 1, 9, 3, 9, 2, 7]
 MODES = {"LSTM": (nn.LSTM, {}), "GRU": (nn.GRU, {}), "RNN_TANH": (nn.RNN, {}), "RNN_RELU": (nn.RNN, {"nonlinearity": "relu"})}
@@ -330,7 +331,7 @@ def test_layers_refuse_what_does_not_fit() -> None:
 
 
 def test_what_the_gradient_needs_cannot_be_fed() -> None:
-    from foreshape.ops.rnn import SequenceRnn
+    from foreshape.ops.recurrent.rnn import SequenceRnn
 
     operator = SequenceRnn.with_values({n: f.default for n, f in SequenceRnn.schema.attributes.items()})
     with pytest.raises(ExecutionError, match="Reserve must be the value that sequence_rnn gave"):

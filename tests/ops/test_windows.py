@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from foreshape.infer.rules import answer
-from foreshape.ops.operator import get
-from foreshape.ops.require import RuleError
+from foreshape.operator.operator import get
+from foreshape.operator.require import RuleError
 from foreshape.spec import FP32, tensor
 
 

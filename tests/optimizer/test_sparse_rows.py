@@ -14,9 +14,9 @@ import torch
 import foreshape as fs
 from foreshape import layer, optimizer
 from foreshape.ops import get
-from foreshape.ops import rows as rows_module
-from foreshape.ops.rows import Rows, put_rows
 from foreshape.optimizer import Optimizer
+from foreshape.values import rows as rows_module
+from foreshape.values.rows import Rows, put_rows
 
 HEIGHT, WIDTH, RATE = 23, 8, 0.05
 Make = Callable[[], Optimizer]

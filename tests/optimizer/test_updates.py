@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from foreshape.errors import ExecutionError
-from foreshape.ops import adam as adam_module
-from foreshape.ops import adaptive as adaptive_module
 from foreshape.ops import get
-from foreshape.ops import updates as updates_module
-from foreshape.ops.rows import Rows
+from foreshape.ops.update import adam as adam_module
+from foreshape.ops.update import adaptive as adaptive_module
+from foreshape.ops.update import updates as updates_module
+from foreshape.values.rows import Rows
 
 State = dict[str, Any]
 STEPS, HEIGHT, WIDTH = 5, 13, 3

@@ -4,8 +4,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.ops.attributes import AttrType
-from foreshape.ops.operator import Attributes
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.operator import Attributes
 from foreshape.passes import Pass, apply, for_test, named, prune
 from foreshape.program import Op, Role
 from foreshape.wire import framework_pb2 as pb

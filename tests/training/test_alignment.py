@@ -13,7 +13,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.engine.feed import aligned
-from foreshape.ops.pages import ALIGNMENT, is_aligned
+from foreshape.kernels.pages import ALIGNMENT, is_aligned
 
 OFFSETS = (4, 8, 16, 36)
 """Bytes past an aligned address, where arrays may begin."""

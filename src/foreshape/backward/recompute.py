@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from foreshape.infer.rules import answer, replace_symbols
 from foreshape.layer.recompute_scope import MARK
-from foreshape.ops.operator import Attributes, Operator, get
+from foreshape.operator.operator import Attributes, Operator, get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import EMPTY, Slots
 from foreshape.spec import LOD_TENSOR

@@ -8,8 +8,8 @@ from typing import Any
 
 from foreshape.backward.path import Path, Visit, at
 from foreshape.errors import SchemaError
-from foreshape.ops.fields import BlockGradient, Gradient
-from foreshape.ops.operator import Attributes, Operator, get
+from foreshape.operator.fields import BlockGradient, Gradient
+from foreshape.operator.operator import Attributes, Operator, get
 from foreshape.program import Op
 from foreshape.program.op import EMPTY, Slots, is_absent
 

@@ -18,9 +18,9 @@ from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.lowering.regions import running
-from foreshape.ops.rows import Rows
-from foreshape.ops.torch_proxy import torch
-from foreshape.ops.torch_types import dtype_of_torch
+from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import dtype_of_torch
 
 
 @dataclass(slots=True)

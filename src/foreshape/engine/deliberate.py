@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from foreshape.lowering.instruction import Instruction
-from foreshape.ops.random import current
-from foreshape.ops.torch_proxy import torch
+from foreshape.ops.tensor.random import current
 from foreshape.program import Op
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,9 +11,9 @@ from foreshape.engine.held import Held, compare_held, compare_spec
 from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
-from foreshape.ops.torch_proxy import Late
-from foreshape.ops.torch_types import torch_dtype
 from foreshape.program import Op
+from foreshape.values.torch_proxy import Late
+from foreshape.values.torch_types import torch_dtype
 
 STEP_FILE = "<foreshape step>"
 
@@ -100,7 +100,7 @@ class Bound(NamedTuple):
 def constant_tensor(variable: Any) -> Any:
     """The tensor of a variable with a constant value."""
     from foreshape.engine.scope import to_tensor
-    from foreshape.ops.torch_proxy import torch
+    from foreshape.values.torch_proxy import torch
 
     spec = variable.spec
     if spec.dtype is None:

@@ -25,16 +25,16 @@ from foreshape.lowering import Value, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.records import unknown_words
-from foreshape.ops.offsets import Offsets
-from foreshape.ops.random import current
-from foreshape.ops.random_state import check_state
-from foreshape.ops.room import this_run
-from foreshape.ops.rows import Rows
-from foreshape.ops.tensor_array import TensorArray
-from foreshape.ops.torch_proxy import torch
+from foreshape.operator.room import this_run
+from foreshape.ops.tensor.random import current
+from foreshape.ops.tensor.random_state import check_state
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.collector import collector_waits
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES
+from foreshape.values.offsets import Offsets
+from foreshape.values.rows import Rows
+from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     pass

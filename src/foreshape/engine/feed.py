@@ -12,15 +12,15 @@ from foreshape.engine.scope import to_tensor
 from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.infer.guards import Guards
+from foreshape.kernels.pages import copied, is_aligned
 from foreshape.lowering.instruction import Value
-from foreshape.ops.offsets import Offsets
-from foreshape.ops.pages import copied, is_aligned
-from foreshape.ops.ragged_rules import longest, longest_outermost
-from foreshape.ops.rows import Rows
-from foreshape.ops.torch_proxy import torch
-from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
+from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.program import Program, Variable
 from foreshape.spec import SELECTED_ROWS, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from foreshape.ops.offsets import Offsets
-from foreshape.ops.operator import Operator
-from foreshape.ops.torch_proxy import torch
+from foreshape.operator.operator import Operator
 from foreshape.program import Op
 from foreshape.spec import Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from foreshape.dims import Size, equal, evaluate, symbol_name, symbols_of
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Value
-from foreshape.ops.rows import Rows
-from foreshape.ops.torch_types import torch_dtype
 from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.torch_types import torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor

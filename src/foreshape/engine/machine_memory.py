@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from foreshape.ops.processors import groups
+from foreshape.values.processors import groups
 
 SHARE = 0.9
 """The part of the memory that a run may take where nobody says otherwise."""

@@ -14,8 +14,8 @@ from foreshape.engine.columns import column_of
 from foreshape.engine.scope import to_tensor
 from foreshape.engine.values import LoDTensor, SelectedRows, is_masked
 from foreshape.errors import FeedError
-from foreshape.ops.torch_proxy import torch
 from foreshape.spec import DType, Spec
+from foreshape.values.torch_proxy import torch
 
 _FAMILY = {"i": "int", "u": "int", "f": "float", "b": "bool"}
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError, border
-from foreshape.ops.pages import copied, is_aligned
-from foreshape.ops.rows import Rows
-from foreshape.ops.torch_proxy import torch
+from foreshape.kernels.pages import copied, is_aligned
+from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,9 +11,9 @@ from typing import Literal
 from foreshape.dims import Size, product, substitute
 from foreshape.errors import ExecutionError, ShapeError
 from foreshape.lowering.instruction import Instruction, Lowered
-from foreshape.ops.openmp import forked
-from foreshape.ops.torch_proxy import torch
 from foreshape.program.work import multiplications
+from foreshape.values.openmp import forked
+from foreshape.values.torch_proxy import torch
 
 SMALL_STEP = 4_000_000
 """A step of fewer multiply-adds (and element operations) runs on one thread: to fork and join costs it more than it gains."""

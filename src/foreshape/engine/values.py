@@ -137,7 +137,7 @@ class LoDTensor:
         """The offsets as the engine's kernels take them; made once, and on a device other than the CPU where that is given."""
         if self._offsets is None or self._offsets.levels[0].device != (device or self._offsets.levels[0].device):
             from foreshape.engine.scope import to_tensor
-            from foreshape.ops.offsets import Offsets
+            from foreshape.values.offsets import Offsets
 
             levels = [to_tensor(level) for level in self._lengths]
             self._offsets = Offsets.of_lengths(*(levels if device is None else [level.to(device) for level in levels]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from foreshape.dims import Dim, Size, evaluate, is_symbol, only_atom, substitute, symbols_of
 from foreshape.errors import GuardError, ShapeError
 from foreshape.infer.messages import CallSite
-from foreshape.ops.require import Condition
+from foreshape.operator.require import Condition
 
 
 @dataclass(frozen=True, slots=True)

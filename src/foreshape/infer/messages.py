@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from foreshape.dims import Size
 from foreshape.errors import DescriptionError
-from foreshape.ops.require import RuleError
+from foreshape.operator.require import RuleError
 from foreshape.spec import Spec
 
 

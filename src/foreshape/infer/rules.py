@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from foreshape.dims import Size, bounds, substitute, symbol, symbols_of
 from foreshape.errors import ForeshapeError, SchemaError, ShapeError, TypeMismatchError
-from foreshape.ops.fields import Operand
-from foreshape.ops.operator import Operator
-from foreshape.ops.require import PLACEHOLDER, Condition, RuleError, collector
+from foreshape.operator.fields import Operand
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import PLACEHOLDER, Condition, RuleError, collector
 from foreshape.spec import LOD_TENSOR_ARRAY, TENSOR_KINDS, Kind, Lod, Spec
 
 Slot: TypeAlias = "Spec | tuple[Spec, ...] | None"

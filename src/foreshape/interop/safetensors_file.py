@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError
 from foreshape.interop import bounded_json
-from foreshape.ops.torch_proxy import torch
-from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, INT64_MAX, MAX_RANK, UINT8, DType, check_dims
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor

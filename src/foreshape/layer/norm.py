@@ -10,7 +10,7 @@ from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.vision import known_channels
-from foreshape.ops.normalization import statistics_type
+from foreshape.ops.nn.normalization import statistics_type
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable
 

@@ -8,8 +8,8 @@ from collections.abc import Generator, Iterable
 from typing import Final
 
 from foreshape.errors import SchemaError
-from foreshape.ops.attributes import AttrType
-from foreshape.ops.operator import Attributes
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.operator import Attributes
 from foreshape.program import Block, Op
 from foreshape.program.call_site import tells_line
 from foreshape.program.program import current_block

@@ -8,10 +8,10 @@ from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.kernels.recurrent_memory import GATES
 from foreshape.layer.initializer import Constant, Uniform
 from foreshape.layer.manipulation import transpose
 from foreshape.layer.parameter import ParamAttr, create_parameter
-from foreshape.ops.recurrent_memory import GATES
 from foreshape.program.call_site import tells_line
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable

@@ -11,8 +11,8 @@ from typing import TypeVar
 from foreshape.dims import Dim, Size, equal, evaluate, explain_symbols, product, substitute, symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering.instruction import Instruction, Value, values_of
-from foreshape.ops.operator import Operator
-from foreshape.ops.require import PLACEHOLDER
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import PLACEHOLDER
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 

@@ -12,7 +12,7 @@ from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from foreshape.lowering.regions import Region
-    from foreshape.ops.operator import Operator
+    from foreshape.operator.operator import Operator
 
 
 @dataclass(slots=True, eq=False)

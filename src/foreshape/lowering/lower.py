@@ -10,16 +10,16 @@ from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.sizes import size_checks
-from foreshape.ops.offsets import Offsets
-from foreshape.ops.operator import Schema
-from foreshape.ops.tensor_array import TensorArray
-from foreshape.ops.torch_proxy import torch
-from foreshape.ops.torch_types import torch_dtype
+from foreshape.operator.operator import Schema
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import torch_dtype
 
 
 class Lowering:

@@ -15,7 +15,7 @@ from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
 from foreshape.lowering.claims import carried_of, workspace_in_rows
 from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
-from foreshape.ops.operator import Operator
+from foreshape.operator.operator import Operator
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.lowering.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, offsets_of, outside, scopes_value, zeros
-from foreshape.ops.offsets import Offsets
-from foreshape.ops.torch_proxy import torch
 from foreshape.program import Op
 from foreshape.program.carried import GRAD, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 from foreshape.lowering.fusion import fuse as rewrite
 from foreshape.lowering.instruction import Instruction, Lowered, Value
-from foreshape.ops.rows import Rows
-from foreshape.ops.tensor_array import TensorArray
-from foreshape.ops.torch_proxy import torch
 from foreshape.program import Block, Op
 from foreshape.program.carried import GRAD, carried_names, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,15 +10,15 @@ from foreshape.dims import symbols_of
 from foreshape.errors import GuardError
 from foreshape.infer.rules import Answer, Key, Slot, ask
 from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
-from foreshape.ops.require import RuleError
-from foreshape.ops.room import require_room
-from foreshape.ops.rows import Rows
-from foreshape.ops.torch_proxy import torch
+from foreshape.operator.require import RuleError
+from foreshape.operator.room import require_room
 from foreshape.program import Op, Program
 from foreshape.spec import LOD_TENSOR, MAX_VALUE_ELEMENTS, TENSOR_KINDS, Lod, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
-    from foreshape.ops.operator import Operator
+    from foreshape.operator.operator import Operator
 
 _KEPT = 256
 _checks: WeakKeyDictionary[Program, tuple[int, SizeChecks]] = WeakKeyDictionary()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.lowering.instruction import Instruction, Value
-from foreshape.ops.fields import Layout
+from foreshape.operator.fields import Layout
 
 Order = tuple[int, ...]
 """The axes of a value, outermost first, as they lie in memory without gaps."""

@@ -15,8 +15,8 @@ from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.memory.layouts import Layouts
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
 from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
-from foreshape.ops.fields import Result
-from foreshape.ops.operator import Operator
+from foreshape.operator.fields import Result
+from foreshape.operator.operator import Operator
 from foreshape.program import Block, Role
 from foreshape.program.carried import GRAD, sub_block
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES, Spec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.dims import Size, product, symbol
-from foreshape.ops.fields import Result
+from foreshape.operator.fields import Result
 from foreshape.program import Block, Op
 from foreshape.program.carried import names_in, saved_names, sub_block
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES

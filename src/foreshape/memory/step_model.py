@@ -14,7 +14,7 @@ from foreshape.backward.recompute import Recomputing, Step
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.lowering.claims import carried_by
 from foreshape.memory.records import WORKSPACE, Liveness
-from foreshape.ops.operator import Operator
+from foreshape.operator.operator import Operator
 from foreshape.program import Block, Op, Role
 from foreshape.program.needed import needed_ops
 from foreshape.program.work import multiplications, operand_specs

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from foreshape.errors import SchemaError
-from foreshape.ops.attributes import AttrType
-from foreshape.ops.operator import Attributes
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.operator import Attributes
 from foreshape.passes.framework import Pass, named
 from foreshape.program import Block, Op, Program, Role, Variable
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from foreshape.dims import Size, equal, symbol, symbols_of
 from foreshape.errors import DescriptionError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import describe_failure
-from foreshape.ops.array_rules import EACH
-from foreshape.ops.require import RuleError
+from foreshape.operator.require import RuleError
+from foreshape.ops.rules.array_rules import EACH
 from foreshape.spec import LOD_TENSOR_ARRAY, Lod, Spec
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.dims import Size, equal, product, symbol, symbols_of
 from foreshape.errors import DescriptionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import describe_failure
-from foreshape.ops.require import RuleError
+from foreshape.operator.require import RuleError
 from foreshape.program.block import Block
 from foreshape.program.names import names_of
 from foreshape.program.op import Op

@@ -9,7 +9,7 @@ import struct
 from typing import Any, Final, NoReturn
 
 from foreshape.errors import FormatError
-from foreshape.ops.attributes import AttrType, Raw
+from foreshape.operator.attributes import AttrType, Raw
 from foreshape.program.call_site import Site
 from foreshape.program.literal import escape
 from foreshape.program.text import PLAIN_FILE

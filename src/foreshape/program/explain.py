@@ -12,8 +12,8 @@ from typing import NamedTuple
 from foreshape.dims import Dim, Size, broadcast_symbols, equal, explain_symbols, substitute, symbol, symbols_of
 from foreshape.errors import ForeshapeError
 from foreshape.infer.rules import Answer, Key, ask, replace_symbols
-from foreshape.ops.operator import Operator
-from foreshape.ops.require import RuleError
+from foreshape.operator.operator import Operator
+from foreshape.operator.require import RuleError
 from foreshape.program.literal import escape
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable

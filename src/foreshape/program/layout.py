@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from foreshape.ops.attributes import AttrType, exact
-from foreshape.ops.operator import Attributes, Operator, find
+from foreshape.operator.attributes import AttrType, exact
+from foreshape.operator.operator import Attributes, Operator, find
 
 ROLES: Final[Mapping[str, AttrType]] = {"op_role": AttrType.INT, "op_role_var": AttrType.STRINGS}
 """The attributes that each op has of its own, not shared with others of equal values."""

@@ -8,7 +8,7 @@ import re
 import struct
 from typing import Any, Final
 
-from foreshape.ops.attributes import AttrType, Raw
+from foreshape.operator.attributes import AttrType, Raw
 
 _PLAIN: Final = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@]*\Z")
 _NAN: Final = struct.pack("<d", math.nan)

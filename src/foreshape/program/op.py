@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foreshape.errors import SchemaError
 from foreshape.infer.messages import CallSite
-from foreshape.ops.operator import Attributes, Operator
+from foreshape.operator.operator import Attributes, Operator
 from foreshape.program.call_site import Site, call_site
 from foreshape.program.names import added_to, blocks_of, names_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from foreshape.ops.attributes import AttrType
-from foreshape.ops.fields import REQUIRED
-from foreshape.ops.operator import Attributes, Operator, find
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.fields import REQUIRED
+from foreshape.operator.operator import Attributes, Operator, find
 from foreshape.program.block import Block
 from foreshape.program.cursor import NAMES, Cursor
 from foreshape.program.layout import Layout, default_of, own_layout, type_of

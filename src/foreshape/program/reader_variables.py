@@ -9,7 +9,7 @@ from typing import Any, Final
 from foreshape.dims import Size
 from foreshape.dims import parse as parse_size
 from foreshape.errors import DescriptionError
-from foreshape.ops.attributes import AttrType
+from foreshape.operator.attributes import AttrType
 from foreshape.program.block import Block
 from foreshape.program.cursor import END, NAMES, Cursor
 from foreshape.program.program import Program

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from foreshape.dims import Size, equal, symbol, symbols_of
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.infer.rules import Answer
-from foreshape.ops.require import Condition
+from foreshape.operator.require import Condition
 from foreshape.program.block import Block
 from foreshape.program.carried import GRAD, carried_names, check_condition, join, names_in, refused, set_spec, setting, sub_block, walk_block, written_before
 from foreshape.program.loops import SCOPES, infer_while

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from foreshape.ops.attributes import AttrType
-from foreshape.ops.fields import REQUIRED
-from foreshape.ops.operator import find
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.fields import REQUIRED
+from foreshape.operator.operator import find
 from foreshape.program.call_site import Site
 from foreshape.program.layout import Layout, Layouts, default_of, own_layout, same, type_of
 from foreshape.program.literal import attribute_text, escape, float_text, name_text, quoted

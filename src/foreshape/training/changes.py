@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
-from foreshape.ops.creation import number_of
-from foreshape.ops.torch_proxy import torch
-from foreshape.ops.torch_types import torch_dtype
+from foreshape.ops.tensor.creation import number_of
 from foreshape.program import Op, Program, Role
 from foreshape.training.program import persistables
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import torch_dtype
 
 Scalar = str | int | float | bool | None
 MOST_NUMBERS: Final = 16

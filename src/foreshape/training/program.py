@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.layer import mean
-from foreshape.ops.torch_types import dtype_of_torch
 from foreshape.optimizer import SGD, Optimizer
 from foreshape.program import Op, Program, Role, Variable, program_guard
+from foreshape.values.torch_types import dtype_of_torch
 
 
 def infer_shape(y: Variable) -> Variable:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foreshape.engine import Executor
 from foreshape.engine.scope import to_tensor
 from foreshape.errors import ExecutionError, FormatError
-from foreshape.ops.random_state import STATE_BYTES, check_state
+from foreshape.ops.tensor.random_state import STATE_BYTES, check_state
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 from foreshape.errors import FormatError
-from foreshape.ops.torch_proxy import torch
-from foreshape.ops.torch_types import dtype_of_torch, torch_dtype
 from foreshape.program import Program
 from foreshape.training.changes import MOST_NUMBERS, Facts, Scalar
 from foreshape.training.history import History
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, RandomState, from_tensors
 from foreshape.training.state import Position, State, Sums
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from foreshape.errors import FormatError
-from foreshape.ops.attributes import AttrType, Raw
-from foreshape.ops.operator import Attributes
+from foreshape.operator.attributes import AttrType, Raw
+from foreshape.operator.operator import Attributes
 from foreshape.program.call_site import Site
 from foreshape.wire import framework_pb2 as pb
 from foreshape.wire.limits import ATTRIBUTE_COST, ELEMENT_COST, TAIL_COST

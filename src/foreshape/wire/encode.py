@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from foreshape.errors import FormatError, border
-from foreshape.ops.attributes import AttrType
-from foreshape.ops.operator import Attributes
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.operator import Attributes
 from foreshape.program.call_site import Site
 from foreshape.program.op import Op
 from foreshape.program.program import Program

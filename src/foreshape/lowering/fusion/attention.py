@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal, maximum, minimum, product, reaches
+from foreshape.kernels import onednn
 from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.ops import onednn
-from foreshape.ops.torch_proxy import aten, torch
 from foreshape.spec import FP32, tensor
+from foreshape.values.torch_proxy import aten, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.ops.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Late, torch
 
 
 def apply(graph: Graph) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from foreshape.dims import Size
 from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.ops.torch_proxy import Late, aten, aten_into, torch
 from foreshape.spec import INT64
+from foreshape.values.torch_proxy import Late, aten, aten_into, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ from typing import Any
 from foreshape.errors import ExecutionError
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.instruction import Instruction, Value
-from foreshape.ops.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Late, torch
 
 MAX_ELEMENTS = 1024
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.dims import Size
+from foreshape.kernels import onednn
 from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.ops import onednn
-from foreshape.ops.torch_proxy import Late, aten, torch
+from foreshape.values.torch_proxy import Late, aten, torch
 
 _TYPES = ("conv2d", "depthwise_conv2d")
 

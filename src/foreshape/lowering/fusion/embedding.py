@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.ops.embedding import outside
-from foreshape.ops.offsets import Offsets
-from foreshape.ops.rows import Rows
-from foreshape.ops.torch_proxy import aten, torch
+from foreshape.ops.nn.embedding import outside
+from foreshape.values.offsets import Offsets
+from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import aten, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

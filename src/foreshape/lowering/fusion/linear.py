@@ -5,11 +5,11 @@ from __future__ import annotations
 from operator import methodcaller
 
 from foreshape.dims import Size, product
+from foreshape.kernels import products
 from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.ops import products
-from foreshape.ops.torch_proxy import Late, torch
 from foreshape.spec import FP32
+from foreshape.values.torch_proxy import Late, torch
 
 _MM, _ADDMM, _ONEDNN = Late(lambda: torch.mm), Late(lambda: torch.addmm), Late(products.onednn_linear)
 _TRANSPOSED = methodcaller("t")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from foreshape.dims import Size, no_less
+from foreshape.kernels import products
 from foreshape.lowering.claims import workspace_in_rows
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.linear import choice, elements_for_onednn, rows_of
 from foreshape.lowering.instruction import Instruction, Value
-from foreshape.ops import products
 from foreshape.spec import LOD_TENSOR
 
 GROUPS, LEAST = 16, 1 << 18

@@ -1,0 +1,229 @@
+"""The LSTM on oneDNN's kernel, which does a whole stretch of time steps at once and wants all its sequences equally long.
+
+So time is cut into pieces where the batch shrinks (`Cutter`), each piece runs on the sequences that are alive when it
+begins, and the state is carried on. A sequence that ends within a piece idles to the piece's end. Its hidden state is read where it
+ended, and what it does afterwards reaches no one; its cell, though, is told only at the end of a piece. Where a last cell is wanted, idle
+places are fed one feature more, whose weights shut the input gate and open the forget gate so far that both are exact: the cell stays
+what it is, and its gradient comes back through as it is, without a share for any weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from foreshape.kernels.lstm_memory import EXTRA, Form, of_dense, of_ragged
+from foreshape.kernels.recurrence import Cheapest, Timetable
+from foreshape.values.torch_proxy import F, aten, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHUT = 1e4
+"""What is added to the gates of idle places; far beyond where a sigmoid in fp32 is 0 or 1, and where a hidden state's weights lead."""
+LSTM = 2
+"""The number of the form among torch's recurrent kernels."""
+
+
+def available(x: Tensor) -> bool:
+    """Whether oneDNN computes the LSTM of these rows."""
+    engine: Any = torch.backends.mkldnn
+    return x.dtype is torch.float32 and x.device.type == "cpu" and x.numel() > 0 and engine.is_available() and bool(engine.enabled)
+
+
+@dataclass(frozen=True, slots=True)
+class Cutter:
+    """Cuts time into the pieces that take the least time among those that fit into the room that the plan has for them (`lstm_memory`).
+
+    ``cell``: a last cell is wanted; ``within``: the steps and the batch of dense sequences, otherwise they are ragged rows.
+    """
+
+    features: int
+    hidden: int
+    cell: bool
+    within: tuple[int, int] | None = None
+
+    def __call__(self, runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        if self.within is not None:
+            if len(runs) == 1:
+                return runs
+            room = of_dense(*self.within, self.features + EXTRA, self.hidden)
+        else:
+            room = of_ragged(sum(n * w for n, w in runs), runs[0][1], self.features + EXTRA * self.cell, self.hidden)
+        limits: Any = room
+        form: Any = Form.of(self.features + (EXTRA if self.cell and len(runs) > 1 else 0), self.hidden)
+        piece, step, row = costs(self.features, self.hidden)
+        leanest, least = runs, float("inf")
+        for price in PRICES:
+            dear = row * price
+            pieces = Cheapest(piece, step, row + dear, dear * form.of_width / form.of_place)(runs)
+            pieces, kept, most = form.halved(pieces, runs, room)
+            if kept <= limits.kept and most <= limits.kept + limits.taken:
+                return pieces
+            if most < least:
+                leanest, least = pieces, most
+        return leanest
+
+
+PRICES = (0.5, 2.0, 6.0, 18.0, 100.0)
+"""What memory costs, in parts of the time that it takes to fill it; one after the other until pieces fit."""
+
+
+def costs(features: int, hidden: int) -> tuple[float, float, float]:
+    """What a piece, a step and a sequence of a step cost, forward and backward, in microseconds by measurement; for choosing cuts."""
+    return 200.0, 15.0, 1.75 * hidden * (features + hidden) / (128 * 192)
+
+
+@dataclass(slots=True)
+class Piece:
+    """What the gradient of a piece needs, besides its inputs."""
+
+    h: Tensor
+    c: Tensor
+    y: Tensor
+    last_h: Tensor
+    last_c: Tensor
+    workspace: Tensor
+
+
+@dataclass(slots=True)
+class Run:
+    """What the gradient needs; ``cell``: the last cell was wanted, ``extra``: there is the extra feature."""
+
+    pieces: list[Piece]
+    cell: bool
+    extra: bool
+
+
+def _input(x: Tensor, table: Timetable, piece: int, begin: int, end: int, extra: bool) -> Tensor:
+    """``[steps, width, features]`` of a piece."""
+    given = table.piece_of(x, begin, end)
+    if extra:
+        given = F.pad(given, (0, EXTRA))
+        idle = table.idle_in(piece)
+        if idle is not None:
+            given.index_fill_(0, idle, 0.0)
+            given[:, -EXTRA].index_fill_(0, idle, SHUT)
+    return given.view(*table.pieces[piece], -1)
+
+
+def _input_weight(weight: Tensor, extra: bool) -> Tensor:
+    if not extra:
+        return weight
+    size = weight.shape[0] // 4
+    weight = F.pad(weight, (0, EXTRA))
+    weight[:size, -EXTRA] = -1.0
+    weight[size : 2 * size, -EXTRA] = 1.0
+    return weight
+
+
+def forward(
+    x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, table: Timetable, *, out: bool, cell: bool, train: bool
+) -> tuple[Run, Tensor | None, Tensor, Tensor | None]:
+    """``x`` [rows, features]; weights [4 hidden, features], [4 hidden, hidden] and two biases, in the order i, f, g, o; states sorted.
+    ``out`` and ``cell``: whether the hidden states and the last cells are wanted.
+
+    Returns:
+        What the gradient needs, the hidden states [rows, hidden], and the last of them and the last cells [count, hidden], sorted.
+    """
+    _, h_weight, b, b2 = weights
+    size = h_weight.shape[1]
+    extra = cell and table.idle is not None
+    x_weight = _input_weight(weights[0], extra)
+    rows = table.new_rows(x, size) if out else None
+    last, last_cell = h0.clone(), c0.clone() if cell else None
+    pieces: list[Piece] = []
+    h, c, at = h0, c0, 0
+    with torch.set_grad_enabled(train):  # with gradients the kernel keeps its workspace
+        for number, (steps, width) in enumerate(table.pieces):
+            end, stay = at + steps * width, _width(table, number + 1)
+            h, c = h[:width], c[:width]
+            y, new_h, new_c, workspace = aten.mkldnn_rnn_layer(
+                _input(x, table, number, at, end, extra), x_weight, h_weight, b, b2, h, c, False, [], LSTM, size, 1, True, False, False, train
+            )
+            flat = y.view(-1, size)
+            if rows is not None:
+                table.put_rows(rows, number, at, end, flat)
+            last[stay:width] = flat.index_select(0, table.ends[stay:width] - at)
+            if last_cell is not None:
+                last_cell[:width] = new_c
+            if train:
+                pieces.append(Piece(h, c, y, new_h, new_c, workspace))
+            del y, flat, workspace
+            h, c, at = new_h, new_c, end
+    return Run(pieces, cell, extra), rows, last, last_cell
+
+
+def backward(
+    run: Run, x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], d_rows: Tensor | None, d_last: Tensor | None, d_cell: Tensor | None,
+    table: Timetable, wanted: bool, own: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Of x [rows, features] (where ``wanted``), h0, c0 (sorted), and of the two weights and a bias.
+
+    ``d_rows`` [rows, hidden] is the gradient of the hidden states, ``d_last`` and ``d_cell`` those of what was last (sorted; ``d_cell``
+    is overwritten, and ``d_rows`` where it is said to be its ``own``). The pieces are dropped one by one.
+    """
+    _, h_weight, b, b2 = weights
+    size = h_weight.shape[1]
+    features = weights[0].shape[1]
+    x_weight = _input_weight(weights[0], run.extra)
+    whole = table.pick is None and len(table.pieces) == 1 and not run.extra
+    d_x = None if whole or not wanted else table.new_rows(x, features)
+    carried = x.new_zeros((table.count, size)) if d_cell is None else d_cell
+    d_h = x.new_zeros((table.count, size))
+    if d_last is not None:
+        d_h[_width(table, 0) :] = d_last[_width(table, 0) :]
+    total: list[Tensor] | None = None
+    end, passed = table.places, None
+    while run.pieces:
+        p, number = run.pieces.pop(), len(run.pieces)
+        steps, width = table.pieces[number]
+        begin, stay = end - steps * width, _width(table, number + 1)
+        given = _result_gradient(d_rows, d_last, passed, table, number, begin, end, stay, x, size, own)
+        dx, dw, dv, db, _, dh, dc = aten.mkldnn_rnn_layer_backward(
+            _input(x, table, number, begin, end, run.extra), x_weight, h_weight, b, b2, p.h, p.c, p.y, p.last_h, p.last_c, given, None, carried[:width],
+            False, LSTM, size, 1, True, True, False, [], False, p.workspace,
+        )  # fmt: skip
+        del p, given
+        dx = dx.view(-1, dx.shape[-1])
+        if d_x is not None:
+            table.put_rows(d_x, number, begin, end, dx[:, :features])
+        elif wanted:
+            d_x = dx
+        carried[:width] = dc.view(width, size)
+        passed, end = dh.view(width, size), begin
+        if total is None:
+            total = [dw, dv, db]
+        else:
+            for sum_, one in zip(total, (dw, dv, db), strict=True):
+                sum_ += one
+        del dx, dw, dv, db, dh, dc
+    assert total is not None and passed is not None
+    d_h[: len(passed)] = passed
+    return d_x, d_h, carried, total[0][:, :features], total[1], total[2]
+
+
+def _result_gradient(
+    d_rows: Tensor | None, d_last: Tensor | None, passed: Tensor | None, table: Timetable, number: int, begin: int, end: int, stay: int, x: Tensor, size: int,
+    own: bool,
+) -> Tensor:  # fmt: skip
+    """Of the hidden states of a piece, ``[steps, width, size]``; ``passed`` is what the piece after it gives back."""
+    steps, width = table.pieces[number]
+    if d_rows is None:
+        made = x.new_zeros((end - begin, size))
+    else:
+        made = table.piece_of(d_rows, begin, end)
+        idle = table.idle_in(number)
+        if idle is not None:
+            made.index_fill_(0, idle, 0.0)
+        if table.pick is None and not own and (stay or d_last is not None) and made.data_ptr() == d_rows[begin:].data_ptr():
+            made = made.clone()
+    if d_last is not None:
+        made.index_add_(0, table.ends[stay:width] - begin, d_last[stay:width])
+    if passed is not None:
+        made[(steps - 1) * width : (steps - 1) * width + stay] += passed
+    return made.view(steps, width, size)
+
+
+def _width(table: Timetable, piece: int) -> int:
+    return table.pieces[piece][1] if piece < len(table.pieces) else 0

@@ -1,0 +1,212 @@
+"""What oneDNN's kernels take of memory while they run: upper bounds, found by measurement over many sizes and by what the kernels must do.
+
+oneDNN computes convolutions over channels in blocks of 16, so that operands and results in rows are brought into blocks and back; its
+products pack a piece of the weight for each thread. All of it goes through torch's allocator. ``tests/kernel_memory.py`` measures.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from foreshape.dims import Size, ceildiv, maximum, minimum, product, reaches
+from foreshape.values.processors import processors
+
+_BLOCK = 16
+_FEW = 3
+"""Images of so few channels are read in rows."""
+_SMALL, _TURNED, _TURNED_MORE = 2048, 13 << 10, 26 << 10
+"""What a thread takes for bookkeeping, and to turn a piece of an operand around: the first one, and the others."""
+_WIDE, _LONG, _SPREAD = 64, 1024, 128 << 10
+"""To spread what strided windows read, weights are packed in wider blocks, and a thread takes so much beside an image."""
+_LARGE = 11
+"""For windows of more pixels, oneDNN may have no kernel but the product of matrices."""
+_IN_ROWS, _ELEMENTS = 3, 20480
+"""One image of so few elements goes through torch's own kernel, by windows of so few pixels: it writes every window out."""
+
+
+def thread_count() -> int:
+    """How many threads a kernel has: torch's number where torch is loaded, else as many as torch would take."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):
+        return torch.get_num_threads()
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if wanted.isdigit() and int(wanted):
+        return int(wanted)
+    return processors()
+
+
+def product_of_rows(k: Size, threads: int | None = None) -> Size:
+    """Bytes for a product ``[m, k]`` by ``[k, n]`` of fp32: each thread packs a piece of the second."""
+    deep = minimum(k + _BLOCK, 1024) if not isinstance(k, int) else min(_BLOCK * -(-k // _BLOCK), 1024 if k > 1024 else 512)
+    return (thread_count() if threads is None else threads) * (4 * 64 * deep + _SMALL)
+
+
+def _blocks(channels: Size) -> Size:
+    """Channels rounded up to whole blocks."""
+    return ceildiv(channels, _BLOCK) * _BLOCK if isinstance(channels, int) else channels + _BLOCK - 1
+
+
+def _most(count: Size, more: Size, stages: Sequence[tuple[Size, Size]], by_onednn: Size, otherwise: Size) -> Size:
+    """The largest of several ``per image * count + once``, and ``more``, where ``by_onednn`` is 1; of 0 it is ``otherwise``, in doubt both."""
+    return maximum(*((count * each + once + more) * by_onednn for each, once in stages), otherwise)
+
+
+def _blocked(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
+    """Bytes of an image ``[channels, *image]`` in blocks of channels."""
+    channels = dims[0]
+    if groups > 1 and not isinstance(channels, int):
+        channels = channels + groups * (_BLOCK - 1)
+    elif groups > 1 and channels % groups == 0 and channels != groups:
+        per = channels // groups
+        channels = groups * (per if per % 8 == 0 else _blocks(per))
+    else:
+        channels = _blocks(channels)
+    return product((channels, *dims[1:])) * itemsize
+
+
+def _weight(dims: Sequence[Size], itemsize: int, groups: int, few: bool = False) -> Size:
+    out, per = dims[0], dims[1]
+    if groups == 1:
+        out, per = _blocks(out), per if few else _blocks(per)
+    elif per == 1:
+        out = _blocks(out)
+    else:
+        out, per = groups * _blocks(ceildiv(out, groups) if isinstance(out, int) else out), _blocks(per)
+    return product((out, per, *dims[2:])) * itemsize
+
+
+def _reads_rows(x: Sequence[Size], w: Sequence[Size], groups: int) -> bool:
+    return isinstance(x[1], int) and x[1] <= _FEW and groups == 1 and not _of_one_pixel(w)
+
+
+def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
+    """Bytes of a weight as it is packed to spread what strided windows read."""
+    out, per = dims[0], dims[1]
+    if not isinstance(per, int):
+        per = per + _WIDE - 1
+    elif per > _WIDE // 2:
+        per = -(-per // _WIDE) * _WIDE
+    if not isinstance(out, int) or out > _LONG:
+        out = out + _WIDE
+    return _weight((out, per, *dims[2:]), itemsize, groups)
+
+
+def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Sequence[int], itemsize: int) -> Size:
+    """Bytes with which each thread gathers the pixels of an image that a strided window of one pixel reads."""
+    one = _of_one_pixel(w) and any(s > 1 for s in strides)
+    return thread_count() * product((_blocks(x[1]), *y[2:])) * itemsize if one else 0
+
+
+def _whole(w: Sequence[Size], y: Sequence[Size], itemsize: int) -> Size:
+    """Bytes of a weight that is turned around, since its windows are whole images."""
+    return product(w) * itemsize if all(n == 1 for n in y[2:]) and not _of_one_pixel(w) else 0
+
+
+def _of_one_pixel(dims: Sequence[Size]) -> bool:
+    return all(k == 1 for k in dims[2:])
+
+
+def _by_onednn(x: Sequence[Size], w: Sequence[Size], groups: int, steps: Sequence[int], itemsize: int) -> Size:
+    """0 where torch multiplies images by itself: few of them, by windows of one pixel, on one thread; one small one; other numbers."""
+    if itemsize != 4:
+        return 0
+    if groups > 1:
+        return 1
+    if _is_small(x, w) and x[0] == 1:
+        return 0
+    if thread_count() > 1 or not _of_one_pixel(w) or any(s > 1 for s in steps):
+        return 1
+    return reaches(x[0], 16)
+
+
+def _is_small(x: Sequence[Size], w: Sequence[Size]) -> bool:
+    """Whether torch's own kernel takes an image where it is alone."""
+    size = product(x[1:])
+    return (not isinstance(size, int) or size <= _ELEMENTS) and any(not isinstance(k, int) or k <= _IN_ROWS for k in w[2:4])
+
+
+def _windows(
+    given: Sequence[Size], x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int],
+    itemsize: int,
+) -> Size:  # fmt: skip
+    """Bytes where every window is written out: by torch's own kernel, and by oneDNN where it has no better one."""
+    one = product((*y[2:], *w[1:])) * itemsize
+    if itemsize != 4:
+        return y[0] * one
+    strided = any(s > 1 for s in strides)
+    if _of_one_pixel(w) and (groups > 1 or tuple(x[2:]) == tuple(y[2:])):
+        return 0
+    if not strided and _of_one_pixel(w):  # with pixels around it
+        return y[0] * one
+    alone = groups == 1 and _is_small(given, w) and not (isinstance(given[0], int) and given[0] > 1)
+    return (thread_count() if _is_uncommon(w, groups, dilations) else 1 if alone else 0) * one
+
+
+def _is_uncommon(w: Sequence[Size], groups: int, dilations: Sequence[int]) -> bool:
+    """Whether oneDNN may have no kernel of its own, and multiplies matrices."""
+    return any(d > 1 for d in dilations) or (groups > 1 and w[1] != 1) or any(not isinstance(k, int) or k > _LARGE for k in w[2:])
+
+
+def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) -> Size:
+    """Bytes of an image whose groups are of other sizes than blocks, and are brought into blocks of their own."""
+    channels = (x[1], y[1])
+    if groups == 1 or all(c == groups for c in channels) or all(isinstance(c, int) and c // groups % _BLOCK == 0 for c in channels):
+        return 0
+    return (product(x[1:]) + product(y[1:])) * itemsize
+
+
+def convolution(
+    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]
+) -> Size:
+    """Bytes for a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``, besides the result."""
+    made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
+    few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
+    read = 0 if few else _blocked(x[1:], itemsize, groups)
+    more = _extra(x, w, y, strides, itemsize) + thread_count() * _SMALL + _whole(w, y, itemsize)
+    stages: list[tuple[Size, Size]] = [(read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0)]
+    by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
+    return _most(x[0], more, stages, by_onednn, _windows(x, x, w, y, groups, strides, dilations, itemsize))
+
+
+def convolution_transpose(
+    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int], bias: bool
+) -> Size:
+    """Bytes for a transposed convolution of ``x [n, c, *image]`` with ``w [c, out / groups, *window]`` to ``y``, besides the result. It is
+    computed as the gradient of a convolution's images is, and a bias is added in blocks."""
+    taken = convolution_backward(y, w, x, itemsize, groups, strides, dilations, (True, False, False), x) + x[0] * _blocked(y[1:], itemsize, groups) * bias
+    by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
+    return taken if not _of_one_pixel(w) or (isinstance(by_onednn, int) and by_onednn) else maximum(taken, product(y) * itemsize)
+
+
+def convolution_backward(
+    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int],
+    wants: Sequence[bool], given: Sequence[Size] | None = None,
+) -> Size:  # fmt: skip
+    """Bytes for the gradients of a convolution, besides those that are wanted: of the image, the weight and the bias.
+
+    oneDNN makes the bias' gradient together with the weight's. ``given``: the images by whose size torch chooses a kernel, where not ``x``.
+    """
+    given = x if given is None else given
+    image, weight, d = product(x[1:]) * itemsize, product(w) * itemsize, _blocked(y[1:], itemsize, groups)
+    blocked, packed, uneven = _blocked(x[1:], itemsize, groups), _weight(w, itemsize, groups), _uneven(x, y, groups, itemsize)
+    later: Size = weight if wants[1] else 0
+    stages: list[tuple[Size, Size]] = []
+    if wants[0]:
+        spread: Size = 0
+        if any(s > 1 for s in strides):
+            reached = [n + k - 1 for n, k in zip(y[2:], w[2:], strict=True)]
+            spread = thread_count() * (_blocked((y[1], *reached), itemsize, groups) + _SPREAD) + _spread_weight(w, itemsize, groups) - packed
+            stages.append((2 * blocked + uneven, -later))
+        stages += [(d + blocked - image + uneven, packed + spread - later), (blocked + uneven, -later)]
+    if wants[1] or wants[2]:
+        few = _reads_rows(x, w, groups)
+        packed = _weight(w, itemsize, groups, few)
+        stages += [((0 if few else blocked) + d + uneven, thread_count() * packed - later), (uneven, packed)]
+    more = _extra(x, w, y, strides, itemsize) + 2 * _whole(w, y, itemsize) + _TURNED + (thread_count() - 1) * _TURNED_MORE
+    windows = _windows(given, x, w, y, groups, strides, dilations, itemsize)
+    sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
+    by_onednn = _by_onednn(given, w, groups, (*strides, *dilations), itemsize)
+    no_windows = isinstance(windows, int) and windows == 0
+    return _most(x[0], more, stages, by_onednn, 0 if no_windows else 2 * windows + sums * packed)

@@ -1,0 +1,120 @@
+"""What ``lstm``, ``lstmp`` and ``gru`` take while they run, in bytes, for the plan of a step.
+
+Their kernels work at places, each of which is a sequence's step (`Timetable`), so that rows are brought there and back. What is held at
+once is counted for each stage of a kernel; the results, which the plan counts by themselves, are taken off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foreshape.dims import Size, maximum
+from foreshape.kernels import products
+from foreshape.spec import FP32, Spec
+
+_NUMBER = 8
+"""Bytes of a number in a table of places."""
+_SMALL = 1024
+"""Bytes of what has no size: sums, shapes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """``rows`` in ``sequences``, of ``hidden`` columns to each gate."""
+
+    rows: Size
+    sequences: Size
+    hidden: Size
+    single: bool
+    item: int
+
+    @staticmethod
+    def of(Input: Spec, gates: int) -> Packed:
+        """Of ragged rows ``[rows, gates * hidden]``."""
+        count = Input.lod.counts[-1] if Input.lod is not None else Input.known_dims[0]
+        rows, columns = Input.known_dims
+        return Packed(rows, count, columns // gates, Input.dtype is FP32, Input.known_dtype.itemsize)
+
+    @property
+    def _tables(self) -> Size:
+        """The row of each place, the place of each row and the place before each place, and the sequences in order with their lengths. They stay
+        with the offsets, so that those of the other direction may be there too."""
+        return _NUMBER * (6 * self.rows + 3 * self.sequences) + _SMALL
+
+    def _bytes(self, at_rows: Size, at_sequences: Size = 0) -> Size:
+        """Of so many numbers for each row, and for each sequence."""
+        return self.item * (at_rows * self.rows + at_sequences * self.sequences)
+
+    def _most(self, made: Size, *stages: Size) -> Size:
+        """Beside what is ``made``. To find the places takes some numbers for each, before there is anything else."""
+        finding = _NUMBER * (8 * self.rows + 2 * self.sequences)
+        return maximum(finding - made, *(s - made for s in stages), 0) + self._tables
+
+    def _weight_gradient(self, state: Size, columns: Size) -> Size:
+        """What the product ``[rows, state]' [rows, columns]`` takes."""
+        return products.workspace(state, self.rows, columns, turned=True) if self.single else 0
+
+    # --- LSTM
+
+    def lstm(self, projected: Size | None) -> Size:
+        """What the steps take. ``projected``: the size of the state, where it is a projection."""
+        h = self.hidden
+        state = h if projected is None else projected
+        made = self._bytes(6 * h + state + (0 if projected is None else h))
+        steps = self._bytes(7 * h + (0 if projected is None else state), h + state)
+        return self._most(made, steps, made + self._bytes(h + state))
+
+    def lstm_gradient(self, projected: Size | None, peepholes: bool, clipped: bool, made: Size, dropped: Size) -> Size:
+        """What undoing them takes beside the results that are ``made``; ``dropped``: bytes of weights' gradients that are made for nobody."""
+        h = self.hidden
+        state = h if projected is None else projected
+        held = (7 + clipped) * h + (2 if projected is None else 3) * state  # cells, theirs before, gradients of cells and of gates
+        states = 2 * (h + state) + (0 if projected is None else 2 * h)
+        weights = self.item * 4 * h * state + (0 if projected is None else self.item * h * state)
+        loop = self._bytes(held + 5 * h, states)
+        product = self._weight_gradient(state, 4 * h)
+        after = self._bytes(held + state, states) + maximum(self._bytes(state if not peepholes else maximum(state, h)), weights + product)
+        if projected is not None:
+            after = maximum(after, self._bytes(held + state, states) + weights + self._weight_gradient(h, state))
+        return self._most(made, loop, after, made + dropped + self._bytes(5 * h + 2 * state, 2 * (h + state)))
+
+    # --- GRU
+
+    def gru(self) -> Size:
+        """What the steps take."""
+        h = self.hidden
+        return self._most(self._bytes(6 * h), self._bytes(5 * h, h))
+
+    def gru_gradient(self, origin: bool, made: Size) -> Size:
+        """What undoing them takes beside the results that are ``made``."""
+        h = self.hidden
+        held = (8 if origin else 9) * h  # gradients of states and gates, the states before, and what turns one into the other
+        weights = self.item * 3 * h * h
+        loop = self._bytes(held, 4 * h)
+        product = self._bytes(held, 3 * h) + weights + self._weight_gradient(h, 2 * h)
+        return self._most(made, loop, self._bytes(held + h, 2 * h), product, made + self._bytes(3 * h, h) + weights)
+
+
+def gru_unit(HiddenPrev: Spec) -> Size:
+    """What one step of a GRU takes: tables of places, most of them before there is a state."""
+    batch, hidden = HiddenPrev.known_dims
+    return batch * maximum(9 * _NUMBER - 2 * hidden * HiddenPrev.known_dtype.itemsize, 2 * _NUMBER) + _SMALL
+
+
+def gru_unit_gradient(HiddenPrev: Spec, origin: bool, made: Size) -> Size:
+    """What undoing it takes, where all but what is ``made`` of the results is made for nobody."""
+    batch, hidden = HiddenPrev.known_dims
+    item = HiddenPrev.known_dtype.itemsize
+    weights = 3 * hidden * hidden * item
+    every = 4 * HiddenPrev.nbytes + weights + 3 * hidden * item
+    product = products.workspace(hidden, batch, 2 * hidden, turned=True) if HiddenPrev.dtype is FP32 else 0
+    return maximum((5 if origin else 6) * HiddenPrev.nbytes + product, weights) + every - made + gru_unit(HiddenPrev)
+
+
+def of_wanted(wants: tuple[bool, ...], *specs: Spec | None) -> tuple[Size, Size]:
+    """The bytes of gradients of these operands, of those that somebody needs, and of the others."""
+    totals: list[Size] = [0, 0]
+    for wanted, spec in zip(wants, specs, strict=True):
+        if spec is not None:
+            totals[not wanted] = totals[not wanted] + spec.nbytes
+    return totals[0], totals[1]

@@ -1,0 +1,193 @@
+"""Matrix products on the fastest kernel that torch has for them.
+
+torch's ``mm`` calls BLAS. Intel's, which torch's x86 builds carry, runs a generic path on other vendors' processors, about half as fast as
+oneDNN's inner product, which torch carries too. The choice depends on the processor and on the sizes only, never on a
+measurement, so that a run that is resumed computes the same bits. ``FORESHAPE_PRODUCTS=blas`` or ``onednn`` overrides it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, minimum, reaches
+from foreshape.kernels import onednn
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGE = 3 << 19
+"""Products of at least this many multiplications repay oneDNN's longer start, about 10 microseconds."""
+
+
+@cache
+def prefers_onednn() -> bool:
+    """Whether large products are made by oneDNN on this processor."""
+    wanted = os.environ.get("FORESHAPE_PRODUCTS", "")
+    return wanted == "onednn" or (wanted != "blas" and _is_amd())
+
+
+@cache
+def onednn_linear() -> Any:
+    """oneDNN's ``(x, weight [out, in], bias, "none", [], "") -> x weight' + bias``; of a torch without it, the same on BLAS."""
+    kernel = _kernel()
+    return _blas_linear if kernel is None else _in_few_sizes(kernel)
+
+
+@cache
+def _sparing_linear() -> Any:
+    """The same, which copies no operand: BLAS makes the rows behind a multiple of `STEP`."""
+    kernel = _kernel()
+    return _blas_linear if kernel is None else _with_rest(kernel)
+
+
+def _kernel() -> Any:
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return None
+    return torch.ops.mkldnn._linear_pointwise.default
+
+
+STEP = 16
+"""oneDNN is given numbers of rows that are multiples of this, with zeros behind: it keeps about half a MiB for every size that a product
+comes in, so that batches of many sizes would add up, and takes a millisecond for each new one."""
+CHUNK = 2 << 20
+"""What is added to a weight is made in pieces of about so many bytes."""
+
+
+def _in_few_sizes(kernel: Any) -> Any:
+    """The kernel for rows in a multiple of `STEP`; others are made longer, which costs less than to read the weight twice."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
+        k = x.shape[-1]
+        if x.dim() == 2 and x.stride(0) == 1 < x.stride(1):  # of a weight's gradient: the rows are what is summed over
+            if not k % STEP:
+                return kernel(x, weight, bias, *attributes)
+            return kernel(_longer(x.t()).t(), _longer(weight.t()).t(), bias, *attributes)
+        rows = x.numel() // k
+        if not rows % STEP:
+            return kernel(x, weight, bias, *attributes)
+        out = kernel(_longer(x.reshape(rows, k)), weight, bias, *attributes)[:rows].clone()  # or the others would be held as long
+        return out if x.dim() == 2 else out.view(*x.shape[:-1], out.shape[1])
+
+    return product
+
+
+def _with_rest(kernel: Any) -> Any:
+    """The kernel for the rows up to a multiple of `STEP`, and BLAS for those behind."""
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
+        k = x.shape[-1]
+        if x.dim() == 2 and x.stride(0) == 1 < x.stride(1):
+            most = k - k % STEP
+            if most == k or not most:
+                return kernel(x, weight, bias, *attributes)
+            return kernel(x[:, :most], weight[:, :most], bias, *attributes).addmm_(x[:, most:], weight[:, most:].t())
+        rows = x.shape[0]
+        most = rows - rows % STEP
+        if most == rows or not most:
+            return kernel(x, weight, bias, *attributes)
+        out = x.new_empty((rows, weight.shape[0]))
+        out[:most] = kernel(x[:most], weight, bias, *attributes)
+        if bias is None:
+            torch.mm(x[most:], weight.t(), out=out[most:])
+        else:
+            torch.addmm(bias, x[most:], weight.t(), out=out[most:])
+        return out
+
+    return product
+
+
+def _longer(x: Tensor) -> Tensor:
+    """A copy in a row, with rows of zeros behind up to a multiple of `STEP`."""
+    rows, k = x.shape
+    out = x.new_empty((rows + -rows % STEP, k))
+    out[:rows] = x
+    out[rows:] = 0.0
+    return out
+
+
+def _blas_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: object) -> Tensor:
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def _is_amd() -> bool:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            return "AuthenticAMD" in file.read(2000)
+    except OSError:
+        return False
+
+
+def fits(a: Tensor, b: Tensor) -> bool:
+    """Whether oneDNN should make the product of two matrices."""
+    return (
+        a.shape[0] * a.shape[1] * b.shape[1] >= LARGE
+        and a.dtype is torch.float32
+        and b.dtype is torch.float32
+        and a.device.type == "cpu"
+        and prefers_onednn()
+    )
+
+
+def workspace(m: Size, k: Size, n: Size, turned: bool = False, longer: bool = False) -> Size:
+    """The bytes that the product of fp32 ``[m, k]`` and ``[k, n]`` takes besides its result.
+
+    Args:
+        turned: the first is a transposed view, which oneDNN copies.
+        longer: `onednn_linear` makes it, which makes rows longer, and not `mm` or `linear`.
+    """
+    return _workspace(m, k, n, turned, longer, onednn.thread_count()) if prefers_onednn() else 0
+
+
+@lru_cache(4096)
+def _workspace(m: Size, k: Size, n: Size, turned: bool, longer: bool, threads: int) -> Size:
+    if turned:
+        more = 4 * m * k
+    elif longer:
+        more = minimum(1, m % STEP) * 4 * (m + STEP) * (k + n)
+    else:
+        more = minimum(1, m % STEP) * 4 * m * n  # most of the result, before it is put together
+    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + more)
+
+
+def adding_workspace(m: Size, k: Size, n: Size) -> Size:
+    """The bytes that `add_product_` takes."""
+    return _adding_workspace(m, k, n, onednn.thread_count()) if prefers_onednn() else 0
+
+
+@lru_cache(4096)
+def _adding_workspace(m: Size, k: Size, n: Size, threads: int) -> Size:
+    rows = minimum(m, _chunk(n) if isinstance(n, int) else m)
+    longer = minimum(1, k % STEP) * 4 * (k + STEP) * (rows + n)
+    return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + 4 * rows * (k + n) + longer)
+
+
+def _chunk(columns: int) -> int:
+    """How many rows of a weight are made at once."""
+    return max(CHUNK // (4 * columns) // STEP, 8) * STEP
+
+
+def mm(a: Tensor, b: Tensor) -> Tensor:
+    """``a b`` of two matrices ``[m, k]`` and ``[k, n]``; either may be a transposed view."""
+    if fits(a, b):
+        return _sparing_linear()(a, b.t(), None, "none", [], "")
+    return torch.mm(a, b)
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    """``x w + bias`` of ``[m, k]``, ``[k, n]`` and ``[n]``."""
+    if fits(x, w):
+        return _sparing_linear()(x, w.t(), bias, "none", [], "")
+    return torch.addmm(bias, x, w)
+
+
+def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
+    """``p += alpha a b`` in place, of ``[m, n]``, ``[m, k]`` and ``[k, n]``."""
+    if not fits(a, b):
+        return p.addmm_(a, b, alpha=alpha)
+    linear_, weight, rows = onednn_linear(), b.t(), _chunk(b.shape[1])
+    for at in range(0, a.shape[0], rows):
+        p[at : at + rows].add_(linear_(a[at : at + rows], weight, None, "none", [], ""), alpha=alpha)
+    return p

@@ -1,0 +1,138 @@
+"""What ``rnn`` and ``sequence_rnn`` keep for their gradients and take while they run, in bytes, for the plan of a step.
+
+In all that is stated here a place is a sequence's step. The steps of a unit leave: an LSTM on oneDNN what `lstm_memory` says; one of fp64
+gates (4 hidden sizes), cells, cells after tanh, and states; a GRU gates (3), the state's share of them (3), and states; the others states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foreshape.dims import Size, maximum
+from foreshape.kernels import lstm_memory, onednn, products
+from foreshape.kernels.lstm_memory import EXTRA, Room
+from foreshape.spec import FP32, DType
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
+"""How many hidden sizes the columns of a form's weights are."""
+LEFT = {"LSTM": 7, "GRU": 7, "RNN_TANH": 1, "RNN_RELU": 1}
+"""The hidden sizes that steps leave at each place."""
+UNDONE = {"LSTM": 12, "GRU": 9, "RNN_TANH": 3, "RNN_RELU": 3}
+"""The hidden sizes that undoing them takes at each place, before their own gradient is used."""
+AFTER = {"LSTM": 12 - LEFT["LSTM"], "GRU": 9 - LEFT["GRU"], "RNN_TANH": 2 - LEFT["RNN_TANH"], "RNN_RELU": 2 - LEFT["RNN_RELU"]}
+"""The hidden sizes at each place, more than what the steps left, that products with their gradient take: it, as it was, and in rows of its own."""
+SMALL = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Stacked layers over ``rows`` places of ``sequences``; ``steps``: of dense sequences, of which none has an end of its own where ``full``."""
+
+    mode: str
+    layers: int
+    directions: int
+    hidden: int
+    dropout: bool
+    features: Size
+    rows: Size
+    sequences: Size
+    dtype: DType
+    steps: Size | None = None
+    full: bool = False
+    cell: bool = False
+    """Whether somebody needs the last cells."""
+
+    @property
+    def _item(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def _width(self) -> int:
+        return self.directions * self.hidden
+
+    def _columns(self, layer: int) -> Size:
+        return self._width if layer else self.features
+
+    @property
+    def _pieces(self) -> bool:
+        return self.mode == "LSTM" and self.dtype is FP32
+
+    @property
+    def _states(self) -> Size:
+        """Of a unit."""
+        return self.sequences * self.hidden * self._item * (2 if self.mode == "LSTM" else 1)
+
+    def _room(self, layer: int, reverse: bool) -> Room:
+        columns = self._columns(layer)
+        if self.steps is None:
+            return lstm_memory.of_ragged(self.rows, self.sequences, columns + EXTRA * self.cell, self.hidden)
+        if not self.full:
+            return lstm_memory.of_dense(self.steps, self.sequences, columns + EXTRA, self.hidden)
+        kept, taken = lstm_memory.of_dense(self.steps, self.sequences, columns, self.hidden)
+        return Room(kept, taken if reverse else taken - 8 * columns * self.rows)  # the rows are read where they are, and their gradient is the result
+
+    @property
+    def kept(self) -> Size:
+        """What is kept until the gradient."""
+        total: Size = 0
+        for layer in range(self.layers):
+            for direction in range(self.directions):
+                left = self._room(layer, direction == 1).kept if self._pieces else LEFT[self.mode] * self.hidden * self._item * self.rows
+                total = total + left + self._states
+            if layer:
+                total = total + self.rows * self._width * (self._item + self.dropout)
+        if self.full and self.directions == 1 and not self._pieces:  # states lie at their places, which are the rows that come out
+            total = total - (1 if self.dropout else self.layers) * self.rows * self.hidden * self._item
+        return total
+
+    def forward(self, train: bool) -> Size:
+        """What the kernel takes besides; ``train``: a gradient will be computed."""
+        last = self.layers - 1
+        columns = self._columns(last)
+        if self._pieces:
+            room = self._room(last, self.directions == 2)
+            if train:
+                taken = room.taken + lstm_memory.weights_taken(columns, self.hidden)
+            else:
+                taken = lstm_memory.taken_without_gradient(self.rows, self.sequences, columns, self.hidden)
+        else:
+            gates = GATES[self.mode] * self.hidden
+            moved = self._item * columns * self.rows + self._product(columns, gates)
+            later = (LEFT[self.mode] * self.hidden - gates) * self._item * self.rows
+            taken = maximum(moved - later, 0) + (2 * self._weights(last) if self.mode == "LSTM" else 0)
+            if not train:
+                taken = taken + LEFT[self.mode] * self.hidden * self._item * self.rows
+        states = self._states * (2 + self.layers * self.directions)
+        return maximum(taken, 2 * self.rows * self.hidden * self._item) + states if self.directions == 2 else taken + states
+
+    def _product(self, k: Size, n: Size) -> Size:
+        return products.workspace(self.rows, k, n) if self.dtype is FP32 else 0
+
+    @property
+    def _packed(self) -> Size:
+        """What a product of weights' gradients takes of its own."""
+        return onednn.product_of_rows(self.rows) if self.dtype is FP32 and products.prefers_onednn() else 0
+
+    def _weights(self, layer: int) -> Size:
+        """Of a unit: two weights and two biases."""
+        return GATES[self.mode] * self.hidden * (self._columns(layer) + self.hidden + 2) * self._item
+
+    def backward(self, wanted: bool) -> Size:
+        """What the gradient takes besides what is kept and its results, at its first unit, when nothing of what is kept has been dropped.
+        ``wanted``: the gradient of the rows is one of the results."""
+        last = self.layers - 1
+        columns, h, item = self._columns(last), self.hidden, self._item
+        weights = sum((self._weights(k) * self.directions for k in range(self.layers)), start=0 * self.rows)
+        states = 4 * self.sequences * h * item + SMALL
+        features = self.features if wanted else 0  # of the result, which is not there yet
+        moved = (columns if wanted or last else 0) - features
+        if self._pieces:
+            taken = self._room(last, False).taken + lstm_memory.weights_taken_back(columns, h, not self.full)
+            if self.full and not wanted and not last:
+                taken = taken + item * self.rows * columns
+            return maximum(taken + item * self.rows * moved + states - (weights - self._weights(last)), 0)
+        first = (UNDONE[self.mode] * h - features) * item * self.rows - weights
+        after = (AFTER[self.mode] * h + columns + (columns if wanted or last else 0) - features) * item * self.rows
+        if self.directions == 2:  # at the second direction there is a gradient of the rows already, and one unit less
+            after = maximum(after, after + ((columns if wanted or last else 0) - LEFT[self.mode] * h) * item * self.rows)
+        return maximum(maximum(first, after) + states + (self._packed if self.mode.startswith("RNN") else 0), 0)

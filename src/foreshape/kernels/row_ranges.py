@@ -1,0 +1,22 @@
+"""Ranges of rows, as kernels need them that take some sequences, or take them in another order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def rows_in(starts: Tensor, lengths: Tensor) -> Tensor:
+    """The rows ``starts[i]`` to ``starts[i] + lengths[i]`` (not included) of each range, one range after the other."""
+    ends = lengths.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    return torch.arange(total, device=starts.device) + (starts - ends + lengths).repeat_interleave(lengths, output_size=total)
+
+
+def shown(numbers: Tensor) -> list[int]:
+    """The first few numbers, for an error message."""
+    return [int(n) for n in numbers.reshape(-1)[:20]]

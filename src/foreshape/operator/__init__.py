@@ -1,0 +1,79 @@
+"""The language in which operators are written: fields, requirements, gradients, samples, and the registry. No operator lives here.
+
+The author of an operator imports from here all that it takes::
+
+    from foreshape.operator import FLOATING, Operator, gradient, operand, result, sample, torch
+
+`find` and `get` look an operator up by its type.
+"""
+
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.fields import (
+    DENSE,
+    DENSE_OR_ROWS,
+    NOT_DIFFERENTIABLE,
+    NOT_WRITTEN,
+    REQUIRED,
+    ZERO_GRADIENT,
+    attribute,
+    b1,
+    f32,
+    f64,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    result,
+    sample,
+)
+from foreshape.operator.operator import Attributes, Operator, all_operators, find, get
+from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, unknown_size
+from foreshape.spec import ANY, FLOATING, INDEX, INTEGER, NUMERIC, Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import F, aten, aten_into, torch
+
+__all__ = [
+    "ANY",
+    "DENSE",
+    "DENSE_OR_ROWS",
+    "FLOATING",
+    "INDEX",
+    "INTEGER",
+    "NOT_DIFFERENTIABLE",
+    "NOT_WRITTEN",
+    "NUMERIC",
+    "REQUIRED",
+    "ZERO_GRADIENT",
+    "AttrType",
+    "Attributes",
+    "F",
+    "Offsets",
+    "Operator",
+    "Spec",
+    "all_operators",
+    "aten",
+    "aten_into",
+    "attribute",
+    "axis_of",
+    "b1",
+    "f32",
+    "f64",
+    "fail",
+    "find",
+    "get",
+    "gradient",
+    "i32",
+    "i64",
+    "operand",
+    "reject",
+    "require",
+    "require_at_most",
+    "require_divides",
+    "require_equal",
+    "require_rank",
+    "result",
+    "sample",
+    "torch",
+    "unknown_size",
+]

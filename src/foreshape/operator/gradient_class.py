@@ -1,0 +1,128 @@
+"""From the gradient that an operator declares to the operator that computes it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from foreshape.dims import symbols_of
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator.fields import DENSE, FLOAT_RESULT_KINDS, NOT_WRITTEN, Gradient, Operand, Result
+from foreshape.operator.operator import Operator, Schema, check_in_place, note_keywords, register
+from foreshape.operator.require import PLACEHOLDER, RuleError, require_equal
+from foreshape.spec import ANY, FLOATING, Spec
+
+
+def gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type[Operator]:
+    """The operator ``<type>_grad`` that a class declares.
+
+    Raises:
+        SchemaError: it names slots that the operator does not have, or its kernel has other parameters.
+    """
+    schema = cls.schema
+    operands = {o.name: o for o in schema.operands}
+    results = {r.name: r for r in schema.results}
+    takes: list[Operand] = []
+    for name in declared.takes:
+        base = name.removesuffix("@GRAD")
+        if name in operands:
+            taken = operands[name]
+            takes.append(taken if taken.same_type_as in declared.takes else replace(taken, same_type_as=None))
+        elif name in results or (name != base and base in results):
+            many = results[base].many
+            types, kinds = (FLOATING, DENSE) if name != base else (ANY, FLOAT_RESULT_KINDS)
+            takes.append(Operand(types, "", many, results[base].optional or name in declared.absent, kinds, None, name))
+        else:
+            raise SchemaError(f"{where}: its gradient takes {name}, which is no slot of it")
+    gives: list[Result] = []
+    for name in declared.gives:
+        base = name.removesuffix("@GRAD")
+        if base == name or base not in operands:
+            raise SchemaError(f"{where}: its gradient gives {name}, which is not the gradient of an operand")
+        if declared.infer is None and base not in declared.takes and name not in declared.like:
+            raise SchemaError(f"{where}: its gradient gives {name}; take {base}, or say with like= what it is shaped like")
+        gives.append(Result("", operands[base].many, True, declared.may_share.get(name), declared.view_of.get(name), None, name=name,
+                            layout=declared.layout.get(name, "same")))  # fmt: skip
+    kernel = declared.kernel
+    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(kernel).parameters.values()) - 1
+    if count != len(takes):
+        raise SchemaError(f"{where}: the gradient's kernel must have {len(takes)} parameters after self; seen {count}")
+    body: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": f"{cls.__qualname__}.gradient",
+        "__doc__": f"The gradient of {cls.type}.",
+        "abstract": True,
+        "infer_shape": _gradient_rule(cls, declared),
+        "kernel": kernel,
+        "gradient": NOT_WRITTEN,
+    }
+    if declared.kinds is not None:
+        body["infer_var_type"] = declared.kinds
+    body["workspace"] = declared.workspace or Operator.workspace
+    for name, value in vars(cls).items():  # helpers that the kernel calls
+        if name.startswith("_") and not name.startswith("__") and name not in ("_instances", "_described"):
+            body.setdefault(name, value)
+    made: type[Operator] = type(f"{cls.__name__}Grad", tuple(b for b in cls.__bases__) if cls.__bases__ != (Operator,) else (Operator,), body)
+    made.type = f"{cls.type}_grad"
+    made.abstract = False
+    made.schema = Schema(takes, gives, list(schema.attributes.values()))
+    made.forward_class = cls
+    made.apart = declared.apart
+    note_keywords(made, kernel)
+    check_in_place(made, f"{where}: its gradient")
+    register(made)
+    return made
+
+
+def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any]:
+    takes, gives = declared.takes, declared.gives
+    sources = [takes.index(declared.like.get(g, g.removesuffix("@GRAD"))) if declared.infer is None else -1 for g in gives]
+    pairs = [(takes.index(t), takes.index(t.removesuffix("@GRAD"))) for t in takes if t.endswith("@GRAD") and t.removesuffix("@GRAD") in takes]
+    operands = [o.name for o in cls.schema.operands]
+    made = [(at, k) for at, t in enumerate(takes) for k, r in enumerate(cls.schema.results) if r.name == t.removesuffix("@GRAD") and t not in operands]
+    knows_all = set(operands) <= set(takes)
+
+    def infer_shape(self: Any, *specs: Any) -> Any:
+        for grad, value in pairs:
+            _check_same_dims(specs[grad], specs[value], takes[grad], takes[value])
+        if declared.infer is not None:
+            return declared.infer(self, *specs)
+        if knows_all:
+            forward = cls.with_values({n: getattr(self, n) for n in cls.schema.attributes})
+            given = forward.infer_shape(*(specs[takes.index(o)] for o in operands))
+            results = _each(given, len(cls.schema.results) == 1 and cls.schema.results[0].many)
+            for at, k in made:
+                _check_same_dims(specs[at], results[k], takes[at], cls.schema.results[k].name)
+        out: list[Any] = []
+        for at in sources:
+            spec = specs[at]
+            out.append(None if spec is None else spec.like() if isinstance(spec, Spec) else tuple(s.like() for s in spec))
+        return out[0] if len(out) == 1 else tuple(out)
+
+    return infer_shape
+
+
+def _check_same_dims(a: Any, b: Any, a_slot: str, b_slot: str) -> None:
+    """Backward kernels read memory by the dims of what the forward op gave, unchecked. A dim that only the run told may be any."""
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        for one, other in zip(a, b, strict=False):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            _check_same_dims(one, other, a_slot, b_slot)
+    if not isinstance(a, Spec) or not isinstance(b, Spec) or a.dims is None or b.dims is None:
+        return
+    if a.dtype is not None and b.dtype is not None and a.dtype is not b.dtype:
+        raise RuleError(f"{a_slot} must have the element type of {b_slot}", {a_slot: None, b_slot: None}, TypeMismatchError)
+    if a.elements == 1 and b.elements == 1:
+        return
+    words = f"{a_slot} must have the dims of {b_slot}"
+    if len(a.dims) != len(b.dims):
+        raise RuleError(words, {a_slot: None, b_slot: None})
+    for x, y in zip(a.dims, b.dims, strict=True):
+        if not any(n.startswith(PLACEHOLDER) for n in symbols_of(y)):
+            require_equal(x, y, words, **{a_slot: None})
+
+
+def _each(given: Any, is_list: bool) -> tuple[Any, ...]:
+    """What a shape rule gave, result by result."""
+    return (given,) if is_list or not isinstance(given, tuple) else given  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,275 @@
+"""Rank tables: which sequences of a minibatch are the longest, and rows in that order.
+
+A table ranks the sequences of one level by falling length, those of one length in their own order. At run time it is the `Offsets` of the
+levels down to that one; its spec has their counts as lod and, as its one dim, the number of parts of the sequences (parts are sequences
+of the next level; of the last level, rows). `step_arrays` takes sequences apart in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size, equal, product
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.kernels.row_ranges import rows_in
+from foreshape.operator import (
+    INDEX,
+    ZERO_GRADIENT,
+    AttrType,
+    Offsets,
+    Operator,
+    attribute,
+    f32,
+    fail,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.require import require_rank
+from foreshape.ops.rules.array_rules import one_position, takes_nothing
+from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
+from foreshape.spec import INT64, LOD_RANK_TABLE, LOD_TENSOR, Kind, Lod, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+TABLE = (LOD_RANK_TABLE,)
+
+
+def ranked(table: Spec) -> tuple[Lod, Size]:
+    """The levels of the operand RankTable down to the ranked one, and the number of parts."""
+    if table.lod is None or not table.dims:
+        fail("nothing is known of RankTable: lod_rank_table makes it", RankTable=None)
+    return table.lod, table.dims[0]
+
+
+def selected(levels: Sequence[Tensor], index: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """The rows of the outermost sequences of ``levels`` in the order of ``index``, and the offsets of what they make."""
+    made: list[Tensor] = []
+    for level in levels:
+        lengths = level.diff().index_select(0, index)
+        made.append(Offsets.of_lengths(lengths).last)
+        index = rows_in(level.index_select(0, index), lengths)
+    return index, made
+
+
+def at_first(first: int, then: int, row: Size) -> int:
+    """The bytes that each row takes where ``first`` are taken before there is a result, of which a row has ``row`` bytes, and ``then`` beside it."""
+    return max(then, first - row) if isinstance(row, int) else first
+
+
+def _unranked(table: Offsets) -> Tensor:
+    """For each sequence its rank."""
+
+    def make() -> Tensor:
+        out = torch.empty_like(table.order)
+        out[table.order] = torch.arange(table.count, device=out.device)
+        return out
+
+    return table.kept("unranked", make)
+
+
+class LodRankTable(Operator):
+    """Out = the table of the sequences of X at ``level``, 0 the outermost, by falling length."""
+
+    type = "lod_rank_table"
+    X = operand(doc="ragged; its numbers are not read")
+    Out = result(doc="a rank table")
+    level = attribute(AttrType.INT, 0)
+    gradient = ZERO_GRADIENT
+
+    def infer_var_type(self, X: Spec) -> Kind:
+        return LOD_RANK_TABLE
+
+    def infer_shape(self, X: Spec) -> Spec:
+        lod = ragged(X, "X")
+        counts = (*lod.counts, X.known_dims[0])
+        require(0 <= self.level < len(lod.counts), f"level must be one of X, from 0 to {len(lod.counts) - 1}, not {self.level}", X=None)
+        level: int = self.level
+        return Spec(LOD_RANK_TABLE, None, (counts[level + 1],), Lod(lod.source, lod.counts[: level + 1]))
+
+    workspace = takes_nothing
+
+    def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> Offsets:
+        return offsets[0].outer(self.level + 1)
+
+    samples = [
+        sample(X=f32(9, 2).ragged([4, 0, 5])),
+        sample(X=f32(7, 3).ragged([2, 1], [3, 0, 4])),
+        sample(X=i64(7).ragged([2, 1], [3, 0, 4]), level=1),
+        sample(X=f32(0, 2).ragged([])),
+    ]
+    rejects = [
+        reject(X=f32(3, 2), says="X must be ragged", error=TypeMismatchError),
+        reject(X=f32(3, 2).ragged([3]), level=1, says="level must be one of X, from 0 to 0, not 1"),
+        reject(X=f32(3, 2).ragged([3]), level=-(2**31), says="level must be one of X"),
+    ]
+
+
+class MaxSequenceLength(Operator):
+    """Out = the length of the longest sequence of the table; 0 where there is none."""
+
+    type = "max_sequence_len"
+    RankTable = operand(kinds=TABLE)
+    Out = result(doc="int64 [1]")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, RankTable: Spec) -> Spec:
+        ranked(RankTable)
+        return Spec(LOD_TENSOR, INT64, (1,))
+
+    def workspace(self, RankTable: Spec) -> Size:
+        return 8 * ranked(RankTable)[0].counts[-1]
+
+    def kernel(self, RankTable: Offsets) -> Tensor:
+        return torch.tensor([RankTable.longest])
+
+    samples = [sample(RankTable=i64(9).ragged([4, 0, 5])), sample(RankTable=i64(7).ragged([2, 1], [3, 0, 4])), sample(RankTable=i64(0).ragged([]))]
+    rejects = [reject(RankTable=[i64(2)], says="RankTable must be of kind LOD_RANK_TABLE", error=TypeMismatchError)]
+
+
+class ShrinkRnnMemory(Operator):
+    """Out = the first rows of X (of a ragged X its first outermost sequences): as many as sequences of the table are longer than I."""
+
+    type = "shrink_rnn_memory"
+    X = operand(doc="a row for each sequence that was alive before, in the order of the table")
+    RankTable = operand(kinds=TABLE)
+    I = operand(INDEX, doc="one time step, from 0")
+    Out = result(view_of="X", new_offsets=True, doc="[sequences longer than I, *row]")
+
+    def infer_shape(self, X: Spec, RankTable: Spec, I: Spec) -> Spec:
+        ranked(RankTable)
+        one_position(I)
+        require(X.rank > 0, "X must have at least one dim", X=None)
+        alive, row = unknown_size("alive"), X.known_dims[1:]
+        if X.lod is None:
+            return X.dense((alive, *row))
+        inner = [unknown_size(f"level{k}") for k in range(1, len(X.lod.counts))]
+        return rows(X.dtype, (unknown_size("rows"), *row), new_lod("Out", (alive, *inner)))
+
+    workspace = takes_nothing  # how many sequences there are at a step, the table was asked where they were taken apart
+
+    def kernel(self, X: Tensor, RankTable: Offsets, I: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
+        at, alive = int(I), RankTable.alive
+        if at < 0:
+            raise ExecutionError(f"shrink_rnn_memory: I must be at least 0; seen {at}")
+        count, where = alive[at] if at < len(alive) else 0, offsets[0]
+        there = X.shape[0] if where is None else len(where.levels[0]) - 1
+        if count > there:
+            raise ExecutionError(f"shrink_rnn_memory: {count} sequences are longer than {at}, and X is of {there}")
+        if where is None:
+            return X[:count], None
+        if count == there:
+            return X, where
+        levels: list[Tensor] = []
+        for level in where.levels:
+            levels.append(level[: count + 1])
+            count = int(level[count])
+        return X[:count], Offsets(levels)
+
+    def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
+        require_rank(X.rank, d_out, "Out@GRAD")
+        for axis, (a, b) in enumerate(zip(X.known_dims[1:], d_out.known_dims[1:], strict=True), 1):
+            require_equal(a, b, "the rows of Out@GRAD must be like those of X", **{"Out@GRAD": axis, "X": axis})
+        return X.like()
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=takes_nothing)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        if d_out.shape[0] == X.shape[0]:
+            return d_out.clone()
+        out = torch.zeros_like(X)
+        out[: d_out.shape[0]] = d_out
+        return out
+
+    samples = [
+        sample(X=f32(3, 2), RankTable=i64(9).ragged([4, 0, 5]), I=i64(1, data=[0])),
+        sample(X=f32(2, 3), RankTable=i64(9).ragged([4, 0, 5]), I=i64(1, data=[4])),
+        sample(X=f32(2, 3), RankTable=i64(9).ragged([4, 5]), I=i64(1, data=[1])),
+        sample(X=f32(10, 2).ragged([3, 2, 1], [1, 2, 1, 1, 2, 3]), RankTable=i64(6).ragged([2, 1, 3]), I=i64(1, data=[1])),
+        sample(X=f32(4, 2).ragged([3, 1]), RankTable=i64(2).ragged([1, 1]), I=i64(data=0)),
+        sample(X=i64(3), RankTable=i64(9).ragged([4, 0, 5]), I=i64(1, data=[9])),
+    ]
+    rejects = [
+        reject(X=f32(), RankTable=i64(9).ragged([4, 0, 5]), I=i64(1), says="X must have at least one dim"),
+        reject(X=f32(3, 2), RankTable=i64(9).ragged([4, 0, 5]), I=i64(2), says="I must be one whole number"),
+    ]
+
+
+class ReorderByRank(Operator):
+    """Out = the rows of X (of a ragged X its outermost sequences) in the order of the table."""
+
+    type = "reorder_lod_tensor_by_rank"
+    X = operand(doc="as many rows, or outermost sequences, as the table ranks")
+    RankTable = operand(kinds=TABLE)
+    Out = result(new_offsets=True, doc="as X")
+
+    def infer_shape(self, X: Spec, RankTable: Spec) -> Spec:
+        count = ranked(RankTable)[0].counts[-1]
+        require(X.rank > 0, "X must have at least one dim", X=None)
+        if X.lod is None:
+            require_equal(X.known_dims[0], count, "X must have as many rows as the table ranks sequences", X=0, RankTable=None)
+            return X.like()
+        require_equal(X.lod.counts[0], count, "X must have as many outermost sequences as the table ranks", X=None, RankTable=None)
+        return rows(X.dtype, X.known_dims, new_lod("Out", X.lod.counts))
+
+    def workspace(self, X: Spec, RankTable: Spec) -> Size:
+        order = 32 * ranked(RankTable)[0].counts[-1]
+        return order if X.lod is None else order + at_first(24, 8, product(X.known_dims[1:]) * X.known_dtype.itemsize) * X.known_dims[0]
+
+    def kernel(self, X: Tensor, RankTable: Offsets, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
+        return _reordered(X, offsets[0], RankTable.order)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        slots.add("reorder_lod_tensor_by_rank_grad", {"X": slots.grad_of_output("Out"), "RankTable": slots.input("RankTable")}, {"Out": slots.input("X")})
+
+    samples = [
+        sample(X=f32(3, 2), RankTable=i64(9).ragged([4, 0, 5])),
+        sample(X=f32(9, 2).ragged([4, 0, 5]), RankTable=i64(9).ragged([4, 0, 5])),
+        sample(X=f32(10, 3).ragged([2, 1, 3], [1, 2, 3, 1, 2, 1]), RankTable=i64(6).ragged([2, 1, 3])),
+        sample(X=i64(0, 2), RankTable=i64(0).ragged([])),
+        sample(X=f32(0, 2).ragged([0, 0]), RankTable=i64(3).ragged([1, 2])),
+    ]
+    rejects = [
+        reject(X=f32(4, 2), RankTable=i64(9).ragged([4, 0, 5]), says="as many rows as the table ranks sequences"),
+        reject(X=f32(9, 2).ragged([4, 5]), RankTable=i64(9).ragged([4, 0, 5]), says="as many outermost sequences as the table ranks"),
+        reject(X=f32(), RankTable=i64(9).ragged([4, 0, 5]), says="at least one dim"),
+    ]
+
+
+def _reordered(x: Tensor, where: Offsets | None, order: Tensor) -> tuple[Tensor, Offsets | None]:
+    if where is None:
+        if x.shape[0] != order.shape[0]:
+            raise ExecutionError(f"X must have as many rows as the table ranks sequences, {order.shape[0]}; seen {x.shape[0]}")
+        return x.index_select(0, order), None
+    if len(where.levels[0]) - 1 != order.shape[0]:
+        raise ExecutionError(f"X must have as many outermost sequences as the table ranks, {order.shape[0]}; seen {len(where.levels[0]) - 1}")
+    index, levels = selected(where.levels, order)
+    return x.index_select(0, index), Offsets(levels)
+
+
+class ReorderByRankGrad(ReorderByRank):
+    """Out = the rows of X, which are in the order of the table, in their own order again: X is the gradient of the reordered."""
+
+    type = "reorder_lod_tensor_by_rank_grad"
+
+    def infer_shape(self, X: Spec, RankTable: Spec) -> Spec:
+        count = ranked(RankTable)[0].counts[-1]
+        if X.lod is None and X.dims and equal(X.dims[0], count) is None:  # what a loop hands back is described with a size of its own
+            return X.dense((count, *X.dims[1:]))
+        return ReorderByRank.infer_shape(self, X, RankTable)
+
+    def kernel(self, X: Tensor, RankTable: Offsets, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
+        return _reordered(X, offsets[0], _unranked(RankTable))
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        slots.add("reorder_lod_tensor_by_rank", {"X": slots.grad_of_output("Out"), "RankTable": slots.input("RankTable")}, {"Out": slots.input("X")})

@@ -1,0 +1,124 @@
+"""select_input and select_output: one of several values by a number, as branches need it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size, equal
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator import (
+    AttrType,
+    Offsets,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    fail,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.ops.rules.ragged_rules import new_lod, rows
+from foreshape.spec import BOOL, INT32, INT64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+
+def _chosen(mask: Tensor, count: int) -> int:
+    at = int(mask.reshape(()).item())
+    if not 0 <= at < count:
+        raise ExecutionError(f"the mask must choose one of {count}, from 0 to {count - 1}; seen {at}")
+    return at
+
+
+def _check_mask(Mask: Spec) -> None:
+    require_equal(Mask.elements, 1, "Mask must hold one number", Mask=None)
+
+
+class SelectInput(Operator):
+    """Out = X[Mask]. The others need not have a value, as those of branches that did not run.
+
+    A size in which the X differ is known only when it runs.
+    """
+
+    type = "select_input"
+    X = operand(many=True, doc="of one element type and number of dims")
+    Mask = operand((BOOL, INT32, INT64), doc="one number")
+    Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
+
+    def infer_shape(self, X: tuple[Spec, ...], Mask: Spec) -> Spec:
+        _check_mask(Mask)
+        first = X[0]
+        dims: list[Size] = list(first.known_dims)
+        for at, x in enumerate(X[1:], 1):
+            if x.dtype is not first.dtype:
+                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
+            require(x.rank == len(dims), f"all X must have as many dims; X[{at}] is {x.text()}, X[0] is {first.text()}", X=None)
+            for axis, size in enumerate(x.known_dims):
+                if equal(dims[axis], size) is not True:
+                    dims[axis] = unknown_size(str(axis))
+        lods = [x.lod for x in X]
+        if all(lod is first.lod for lod in lods):
+            return first.like() if tuple(dims) == first.dims else rows(first.dtype, dims, first.lod)
+        counts = [lod.counts for lod in lods if lod is not None]
+        if len(counts) < len(X) or len(set(map(len, counts))) > 1:
+            return first.dense(dims)
+        each = [c[0] if all(equal(c[0], other) is True for other in c) else unknown_size(f"count{k}") for k, c in enumerate(zip(*counts, strict=True))]
+        return rows(first.dtype, dims, new_lod("Out", each))
+
+    def kernel(self, X: list[Tensor], Mask: Tensor, *, offsets: list[list[Offsets | None]]) -> tuple[Tensor, Offsets | None]:
+        at = _chosen(Mask, len(X))
+        return X[at].clone(), offsets[0][at]
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        takes = {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")}
+        names = [n if slots.needs(n) else "@EMPTY@" for n in slots.input("X")]
+        slots.add("select_output", takes, {"Out": names}, {"branches": len(names)})
+
+    samples = [
+        sample(X=[f32(2, 3), f32(2, 3)], Mask=i32(1, data=[1]), differentiate=False),
+        sample(X=[f32(2, 3), f32(5, 3), f32(2, 3)], Mask=i64(data=0), differentiate=False),
+        sample(X=[f32(2), f32(2)], Mask=b1(data=True), differentiate=False),
+        sample(X=[f32(5, 3).ragged([2, 3]), f32(7, 3).ragged([0, 4, 3])], Mask=i32(1, data=[1]), differentiate=False),
+        sample(X=[f32(5, 3).ragged([2], [2, 3]), f32(4, 3).ragged([0, 2], [1, 3])], Mask=i32(1, data=[0]), differentiate=False),
+    ]
+    rejects = [
+        reject(X=[f32(2, 3), i64(2, 3)], Mask=i32(1), says="one element type", error=TypeMismatchError),
+        reject(X=[f32(2, 3), f32(2)], Mask=i32(1), says="as many dims"),
+        reject(X=[f32(2), f32(2)], Mask=i32(2), says="one number"),
+    ]
+
+
+class SelectOutput(Operator):
+    """Out[Mask] = X; the other results get no value."""
+
+    type = "select_output"
+    X = operand(doc="any shape")
+    Mask = operand((BOOL, INT32, INT64), doc="one number")
+    Out = result(many=True, doc="as X")
+    branches = attribute(AttrType.INT, 2, low=1, high=65536, doc="how many results there are; files that do not say it have two")
+
+    def infer_shape(self, X: Spec, Mask: Spec) -> tuple[Spec, ...]:
+        _check_mask(Mask)
+        return (X.like(),) * self.branches
+
+    def kernel(self, X: Tensor, Mask: Tensor) -> list[Tensor | None]:
+        out: list[Tensor | None] = [None] * self.branches
+        out[_chosen(Mask, self.branches)] = torch.clone(X)
+        return out
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        slots.add("select_input", {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")}, {"Out": slots.input("X")})
+
+    samples = [sample(X=f32(2, 3), Mask=i32(1, data=[0]), branches=1, differentiate=False)]
+    rejects = [reject(X=f32(2), Mask=i32(3), says="one number")]

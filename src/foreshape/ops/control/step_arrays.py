@@ -1,0 +1,305 @@
+"""Ragged values taken apart into an array of time steps, the longest sequences first, and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, maximum, product
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.kernels.row_ranges import shown
+from foreshape.operator import (
+    FLOATING,
+    NOT_WRITTEN,
+    Offsets,
+    Operator,
+    aten,
+    f32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.ops.control.rank_tables import TABLE, at_first, ranked, selected
+from foreshape.ops.rules.array_rules import ARRAY, EACH, d_out_slot, known_array, own_size
+from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
+from foreshape.spec import LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.values.tensor_array import TensorArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+
+def _is_nested(x: Spec, table: Spec) -> bool:
+    """Whether the parts of the table are sequences of ``x``."""
+    return x.lod is not None and table.lod is not None and len(x.lod.counts) > len(table.lod.counts)
+
+
+def _numbers(x: Spec, table: Spec) -> Size:
+    """The bytes of the numbers of all rows, and of the offsets that are made, where parts are sequences."""
+    if not _is_nested(x, table):
+        return 0
+    count, parts, row = x.known_dims[0], ranked(table)[1], product(x.known_dims[1:]) * x.known_dtype.itemsize
+    return maximum(at_first(24, 8, row) * count + 8 * parts, 8 * count + 24 * parts)
+
+
+def _order(table: Spec, kept: int, row: Size = 0) -> Size:
+    """What it takes to say which part comes at which time, where nobody has asked that of the table before: of each part 48 bytes before
+    there is a result, of which a part has ``row`` bytes; ``kept`` stay with the table."""
+    lod, parts = ranked(table)
+    return at_first(48, kept, row) * parts + 32 * lod.counts[-1]
+
+
+def _cuts(table: Offsets) -> list[int]:
+    """Where the parts of each time step begin among all parts by time, and where the last ones end."""
+
+    def make() -> list[int]:
+        out = [0]
+        for alive in table.alive:
+            out.append(out[-1] + alive)
+        return out
+
+    return table.kept("cuts", make)
+
+
+class LodTensorToArray(Operator):
+    """Element t of Out = part t of every sequence of X that is longer than t, in the order of the table."""
+
+    type = "lod_tensor_to_array"
+    X = operand(doc="ragged, as the table")
+    RankTable = operand(kinds=TABLE)
+    Out = result(doc="an array of [sequences that are longer than t, *row]; ragged where parts are sequences")
+
+    def infer_var_type(self, X: Spec, RankTable: Spec) -> Kind:
+        return LOD_TENSOR_ARRAY
+
+    def infer_shape(self, X: Spec, RankTable: Spec) -> Spec:
+        lod, parts = ranked(RankTable)
+        levels = len(lod.counts)
+        counts = (*ragged(X, "X").counts, X.known_dims[0])
+        require(len(counts) > levels, f"X must have at least {levels} level{'s' if levels > 1 else ''} of sequences, as the table", X=None, RankTable=None)
+        words = "X must be grouped as what the table was made of"
+        for own, known in zip(counts, (*lod.counts, parts), strict=False):
+            require_equal(own, known, words, X=None, RankTable=None)
+        inner = [unknown_size(f"{EACH}.level{k}") for k in range(len(counts) - levels - 1)]
+        dims = (unknown_size(f"{EACH}0"), *X.known_dims[1:])
+        return Spec(LOD_TENSOR_ARRAY, X.dtype, dims, new_lod(f"{EACH}.parts", inner) if inner else None)
+
+    def workspace(self, X: Spec, RankTable: Spec) -> Size:
+        if _is_nested(X, RankTable):
+            return _numbers(X, RankTable) + 24 * ranked(RankTable)[1] + 32 * ranked(RankTable)[0].counts[-1]
+        return _order(RankTable, 24, product(X.known_dims[1:]) * X.known_dtype.itemsize)
+
+    def kernel(self, X: Tensor, RankTable: Offsets, *, offsets: list[Offsets]) -> TensorArray:
+        return _taken_apart(X, offsets[0], RankTable)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        x, (out,) = slots.input("X"), slots.output("Out")
+        if out in slots.available:
+            takes = {"X": x, "RankTable": slots.input("RankTable"), "Out@GRAD": slots.grad_of_output("Out")}
+            slots.add("lod_tensor_to_array_grad", takes, ({"X@GRAD": x} if slots.needs(x[0]) else {}) | {"Rest@GRAD": [out]})
+
+    samples = [
+        sample(X=f32(9, 2).ragged([4, 0, 5]), RankTable=i64(9).ragged([4, 0, 5])),
+        sample(X=f32(10, 3).ragged([2, 1, 3], [1, 2, 3, 1, 2, 1]), RankTable=i64(6).ragged([2, 1, 3])),
+        sample(X=f32(7, 3).ragged([2, 1], [3, 0, 4]), RankTable=i64(7).ragged([2, 1], [3, 0, 4])),
+        sample(X=i64(6).ragged([1, 3, 2]), RankTable=i64(6).ragged([1, 3, 2])),
+        sample(X=f32(5, 2).ragged([1, 2], [2, 0, 1], [3, 1, 1]), RankTable=i64(3).ragged([1, 2])),
+        sample(X=f32(0, 2).ragged([0, 0]), RankTable=i64(0).ragged([0, 0]), differentiate=False),
+    ]
+    rejects = [
+        reject(X=f32(9, 2), RankTable=i64(9).ragged([4, 0, 5]), says="X must be ragged", error=TypeMismatchError),
+        reject(X=f32(9, 2).ragged([4, 5]), RankTable=i64(9).ragged([4, 0, 5]), says="X must be grouped as what the table was made of"),
+        reject(X=f32(9, 2).ragged([4, 0, 5]), RankTable=i64(7).ragged([4, 0, 3]), says="X must be grouped as what the table was made of"),
+        reject(X=f32(7, 2).ragged([3, 4]), RankTable=i64(7).ragged([1, 1], [3, 4]), says="X must have at least 2 levels"),
+    ]
+
+
+def _taken_apart(x: Tensor, of_x: Offsets, table: Offsets) -> TensorArray:
+    depth = len(table.levels)
+    if of_x.outer(depth) is not table and not torch.equal(of_x.levels[depth - 1], table.last):
+        seen = f"it has {shown(of_x.levels[depth - 1])}, the table {shown(table.last)}"
+        raise ExecutionError(f"X must be grouped as what the table was made of; {seen}")
+    if len(of_x.levels) == depth:
+        if not table.alive:
+            return TensorArray((x[:0], None))
+        parts: Sequence[Tensor] = aten.split_with_sizes(x.index_select(0, table.by_time), table.alive)
+        return TensorArray.of(parts)
+    index, levels = selected(of_x.levels[depth:], table.by_time)
+    x = x.index_select(0, index)
+    tensors: list[Tensor] = []
+    offsets: list[Offsets] = []
+    for begin, end in pairwise(_cuts(table)):
+        own: list[Tensor] = []
+        for level in levels:
+            piece = level[begin : end + 1]
+            own.append(piece - piece[0])
+            begin, end = int(piece[0]), int(piece[-1])
+        tensors.append(x[begin:end])
+        offsets.append(Offsets(own))
+    out = TensorArray.of(tensors, offsets)
+    out.empty = (x[:0], Offsets(levels))  # without parts all of it is empty
+    return out
+
+
+class LodTensorToArrayGrad(Operator):
+    """X@GRAD = the elements of Out@GRAD put together again, zeros where there is none; Rest@GRAD is Out@GRAD, emptied in place."""
+
+    type = "lod_tensor_to_array_grad"
+    X = operand(doc="as in lod_tensor_to_array")
+    RankTable = operand(kinds=TABLE)
+    Out_GRAD = operand(FLOATING, kinds=ARRAY, name="Out@GRAD", doc="an array")
+    X_GRAD = result(optional=True, name="X@GRAD", doc="as X")
+    Rest_GRAD = result(optional=True, name="Rest@GRAD", doc="Out@GRAD")
+    accumulates = ("Rest@GRAD",)
+    gradient = NOT_WRITTEN
+
+    def infer_var_type(self, *specs: Spec) -> tuple[Kind, Kind]:
+        return specs[0].kind, LOD_TENSOR_ARRAY
+
+    def infer_shape(self, *specs: Spec) -> tuple[Spec, Spec]:
+        ragged(specs[0], "X")
+        ranked(specs[1])
+        return specs[0].like(), specs[2].like()
+
+    def workspace(self, *specs: Spec) -> Size:
+        return _numbers(specs[0], specs[1])
+
+    def kernel(self, *given: Any, offsets: list[Any], before: list[TensorArray | None]) -> tuple[Tensor, TensorArray]:
+        x, table, d_out = given
+        index, cuts = table.by_time, _cuts(table)
+        if len(offsets[0].levels) > len(table.levels):
+            index, levels = selected(offsets[0].levels[len(table.levels) :], index)
+            for level in levels:
+                cuts = [int(n) for n in level[cuts]]
+        out = torch.zeros_like(x)
+        for at, (begin, end) in enumerate(pairwise(cuts)):
+            part = d_out.take(at)
+            if part is not None:
+                out.index_copy_(0, index[begin:end], part)
+        return out, d_out
+
+    samples = [
+        sample(X=f32(9, 2).ragged([4, 0, 5]), RankTable=i64(9).ragged([4, 0, 5]), **d_out_slot([f32(2, 2), None, f32(2, 2)])),
+        sample(X=f32(4, 3).ragged([2, 1], [1, 0, 3]), RankTable=i64(3).ragged([2, 1]), **d_out_slot([f32(4, 3)])),
+    ]
+    rejects = [reject(X=f32(9, 2), RankTable=i64(9).ragged([9]), says="X must be ragged", error=TypeMismatchError, **d_out_slot([f32(9, 2)]))]
+
+
+class ArrayToLodTensor(Operator):
+    """Out = the sequences whose parts, time step by time step, are the elements of X: the inverse of lod_tensor_to_array."""
+
+    type = "array_to_lod_tensor"
+    X = operand(kinds=ARRAY, doc="an array with an element for each time step, ragged where parts are sequences")
+    RankTable = operand(kinds=TABLE)
+    Out = result(new_offsets=True, doc="rows of the elements, ragged as what the table was made of")
+
+    def infer_shape(self, X: Spec, RankTable: Spec) -> Spec:
+        lod, parts = ranked(RankTable)
+        dims = known_array(X, "X")
+        require(len(dims) > 0, "the elements of X must have at least one dim", X=None)
+        row = [own_size(d, f"size{axis}") for axis, d in enumerate(dims[1:], 1)]
+        if X.lod is None:
+            return rows(X.dtype, (parts, *row), lod)
+        inner = [unknown_size(f"level{k}") for k in range(1, len(X.lod.counts))]
+        return rows(X.dtype, (unknown_size("rows"), *row), new_lod("Out", (*lod.counts, parts, *inner)))
+
+    def workspace(self, X: Spec, RankTable: Spec) -> Size:
+        """The elements one after the other, before they are put in order. Where they are ragged themselves, no description says how many
+        rows all of them have (that of an array is of one element, the number of rows of the result a symbol that only the result has), so
+        that the copy of the rows, and 16 bytes of numbers of each, cannot be said: what is counted is the order of the parts."""
+        if X.dtype is None or X.dims is None or X.lod is not None or not RankTable.dims:
+            return _order(RankTable, 32) if RankTable.dims else 0
+        row = product(X.dims[1:]) * X.dtype.itemsize
+        return RankTable.dims[0] * row + _order(RankTable, 32, row)
+
+    def kernel(self, X: TensorArray | None, RankTable: Offsets) -> tuple[Tensor, Offsets]:
+        parts = X.whole() if X is not None else []
+        if X is None or not parts:
+            if X is None or X.empty is None or RankTable.alive:
+                raise ExecutionError("array_to_lod_tensor: the array has no elements, so that nothing is known of their rows")
+            rows, inner = X.empty
+            return rows, RankTable if inner is None else Offsets([*RankTable.levels, *inner.levels])
+        if any(o is not None for o in X.offsets):
+            return self._of_sequences(X, parts, RankTable)
+        alive = RankTable.alive or [0]
+        if [p.shape[0] for p in parts] != alive:
+            raise ExecutionError(f"array_to_lod_tensor: the elements must have {alive[:12]} rows, as many as sequences are longer; "
+                                 f"seen {[p.shape[0] for p in parts[:12]]}")  # fmt: skip
+        return torch.cat(parts).index_select(0, RankTable.from_time), RankTable
+
+    def _of_sequences(self, X: TensorArray, parts: Sequence[Tensor], table: Offsets) -> tuple[Tensor, Offsets]:
+        each: list[tuple[Tensor, ...]] = [o.levels if o is not None else () for o in X.offsets]
+        if any(len(e) != len(each[0]) for e in each) or [len(e[0]) - 1 for e in each] != table.alive:
+            raise ExecutionError(f"array_to_lod_tensor: the elements must have {table.alive[:12]} sequences, as many as sequences are longer; "
+                                 f"seen {[len(e[0]) - 1 if e else None for e in each[:12]]}")  # fmt: skip
+        joined = [Offsets.of_lengths(torch.cat([e[k].diff() for e in each])).last for k in range(len(each[0]))]
+        index, levels = selected(joined, table.from_time)
+        return torch.cat(list(parts)).index_select(0, index), Offsets([*table.levels, *levels])
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        x = slots.input("X")
+        if slots.needs(x[0]) and slots.output("Out")[0] in slots.available:
+            slots.add("array_to_lod_tensor_grad", {"RankTable": slots.input("RankTable"), "Out@GRAD": slots.grad_of_output("Out")}, {"X@GRAD": x})
+
+    samples = [
+        sample(X=[f32(2, 3), f32(2, 3), f32(1, 3)], RankTable=i64(5).ragged([2, 0, 3])),
+        sample(X=[f32(2, 3), f32(1, 3), f32(1, 3)], RankTable=i64(4).ragged([2, 1], [3, 0, 1])),
+        sample(X=[f32(4, 2).ragged([1, 0, 3]), f32(2, 2).ragged([2])], RankTable=i64(4).ragged([1, 2, 1])),
+        sample(X=[i64(0, 3)], RankTable=i64(0).ragged([0, 0])),
+    ]
+    rejects = [
+        reject(X=f32(5, 3), RankTable=i64(5).ragged([2, 0, 3]), says="X must be of kind LOD_TENSOR_ARRAY", error=TypeMismatchError),
+        reject(X=[f32()], RankTable=i64(1).ragged([1]), says="at least one dim"),
+        reject(X=[], RankTable=i64(1).ragged([1]), says="nothing is written to X before"),
+    ]
+
+
+class ArrayToLodTensorGrad(Operator):
+    """X@GRAD, an array: to element t is added what Out@GRAD has at time step t, in place."""
+
+    type = "array_to_lod_tensor_grad"
+    RankTable = operand(kinds=TABLE)
+    Out_GRAD = operand(FLOATING, name="Out@GRAD", doc="as Out")
+    X_GRAD = result(name="X@GRAD", doc="an array")
+    accumulates = ("X@GRAD",)
+    gradient = NOT_WRITTEN
+
+    def infer_var_type(self, *specs: Spec) -> Kind:
+        return LOD_TENSOR_ARRAY
+
+    def infer_shape(self, *specs: Spec) -> Spec:
+        lod = ragged(specs[1], "Out@GRAD")
+        inner = lod.counts[len(ranked(specs[0])[0].counts) + 1 :]
+        dims = (unknown_size(f"{EACH}0"), *specs[1].known_dims[1:])
+        each = [unknown_size(f"{EACH}.level{k}") for k in range(len(inner))]
+        return Spec(LOD_TENSOR_ARRAY, specs[1].dtype, dims, new_lod(f"{EACH}.parts", each) if each else None)
+
+    def workspace(self, *specs: Spec) -> Size:
+        """The rows in order: a plan has the array to be made of Out@GRAD, which they are a copy of."""
+        return specs[1].nbytes + _numbers(specs[1], specs[0])
+
+    def kernel(self, *given: Any, offsets: list[Any], before: list[TensorArray | None]) -> TensorArray:
+        parts = _taken_apart(given[1], offsets[1], given[0])
+        out = before[0]
+        if out is None:
+            return parts
+        for at, part in enumerate(parts.tensors):
+            if part is not None:
+                before_it = out.get(at)
+                out.write(at, part if before_it is None else part.add_(before_it))  # the parts are memory of their own
+        return out
+
+    samples = [
+        sample(RankTable=i64(9).ragged([4, 0, 5]), **d_out_slot(f32(9, 2).ragged([4, 0, 5]))),
+        sample(RankTable=i64(3).ragged([2, 1]), **d_out_slot(f32(4, 2).ragged([2, 1], [1, 0, 3]))),
+    ]
+    rejects = [reject(RankTable=i64(9).ragged([9]), says="Out@GRAD must be ragged", error=TypeMismatchError, **d_out_slot(f32(9, 2)))]

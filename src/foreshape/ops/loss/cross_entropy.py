@@ -1,0 +1,225 @@
+"""The cross entropy of probabilities and a label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    NOT_WRITTEN,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.fields import Value
+from foreshape.operator.temporaries import copies
+from foreshape.ops.loss.loss import check_classes, check_label, class_index, picking
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+_LOG_BOUND = 1e20
+"""What PaddlePaddle puts for the infinite logarithm of a probability of 0."""
+
+
+def _log_bound(of: Tensor) -> float:
+    """The bound in the element type of a tensor, of which half precision's ends before it."""
+    return min(_LOG_BOUND, torch.finfo(of.dtype).max)
+
+
+class CrossEntropy(Operator):
+    """Y = -log of the probability that X gives to Label, along the last axis.
+
+    With ``soft_label`` the Label is a distribution, and Y = -sum(Label * log X). The logarithm of 0 counts as -1e20.
+    """
+
+    type = "cross_entropy"
+    X = operand(FLOATING, doc="probabilities [..., classes]")
+    Label = operand((*FLOATING, *INDEX), doc="class numbers [..., 1], or a distribution as X")
+    Y = result(doc="[..., 1]; [...] where Label is")
+    soft_label = attribute(AttrType.BOOLEAN, False)
+    ignore_index = attribute(AttrType.INT, -100, doc="a class number whose loss and gradient are zero")
+
+    def infer_shape(self, X: Spec, Label: Spec) -> Spec:
+        return X.with_dims(_loss_dims(X, Label, self.soft_label))
+
+    def kernel(self, X: Tensor, Label: Tensor) -> Tensor:
+        if self.soft_label:
+            return (X.log().clamp_(min=-_log_bound(X)) * Label).sum(-1, keepdim=True).neg_()
+        return _picked_loss(_picked(X, Label, self.ignore_index)[0], Label)
+
+    def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
+        return 2 * X.nbytes if self.soft_label else _takes(X, Label) + copies(strided, X=X, Label=Label)
+
+    def _gradient_takes(self, X: Spec, Label: Spec, d_y: Spec) -> Size:
+        return 0 if self.soft_label else _takes(X, Label)
+
+    @gradient("X", "Label", "Y@GRAD", gives="X@GRAD", workspace=_gradient_takes)
+    def backward(self, X: Tensor, Label: Tensor, d_y: Tensor) -> Tensor:
+        if self.soft_label:
+            return Label.div(X).mul_(d_y).neg_()
+        picked, index = _picked(X, Label, self.ignore_index)
+        return _scattered(X.shape, picked, index, Label, d_y, self.ignore_index)
+
+    samples = [
+        sample(X=f32(4, 7, low=0.1, high=0.9), Label=i64(4, 1, high=6)),
+        sample(X=f32(4, 7, low=0.1, high=0.9), Label=i64(4, 1, data=[[1], [-100], [3], [6]])),
+        sample(X=f32(2, 3, 5, low=0.1, high=0.9), Label=i64(2, 3, 1, high=4), ignore_index=2),
+        sample(X=f32(2, 3, 5, low=0.1, high=0.9), Label=i64(2, 3, high=4)),
+        sample(X=f32(4, 7, low=0.1, high=0.9), Label=f32(4, 7, low=0.0, high=0.3), soft_label=True),
+        sample(X=f32(0, 7, low=0.1, high=0.9), Label=i64(0, 1)),
+    ]
+    rejects = [
+        reject(X=f32(4, 7), Label=i64(5, 1), says="X and Label must be of one minibatch"),
+        reject(X=f32(4, 7), Label=f32(4, 1), says="class numbers", error=TypeMismatchError),
+        reject(X=f32(4, 7), Label=i64(4, 7), soft_label=True, says="a soft Label must be floating-point", error=TypeMismatchError),
+        reject(X=f32(4, 100), Label=f32(4, 10), soft_label=True, says="must have as many classes as X"),
+        reject(X=f32(4, 7), Label=i64(4, 7), says="1 at the class axis"),
+        reject(X=f32(), Label=i64(), says="X must have the axis of the classes"),
+    ]
+
+
+class CrossEntropy2(Operator):
+    """Y = -log of the probability that X gives to the class number in Label, along the last axis, as `cross_entropy`.
+
+    MatchX is that probability, and XShape has the dims of X and a 0, and no data: the gradient needs no more of X.
+    """
+
+    type = "cross_entropy2"
+    X = operand(FLOATING, doc="probabilities [..., classes]")
+    Label = operand(INDEX, doc="class numbers [..., 1]")
+    Y = result(doc="[..., 1]; [...] where Label is")
+    MatchX = result(doc="[..., 1]")
+    XShape = result(doc="[..., classes, 0]")
+    ignore_index = attribute(AttrType.INT, -100, doc="a class number whose loss and gradient are zero")
+
+    def infer_shape(self, X: Spec, Label: Spec) -> tuple[Spec, Spec, Spec]:
+        dims = X.known_dims
+        y = X.with_dims(_loss_dims(X, Label, False))
+        return y, X.with_dims((*dims[:-1], 1)), X.with_dims((*dims, 0))
+
+    def kernel(self, X: Tensor, Label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        picked, _ = _picked(X, Label, self.ignore_index)
+        return _picked_loss(picked, Label), picked, X.new_empty((*X.shape, 0))
+
+    def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
+        return _takes(X, Label) + copies(strided, X=X, Label=Label)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        if any(n in slots.available for n in slots.output("MatchX")):
+            raise SchemaError("cross_entropy2 has no gradient through its result MatchX: nothing is to be trained through it")
+        takes = {"Label": slots.input("Label"), "MatchX": slots.output("MatchX"), "XShape": slots.output("XShape"), "Y@GRAD": slots.grad_of_output("Y")}
+        slots.add("cross_entropy_grad2", takes, {"X@GRAD": slots.input("X")}, {"ignore_index": self.ignore_index})
+
+    samples = [
+        sample(X=f32(4, 7, low=0.1, high=0.9), Label=i64(4, 1, high=6)),
+        sample(X=f32(2, 3, 5, low=0.1, high=0.9), Label=i64(2, 3, 1, high=4), ignore_index=2),
+        sample(X=f32(4, 7, low=0.1, high=0.9), Label=i64(4, data=[1, -100, 3, 6])),
+        sample(X=f32(0, 7, low=0.1, high=0.9), Label=i64(0, 1)),
+    ]
+    rejects = [
+        reject(X=f32(4, 7), Label=i64(5, 1), says="X and Label must be of one minibatch"),
+        reject(X=f32(4, 7), Label=f32(4, 7), says="Label must be one of int32, int64", error=TypeMismatchError),
+    ]
+
+
+def _d_y(value: Value) -> dict[str, Any]:
+    return {"Y@GRAD": value}
+
+
+class CrossEntropyGrad2(Operator):
+    """The gradient of cross_entropy2, under PaddlePaddle's name for it."""
+
+    type = "cross_entropy_grad2"
+    Label = operand(INDEX, doc="class numbers [..., 1]")
+    MatchX = operand(FLOATING, doc="the probabilities at Label, [..., 1]")
+    XShape = operand(FLOATING, doc="[..., classes, 0]")
+    d_y = replace(operand(FLOATING, doc="as Label"), name="Y@GRAD")
+    d_x = replace(result(doc="[..., classes]"), name="X@GRAD")
+    ignore_index = attribute(AttrType.INT, -100)
+    gradient = NOT_WRITTEN
+
+    def infer_shape(self, *specs: Spec) -> Spec:
+        label, match, shape, d_y = specs
+        dims = shape.known_dims
+        require(len(dims) > 1, "XShape must have the dims of X and a 0", XShape=None)
+        x = shape.with_dims(dims[:-1])
+        of_x = x.with_dims((*x.known_dims[:-1], 1))
+        require(len(match.known_dims) == of_x.rank, "MatchX must have the rank of X", MatchX=None)
+        for at, (a, b) in enumerate(zip(match.known_dims, of_x.known_dims, strict=True)):
+            require_equal(a, b, "MatchX must have the dims of X, with 1 at the class axis", MatchX=at, XShape=at)
+        y = _loss_dims(x, label, False)
+        require(len(y) == len(d_y.known_dims), "Y@GRAD must have the rank of Label", Label=None, **{"Y@GRAD": None})
+        for at, (a, b) in enumerate(zip(y, d_y.known_dims, strict=True)):
+            require_equal(a, b, "Y@GRAD must have the dims of the loss", **{"XShape": at, "Y@GRAD": at})
+        return x
+
+    def workspace(self, *specs: Spec) -> Size:
+        return _takes(specs[1], specs[0])
+
+    def kernel(self, *tensors: Tensor) -> Tensor:
+        label, match, shape, d_y = tensors
+        index = class_index(match, label, -1)
+        check_classes(index, shape.shape[-2], self.ignore_index)
+        index = index.masked_fill(index == self.ignore_index, 0)
+        return _scattered(shape.shape[:-1], match, index, label, d_y, self.ignore_index)
+
+    samples = [
+        sample(Label=i64(4, 1, data=[[1], [-100], [3], [6]]), MatchX=f32(4, 1, low=0.1), XShape=f32(4, 7, 0), **_d_y(f32(4, 1))),
+        sample(Label=i64(2, 3, high=4), MatchX=f32(2, 3, 1, low=0.1), XShape=f32(2, 3, 5, 0), **_d_y(f32(2, 3))),
+    ]
+    rejects = [
+        reject(Label=i64(4, 1), MatchX=f32(3, 1), XShape=f32(4, 7, 0), says="MatchX must have the dims of X", **_d_y(f32(4, 1))),
+        reject(Label=i64(4, 1), MatchX=f32(4, 1), XShape=f32(4, 7, 0), says="Y@GRAD must have the dims of the loss", **_d_y(f32(3, 1))),
+    ]
+
+
+def _loss_dims(x: Spec, label: Spec, soft: bool) -> tuple[Size, ...]:
+    """The dims of a loss along the last axis of ``x``; where the label has no axis for the class, the loss has none."""
+    rank = len(x.known_dims)
+    require(rank > 0, "X must have the axis of the classes", X=None)
+    dims = check_label(x, label, rank - 1, soft, "X")
+    return dims if len(label.known_dims) == rank else dims[:-1]
+
+
+def _takes(x: Spec, label: Spec) -> Size:
+    """The bytes that it takes to pick the probabilities at the labels and to work on them."""
+    return picking(label) + 2 * x.known_dtype.itemsize * label.elements
+
+
+def _picked(x: Tensor, label: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """The probabilities at the labels (1 where ignored, so that the loss is 0), and the labels as an index (0 where ignored)."""
+    index = class_index(x, label, -1)
+    check_classes(index, x.shape[-1], ignore_index)
+    ignored = index == ignore_index
+    index = index.masked_fill(ignored, 0)
+    return x.gather(-1, index).masked_fill_(ignored, 1.0), index
+
+
+def _picked_loss(picked: Tensor, label: Tensor) -> Tensor:
+    loss = picked.log().neg_().clamp_(max=_log_bound(picked))
+    return loss if label.dim() == loss.dim() else loss.squeeze(-1)
+
+
+def _scattered(shape: Sequence[int], picked: Tensor, index: Tensor, label: Tensor, d_y: Tensor, ignore_index: int) -> Tensor:
+    """The gradient of the probabilities: -d_y / picked at the labels, zero elsewhere and where ignored."""
+    grad = d_y.reshape(picked.shape).div(picked).neg_().masked_fill_(label.reshape(picked.shape) == ignore_index, 0.0)
+    return grad.new_zeros(shape).scatter_(-1, index, grad)

@@ -1,0 +1,306 @@
+"""Activations with corners: relu and its kin. The base of all functions of one tensor is here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    F,
+    Operator,
+    aten,
+    aten_into,
+    attribute,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHARED = {"X@GRAD": "Out@GRAD"}
+"""The gradient may take over the memory of the gradient that came in."""
+LIKE_OUT = {"X@GRAD": "Out"}
+
+
+def times(made: Tensor, by: Tensor, into: Tensor | None) -> Tensor:
+    """``made * by``, in ``into`` where that is given, and otherwise in ``made``, which the kernel has just made."""
+    return torch.mul(made, by, out=made if into is None else into)
+
+
+class Unary(Operator):
+    """The base of the elementwise functions of one tensor."""
+
+    abstract = True
+    X = operand(FLOATING, doc="any shape")
+    Out = result(doc="as X", may_share="X")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like()
+
+
+USUAL = [sample(X=f32(2, 3, 5, distinct=True)), sample(X=f32(0, 4)), sample(X=f32())]
+"""Samples that every function of one tensor takes."""
+NOT_INTEGERS = [reject(X=i64(2, 3), says="floating", error=TypeMismatchError)]
+
+
+class Relu(Unary):
+    """Out = max(X, 0), elementwise."""
+
+    type = "relu"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.relu(X) if into is None else torch.relu_(into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.threshold_backward(d_out, Out, 0) if into is None else aten_into.threshold_backward(d_out, Out, 0, into=into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Relu6(Unary):
+    """Out = min(max(X, 0), threshold)."""
+
+    type = "relu6"
+    threshold = attribute(AttrType.FLOAT, 6.0)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.hardtanh(X, 0.0, self.threshold, into is not None) if self.threshold > 0 else torch.clamp(X, 0.0, self.threshold, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.hardtanh_backward(d_out, Out, 0.0, self.threshold)
+        return aten_into.hardtanh_backward(d_out, Out, 0.0, self.threshold, into=into)
+
+    samples = [*USUAL, sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True)), sample(X=f32(3, 5, distinct=True), threshold=1.0)]
+    rejects = NOT_INTEGERS
+
+
+class LeakyRelu(Unary):
+    """Out = X where X > 0, else alpha * X."""
+
+    type = "leaky_relu"
+    alpha = attribute(AttrType.FLOAT, 0.02, doc="the slope below 0")
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.leaky_relu(X, self.alpha, into is not None)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.leaky_relu_backward(d_out, X, self.alpha, False)
+        return aten_into.leaky_relu_backward(d_out, X, self.alpha, False, into=into)
+
+    samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3)]
+    rejects = NOT_INTEGERS
+
+
+class Elu(Unary):
+    """Out = X where X > 0, else alpha * (exp(X) - 1) (Clevert et al., 2015)."""
+
+    type = "elu"
+    alpha = attribute(AttrType.FLOAT, 1.0)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.elu(X, self.alpha, into is not None)
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.elu_backward(d_out, self.alpha, 1.0, 1.0, False, X)
+        return aten_into.elu_backward(d_out, self.alpha, 1.0, 1.0, False, X, into=into)
+
+    samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3), sample(X=f32(3, 5, distinct=True), alpha=-0.5)]
+    rejects = NOT_INTEGERS
+
+
+class Selu(Unary):
+    """Out = scale * X where X > 0, else scale * alpha * (exp(X) - 1) (Klambauer et al., 2017)."""
+
+    type = "selu"
+    scale = attribute(AttrType.FLOAT, 1.0507009873554804934193349852946, low=0.0)
+    alpha = attribute(AttrType.FLOAT, 1.6732632423543772848170429916717, low=0.0)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.elu(X, self.alpha, self.scale, 1.0) if into is None else aten_into.elu(X, self.alpha, self.scale, 1.0, into=into)
+
+    def _gradient_takes(self, Out: Spec, d_out: Spec) -> Size:
+        return Out.nbytes + Out.elements
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_takes)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times((Out + self.scale * self.alpha).masked_fill_(Out > 0, self.scale), d_out, into)
+
+    samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.7, scale=2.0)]
+    rejects = NOT_INTEGERS
+
+
+class HardTanh(Unary):
+    """Out = X cut off at ``t_min`` and ``t_max``."""
+
+    type = "brelu"
+    t_min = attribute(AttrType.FLOAT, 0.0)
+    t_max = attribute(AttrType.FLOAT, 24.0)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.clamp(X, self.t_min, self.t_max, out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.hardtanh_backward(d_out, X, self.t_min, self.t_max)
+        return aten_into.hardtanh_backward(d_out, X, self.t_min, self.t_max, into=into)
+
+    samples = [*USUAL, sample(X=f32(3, 5, distinct=True), t_min=-0.9, t_max=0.7)]
+    rejects = NOT_INTEGERS
+
+
+class HardSigmoid(Unary):
+    """Out = slope * X + offset, cut off at 0 and 1."""
+
+    type = "hard_sigmoid"
+    slope = attribute(AttrType.FLOAT, 0.2)
+    offset = attribute(AttrType.FLOAT, 0.5)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(X, self.slope, out=into).add_(self.offset).clamp_(0.0, 1.0)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        d = aten.hardtanh_backward(d_out, Out, 0.0, 1.0) if into is None else aten_into.hardtanh_backward(d_out, Out, 0.0, 1.0, into=into)
+        return d.mul_(self.slope)
+
+    samples = [*USUAL, sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=0.15, offset=0.4)]
+    rejects = NOT_INTEGERS
+
+
+class HardSwish(Unary):
+    """Out = X * min(max(X + offset, 0), threshold) / scale (Howard et al., 2019)."""
+
+    type = "hard_swish"
+    threshold = attribute(AttrType.FLOAT, 6.0)
+    scale = attribute(AttrType.FLOAT, 6.0)
+    offset = attribute(AttrType.FLOAT, 3.0)
+
+    def _is_usual(self) -> bool:
+        return self.threshold == 6.0 and self.scale == 6.0 and self.offset == 3.0
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if self._is_usual():
+            return F.hardswish(X, into is not None)
+        return times(torch.add(X, self.offset).clamp_(0.0, self.threshold), X, into).div_(self.scale)
+
+    def workspace(self, X: Spec) -> Size:
+        return 0 if self._is_usual() else X.nbytes
+
+    def _gradient_takes(self, X: Spec, d_out: Spec) -> Size:
+        return 0 if self._is_usual() else 2 * X.nbytes + X.elements
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_takes)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if self._is_usual():
+            return aten.hardswish_backward(d_out, X) if into is None else aten_into.hardswish_backward(d_out, X, into=into)
+        gate = X + self.offset
+        slope = torch.where((gate > 0) & (gate < self.threshold), X, 0.0)
+        return times(gate.clamp_(0.0, self.threshold).add_(slope), d_out, into).div_(self.scale)
+
+    samples = [
+        *USUAL,
+        sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True)),
+        sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), threshold=4.0, offset=1.5, scale=5.0),
+    ]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2), scale="six", says="attribute scale must be a number", error=SchemaError)]
+
+
+class Prelu(Operator):
+    """Out = X where X > 0, else Alpha * X, with a learned slope: one for all, one per channel, or one per element (He et al., 2015)."""
+
+    type = "prelu"
+    X = operand(FLOATING, doc="any shape; with channels at axis 1 (NCHW) or last (NHWC)")
+    Alpha = operand(FLOATING, same_type_as="X", doc="one number; as many numbers as channels; or [1, *the dims of X but the first]")
+    Out = result(doc="as X")
+    mode = attribute(AttrType.STRING, "all", choices=("all", "channel", "element"))
+    data_format = attribute(AttrType.STRING, "NCHW")
+
+    def infer_shape(self, X: Spec, Alpha: Spec) -> Spec:
+        check_slopes(self.mode, self._channel_axis(X.rank), X, Alpha)
+        return X.like()
+
+    def _channel_axis(self, rank: int) -> int:
+        return 1 if self.data_format.startswith("NC") else rank - 1
+
+    def _slopes(self, X: Tensor, Alpha: Tensor) -> Tensor:
+        if self.mode == "all":
+            return Alpha.reshape(())
+        if self.mode == "element":
+            return Alpha.reshape(X.shape[1:])
+        axis = self._channel_axis(X.dim())
+        return Alpha.reshape((-1,) + (1,) * (X.dim() - 1 - axis))
+
+    def kernel(self, X: Tensor, Alpha: Tensor) -> Tensor:
+        if self.mode == "element" or self._channel_axis(X.dim()) != 1:
+            out = self._slopes(X, Alpha) * X
+            return torch.where(X > 0, X, out, out=out)
+        return torch.prelu(X, Alpha.reshape(-1))
+
+    def workspace(self, X: Spec, Alpha: Spec, *, strided: frozenset[str]) -> Size:
+        return X.elements + copies(strided, X=X)
+
+    def _gradients_take(self, X: Spec, Alpha: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> Size:
+        return X.elements + (X.nbytes if wants[1] else 0)
+
+    @gradient("X", "Alpha", "Out@GRAD", gives=("X@GRAD", "Alpha@GRAD"), workspace=_gradients_take)
+    def backward(self, X: Tensor, Alpha: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        slopes = self._slopes(X, Alpha)
+        negative = X <= 0
+        d_x = d_out * slopes if wants[0] else None
+        if d_x is not None:
+            torch.where(negative, d_x, d_out, out=d_x)
+        if not wants[1]:
+            return d_x, None
+        return d_x, (d_out * X).masked_fill_(negative.logical_not_(), 0.0).sum_to_size(slopes.shape).reshape(Alpha.shape)
+
+    samples = [
+        sample(X=f32(2, 3, 5, distinct=True), Alpha=f32(1)),
+        sample(X=f32(2, 3, 5, distinct=True), Alpha=f32(3), mode="channel"),
+        sample(X=f32(2, 3, 5, distinct=True), Alpha=f32(1, 3, 1), mode="channel"),
+        sample(X=f32(2, 3, 5, distinct=True), Alpha=f32(5), mode="channel", data_format="NHWC"),
+        sample(X=f32(2, 3, 5, distinct=True), Alpha=f32(1, 3, 5), mode="element"),
+        sample(X=f32(0, 3, 5), Alpha=f32(3), mode="channel"),
+    ]
+    rejects = [
+        reject(X=f32(2, 3, 5), Alpha=f32(2), says="Alpha must hold one number"),
+        reject(X=f32(2, 3, 5), Alpha=f32(5), mode="channel", says="one number per channel"),
+        reject(X=f32(2, 3, 5), Alpha=f32(3, 4), mode="element", says="one number per element"),
+        reject(X=f32(2), Alpha=f32(2), mode="channel", says="at least 2 dims"),
+        reject(X=f32(2, 3), Alpha=f32(3), mode="rows", says="mode must be one of", error=SchemaError),
+    ]
+
+
+def check_slopes(mode: str, channel_axis: int, x: Spec, alpha: Spec) -> None:
+    """Alpha of `Prelu` must hold as many numbers as its mode says."""
+    if mode == "all":
+        require_equal(alpha.elements, 1, "Alpha must hold one number in mode all", Alpha=None)
+        return
+    require(x.rank >= 2, f"X must have at least 2 dims in mode {mode}, not {x.rank}", X=None)
+    if mode == "channel":
+        channels = x.known_dims[channel_axis]
+        require_equal(alpha.elements, channels, "Alpha must hold one number per channel of X in mode channel", Alpha=None, X=channel_axis)
+    else:
+        require_equal(alpha.elements, product(x.known_dims[1:]), "Alpha must hold one number per element of a row of X in mode element", Alpha=None, X=None)

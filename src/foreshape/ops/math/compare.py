@@ -1,0 +1,302 @@
+"""Comparisons, logic, and the choice between two tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, b1, f32, fail, gradient, i64, operand, reject, result, sample, torch
+from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
+from foreshape.ops.rules.size_operands import known_number
+from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def broadcast(x: Spec, y: Spec, axis: int = -1, slots: tuple[str, str] = ("X", "Y")) -> Spec:
+    """``x`` in the shape that two tensors are broadcast to; ragged where either is."""
+    ragged = x.lod is not None, y.lod is not None
+    dims = x.known_dims if x.dims is y.dims else broadcast_dims(x.known_dims, y.known_dims, axis, slots, ragged)
+    return Spec(x.kind, x.dtype, dims, broadcast_lod(x, y, dims, axis))
+
+
+class Comparison(Operator):
+    """The base of the comparisons."""
+
+    abstract = True
+    X = operand(ANY, doc="any shape")
+    Y = operand(ANY, same_type_as="X", doc="broadcast against X")
+    Out = result(doc="bool, the broadcast shape")
+    axis = attribute(AttrType.INT, -1, low=-1, doc="the axis of X at which dim 0 of Y stands; -1 lines up the last dims")
+    force_cpu = attribute(AttrType.BOOLEAN, False)
+    gradient = ZERO_GRADIENT
+    samples = [
+        sample(X=f32(2, 3), Y=f32(2, 3)),
+        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
+        sample(X=f32(3), Y=f32(2, 3, 5), axis=1),
+        sample(X=i64(2, 3), Y=i64(3)),
+        sample(X=i64(1, data=[3]), Y=i64(1, data=[4])),
+        sample(X=b1(2, 3), Y=b1(2, 3)),
+        sample(X=f32(0, 3), Y=f32()),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(2, 4), says="the dims of X and Y must be equal or 1"),
+        reject(X=f32(2), Y=i64(2), says="element type", error=TypeMismatchError),
+        reject(X=f32(2, 3), Y=f32(3), axis=-2, says="at least -1", error=SchemaError),
+    ]
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        return broadcast(X, Y, self.axis).with_dtype(BOOL)
+
+    def _pair(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        return (X, aligned(Y, X, self.axis)) if X.dim() >= Y.dim() else (aligned(X, Y, self.axis), Y)
+
+
+class Equal(Comparison):
+    """Out = X == Y."""
+
+    type = "equal"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.eq(*self._pair(X, Y))
+
+
+class NotEqual(Comparison):
+    """Out = X != Y."""
+
+    type = "not_equal"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.ne(*self._pair(X, Y))
+
+
+class LessThan(Comparison):
+    """Out = X < Y."""
+
+    type = "less_than"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.lt(*self._pair(X, Y))
+
+
+class LessEqual(Comparison):
+    """Out = X <= Y."""
+
+    type = "less_equal"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.le(*self._pair(X, Y))
+
+
+class GreaterThan(Comparison):
+    """Out = X > Y."""
+
+    type = "greater_than"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.gt(*self._pair(X, Y))
+
+
+class GreaterEqual(Comparison):
+    """Out = X >= Y."""
+
+    type = "greater_equal"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.ge(*self._pair(X, Y))
+
+
+class Logical(Operator):
+    """The base of the logic of two tensors; a number is true where it is not 0."""
+
+    abstract = True
+    X = operand(ANY, doc="any shape")
+    Y = operand(ANY, same_type_as="X", doc="broadcast against X")
+    Out = result(doc="bool, the broadcast shape")
+    gradient = ZERO_GRADIENT
+    samples = [sample(X=b1(2, 3), Y=b1(2, 3)), sample(X=b1(2, 3), Y=b1(3)), sample(X=i64(2, 1, high=1), Y=i64(3, high=1)), sample(X=f32(0), Y=f32(0))]
+    rejects = [reject(X=b1(2, 3), Y=b1(2), says="must be equal or 1"), reject(X=b1(2), Y=f32(2), says="element type", error=TypeMismatchError)]
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        return broadcast(X, Y).with_dtype(BOOL)
+
+
+class LogicalAnd(Logical):
+    """Out = X and Y."""
+
+    type = "logical_and"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.logical_and(X, Y)
+
+
+class LogicalOr(Logical):
+    """Out = X or Y."""
+
+    type = "logical_or"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.logical_or(X, Y)
+
+
+class LogicalXor(Logical):
+    """Out = whether exactly one of X and Y is true."""
+
+    type = "logical_xor"
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.logical_xor(X, Y)
+
+
+class LogicalNot(Operator):
+    """Out = not X; a number is true where it is not 0."""
+
+    type = "logical_not"
+    X = operand(ANY, doc="any shape")
+    Out = result(doc="bool, as X")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.with_dtype(BOOL)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.logical_not(X)
+
+    samples = [sample(X=b1(2, 3)), sample(X=f32(2, 3)), sample(X=b1(0, 3))]
+
+
+class Bitwise(Logical):
+    """The base of the logic of bits."""
+
+    abstract = True
+    X = operand((BOOL, *INTEGER), doc="any shape")
+    Y = operand((BOOL, *INTEGER), same_type_as="X", doc="broadcast against X")
+    Out = result(doc="the broadcast shape", may_share="X")
+    samples = [sample(X=b1(2, 3), Y=b1(2, 3)), sample(X=i64(2, 3), Y=i64(3))]
+    rejects = [reject(X=f32(2), Y=f32(2), says="X must be one of", error=TypeMismatchError)]
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        return broadcast(X, Y)
+
+
+class BitwiseAnd(Bitwise):
+    """Out = the bits that X and Y both have."""
+
+    type = "bitwise_and"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_and(X, Y, out=into)
+
+
+class BitwiseOr(Bitwise):
+    """Out = the bits that X or Y has."""
+
+    type = "bitwise_or"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_or(X, Y, out=into)
+
+
+class BitwiseXor(Bitwise):
+    """Out = the bits that one of X and Y has."""
+
+    type = "bitwise_xor"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_xor(X, Y, out=into)
+
+
+class BitwiseNot(Operator):
+    """Out = the bits that X has not."""
+
+    type = "bitwise_not"
+    X = operand((BOOL, *INTEGER), doc="any shape")
+    Out = result(doc="as X", may_share="X")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like()
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.bitwise_not(X, out=into)
+
+    samples = [sample(X=b1(2, 3)), sample(X=i64(2, 3))]
+
+
+class IsClose(Operator):
+    """Out = whether |Input - Other| <= atol + rtol * |Other|."""
+
+    type = "isclose"
+    Input = operand(FLOATING, doc="any shape")
+    Other = operand(FLOATING, same_type_as="Input", doc="broadcast against Input")
+    Rtol = operand((FP64,), optional=True, doc="rtol, as a tensor of one number")
+    Atol = operand((FP64,), optional=True, doc="atol, as a tensor of one number")
+    Out = result(doc="bool, the broadcast shape")
+    rtol = attribute(AttrType.STRING, "1e-5", doc="a number, as text")
+    atol = attribute(AttrType.STRING, "1e-8", doc="a number, as text")
+    equal_nan = attribute(AttrType.BOOLEAN, False, doc="whether NaN is close to NaN")
+    gradient = ZERO_GRADIENT
+
+    def _tolerance(self, name: str, given: Any) -> float:
+        text = getattr(self, name)
+        if given is not None:
+            return given.item()
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        return number if number >= 0 else fail(f"{name} must write a number of at least 0; seen {text[:40]!r}", SchemaError)
+
+    def infer_shape(self, Input: Spec, Other: Spec, Rtol: Spec | None, Atol: Spec | None) -> Spec:
+        for name, given in (("rtol", Rtol), ("atol", Atol)):
+            known_number(0, given, name.capitalize())
+            self._tolerance(name, None)
+        return broadcast(Input, Other, -1, ("Input", "Other")).with_dtype(BOOL)
+
+    def workspace(self, Input: Spec, Other: Spec, Rtol: Spec | None, Atol: Spec | None) -> Size:
+        return 4 * Input.known_dtype.itemsize * broadcast(Input, Other, -1, ("Input", "Other")).elements
+
+    def kernel(self, Input: Tensor, Other: Tensor, Rtol: Tensor | None, Atol: Tensor | None) -> Tensor:
+        return torch.isclose(Input, Other, self._tolerance("rtol", Rtol), self._tolerance("atol", Atol), self.equal_nan)
+
+    samples = [sample(Input=f32(2, 3), Other=f32(3)), sample(Input=f32(2, 3), Other=f32(2, 3), rtol="0.5", atol="1", equal_nan=True)]
+    rejects = [reject(Input=f32(2), Other=f32(2), rtol="small", says="rtol must write a number", error=SchemaError)]
+
+
+class Where(Operator):
+    """Out = X where Condition holds, else Y."""
+
+    type = "where"
+    Condition = operand((BOOL,), doc="broadcast against X and Y")
+    X = operand(ANY, doc="broadcast against Condition and Y")
+    Y = operand(ANY, same_type_as="X", doc="broadcast against Condition and X")
+    Out = result(doc="the broadcast shape", may_share="X")
+
+    def infer_shape(self, Condition: Spec, X: Spec, Y: Spec) -> Spec:
+        return broadcast(broadcast(X, Y), Condition, -1, ("X", "Condition"))
+
+    def kernel(self, Condition: Tensor, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.where(Condition, X, Y, out=into)
+
+    def _gradients_take(self, Condition: Spec, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> Size:
+        return before_sum(wants[0], X, d_out) + before_sum(wants[1], Y, d_out) + Condition.elements
+
+    @gradient("Condition", "X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradients_take)
+    def backward(self, Condition: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        d_y = torch.where(Condition, 0.0, d_out).sum_to_size(Y.shape) if wants[1] else None
+        return where_else_zero(Condition, d_out, into).sum_to_size(X.shape) if wants[0] else None, d_y
+
+    samples = [
+        sample(Condition=b1(2, 3), X=f32(2, 3), Y=f32(2, 3)),
+        sample(Condition=b1(3), X=f32(2, 1), Y=f32()),
+        sample(Condition=b1(5, 2, 3), X=f32(3), Y=f32(2, 3)),
+        sample(Condition=b1(0, 3), X=f32(0, 3), Y=f32(0, 3)),
+        sample(Condition=b1(2, 3), X=i64(2, 3), Y=i64(2, 3)),
+    ]
+    rejects = [
+        reject(Condition=b1(2, 3), X=f32(2, 4), Y=f32(2, 4), says="the dims of X and Condition must be equal or 1"),
+        reject(Condition=i64(2), X=f32(2), Y=f32(2), says="Condition must be one of bool", error=TypeMismatchError),
+        reject(Condition=b1(2), X=f32(2), Y=i64(2), says="element type", error=TypeMismatchError),
+    ]

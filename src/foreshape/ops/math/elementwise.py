@@ -1,0 +1,357 @@
+"""Arithmetic between two tensors, with PaddlePaddle's ``axis`` broadcasting."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from foreshape import dims as sizes
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import (
+    DENSE_OR_ROWS,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.fields import Layout
+from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to, where_else_zero
+from foreshape.ops.rules.known_values import carry, combined, truncated
+from foreshape.spec import NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.values.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Elementwise(Operator):
+    """The base of the binary arithmetic operators. ``_number`` does for known integer values what the kernel does for tensors."""
+
+    abstract = True
+    X = operand(NUMERIC, doc="any shape")
+    Y = operand(NUMERIC, same_type_as="X", doc="broadcast against X")
+    Out = result(doc="the broadcast shape", may_share="X")
+    axis = attribute(AttrType.INT, -1, low=-1, doc="the axis of X at which dim 0 of Y stands; -1 lines up the last dims")
+    _number: Any = None
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        out = self._broadcast(X, Y)
+        if X.value is None or Y.value is None or self._number is None:
+            return out
+        return carry(out, combined(X, Y, self._number))
+
+    def _broadcast(self, X: Spec, Y: Spec) -> Spec:
+        if X.dims is Y.dims:
+            return (Y if X.lod is None and Y.lod is not None else X).like()
+        dims = broadcast_dims(X.known_dims, Y.known_dims, self.axis, ragged=(X.lod is not None, Y.lod is not None))
+        return Spec(X.kind, X.dtype, dims, broadcast_lod(X, Y, dims, self.axis))
+
+    def _gradient_specs(self, X: Spec, Y: Spec, *made: Spec) -> tuple[Spec, Spec]:
+        """Gradients are shaped like their operands, which lie at ``axis`` as the forward op asks; what that made has the higher rank."""
+        if X.dims is not None and Y.dims is not None:
+            check_axis(X.rank, Y.rank, self.axis)
+            rank = max(X.rank, Y.rank)
+            fits = all(m.dims is None or m.rank == rank for m in made)
+            require(fits, f"Out and Out@GRAD must have the {rank} dims that the forward op gives", X=None, Y=None)
+        return X.like(), Y.like()
+
+    def _pair(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        if X.dim() >= Y.dim():
+            return X, aligned(Y, X, self.axis)
+        return aligned(X, Y, self.axis), Y
+
+    def _gradients_before_sum(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+        """What gradients take that are made in the broadcast shape together, by a comparison."""
+        return before_sum(wants[0], X, d_out) + before_sum(wants[1], Y, d_out) + 2 * d_out.elements
+
+    def _summed(self, X: Tensor, Y: Tensor, d_x: Tensor | None, d_y: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients in the broadcast shape, brought back to the shapes of X and Y."""
+        return (
+            None if d_x is None else sum_to(d_x, X, Y, self.axis),
+            None if d_y is None else sum_to(d_y, Y, X, self.axis),
+        )
+
+
+_GIVES = ("X@GRAD", "Y@GRAD")
+_LIKE_BOTH = Elementwise._gradient_specs  # pyright: ignore[reportPrivateUsage]
+_SHARE = {"X@GRAD": "Out@GRAD"}
+_RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped"}
+_BOTH_RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped", "Y@GRAD": "reshaped"}
+_BROADCASTS = [
+    sample(X=f32(2, 3, 5), Y=f32(5)),
+    sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
+    sample(X=f32(2, 3, 5, 4), Y=f32(3, 5), axis=1),
+    sample(X=f32(2, 3, 5), Y=f32(2, 1, 5)),
+    sample(X=f32(2, 1, 5), Y=f32(3, 1)),
+    sample(X=f32(3, 5), Y=f32(2, 3, 5)),
+    sample(X=f32(3), Y=f32(2, 3, 5), axis=1),
+    sample(X=f32(0, 3), Y=f32(3)),
+    sample(X=f32(2, 3), Y=f32()),
+]
+
+
+class ElementwiseAdd(Elementwise):
+    """Out = X + Y."""
+
+    type = "elementwise_add"
+    gradient_reads_dims = ("X", "Y")
+    _number = staticmethod(operator.add)
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.add(*self._pair(X, Y), out=into)
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_BOTH_RESHAPED)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        return self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
+
+    samples = [
+        sample(X=f32(2, 3, 5), Y=f32(2, 3, 5)),
+        *_BROADCASTS,
+        sample(X=i64(2, 3), Y=i64(2, 3)),
+        sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, -2, 3])),
+        sample(X=i32(3, data=[4, 5, 2**31 - 1]), Y=i32(1, data=[1])),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(2, 4), says="the dims of X and Y must be equal or 1"),
+        reject(X=f32(2, 3), Y=f32(3), axis=2, says="axis must be -1 or in [0, 1]"),
+        reject(X=f32(2, 3), Y=i64(2, 3), says="element type", error=TypeMismatchError),
+    ]
+
+
+class ElementwiseSub(Elementwise):
+    """Out = X - Y."""
+
+    type = "elementwise_sub"
+    gradient_reads_dims = ("X", "Y")
+    _number = staticmethod(operator.sub)
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sub(*self._pair(X, Y), out=into)
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+        return Y.nbytes if Y.dims != d_out.dims else 0
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        d_x, d_y = self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
+        return d_x, None if d_y is None else d_y.neg()
+
+    samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, sample(X=i64(3, data=[4, 5, 6]), Y=i64(1, data=[2]))]
+    rejects = [reject(X=f32(2, 3), Y=f32(3, 2), says="the dims of X and Y must be equal or 1")]
+
+
+class ElementwiseMul(Elementwise):
+    """Out = X * Y. X may be sparse rows where Y is one number."""
+
+    type = "elementwise_mul"
+    X = operand(NUMERIC, kinds=DENSE_OR_ROWS, doc="any shape")
+    _number = staticmethod(operator.mul)
+
+    def infer_var_type(self, X: Spec, Y: Spec) -> Kind:
+        return X.kind
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        if X.kind is SELECTED_ROWS:
+            require(sizes.equal(Y.elements, 1) is True, "Y must be one number where X is sparse rows", X=None, Y=None)
+            return X
+        return super().infer_shape(X, Y)
+
+    def kernel(self, X: Tensor | Rows, Y: Tensor, *, into: Tensor | None = None) -> Any:
+        if isinstance(X, Rows):
+            return X.scaled(Y.reshape(()))
+        return torch.mul(*self._pair(X, Y), out=into)
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+        return sizes.no_less(before_sum(wants[0], X, d_out), before_sum(wants[1], Y, d_out))
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradients_take)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        x, y = self._pair(X, Y)
+        d_y = sum_to(d_out * x, Y, X, self.axis) if wants[1] else None
+        return sum_to(torch.mul(d_out, y, out=into), X, Y, self.axis) if wants[0] else None, d_y
+
+    samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, sample(X=i64(3, data=[4, 5, 2**62]), Y=i64(3, data=[2, -3, 4]))]
+    rejects = [reject(X=f32(2, 3), Y=f32(3, 2), says="the dims of X and Y must be equal or 1")]
+
+
+class ElementwiseDiv(Elementwise):
+    """Out = X / Y; of integers the quotient without its fraction."""
+
+    type = "elementwise_div"
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        out = self._broadcast(X, Y)
+        refuse_zero(Y)
+        return carry(out, combined(X, Y, truncated)) if X.value is not None else out
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        x, y = self._pair(X, Y)
+        if x.dtype.is_floating_point:
+            return torch.div(x, y, out=into)
+        quotient = torch.floor_divide(x, y)  # rounding towards zero traps the processor at the least integer by -1
+        return torch.add(quotient, (quotient < 0) & (quotient * y != x), out=quotient if into is None else into)
+
+    def workspace(self, X: Spec, Y: Spec) -> sizes.Size:
+        return 0 if X.known_dtype.is_floating else 3 * self.infer_shape(X, Y).nbytes
+
+    def _gradients_take(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+        return before_sum(wants[1], Y, d_out) + (before_sum(True, X, d_out) if wants[0] else d_out.nbytes)
+
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradients_take)
+    def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        d_x = torch.div(d_out, self._pair(X, Y)[1], out=into)
+        return self._summed(X, Y, d_x if wants[0] else None, (d_x * Out).neg_() if wants[1] else None)
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(2, 3, low=0.5)),
+        sample(X=f32(2, 3, 5), Y=f32(3, low=0.5), axis=1),
+        sample(X=f32(3, 5), Y=f32(2, 3, 5, low=-2.0, high=-0.5)),
+        sample(X=f32(0, 3), Y=f32(3)),
+        sample(X=i64(2, 3, low=-9, high=9), Y=i64(3, low=1)),
+        sample(X=i64(5, data=[7, -7, 7, -7, -(2**63)]), Y=i64(5, data=[2, 2, -2, -2, -1])),
+    ]
+    rejects = [reject(X=i64(2, data=[1, 2]), Y=i64(2, data=[1, 0]), says="Y must not be 0")]
+
+
+class ElementwiseMax(Elementwise):
+    """Out = the larger of X and Y; where they are equal the gradient is Y's."""
+
+    type = "elementwise_max"
+    _number = staticmethod(sizes.maximum)
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.maximum(*self._pair(X, Y), out=into)
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        x, y = self._pair(X, Y)
+        larger = torch.gt(x, y)
+        d_y = torch.where(larger, 0.0, d_out) if wants[1] else None
+        return self._summed(X, Y, where_else_zero(larger, d_out, into) if wants[0] else None, d_y)
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(2, 3)),
+        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
+        sample(X=f32(5), Y=f32(2, 3, 5)),
+        sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, 8, 3])),
+    ]
+
+
+class ElementwiseMin(Elementwise):
+    """Out = the smaller of X and Y; where they are equal the gradient is Y's."""
+
+    type = "elementwise_min"
+    _number = staticmethod(sizes.minimum)
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.minimum(*self._pair(X, Y), out=into)
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        x, y = self._pair(X, Y)
+        smaller = torch.lt(x, y)
+        d_y = torch.where(smaller, 0.0, d_out) if wants[1] else None
+        return self._summed(X, Y, where_else_zero(smaller, d_out, into) if wants[0] else None, d_y)
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(2, 3)),
+        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
+        sample(X=f32(5), Y=f32(2, 3, 5)),
+        sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, 8, 3])),
+    ]
+
+
+class ElementwisePow(Elementwise):
+    """Out = X to the power Y."""
+
+    type = "elementwise_pow"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.pow(*self._pair(X, Y), out=into)
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+        return 5 * d_out.nbytes
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, workspace=_gradients_take)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        x, y = self._pair(X, Y)
+        d_x = torch.where(y == 0, 0.0, d_out * y * torch.pow(x, y - 1)) if wants[0] else None
+        d_y = torch.where((x == 0) & (y >= 0), 0.0, d_out * torch.pow(x, y) * torch.log(x)) if wants[1] else None
+        return self._summed(X, Y, d_x, d_y)
+
+    samples = [
+        sample(X=f32(2, 3, low=0.2), Y=f32(2, 3)),
+        sample(X=f32(2, 3, 5, low=0.2), Y=f32(3), axis=1),
+        sample(X=f32(5, low=0.2), Y=f32(2, 3, 5)),
+        sample(X=i64(2, 3), Y=i64(3, high=4)),
+    ]
+
+
+class ElementwiseMod(Elementwise):
+    """Out = X - Y * floor(X / Y): the remainder, with the sign of Y."""
+
+    type = "elementwise_mod"
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        out = self._broadcast(X, Y)
+        refuse_zero(Y)
+        return carry(out, combined(X, Y, sizes.mod)) if X.value is not None else out
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.remainder(*self._pair(X, Y), out=into)
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+        return 3 * d_out.nbytes
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        x, y = self._pair(X, Y)
+        d_y = (d_out * torch.floor(x / y)).neg_() if wants[1] else None
+        return self._summed(X, Y, d_out if wants[0] else None, d_y)
+
+    samples = [
+        sample(X=f32(2, 3, data=[[5.3, -5.3, 2.2], [0.4, 9.1, -0.7]]), Y=f32(3, data=[2.0, 3.0, -1.5])),
+        sample(X=f32(2, 3, 5), Y=f32(3, low=2.5, high=3.0), axis=1),
+        sample(X=i64(4, data=[7, -7, 7, -7]), Y=i64(4, data=[3, 3, -3, -3])),
+        sample(X=i64(2, 3), Y=i64(3, low=1)),
+    ]
+    rejects = [reject(X=i64(1, data=[1]), Y=i64(1, data=[0]), says="Y must not be 0")]
+
+
+class ElementwiseFloordiv(Elementwise):
+    """Out = floor(X / Y)."""
+
+    type = "elementwise_floordiv"
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        out = self._broadcast(X, Y)
+        refuse_zero(Y)
+        return carry(out, combined(X, Y, sizes.floordiv)) if X.value is not None else out
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.floor_divide(*self._pair(X, Y), out=into)
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(3, low=0.5)),
+        sample(X=i64(5, data=[7, -7, 7, -7, 0]), Y=i64(5, data=[2, 2, -2, -2, 5])),
+        sample(X=i64(2, 3), Y=i64(3, low=1)),
+    ]
+    rejects = [reject(X=i64(2, data=[1, 2]), Y=i64(1, data=[0]), says="Y must not be 0")]
+
+
+def refuse_zero(y: Spec) -> None:
+    """Refuse a known integer divisor that is 0."""
+    if y.value is not None and any(isinstance(v, int) and v == 0 for v in y.value):
+        fail("Y must not be 0, since integers are divided by it", Y=None)

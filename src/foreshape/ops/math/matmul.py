@@ -1,0 +1,349 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, no_less, product
+from foreshape.errors import TypeMismatchError
+from foreshape.kernels.products import mm
+from foreshape.kernels.products import workspace as product_takes
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    f64,
+    gradient,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.fields import Layout
+from foreshape.operator.require import require_broadcast_to
+from foreshape.operator.temporaries import copies, turned
+from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
+from foreshape.spec import FP32, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+def _fp32_takes(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
+    return product_takes(m, k, n, turned) if of.dtype is FP32 else 0
+
+
+_IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
+
+
+class Mul(Operator):
+    """Out = X Y, where X and Y are seen as matrices.
+
+    The first ``x_num_col_dims`` dims of X are its rows and the others its columns; likewise Y. The result has the row dims of X
+    and the column dims of Y.
+    """
+
+    type = "mul"
+    X = operand(FLOATING, doc="[..., columns]")
+    Y = operand(FLOATING, same_type_as="X", doc="[rows, ...]")
+    Out = result(layout="row", doc="the row dims of X and the column dims of Y")
+    x_num_col_dims = attribute(AttrType.INT, 1, low=1)
+    y_num_col_dims = attribute(AttrType.INT, 1, low=1)
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        x, y, nx, ny = X.known_dims, Y.known_dims, self.x_num_col_dims, self.y_num_col_dims
+        require(len(x) > nx, f"X must have more than x_num_col_dims = {nx} dims, not {len(x)}", X=None)
+        require(len(y) > ny, f"Y must have more than y_num_col_dims = {ny} dims, not {len(y)}", Y=None)
+        require_equal(product(x[nx:]), product(y[:ny]), "the columns of X must equal the rows of Y", X=nx, Y=0)
+        return X.with_dims(x[:nx] + y[ny:])
+
+    def work(self, X: Spec, Y: Spec) -> Size:
+        return X.elements * product(Y.known_dims[self.y_num_col_dims :])
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        if X.dim() == 2 and Y.dim() == 2:
+            return mm(X, Y)
+        x, y = self._matrices(X, Y)
+        return mm(x, y).view(X.shape[: self.x_num_col_dims] + Y.shape[self.y_num_col_dims :])
+
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        return _fp32_takes(X, *self._sizes(X, Y)) + copies(strided, X=X, Y=Y)
+
+    def _sizes(self, X: Spec, Y: Spec) -> tuple[Size, Size, Size]:
+        x, y = X.known_dims, Y.known_dims
+        return product(x[: self.x_num_col_dims]), product(y[: self.y_num_col_dims]), product(y[self.y_num_col_dims :])
+
+    def _matrices(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = X.shape[: self.x_num_col_dims].numel(), Y.shape[self.y_num_col_dims :].numel()
+        inner = Y.shape[: self.y_num_col_dims].numel()
+        return X.reshape(rows, inner), Y.reshape(inner, columns)
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        m, k, n = self._sizes(X, Y)
+        first = _fp32_takes(X, m, n, k) if wants[0] else 0
+        return no_less(first, _fp32_takes(X, k, m, n, turned=True) if wants[1] else 0) + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        if X.dim() == 2 and Y.dim() == 2:
+            return mm(d_out, Y.t()) if wants[0] else None, mm(X.t(), d_out) if wants[1] else None
+        x, y = self._matrices(X, Y)
+        d = d_out.reshape(x.shape[0], y.shape[1])
+        return mm(d, y.t()).view(X.shape) if wants[0] else None, mm(x.t(), d).view(Y.shape) if wants[1] else None
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(3, 5)),
+        sample(X=f32(2, 3, 5), Y=f32(15, 4)),
+        sample(X=f32(2, 3, 5), Y=f32(5, 7), x_num_col_dims=2),
+        sample(X=f32(2, 6), Y=f32(2, 3, 5), y_num_col_dims=2),
+        sample(X=f32(0, 3), Y=f32(3, 5)),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(4, 5), says="the columns of X must equal the rows of Y"),
+        reject(X=f32(2), Y=f32(2, 5), says="more than x_num_col_dims"),
+    ]
+
+
+class MatmulV2(Operator):
+    """Out = X Y, the product of the matrices in the last two dims of X and Y; the dims before are a batch, and broadcast.
+
+    ``trans_x`` and ``trans_y`` swap the last two dims first. A tensor of one dim is a row (as X) or a column (as Y), and that dim is not
+    in the result.
+    """
+
+    type = "matmul_v2"
+    X = operand(FLOATING, doc="[..., rows, k], or [k]")
+    Y = operand(FLOATING, same_type_as="X", doc="[..., k, columns], or [k]")
+    Out = result(layout="row", doc="[..., rows, columns]")
+    trans_x = attribute(AttrType.BOOLEAN, False)
+    trans_y = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        x, y = X.known_dims, Y.known_dims
+        require(len(x) > 0, "X must have at least one dim", X=None)
+        require(len(y) > 0, "Y must have at least one dim", Y=None)
+        x_k = len(x) - (2 if self.trans_x and len(x) > 1 else 1)
+        y_k = len(y) - (1 if self.trans_y or len(y) == 1 else 2)
+        require_equal(x[x_k], y[y_k], "the columns of X must equal the rows of Y", X=x_k, Y=y_k)
+        out: tuple[Size, ...] = broadcast_dims(x[:-2], y[:-2])
+        if len(x) > 1:
+            out += (x[-1] if self.trans_x else x[-2],)
+        if len(y) > 1:
+            out += (y[-2] if self.trans_y else y[-1],)
+        rows_stay = len(y) <= max(len(x), 2) and (len(x) > 2 or (len(x) == 2 and not self.trans_x))
+        return (X if rows_stay else X.dense()).with_dims(out)
+
+    def work(self, X: Spec, Y: Spec) -> Size:
+        columns = Y.known_dims[-2:-1] if self.trans_y else Y.known_dims[1:][-1:]
+        return X.elements * product(columns)
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        x = X.transpose(-1, -2) if self.trans_x and X.dim() > 1 else X
+        return torch.matmul(x, Y.transpose(-1, -2) if self.trans_y and Y.dim() > 1 else Y)
+
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        x, y = X.known_dims, Y.known_dims
+        return _spread(X, Y, self.trans_x, self.infer_shape(X, Y)) + (copies(strided, X=X, Y=Y) if max(len(x), len(y)) > 2 else turned(strided, X=X, Y=Y))
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        x, y = X.known_dims, Y.known_dims
+        needs = turned(strided, X=X, Y=Y, Out_GRAD=d_out)
+        if max(len(x), len(y)) > 2:
+            read = no_less(copies(strided, X=X) if wants[1] else 0, copies(strided, Y=Y) if wants[0] else 0)
+            needs = copies(strided, Out_GRAD=d_out) + read
+        if (len(x) == len(y) and x[:-2] == y[:-2]) or (len(x) > 2 and len(y) == 2 and not self.trans_x):
+            return needs
+        batch = broadcast_dims(x[:-2], y[:-2])
+        whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before what was broadcast is summed
+        return needs + 2 * d_out.nbytes + 2 * (whole[0] + whole[1]) + (X.nbytes + Y.nbytes)
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        trans_x, trans_y, d = self.trans_x, self.trans_y, d_out
+        x, y = X, Y
+        if y.dim() == 1:
+            y, d, trans_y = y.unsqueeze(1), d.unsqueeze(-1), False
+        if x.dim() == 1:
+            x, d, trans_x = x.unsqueeze(0), d.unsqueeze(-2), False
+        if x.dim() > 2 and y.dim() == 2 and not trans_x:  # one weight for the whole batch: one product over all rows
+            x, d = x.flatten(0, -2), d.flatten(0, -2)
+        grad_x = grad_y = None
+        if wants[0]:  # written so that nothing has to be transposed in memory
+            if trans_x:
+                grad_x = torch.matmul(y.mT if trans_y else y, d.mT)
+            else:
+                grad_x = torch.matmul(d, y if trans_y else y.mT)
+            grad_x = _summed(grad_x, x).reshape(X.shape)
+        if wants[1]:
+            if trans_y:
+                grad_y = torch.matmul(d.mT, x.mT if trans_x else x)
+            else:
+                grad_y = torch.matmul(x if trans_x else x.mT, d)
+            grad_y = _summed(grad_y, y).reshape(Y.shape)
+        return grad_x, grad_y
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(3, 5)),
+        sample(X=f32(3, 2), Y=f32(5, 3), trans_x=True, trans_y=True),
+        sample(X=f32(4, 2, 3), Y=f32(3, 5)),
+        sample(X=f32(4, 3, 2), Y=f32(3, 5), trans_x=True),
+        sample(X=f32(4, 2, 3), Y=f32(5, 3), trans_y=True),
+        sample(X=f32(4, 2, 3), Y=f32(4, 5, 3), trans_y=True),
+        sample(X=f32(6, 4, 3, 2), Y=f32(4, 3, 5), trans_x=True),
+        sample(X=f32(6, 1, 2, 3), Y=f32(4, 3, 5)),
+        sample(X=f32(2, 3), Y=f32(4, 3, 5)),
+        sample(X=f32(3), Y=f32(3)),
+        sample(X=f32(3), Y=f32(3, 5), trans_x=True),
+        sample(X=f32(4, 2, 3), Y=f32(3), trans_y=True),
+        sample(X=f32(3), Y=f32(4, 3, 5)),
+        sample(X=f32(0, 3), Y=f32(3, 5)),
+        sample(X=f32(0, 2, 3), Y=f32(3, 5)),
+        sample(X=f32(2, 0), Y=f32(0, 5)),
+        sample(X=f32(4, 2, 0), Y=f32(0, 5)),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(4, 5), says="the columns of X must equal the rows of Y"),
+        reject(X=f32(4, 2, 3), Y=f32(6, 3, 5), says="equal or 1"),
+        reject(X=f32(), Y=f32(3), says="X must have at least one dim"),
+        reject(X=f32(3), Y=f32(), says="Y must have at least one dim"),
+        reject(X=f32(2, 3), Y=f64(3, 5), says="element type", error=TypeMismatchError),
+    ]
+
+
+def _spread(X: Spec, Y: Spec, trans_x: bool, out: Spec) -> Size:
+    """The bytes of operands that torch writes out along the batch, or turns around to make one product of rows."""
+    x, y = X.known_dims, Y.known_dims
+    if len(x) > 2 and len(y) <= 2:
+        return X.nbytes if trans_x else 0
+    if len(x) <= 2:
+        return Y.nbytes + out.nbytes if len(y) > 2 else 0
+    batch = out.known_dims[:-2]
+    return sum(product((*batch, *s.known_dims[-2:])) * s.known_dtype.itemsize for s in (X, Y) if _batch(s, len(batch)) != batch)
+
+
+def _batch(spec: Spec, rank: int) -> Sequence[Size]:
+    dims = spec.known_dims[:-2]
+    return (1,) * (rank - len(dims)) + dims
+
+
+def _summed(grad: Tensor, of: Tensor) -> Tensor:
+    """``grad`` summed over the batch dims along which ``of`` was broadcast."""
+    return grad if grad.shape == of.shape else sum_to(grad, of, grad, -1)
+
+
+class Bmm(Operator):
+    """Out = X Y for each pair of matrices of a batch."""
+
+    type = "bmm"
+    X = operand(FLOATING, doc="[batch, rows, k]")
+    Y = operand(FLOATING, same_type_as="X", doc="[batch, k, columns]")
+    Out = result(layout="row", doc="[batch, rows, columns]")
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        require_rank(3, X, "X")
+        require_rank(3, Y, "Y")
+        x, y = X.known_dims, Y.known_dims
+        batch = require_equal(x[0], y[0], "X and Y must be of one batch", X=0, Y=0)
+        require_equal(x[2], y[1], "the columns of X must equal the rows of Y", X=2, Y=1)
+        return X.with_dims((batch, x[1], y[2]))
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.bmm(X, Y)
+
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X, Y=Y)
+
+    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out) + no_less(copies(strided, X=X), copies(strided, Y=Y))
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        return torch.bmm(d_out, Y.mT) if wants[0] else None, torch.bmm(X.mT, d_out) if wants[1] else None
+
+    samples = [sample(X=f32(2, 4, 3), Y=f32(2, 3, 5)), sample(X=f32(0, 4, 3), Y=f32(0, 3, 5))]
+    rejects = [
+        reject(X=f32(2, 4, 3), Y=f32(1, 3, 5), says="one batch"),
+        reject(X=f32(2, 4, 3), Y=f32(2, 4, 5), says="the columns of X"),
+        reject(X=f32(4, 3), Y=f32(2, 3, 5), says="X must have 3 dims"),
+    ]
+
+
+class Dot(Operator):
+    """Out = the inner products of the vectors in the last dims of X and Y."""
+
+    type = "dot"
+    X = operand(FLOATING, doc="[n] or [batch, n]")
+    Y = operand(FLOATING, same_type_as="X", doc="as X")
+    Out = result(doc="[] or [batch]")
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        require(X.rank in (1, 2), f"X must have 1 or 2 dims, not {X.rank}", X=None)
+        require_rank(X.rank, Y, "Y")
+        dims = [require_equal(a, b, "Y must have the dims of X", X=k, Y=k) for k, (a, b) in enumerate(zip(X.known_dims, Y.known_dims, strict=True))]
+        return X.with_dims(dims[:-1])
+
+    def workspace(self, X: Spec, Y: Spec) -> Size:
+        return X.nbytes if X.rank > 1 else 0
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.dot(X, Y) if X.dim() == 1 else (X * Y).sum(-1)
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"))
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        d = d_out.unsqueeze(-1)
+        return d * Y if wants[0] else None, d * X if wants[1] else None
+
+    samples = [sample(X=f32(3), Y=f32(3)), sample(X=f32(2, 3), Y=f32(2, 3)), sample(X=f32(0, 3), Y=f32(0, 3))]
+    rejects = [reject(X=f32(3), Y=f32(4), says="the dims of X"), reject(X=f32(), Y=f32(), says="1 or 2 dims")]
+
+
+class Addmm(Operator):
+    """Out = Beta * Input + Alpha * X Y."""
+
+    type = "addmm"
+    Input = operand(FLOATING, same_type_as="X", doc="broadcasts to [rows, columns]")
+    X = operand(FLOATING, doc="[rows, k]")
+    Y = operand(FLOATING, same_type_as="X", doc="[k, columns]")
+    Out = result(doc="[rows, columns]")
+    Alpha = attribute(AttrType.FLOAT, 1.0)
+    Beta = attribute(AttrType.FLOAT, 1.0)
+
+    def infer_shape(self, Input: Spec, X: Spec, Y: Spec) -> Spec:
+        require_rank(2, X, "X")
+        require_rank(2, Y, "Y")
+        (rows, k), (k_too, columns) = X.known_dims, Y.known_dims
+        require_equal(k, k_too, "the columns of X must equal the rows of Y", X=1, Y=0)
+        require(Input.rank <= 2, f"Input must have at most 2 dims, not {Input.rank}", Input=None)
+        for axis, size in enumerate(reversed(Input.known_dims)):
+            require_broadcast_to(size, (columns, rows)[axis], "Input must have the dims of the product, or 1", Input=Input.rank - 1 - axis)
+        return (Input if X.lod is None and Input.lod is not None else X).with_dims((rows, columns))
+
+    def kernel(self, Input: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.addmm(Input, X, Y, beta=self.Beta, alpha=self.Alpha)
+
+    def _gradients_take(self, Input: Spec, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return d_out.nbytes + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
+
+    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"), workspace=_gradients_take)
+    def backward(self, Input: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        d_input = _summed(d_out, Input) * self.Beta if wants[0] else None
+        d = d_out if self.Alpha == 1.0 else d_out * self.Alpha
+        return d_input, torch.mm(d, Y.t()) if wants[1] else None, torch.mm(X.t(), d) if wants[2] else None
+
+    samples = [
+        sample(Input=f32(2, 5), X=f32(2, 3), Y=f32(3, 5), Alpha=0.5, Beta=2.0),
+        sample(Input=f32(5), X=f32(2, 3), Y=f32(3, 5)),
+        sample(Input=f32(2, 1), X=f32(2, 3), Y=f32(3, 5)),
+        sample(Input=f32(1, 5), X=f32(0, 3), Y=f32(3, 5)),
+    ]
+    rejects = [
+        reject(Input=f32(2, 4), X=f32(2, 3), Y=f32(3, 5), says="the dims of the product"),
+        reject(Input=f32(5), X=f32(2, 3), Y=f32(4, 5), says="the columns of X"),
+        reject(Input=f32(5), X=f32(3), Y=f32(3, 5), says="X must have 2 dims"),
+    ]

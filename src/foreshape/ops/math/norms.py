@@ -1,0 +1,220 @@
+"""Norms, and what is made with them: log-sum-exp, p-norms, normalised rows, clipping."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.operator import (
+    DENSE_OR_ROWS,
+    FLOATING,
+    NOT_WRITTEN,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    axis_of,
+    f32,
+    gradient,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.math.reduction import reduced, spread
+from foreshape.ops.rules.size_operands import axes_of, axis_of_any
+from foreshape.spec import LOD_TENSOR, Kind, Spec
+from foreshape.values.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class LogSumExp(Operator):
+    """Out = log(sum(exp(X))) over ``axis``, without overflow on the way."""
+
+    type = "logsumexp"
+    X = operand(FLOATING, doc="any shape")
+    Out = result(doc="X without the axes (with 1 there where keepdim)")
+    axis = attribute(AttrType.INTS, [0])
+    keepdim = attribute(AttrType.BOOLEAN, False)
+    reduce_all = attribute(AttrType.BOOLEAN, False)
+
+    def _axes(self, rank: int) -> tuple[int, ...]:
+        return tuple(range(rank)) if self.reduce_all or not self.axis else axes_of(self.axis, rank, "axis", X=None)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return reduced(X, self._axes(X.rank), self.keepdim)
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 2 * reduced(X, self._axes(X.rank), True).nbytes
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.logsumexp(X, self._axes(X.dim()), self.keepdim) if X.dim() else X.clone()
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+        axes = self._axes(X.dim())
+        return (X - spread(Out, X, axes)).exp_().mul_(spread(d_out, X, axes))
+
+    samples = [
+        sample(X=f32(2, 3, 5), axis=[1]),
+        sample(X=f32(2, 3, 5), axis=[0, -1], keepdim=True),
+        sample(X=f32(2, 3), reduce_all=True),
+        sample(X=f32(0, 3), axis=[1]),
+        sample(X=f32(), axis=[]),
+    ]
+    rejects = [reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=[0, 0], says="each axis once")]
+
+
+class PNorm(Operator):
+    """Out = (sum |X|^porder)^(1/porder) along ``axis``; of order infinity the largest |X|, of order 0 how many are not 0.
+
+    With ``asvector`` the norm of all elements.
+    """
+
+    type = "p_norm"
+    X = operand(FLOATING, doc="any shape")
+    Out = result(doc="X without axis (with 1 there where keepdim)")
+    porder = attribute(AttrType.FLOAT, 2.0)
+    axis = attribute(AttrType.INT, -1)
+    epsilon = attribute(AttrType.FLOAT, 1e-12, doc="keeps the gradient finite where the norm is 0")
+    keepdim = attribute(AttrType.BOOLEAN, False)
+    asvector = attribute(AttrType.BOOLEAN, False)
+
+    def _axes(self, rank: int) -> tuple[int, ...]:
+        return tuple(range(rank)) if self.asvector else (axis_of_any(self.axis, rank, X=None),)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        axes = self._axes(X.rank)
+        require(not math.isnan(self.porder), "porder must be a number, not NaN")
+        if self.porder < 0 or math.isinf(self.porder):
+            for axis in axes[: X.rank]:
+                require_at_most(1, X.known_dims[axis], f"a norm of order {self.porder:g} needs an element: the dim must be at least 1", X=axis)
+        return reduced(X, axes, self.keepdim)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return aten.linalg_vector_norm(X, self.porder, self._axes(X.dim()), self.keepdim)
+
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
+        return 2 * Out.nbytes if self.porder in (0.0, 1.0, 2.0) else X.nbytes + X.elements + 3 * Out.nbytes
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+        axes, p = self._axes(X.dim()), self.porder
+        out, d = spread(Out, X, axes), spread(d_out, X, axes)
+        if p == 0:
+            return torch.zeros_like(X)
+        if math.isinf(p):
+            return X.sign().mul_(X.abs() == out).mul_(d)
+        if p == 1:
+            return X.sign().mul_(d)
+        if p == 2:
+            return X * (d / (out + self.epsilon))
+        power = X.abs().pow_(p - 1).mul_(d / (out.pow(p - 1) + self.epsilon)).mul_(X.sign())
+        return power.masked_fill_(X == 0, 0.0) if p < 1 else power
+
+    samples = [
+        sample(X=f32(2, 3, 5), axis=1),
+        sample(X=f32(2, 3, 5), keepdim=True),
+        sample(X=f32(2, 3), asvector=True),
+        sample(X=f32(2, 3), asvector=True, keepdim=True, porder=1.0),
+        sample(X=f32(2, 3, low=0.5, high=2.0), porder=3.0),
+        sample(X=f32(2, 3, low=0.5, high=2.0), porder=0.5, axis=0),
+        sample(X=f32(2, 3, distinct=True), porder=math.inf),
+        sample(X=f32(2, 3, distinct=True), porder=-math.inf),
+        sample(X=f32(2, 3), porder=0.0),
+        sample(X=f32(0, 3)),
+        sample(X=f32(low=0.5, high=1.0)),
+    ]
+    rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(0, 3), axis=0, porder=math.inf, says="needs an element")]
+
+
+class Norm(Operator):
+    """Norm = sqrt(sum(X^2) + epsilon) along ``axis``; Out = X / Norm, whose entries along axis have length one."""
+
+    type = "norm"
+    X = operand(FLOATING, doc="at least one dim")
+    Norm = result(doc="as X, with 1 at axis")
+    Out = result(doc="as X")
+    axis = attribute(AttrType.INT, -1)
+    epsilon = attribute(AttrType.FLOAT, 1e-10, low=0.0)
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        axis = axis_of(self.axis, X.rank, X=None)
+        return reduced(X, (axis,), True), X.like()
+
+    def kernel(self, X: Tensor) -> Any:
+        norm = X.square().sum(self.axis, keepdim=True).add_(self.epsilon).sqrt_()
+        return norm, X / norm
+
+    def _gradient_workspace(self, X: Spec, Norm: Spec, d_out: Spec) -> Size:
+        return 2 * Norm.nbytes
+
+    @gradient("X", "Norm", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Norm: Tensor, d_out: Tensor) -> Tensor:
+        along = (X * d_out).sum(self.axis, keepdim=True)
+        out = X * (along / Norm.square())
+        return torch.sub(d_out, out, out=out).div_(Norm)
+
+    samples = [sample(X=f32(2, 3, 5)), sample(X=f32(2, 3, 5), axis=1, epsilon=1e-3), sample(X=f32(0, 3))]
+    rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(), says="axis must be in")]
+
+
+class SquaredL2Norm(Operator):
+    """Out = the sum of the squares of all elements; of sparse rows, of the rows with repeated ids summed."""
+
+    type = "squared_l2_norm"
+    X = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="any shape")
+    Out = result(doc="[1]")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.dense((1,))
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X) if X.kind is LOD_TENSOR else 0
+
+    def kernel(self, X: Any) -> Tensor:
+        flat = (X.merged().values if isinstance(X, Rows) else X).reshape(-1)
+        return torch.dot(flat, flat).reshape(1)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Any, d_out: Tensor) -> Tensor:
+        x = X.to_dense() if isinstance(X, Rows) else X
+        return x * (d_out * 2).reshape(())
+
+    samples = [sample(X=f32(2, 3, 5)), sample(X=f32(0, 3)), sample(X=f32())]
+
+
+class ClipByNorm(Operator):
+    """Out = X, scaled down to the norm ``max_norm`` where its norm is more. Sparse rows come out with repeated ids summed."""
+
+    type = "clip_by_norm"
+    X = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="any shape")
+    Out = result(doc="as X", may_share="X")
+    max_norm = attribute(AttrType.FLOAT)
+    gradient = NOT_WRITTEN  # the format has no gradient op for it: it clips gradients, which nobody differentiates
+
+    def infer_var_type(self, X: Spec) -> Kind:
+        return X.kind
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(self.max_norm > 0, f"max_norm must be above 0; seen {self.max_norm}")
+        return X.like()
+
+    def kernel(self, X: Any, *, into: Tensor | None = None) -> Any:
+        if isinstance(X, Rows):
+            merged = X.merged()
+            return Rows.unique(merged.rows, self._clipped(merged.values, None), merged.height)
+        return self._clipped(X, into)
+
+    def _clipped(self, x: Tensor, into: Tensor | None) -> Tensor:
+        return torch.mul(x, self.max_norm / aten.linalg_vector_norm(x).clamp_(min=self.max_norm), out=into)
+
+    samples = [sample(X=f32(2, 3), max_norm=1.0), sample(X=f32(2, 3), max_norm=100.0), sample(X=f32(0, 3), max_norm=1.0)]
+    rejects = [reject(X=f32(2, 3), max_norm=0.0, says="max_norm must be above 0")]

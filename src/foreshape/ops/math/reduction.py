@@ -1,0 +1,306 @@
+"""Reductions: sums, means, extremes, products and logic along axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import (
+    ANY,
+    FLOATING,
+    NOT_DIFFERENTIABLE,
+    NUMERIC,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require_at_most,
+    result,
+    sample,
+    torch,
+)
+from foreshape.ops.rules.size_operands import axes_of
+from foreshape.spec import BOOL, FP64, INT64, DType, Spec
+from foreshape.values.torch_types import element_type, torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def divided(self: Any, X: Spec, d_out: Spec) -> Size:
+    """The bytes of what came, while it is divided by a number: the quotients are what is spread over the operand."""
+    return d_out.nbytes
+
+
+class Mean(Operator):
+    """Out = the mean of all elements of X, a tensor without dims."""
+
+    type = "mean"
+    X = operand(FLOATING, doc="any shape")
+    Out = result(doc="[]")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.dense(())
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.mean(X)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"}, workspace=divided)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        count = X.numel()
+        return (d_out if count == 1 else d_out / count).expand(X.shape)
+
+    samples = [sample(X=f32(2, 3, 5)), sample(X=f32(4))]
+
+
+def reduced(X: Spec, axes: tuple[int, ...], keep: bool) -> Spec:
+    """X without ``axes``, or with 1 there where ``keep``."""
+    dims = [1 if axis in axes else d for axis, d in enumerate(X.known_dims) if keep or axis not in axes]
+    return X.dense(dims) if 0 in axes else X.with_dims(dims)
+
+
+def spread(d: Tensor, X: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """``d``, of the reduced shape, with 1 at each of ``axes`` (which may count from the back), so that it broadcasts against X."""
+    if d.dim() == X.dim():
+        return d
+    sizes: list[int] = list(X.shape)
+    for axis in axes:
+        sizes[axis] = 1
+    return d.reshape(sizes)
+
+
+class Reduction(Operator):
+    """The base of the reductions: over the axes ``dim``, or over all where ``dim`` is empty or ``reduce_all``."""
+
+    abstract = True
+    X = operand(NUMERIC, doc="any shape")
+    Out = result(doc="X without the axes (with 1 there where keep_dim); [] where all are reduced")
+    dim = attribute(AttrType.INTS, [0])
+    keep_dim = attribute(AttrType.BOOLEAN, False)
+    reduce_all = attribute(AttrType.BOOLEAN, False)
+    in_dtype = attribute(AttrType.INT, -1)
+    out_dtype = attribute(AttrType.INT, -1, doc="the element type of Out, by its number in the file format; -1: as X")
+    _never_empty = False
+    """Whether there is no answer for no elements."""
+
+    def _axes(self, rank: int) -> tuple[int, ...]:
+        if self.reduce_all or not self.dim:
+            return tuple(range(rank))
+        return axes_of(self.dim, rank, "dim", X=None)
+
+    def _over(self, x: Tensor) -> tuple[int, ...]:
+        """The axes as a kernel takes them: the rule has checked them already."""
+        return tuple(range(x.dim())) if self.reduce_all or not self.dim else self.dim
+
+    def _type(self, of: DType) -> DType:
+        return of if self.out_dtype < 0 else element_type(self.out_dtype)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        axes = self._axes(X.rank)
+        if self._never_empty:
+            for axis in axes[: X.rank]:
+                require_at_most(1, X.known_dims[axis], f"{self.type} needs an element: the dim at axis {axis} must be at least 1", X=axis)
+        return reduced(X, axes, self.keep_dim).with_dtype(self._type(X.known_dtype))
+
+    def workspace(self, X: Spec) -> Size:
+        """The result, before it is given another element type."""
+        return reduced(X, self._axes(X.rank), self.keep_dim).nbytes if self.out_dtype >= 0 else 0
+
+    def _cast(self, out: Tensor) -> Tensor:
+        return out if self.out_dtype < 0 else out.to(torch_dtype(self.out_dtype))
+
+    samples = [
+        sample(X=f32(2, 3, 5, distinct=True), dim=[1]),
+        sample(X=f32(2, 3, 5, distinct=True), dim=[0, -1], keep_dim=True),
+        sample(X=f32(2, 3, 5, distinct=True), dim=[], reduce_all=True),
+        sample(X=f32(2, 3, 5, distinct=True), reduce_all=True, keep_dim=True),
+        sample(X=f32(0, 3), dim=[1]),
+        sample(X=f32(), dim=[]),
+        sample(X=f32(), dim=[0]),
+        sample(X=f32(2, 3, distinct=True), dim=[1], out_dtype=FP64.code),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), dim=[2], says="dim must be in [-2, 2)"),
+        reject(X=f32(2, 3), dim=[-(2**31)], says="dim must be in"),
+        reject(X=f32(2, 3), dim=[1, -1], says="each axis once"),
+        reject(X=f32(2, 3), dim=[1], out_dtype=99, says="no element type", error=TypeMismatchError),
+    ]
+
+
+class ReduceSum(Reduction):
+    """Out = the sums over the axes."""
+
+    type = "reduce_sum"
+    X = operand(ANY, doc="any shape; of bools, how many are true")
+
+    def _type(self, of: DType) -> DType:
+        return INT64 if of is BOOL and self.out_dtype < 0 else super()._type(of)
+
+    def workspace(self, X: Spec) -> Size:
+        to = self._type(X.known_dtype)
+        return 0 if to is X.dtype else X.with_dtype(to).nbytes
+
+    def kernel(self, X: Tensor) -> Tensor:
+        to = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype is torch.bool else X.dtype
+        return torch.sum(X, self._over(X), self.keep_dim, dtype=to)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        d = spread(d_out, X, self._over(X)).expand(X.shape)
+        return d if d.dtype is X.dtype else d.to(X.dtype, memory_format=torch.contiguous_format)
+
+    samples = [*Reduction.samples, sample(X=i32(2, 3), dim=[0]), sample(X=b1(2, 3), dim=[1]), sample(X=f32(0, 3), dim=[0])]
+    rejects = Reduction.rejects
+
+
+class ReduceMean(Reduction):
+    """Out = the means over the axes."""
+
+    type = "reduce_mean"
+    X = operand(FLOATING, doc="any shape")
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._cast(torch.mean(X, self._over(X), self.keep_dim))
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"}, workspace=divided)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        count = X.numel() // max(d_out.numel(), 1)
+        d = spread(d_out, X, self._over(X)).to(X.dtype)
+        return (d if count == 1 else d / count).expand(X.shape) if count else torch.zeros_like(X)
+
+    samples = Reduction.samples
+    rejects = Reduction.rejects
+
+
+class ReduceExtreme(Reduction):
+    """The base of reduce_max and reduce_min. The gradient goes to every element that is the extreme."""
+
+    abstract = True
+    _never_empty = True
+
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
+        return X.elements + (2 * Out.elements * X.known_dtype.itemsize if self.out_dtype >= 0 else 0)
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+        axes = self._over(X)
+        return (spread(Out, X, axes) == X.to(Out.dtype)).to(X.dtype).mul_(spread(d_out, X, axes).to(X.dtype))
+
+    samples = [*Reduction.samples, sample(X=i64(2, 3), dim=[0])]
+    rejects = [*Reduction.rejects, reject(X=f32(0, 3), dim=[0], says="must be at least 1")]
+
+
+class ReduceMax(ReduceExtreme):
+    """Out = the largest over the axes."""
+
+    type = "reduce_max"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._cast(torch.amax(X, self._over(X), self.keep_dim))
+
+
+class ReduceMin(ReduceExtreme):
+    """Out = the smallest over the axes."""
+
+    type = "reduce_min"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._cast(torch.amin(X, self._over(X), self.keep_dim))
+
+
+class ReduceProd(Reduction):
+    """Out = the products over the axes."""
+
+    type = "reduce_prod"
+
+    def workspace(self, X: Spec) -> Size:
+        of = X.with_dtype(self._type(X.known_dtype))
+        return 2 * of.nbytes if len(self._axes(X.rank)) > 1 else of.nbytes if self.out_dtype >= 0 else 0
+
+    def kernel(self, X: Tensor) -> Tensor:
+        out = X.to(torch_dtype(self.out_dtype)) if self.out_dtype >= 0 else X
+        for axis in sorted(self._axes(X.dim()), reverse=True):
+            out = torch.prod(out, axis, keepdim=self.keep_dim, dtype=out.dtype)
+        return out.clone() if out is X else out
+
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
+        return 5 * X.nbytes + 2 * Out.elements * X.known_dtype.itemsize
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+        axes = self._axes(X.dim())
+        d = spread(d_out, X, axes).to(X.dtype)
+        if bool((X != 0).all()):
+            return spread(Out, X, axes).to(X.dtype) * d / X
+        return _products_of_others(X, axes[: X.dim()]) * d  # division would lose what a zero multiplies
+
+    samples = [*Reduction.samples, sample(X=i64(2, 3), dim=[0]), sample(X=f32(2, 3, data=[[1, 0, 3], [0, 0, 2]]), dim=[1]), sample(X=f32(0, 3), dim=[0])]
+    rejects = Reduction.rejects
+
+
+def _products_of_others(X: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """For each element, the product of all others that are reduced with it."""
+    if not axes:
+        return torch.ones_like(X)
+    kept = [a for a in range(X.dim()) if a not in axes]
+    order = [*kept, *axes]
+    moved = X.permute(order)
+    flat = moved.reshape(*moved.shape[: len(kept)], -1)
+    ones = torch.ones_like(flat[..., :1])
+    before = torch.cat([ones, flat[..., :-1]], -1).cumprod(-1)
+    after = torch.cat([flat[..., 1:], ones], -1).flip(-1).cumprod(-1).flip(-1)
+    back = sorted(range(X.dim()), key=order.__getitem__)
+    return (before * after).reshape(moved.shape).permute(back)
+
+
+class Logic(Reduction):
+    """The base of reduce_all and reduce_any."""
+
+    abstract = True
+    X = operand(ANY, doc="any shape; numbers other than 0 are true")
+    gradient = NOT_DIFFERENTIABLE
+
+    def _type(self, of: DType) -> DType:
+        return BOOL
+
+    def workspace(self, X: Spec) -> Size:
+        return 0 if X.dtype is BOOL else X.elements
+
+    def _along(self, function: Any, X: Tensor) -> Tensor:
+        x = X if X.dtype is torch.bool else X.bool()
+        return function(x, self._over(X), self.keep_dim) if X.dim() else x.clone()
+
+    samples = [
+        sample(X=b1(2, 3, 5), dim=[1]),
+        sample(X=b1(2, 3, 5), dim=[0, -1], keep_dim=True),
+        sample(X=b1(2, 3, 5), dim=[]),
+        sample(X=i32(2, 3), reduce_all=True, keep_dim=True),
+        sample(X=b1(0, 3), dim=[0]),
+        sample(X=b1(), dim=[]),
+    ]
+    rejects = [reject(X=b1(2, 3), dim=[2], says="dim must be in [-2, 2)")]
+
+
+class ReduceAll(Logic):
+    """Out = whether all are true over the axes."""
+
+    type = "reduce_all"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._along(torch.all, X)
+
+
+class ReduceAny(Logic):
+    """Out = whether any is true over the axes."""
+
+    type = "reduce_any"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._along(torch.any, X)

@@ -1,0 +1,228 @@
+"""Changes of scale and type: scale, clip, cast, increment."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import (
+    DENSE_OR_ROWS,
+    FLOATING,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.ops.math.activation import SHARED
+from foreshape.ops.rules.broadcast import where_else_zero
+from foreshape.ops.rules.known_values import carry, mapped
+from foreshape.ops.rules.size_operands import known_number
+from foreshape.spec import FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.torch_types import element_type, torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+
+def whole(number: float, name: str) -> int:
+    """The whole part of an attribute, which is what counts for integers. Refuses NaN and infinities."""
+    if not math.isfinite(number):
+        fail(f"{name} must be finite for integers; seen {number}")
+    return int(number)
+
+
+class Scale(Operator):
+    """Out = scale * X + bias, or scale * (X + bias) where ``bias_after_scale`` is False.
+
+    Of integers the whole parts of ``scale`` and ``bias`` count.
+    """
+
+    type = "scale"
+    X = operand(NUMERIC, kinds=DENSE_OR_ROWS, doc="any shape; of sparse rows the values are scaled")
+    ScaleTensor = operand(NUMERIC, optional=True, doc="the scale, as a tensor of one number")
+    Out = result(doc="as X", may_share="X")
+    scale = attribute(AttrType.FLOAT, 1.0)
+    bias = attribute(AttrType.FLOAT, 0.0)
+    bias_after_scale = attribute(AttrType.BOOLEAN, True)
+
+    def infer_var_type(self, X: Spec, ScaleTensor: Spec | None) -> Kind:
+        return X.kind
+
+    def infer_shape(self, X: Spec, ScaleTensor: Spec | None) -> Spec:
+        known_number(0, ScaleTensor, "ScaleTensor")
+        require(X.kind is not SELECTED_ROWS or self.bias == 0.0, "bias must be 0 where X is sparse rows", X=None)
+        if X.known_dtype.is_floating:
+            return X.like()
+        scale, bias = whole(self.scale, "scale"), whole(self.bias, "bias")
+        if X.value is None or ScaleTensor is not None:
+            return X.like()
+        return carry(X, mapped(X, lambda v: v * scale + bias if self.bias_after_scale else (v + bias) * scale))
+
+    def kernel(self, X: Tensor | Rows, ScaleTensor: Tensor | None, *, into: Tensor | None = None) -> Any:
+        if isinstance(X, Rows):
+            by: float = self.scale if ScaleTensor is None else ScaleTensor.item()
+            return X.scaled(by if X.dtype.is_floating_point else int(by))
+        return self._scaled(X, ScaleTensor, into)
+
+    def _scaled(self, X: Tensor, ScaleTensor: Tensor | None, into: Tensor | None) -> Tensor:
+        scale: float = self.scale if ScaleTensor is None else ScaleTensor.item()
+        bias: float = self.bias
+        if not X.dtype.is_floating_point:
+            scale, bias = int(scale), int(bias)
+        if bias == 0:
+            return torch.mul(X, scale, out=into)
+        if scale == 1:
+            return torch.add(X, bias, out=into)
+        return torch.mul(X, scale, out=into).add_(bias) if self.bias_after_scale else torch.add(X, bias, out=into).mul_(scale)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        takes = {"X": slots.grad_of_output("Out")} | ({"ScaleTensor": slots.input("ScaleTensor")} if slots.input("ScaleTensor") else {})
+        slots.add("scale", takes, {"Out": slots.input("X")}, {"scale": self.scale, "bias": 0.0, "bias_after_scale": True})
+
+    samples = [
+        sample(X=f32(2, 3, 5), scale=2.5),
+        sample(X=f32(2, 3), scale=2.5, bias=-1.0),
+        sample(X=f32(2, 3), scale=2.5, bias=-1.0, bias_after_scale=False),
+        sample(X=f32(2, 3), bias=4.0),
+        sample(X=f32(2, 3), ScaleTensor=f32(1), bias=1.0),
+        sample(X=f32(0, 3), scale=2.0),
+        sample(X=i64(3, data=[4, -5, 2**62]), scale=3.0, bias=1.0),
+        sample(X=i32(3, data=[4, -5, 6]), scale=-1.0, bias=1.9, bias_after_scale=False),
+    ]
+    rejects = [
+        reject(X=f32(2), ScaleTensor=f32(2), says="must hold one number"),
+        reject(X=i64(2), scale=float("nan"), says="scale must be finite for integers"),
+        reject(X=b1(2), says="must be one of", error=TypeMismatchError),
+    ]
+
+
+class Clip(Operator):
+    """Out = min(max(X, min), max)."""
+
+    type = "clip"
+    X = operand((*FLOATING, INT32, INT64), kinds=DENSE_OR_ROWS, doc="any shape; sparse rows are merged first")
+    Min = operand((*FLOATING, INT32, INT64), optional=True, doc="min, as a tensor of one number")
+    Max = operand((*FLOATING, INT32, INT64), optional=True, doc="max, as a tensor of one number")
+    Out = result(doc="as X", may_share="X")
+    min = attribute(AttrType.FLOAT, doc="the least value; of integers its whole part counts")
+    max = attribute(AttrType.FLOAT, doc="the greatest value")
+
+    def infer_var_type(self, X: Spec, Min: Spec | None, Max: Spec | None) -> Kind:
+        return X.kind
+
+    def infer_shape(self, X: Spec, Min: Spec | None, Max: Spec | None) -> Spec:
+        known_number(0, Min, "Min")
+        known_number(0, Max, "Max")
+        require(Min is not None or Max is not None or self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
+        return X.like()
+
+    def _bounds(self, X: Tensor, Min: Tensor | None, Max: Tensor | None) -> tuple[float, float]:
+        low: float = self.min if Min is None else Min.item()
+        high: float = self.max if Max is None else Max.item()
+        if X.dtype.is_floating_point:
+            return low, high
+        info = torch.iinfo(X.dtype)  # as a bound of integers an infinity is their own
+        return int(min(max(low, info.min), info.max)), int(min(max(high, info.min), info.max))
+
+    def kernel(self, X: Tensor | Rows, Min: Tensor | None, Max: Tensor | None, *, into: Tensor | None = None) -> Any:
+        if isinstance(X, Rows):
+            merged = X.merged()
+            return Rows.unique(merged.rows, torch.clamp(merged.values, *self._bounds(merged.values, Min, Max)), merged.height)
+        return torch.clamp(X, *self._bounds(X, Min, Max), out=into)
+
+    def _gradient_workspace(self, X: Spec, Min: Spec | None, Max: Spec | None, d_out: Spec) -> Size:
+        return 2 * X.elements
+
+    @gradient("X", "Min", "Max", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Min: Tensor | None, Max: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        low, high = self._bounds(X, Min, Max)
+        return where_else_zero((low < X).logical_and_(high > X), d_out, into)
+
+    samples = [
+        sample(X=f32(2, 3, 5, distinct=True), min=-0.5, max=0.7),
+        sample(X=f32(2, 3, distinct=True), min=-0.5, max=0.7, Max=f32(1, data=[1.1])),
+        sample(X=f32(2, 3, distinct=True), min=0.0, max=0.0, Min=f32(1, data=[-1.1]), Max=f32(1, data=[1.1])),
+        sample(X=f32(0, 3), min=0.0, max=1.0),
+        sample(X=i64(4, data=[-3, 0, 1, 9]), min=-1.5, max=float("inf")),
+    ]
+    rejects = [
+        reject(X=f32(2), min=2.0, max=1.0, says="min must be at most max"),
+        reject(X=f32(2), min=float("nan"), max=1.0, says="min must be at most max"),
+        reject(X=f32(2), min=0.0, max=1.0, Min=f32(3), says="must hold one number"),
+    ]
+
+
+class Cast(Operator):
+    """Out = X in the element type ``out_dtype``; numbers with a fraction lose it where that is an integer."""
+
+    type = "cast"
+    X = operand(doc="any shape")
+    Out = result(doc="as X, of type out_dtype")
+    in_dtype = attribute(AttrType.INT, FP32, doc="the element type of X, by its number in the file format")
+    out_dtype = attribute(AttrType.INT, FP32, doc="the element type of Out")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        of = element_type(self.out_dtype)
+        return carry(X.with_dtype(of), X.value) if of.is_integer else X.with_dtype(of)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return X.to(torch_dtype(self.out_dtype), copy=True)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        slots.add("cast", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"in_dtype": self.out_dtype, "out_dtype": self.in_dtype})
+
+    samples = [
+        sample(X=f32(2, 3), in_dtype=5, out_dtype=3),
+        sample(X=f32(2, 3), in_dtype=5, out_dtype=5),
+        sample(X=b1(2, 3), in_dtype=0, out_dtype=5),
+        sample(X=f32(0, 3), in_dtype=5, out_dtype=4),
+        sample(X=i64(3, data=[4, -5, 6]), in_dtype=3, out_dtype=2),
+        sample(X=i64(2, data=[4, 2**40]), in_dtype=3, out_dtype=2),
+    ]
+    rejects = [reject(X=f32(2), out_dtype=55, says="no element type number 55", error=TypeMismatchError)]
+
+
+class Increment(Operator):
+    """Out = X + step. Out may be X itself, which then counts."""
+
+    type = "increment"
+    X = operand((*FLOATING, INT32, INT64), doc="one number")
+    Out = result(doc="as X", may_share="X")
+    step = attribute(AttrType.FLOAT, 1.0)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require_equal(X.elements, 1, "X must hold one number", X=None)
+        if X.known_dtype.is_floating:
+            return X.like()
+        step = whole(self.step, "step")
+
+        def stepped(v: Size) -> Size:
+            return v + step
+
+        return carry(X, mapped(X, stepped))
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.add(X, self.step if X.dtype.is_floating_point else int(self.step), out=into)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")})
+
+    samples = [sample(X=f32(1), step=2.5), sample(X=i64(1, data=[4])), sample(X=i32(data=[2**31 - 1]), step=-3.0), sample(X=i32(data=[2**31 - 1]))]
+    rejects = [reject(X=f32(2), says="X must hold one number"), reject(X=i64(1), step=float("inf"), says="step must be finite")]

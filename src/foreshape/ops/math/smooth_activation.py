@@ -1,0 +1,276 @@
+"""Smooth activations: sigmoid, tanh, gelu and their kin; softmax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError
+from foreshape.operator import AttrType, F, aten, aten_into, attribute, axis_of, f32, gradient, reject, require, sample, torch
+from foreshape.operator.temporaries import copies, one_like
+from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Sigmoid(Unary):
+    """Out = 1 / (1 + exp(-X))."""
+
+    type = "sigmoid"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sigmoid(X, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.sigmoid_backward(d_out, Out) if into is None else aten_into.sigmoid_backward(d_out, Out, into=into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class LogSigmoid(Unary):
+    """Out = log(1 / (1 + exp(-X)))."""
+
+    type = "logsigmoid"
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return X.nbytes + copies(strided, X=X)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.logsigmoid(X) if into is None else aten_into.log_sigmoid(X, into=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.neg(X).sigmoid_(), d_out, into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Tanh(Unary):
+    """Out = tanh(X)."""
+
+    type = "tanh"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.tanh(X, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.tanh_backward(d_out, Out) if into is None else aten_into.tanh_backward(d_out, Out, into=into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class TanhShrink(Unary):
+    """Out = X - tanh(X)."""
+
+    type = "tanh_shrink"
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sub(X, torch.tanh(X), out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.tanh(X).square_(), d_out, into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Softsign(Unary):
+    """Out = X / (1 + |X|)."""
+
+    type = "softsign"
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.div(X, torch.abs(X).add_(1.0), out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.div(d_out, torch.abs(X).add_(1.0).square_(), out=into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Gelu(Unary):
+    """Out = X * Phi(X), with Phi the normal distribution function, or its tanh approximation (Hendrycks and Gimpel, 2016)."""
+
+    type = "gelu"
+    approximate = attribute(AttrType.BOOLEAN, False, doc="use 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))")
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        approximate = "tanh" if self.approximate else "none"
+        return F.gelu(X, approximate=approximate) if into is None else aten_into.gelu(X, approximate=approximate, into=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        approximate = "tanh" if self.approximate else "none"
+        if into is None:
+            return aten.gelu_backward(d_out, X, approximate=approximate)
+        return aten_into.gelu_backward(d_out, X, approximate=approximate, into=into)
+
+    samples = [*USUAL, sample(X=f32(3, 5), approximate=True)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2), approximate="yes", says="must be True or False", error=SchemaError)]
+
+
+class Silu(Unary):
+    """Out = X * sigmoid(X)."""
+
+    type = "silu"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.silu(X, into is not None)
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.silu_backward(d_out, X) if into is None else aten_into.silu_backward(d_out, X, into=into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Swish(Unary):
+    """Out = X * sigmoid(beta * X)."""
+
+    type = "swish"
+    beta = attribute(AttrType.FLOAT, 1.0)
+
+    def workspace(self, X: Spec) -> Size:
+        return 0 if self.beta == 1.0 else X.nbytes
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.silu(X, into is not None) if self.beta == 1.0 else times((X * self.beta).sigmoid_(), X, into)
+
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
+        return 0 if self.beta == 1.0 else X.nbytes
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        x = X if self.beta == 1.0 else X * self.beta
+        return aten.silu_backward(d_out, x) if into is None else aten_into.silu_backward(d_out, x, into=into)
+
+    samples = [*USUAL, sample(X=f32(3, 5), beta=0.7), sample(X=f32(3, 5), beta=0.0)]
+    rejects = NOT_INTEGERS
+
+
+class Softplus(Unary):
+    """Out = log(1 + exp(beta * X)) / beta; X itself where beta * X > threshold."""
+
+    type = "softplus"
+    beta = attribute(AttrType.FLOAT, 1.0)
+    threshold = attribute(AttrType.FLOAT, 20.0)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(self.beta != 0.0, "beta must not be 0")
+        return X.like()
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.softplus(X, self.beta, self.threshold) if into is None else aten_into.softplus(X, self.beta, self.threshold, into=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return aten.softplus_backward(d_out, X, self.beta, self.threshold)
+        return aten_into.softplus_backward(d_out, X, self.beta, self.threshold, into=into)
+
+    samples = [*USUAL, sample(X=f32(3, 5), beta=2.0, threshold=1.5), sample(X=f32(3, 5), beta=-1.5)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2), beta=0.0, says="beta must not be 0")]
+
+
+class Mish(Unary):
+    """Out = X * tanh(softplus(X)), where softplus is X itself above ``threshold`` (Misra, 2019)."""
+
+    type = "mish"
+    threshold = attribute(AttrType.FLOAT, 20.0)
+
+    def workspace(self, X: Spec) -> Size:
+        return 0 if self.threshold >= 20.0 else X.nbytes
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return F.mish(X, into is not None) if self.threshold >= 20.0 else times(F.softplus(X, 1.0, self.threshold).tanh_(), X, into)
+
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
+        return 0 if self.threshold >= 20.0 else 3 * X.nbytes
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        if self.threshold >= 20.0:
+            return aten.mish_backward(d_out, X)
+        t = F.softplus(X, 1.0, self.threshold).tanh_()
+        slope = torch.where(self.threshold < X, 1.0, torch.sigmoid(X))
+        return (1.0 - t * t).mul_(slope).mul_(X).add_(t).mul_(d_out)
+
+    samples = [*USUAL, sample(X=f32(3, 5), threshold=0.9)]
+    rejects = NOT_INTEGERS
+
+
+class Softmax(Unary):
+    """Out = exp(X) / sum(exp(X)) along ``axis``."""
+
+    type = "softmax"
+    axis = attribute(AttrType.INT, -1, doc="the axis that sums to one")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        axis_of(self.axis, max(X.rank, 1), X=None)
+        return X.like()
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.softmax(X, self.axis, out=into)
+
+    def _gradient_workspace(self, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out=Out, Out_GRAD=d_out)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is not None and into.is_contiguous():
+            return aten_into._softmax_backward_data(d_out, Out, self.axis, Out.dtype, into=into)
+        d = aten._softmax_backward_data(d_out, Out, self.axis, Out.dtype)
+        return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
+
+    samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
+
+
+class LogSoftmax(Unary):
+    """Out = X - log(sum(exp(X))) along ``axis``."""
+
+    type = "log_softmax"
+    axis = attribute(AttrType.INT, -1, doc="the axis whose exponentials sum to one")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        axis_of(self.axis, max(X.rank, 1), X=None)
+        return X.like()
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log_softmax(X, self.axis, out=into)
+
+    def _gradient_workspace(self, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out=Out, Out_GRAD=d_out)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is not None and into.is_contiguous():
+            return aten_into._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype, into=into)
+        d = aten._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype)
+        return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
+
+    samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]

@@ -1,0 +1,130 @@
+"""Rounding, signs, and questions about each element: what changes in steps."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import ZERO_GRADIENT, Operator, b1, f32, gradient, i64, operand, reject, result, sample, torch
+from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
+from foreshape.spec import BOOL, NUMERIC, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+_LIKE_GRADIENT = {"X@GRAD": "Out@GRAD"}
+
+
+class Step(Unary):
+    """The base of the functions that are constant between their steps: the gradient op gives zeros."""
+
+    abstract = True
+    samples = [sample(X=f32(2, 3, 5, distinct=True, high=4.0)), sample(X=f32(0, 4)), sample(X=f32())]
+    rejects = NOT_INTEGERS
+
+    @gradient("Out@GRAD", gives="X@GRAD", like=_LIKE_GRADIENT, may_share=SHARED)
+    def backward(self, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.zeros_like(d_out) if into is None else into.zero_()
+
+
+class Floor(Step):
+    """Out = the largest whole number that is at most X."""
+
+    type = "floor"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.floor(X, out=into)
+
+
+class Ceil(Step):
+    """Out = the smallest whole number that is at least X."""
+
+    type = "ceil"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.ceil(X, out=into)
+
+
+class Round(Step):
+    """Out = the whole number nearest to X; of two, the one away from 0."""
+
+    type = "round"
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        # torch.round takes the even one of two; the fraction of an infinity is NaN, and that of a NaN is added as one already
+        away = torch.frac(X).mul_(2.0).trunc_().nan_to_num_(0.0)
+        return torch.add(away, torch.trunc(X, out=into), out=away if into is None else into)
+
+    samples = [
+        sample(X=f32(2, 3, data=[[0.4, 0.6, -1.3], [-1.7, 2.2, 3.9]])),
+        sample(X=f32(6, data=[0.5, -0.5, 1.5, 2.5, 0.49999997, -3.4999998]), differentiate=False),
+    ]
+
+
+class Sign(Unary):
+    """Out = 1 where X > 0, -1 where X < 0, else 0."""
+
+    type = "sign"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sign(X, out=into)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        slots.add("scale", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"scale": 0.0})
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Tested(Operator):
+    """The base of the questions about each element."""
+
+    abstract = True
+    X = operand(NUMERIC, doc="any shape")
+    Out = result(doc="bool, as X")
+    gradient = ZERO_GRADIENT
+    samples = [sample(X=f32(4, data=[1.0, math.nan, math.inf, -math.inf]), exact=False), sample(X=f32(2, 3)), sample(X=i64(2, 3)), sample(X=f32(0, 3))]
+    rejects = [reject(X=b1(2), says="must be one of", error=TypeMismatchError)]
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.with_dtype(BOOL)
+
+
+class IsFinite(Tested):
+    """Out = whether X is neither NaN nor infinite."""
+
+    type = "isfinite_v2"
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 2 * X.elements if X.known_dtype.is_floating else 0
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.isfinite(X)
+
+
+class IsNan(Tested):
+    """Out = whether X is NaN."""
+
+    type = "isnan_v2"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.isnan(X)
+
+
+class IsInf(Tested):
+    """Out = whether X is infinite."""
+
+    type = "isinf_v2"
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes if X.known_dtype.is_floating else 0
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.isinf(X)

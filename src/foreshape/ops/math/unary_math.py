@@ -1,0 +1,270 @@
+"""Mathematical functions of each element: powers, logarithms, trigonometry."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, fail, gradient, i64, operand, reject, result, sample, torch
+from foreshape.operator.temporaries import one_like
+from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.ops.rules.known_values import carry, mapped
+from foreshape.ops.rules.size_operands import known_number
+from foreshape.spec import INT32, INT64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+NUMBERS = (*FLOATING, INT32, INT64)
+POSITIVE = [sample(X=f32(2, 3, 5, low=0.2)), sample(X=f32(0, 4)), sample(X=f32(low=0.2))]
+
+
+class Exp(Unary):
+    """Out = e to the power X."""
+
+    type = "exp"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.exp(X, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(d_out, Out, out=into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Logarithm(Unary):
+    """The base of the logarithms; ``_base`` is the natural logarithm of the base."""
+
+    abstract = True
+    _base = 1.0
+    samples = POSITIVE
+    rejects = NOT_INTEGERS
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        out = torch.div(d_out, X, out=into)
+        return out if self._base == 1.0 else out.mul_(1.0 / self._base)
+
+
+class Log(Logarithm):
+    """Out = the natural logarithm of X."""
+
+    type = "log"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log(X, out=into)
+
+
+class Log2(Logarithm):
+    """Out = the logarithm of X to base 2."""
+
+    type = "log2"
+    _base = math.log(2.0)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log2(X, out=into)
+
+
+class Log10(Logarithm):
+    """Out = the logarithm of X to base 10."""
+
+    type = "log10"
+    _base = math.log(10.0)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log10(X, out=into)
+
+
+class Log1p(Unary):
+    """Out = the natural logarithm of 1 + X, exact where X is tiny."""
+
+    type = "log1p"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.log1p(X, out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.div(d_out, X + 1.0, out=into)
+
+    samples = POSITIVE
+    rejects = NOT_INTEGERS
+
+
+class Sqrt(Unary):
+    """Out = the square root of X."""
+
+    type = "sqrt"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sqrt(X, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.div(d_out, Out, out=into).mul_(0.5)
+
+    samples = POSITIVE
+    rejects = NOT_INTEGERS
+
+
+class Rsqrt(Unary):
+    """Out = 1 / the square root of X."""
+
+    type = "rsqrt"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.rsqrt(X, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times((Out * Out).mul_(Out), d_out, into).mul_(-0.5)
+
+    samples = [sample(X=f32(2, 3, 5, low=0.2)), sample(X=f32(0, 4)), sample(X=f32(low=0.2))]
+    rejects = NOT_INTEGERS
+
+
+class Square(Unary):
+    """Out = X * X."""
+
+    type = "square"
+    X = operand(NUMBERS, doc="any shape")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return carry(X, mapped(X, lambda v: v * v))
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(X, X, out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(d_out, X, out=into).mul_(2.0)
+
+    samples = [*USUAL, sample(X=i64(3, data=[2, -3, 2**62]))]
+
+
+class Abs(Unary):
+    """Out = |X|."""
+
+    type = "abs"
+    X = operand(NUMBERS, doc="any shape")
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.abs(X, out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.sign(X), d_out, into)
+
+    samples = [*USUAL, sample(X=i64(3, data=[2, -3, 0]))]
+
+
+class Reciprocal(Unary):
+    """Out = 1 / X."""
+
+    type = "reciprocal"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.reciprocal(X, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(Out * Out, d_out, into).neg_()
+
+    samples = POSITIVE
+    rejects = NOT_INTEGERS
+
+
+class Sin(Unary):
+    """Out = sin(X), X in radians."""
+
+    type = "sin"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sin(X, out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.cos(X), d_out, into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Cos(Unary):
+    """Out = cos(X), X in radians."""
+
+    type = "cos"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.cos(X, out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.sin(X), d_out, into).neg_()
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Erf(Unary):
+    """Out = 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to X."""
+
+    type = "erf"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.erf(X, out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.mul(X, X).neg_().exp_(), d_out, into).mul_(2.0 / math.sqrt(math.pi))
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Pow(Operator):
+    """Out = X to the power ``factor``."""
+
+    type = "pow"
+    X = operand(NUMBERS, doc="any shape")
+    FactorTensor = operand(FLOATING, optional=True, doc="the power, as a tensor of one number")
+    Out = result(doc="as X", may_share="X")
+    factor = attribute(AttrType.FLOAT, 1.0, doc="the power; of an integer X its whole part")
+
+    def infer_shape(self, X: Spec, FactorTensor: Spec | None) -> Spec:
+        known_number(0, FactorTensor, "FactorTensor")
+        if not X.known_dtype.is_floating and not abs(self.factor) < 2**31:
+            fail(f"the power of an integer must be a 32-bit integer; seen {self.factor}")
+        return X.like()
+
+    def _power(self, X: Tensor, FactorTensor: Tensor | None) -> float | int:
+        power: float = self.factor if FactorTensor is None else FactorTensor.item()
+        return power if X.dtype.is_floating_point else int(power)
+
+    def kernel(self, X: Tensor, FactorTensor: Tensor | None, *, into: Tensor | None = None) -> Tensor:
+        power = self._power(X, FactorTensor)
+        if isinstance(power, int) and power < 0:  # torch refuses it: only 1 and -1 have a whole reciprocal
+            return torch.pow(X, torch.full((), power, dtype=X.dtype, device=X.device), out=into)
+        return torch.pow(X, power, out=into)
+
+    @gradient("X", "FactorTensor", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, FactorTensor: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        power = self._power(X, FactorTensor)
+        if power == 0:
+            return torch.zeros_like(d_out) if into is None else into.zero_()
+        return times(torch.pow(X, power - 1.0), d_out, into).mul_(power)
+
+    samples = [
+        sample(X=f32(2, 3)),
+        sample(X=f32(2, 3), factor=2.0),
+        sample(X=f32(2, 3), factor=0.0),
+        sample(X=f32(2, 3, low=0.2), factor=-1.5),
+        sample(X=f32(2, 3, low=0.2), FactorTensor=f32(1, data=[2.5])),
+        sample(X=i64(2, 3, low=-3), factor=3.0),
+        sample(X=i64(2, 3, low=1, high=2), factor=-1.0),
+    ]
+    rejects = [reject(X=f32(2), FactorTensor=f32(2), says="must hold one number"), reject(X=i64(2), factor=float("inf"), says="32-bit integer")]

@@ -1,0 +1,1 @@
+"""The layers of networks of images and tables: convolutions, pooling, normalization, interpolation, dropout, embeddings."""

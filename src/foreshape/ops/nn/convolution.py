@@ -1,0 +1,393 @@
+"""Convolutions of images and volumes, and their transposes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from foreshape.dims import Size, ceildiv, no_less, product
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels import onednn
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    F,
+    Operator,
+    aten,
+    attribute,
+    f32,
+    f64,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_divides,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.fields import Part
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.window import (
+    ALGORITHMS,
+    IMAGE_FORMATS,
+    VOLUME_FORMATS,
+    channels_back,
+    channels_first,
+    channels_first_dims,
+    check_count,
+    check_paddings,
+    count_windows,
+    image_of,
+    is_channels_last,
+    pads_of,
+    with_image,
+)
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Windowed(Operator):
+    """The base of convolutions: what they are told, and the checks that they share. ``_axes`` is the number of image axes."""
+
+    abstract = True
+    _axes: ClassVar[int] = 2
+    Input = operand(FLOATING, doc="[batch, channels, *image], or [batch, *image, channels] where data_format says so")
+    Filter = operand(FLOATING, same_type_as="Input", doc="[out, channels / groups, *window]; transposed: [channels, out / groups, *window]")
+    strides = attribute(AttrType.INTS, [1, 1], low=1)
+    paddings = attribute(AttrType.INTS, [0, 0], low=0, doc="one number per image axis, or two: before and after")
+    padding_algorithm = attribute(AttrType.STRING, "EXPLICIT", choices=ALGORITHMS)
+    dilations = attribute(AttrType.INTS, [1, 1], low=1)
+    groups = attribute(AttrType.INT, 1, low=1)
+    data_format = attribute(AttrType.STRING, "NCHW", choices=IMAGE_FORMATS)
+
+    def _checked(self, Input: Spec, Filter: Spec) -> tuple[Size, tuple[Size, ...], tuple[Size, ...]]:
+        """Channels, image and window sizes."""
+        axes = self._axes
+        _, channels, image = image_of(Input, axes + 2, is_channels_last(self.data_format), "Input")
+        window = Filter.known_dims
+        require(len(window) == axes + 2, f"Filter must have {axes + 2} dims, not {len(window)}", Filter=None)
+        for at, size in enumerate(window):
+            require_at_most(1, size, "Filter must not be empty", Filter=at)
+        check_count(self.strides, axes, "strides")
+        check_count(self.dilations, axes, "dilations")
+        check_paddings(self.paddings, axes)
+        return channels, image, window[2:]
+
+    def _dilations(self) -> tuple[int, ...]:
+        return (1,) * self._axes if self.padding_algorithm == "SAME" else self.dilations  # as PaddlePaddle does
+
+    def _pads(self, image: Sequence[Size], window: Sequence[Size]) -> tuple[Any, ...]:
+        return pads_of(self.paddings, self.padding_algorithm, image, window, self.strides)
+
+
+class Convolution(Windowed):
+    """The base of the convolutions that make an image smaller."""
+
+    abstract = True
+    Output = result(doc="[batch, out, *image], in the format of Input")
+
+    def infer_shape(self, Input: Spec, Filter: Spec) -> Spec:
+        channels, image, window = self._checked(Input, Filter)
+        last = is_channels_last(self.data_format)
+        axis = self._axes + 1 if last else 1
+        out, per_group = Filter.known_dims[:2]
+        require_equal(channels, per_group * self.groups, f"the channels of Input must be groups = {self.groups} times dim 1 of Filter", Input=axis, Filter=1)
+        require_divides(self.groups, out, f"groups = {self.groups} must divide dim 0 of Filter", Filter=0)
+        if self.padding_algorithm == "SAME":
+            return with_image(Input, out, [ceildiv(size, s) for size, s in zip(image, self.strides, strict=True)], last)
+        pads = self._pads(image, window)
+        sizes: list[Size] = []
+        for at, (size, k) in enumerate(zip(image, window, strict=True)):
+            span = self.dilations[at] * (k - 1) + 1
+            sizes.append(count_windows(size, span, pads[at], self.strides[at], "the window of Filter", Input=at + (1 if last else 2), Filter=at + 2))
+        return with_image(Input, out, sizes, last)
+
+    def work(self, Input: Spec, Filter: Spec) -> Size:
+        return self.infer_shape(Input, Filter).elements * product(Filter.known_dims[1:])
+
+    def kernel(self, Input: Tensor, Filter: Tensor) -> Tensor:
+        last = is_channels_last(self.data_format)
+        x, padding, _ = self._padded(channels_first(Input, last), Filter)
+        convolve = torch.conv2d if self._axes == 2 else torch.conv3d
+        return channels_back(convolve(x, Filter, None, self.strides, padding, self._dilations(), self.groups), last)
+
+    def workspace(self, Input: Spec, Filter: Spec, *, strided: frozenset[str]) -> Size:
+        return self._takes(Input, Filter, self.infer_shape(Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
+
+    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None) -> Size:
+        """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take."""
+        last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
+        x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
+        padded: Size = 0
+        if self.padding_algorithm == "SAME" or len(self.paddings) != self._axes:
+            pads = [(k - 1, 0) for k in w[2:]] if self.padding_algorithm == "SAME" else self._pads(x[2:], w[2:])
+            x = (*x[:2], *(n + before + after for n, (before, after) in zip(x[2:], pads, strict=True)))
+            padded = product(x) * size
+        settings = size, self.groups, self.strides, self._dilations()
+        if wants is None:
+            return onednn.convolution(x, w, y, *settings) + padded + (Input.nbytes + out.nbytes if last else 0)
+        return onednn.convolution_backward(x, w, y, *settings, (*wants, False)) + 2 * padded + (Input.nbytes + Filter.nbytes if last else 0)
+
+    def _padded(self, x: Tensor, Filter: Tensor) -> tuple[Tensor, Sequence[int], tuple[Any, ...] | None]:
+        """The images, the padding that torch is to add, and the one that was added here since torch pads both ends alike."""
+        if self.padding_algorithm == "EXPLICIT" and len(self.paddings) == self._axes:
+            return x, self.paddings, None
+        pads = self._pads(x.shape[2:], Filter.shape[2:])
+        if all(before == after for before, after in pads):
+            return x, [before for before, _ in pads], None
+        return F.pad(x, [p for pad in reversed(pads) for p in pad]), (0,) * self._axes, pads
+
+    def _infer_gradient(self, Input: Spec, Filter: Spec, d_out: Spec) -> Any:
+        check_made(Output_GRAD=(d_out, Convolution.infer_shape(self, Input, Filter)))
+        return Input.like(), Filter.like()
+
+    def _gradients_take(self, Input: Spec, Filter: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
+        return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
+
+    def _input_apart(self, Input: Spec, Filter: Spec, d_out: Spec) -> Part | None:
+        """The gradient of the images as a transposed convolution, which does not need the images."""
+        image = image_of(Input, self._axes + 2, is_channels_last(self.data_format), "Input")[2]
+        if self._axes != 2 or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2:
+            return None
+        settings = {name: getattr(self, name) for name in ("strides", "paddings", "dilations", "groups", "data_format")}
+        if any(s != 1 for s in self.strides):  # images of several sizes become one
+            if not all(isinstance(n, int) for n in image):
+                return None
+            settings["output_size"] = list(image)
+        return Part("Input@GRAD", "conv2d_transpose", {"Input": "Output@GRAD", "Filter": "Filter"}, "Output", settings)
+
+    @gradient(
+        "Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradients_take, apart=_input_apart
+    )
+    def backward(self, Input: Tensor, Filter: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        last = is_channels_last(self.data_format)
+        first = channels_first(Input, last)
+        x, padding, added = self._padded(first, Filter)
+        d_x, d_filter, _ = aten.convolution_backward(
+            channels_first(d_out, last), x, Filter, None, self.strides, padding, self._dilations(), False, (0,) * self._axes, self.groups,
+            [wants[0], wants[1], False],
+        )  # fmt: skip
+        if d_x is not None and added is not None:
+            for axis, (before, _) in enumerate(added, 2):
+                d_x = d_x.narrow(axis, before, first.shape[axis])
+            d_x = torch.empty_like(first).copy_(d_x)
+        if last and d_filter is not None:
+            d_filter = d_filter.contiguous()
+        return None if d_x is None else channels_back(d_x, last), d_filter
+
+
+class Conv2d(Convolution):
+    """Output = the images in Input convolved with Filter (cross-correlated, as usual).
+
+    An axis of size n becomes ``(n + pads - dilation * (window - 1) - 1) // stride + 1`` long, and ``ceil(n / stride)`` with SAME.
+    """
+
+    type = "conv2d"
+
+    samples = [
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2)),
+        sample(Input=f32(2, 4, 7, 8), Filter=f32(6, 2, 3, 2), groups=2, strides=[2, 1], paddings=[1, 0]),
+        sample(Input=f32(2, 3, 7, 9), Filter=f32(4, 3, 2, 3), dilations=[3, 2], paddings=[0, 1, 2, 1]),
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 4, 3), padding_algorithm="SAME", strides=[2, 3], dilations=[2, 2]),
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 3), padding_algorithm="SAME"),
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 1, 2), padding_algorithm="SAME", strides=[4, 1]),
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), padding_algorithm="VALID", paddings=[1, 1]),
+        sample(Input=f32(2, 7, 8, 3), Filter=f32(5, 3, 3, 2), data_format="NHWC", paddings=[0, 1, 2, 1]),
+        sample(Input=f32(0, 3, 7, 8), Filter=f32(5, 3, 3, 2)),
+    ]
+    rejects = [
+        reject(Input=f32(2, 3, 7), Filter=f32(5, 3, 3, 3), says="Input must have 4 dims"),
+        reject(Input=f32(), Filter=f32(5, 3, 3, 3), says="Input must have 4 dims"),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3), says="Filter must have 4 dims"),
+        reject(Input=f32(2, 4, 7, 7), Filter=f32(5, 3, 3, 3), says="the channels of Input"),
+        reject(Input=f32(2, 6, 7, 7), Filter=f32(5, 3, 3, 3), groups=2, says="must divide dim 0 of Filter"),
+        reject(Input=f32(2, 3, 2, 7), Filter=f32(5, 3, 3, 3), says="must fit into the padded image"),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), dilations=[2**31 - 1, 1], says="must fit into the padded image"),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 0, 3), says="Filter must not be empty"),
+        reject(Input=f32(2, 3, 0, 7), Filter=f32(5, 3, 3, 3), padding_algorithm="SAME", says="must not be empty"),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), strides=[1], says="strides must have 2 numbers"),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), paddings=[1, 1, 1], says="paddings must have 2 numbers, or 4"),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), strides=[0, 1], says="at least 1", error=SchemaError),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), groups=-1, says="at least 1", error=SchemaError),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), data_format="CHWN", says="one of", error=SchemaError),
+        reject(Input=f32(2, 3, 7, 7), Filter=f64(5, 3, 3, 3), says="the element type of Input", error=TypeMismatchError),
+        reject(Input=i64(2, 3, 7, 7), Filter=i64(5, 3, 3, 3), says="floating", error=TypeMismatchError),
+    ]
+
+
+class DepthwiseConv2d(Convolution):
+    """A conv2d in which every channel has filters of its own: groups is the number of channels."""
+
+    type = "depthwise_conv2d"
+
+    samples = [
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(3, 1, 3, 2), groups=3, paddings=[1, 1]),
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(6, 1, 3, 2), groups=3, strides=[2, 2], padding_algorithm="SAME"),
+        sample(Input=f32(2, 7, 8, 3), Filter=f32(3, 1, 3, 2), groups=3, data_format="NHWC"),
+    ]
+    rejects = [reject(Input=f32(2, 4, 7, 8), Filter=f32(3, 1, 3, 2), groups=3, says="the channels of Input")]
+
+
+class Conv3d(Convolution):
+    """Output = the volumes in Input convolved with Filter; each axis as in conv2d."""
+
+    type = "conv3d"
+    _axes: ClassVar[int] = 3
+    strides = attribute(AttrType.INTS, [1, 1, 1], low=1)
+    paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")
+    dilations = attribute(AttrType.INTS, [1, 1, 1], low=1)
+    data_format = attribute(AttrType.STRING, "NCDHW", choices=VOLUME_FORMATS)
+
+    samples = [
+        sample(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 2, 3, 2), paddings=[1, 0, 1]),
+        sample(Input=f32(2, 4, 5, 6, 3), Filter=f32(2, 3, 2, 3, 2), strides=[1, 2, 1], data_format="NDHWC", padding_algorithm="SAME"),
+    ]
+    rejects = [reject(Input=f32(2, 3, 5, 6), Filter=f32(5, 3, 2, 3, 2), says="Input must have 5 dims")]
+
+
+class Conv2dTranspose(Windowed):
+    """Output = the images in Input spread by Filter: what the gradient of a conv2d does to its input.
+
+    An axis of size n becomes ``(n - 1) * stride - pads + dilation * (window - 1) + 1`` long, plus ``output_padding``; or exactly
+    ``output_size``, which must be less than one stride above that.
+    """
+
+    type = "conv2d_transpose"
+    Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
+    Output = result(doc="[batch, out, *image], in the format of Input")
+    output_padding = attribute(AttrType.INTS, [], low=0)
+    output_size = attribute(AttrType.INTS, [], low=1)
+
+    def infer_shape(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Spec:
+        channels, image, window = self._checked(Input, Filter)
+        last = is_channels_last(self.data_format)
+        require_equal(channels, Filter.known_dims[0], "the channels of Input must equal dim 0 of Filter", Input=3 if last else 1, Filter=0)
+        require_divides(self.groups, channels, f"groups = {self.groups} must divide the channels of Input", Input=3 if last else 1)
+        out = Filter.known_dims[1] * self.groups
+        if Bias is not None:
+            require(Bias.rank == 1, f"Bias must have 1 dim, not {Bias.rank}", Bias=None)
+            require_equal(Bias.known_dims[0], out, "Bias must have one number for each channel of Output", Bias=0)
+        return with_image(Input, out, self._sizes(image, window), last)
+
+    def _sizes(self, image: Sequence[Size], window: Sequence[Size]) -> list[Any]:
+        for name in ("output_size", "output_padding"):
+            if getattr(self, name):
+                check_count(getattr(self, name), 2, name)
+        dilations, pads = self._dilations(), self._pads(image, window)
+        sizes: list[Size] = []
+        for at, (size, k) in enumerate(zip(image, window, strict=True)):
+            stride = self.strides[at]
+            base = (size - 1) * stride - pads[at][0] - pads[at][1] + dilations[at] * (k - 1) + 1
+            if self.output_size:
+                wanted = self.output_size[at]
+                require_at_most(base, wanted, f"output_size must be at least {base}, which the windows cover; seen {wanted}", Input=at + 2)
+                require_at_most(wanted, base + stride - 1, f"output_size must be less than {base} and one stride, {base + stride}; seen {wanted}", Input=at + 2)
+                base = wanted
+            elif self.output_padding:
+                more = self.output_padding[at]
+                require(more < max(stride, dilations[at]), f"output_padding must be less than the stride or the dilation; seen {more}")
+                base = base + more
+            require_at_most(1, base, "nothing is left of the images after the paddings are taken off", Input=at + 2)
+            sizes.append(base)
+        return sizes
+
+    def _plain(self, image: Sequence[Any], window: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
+        """How much is cut off (negative: put on) at both ends of what torch makes without padding, and that size."""
+        dilations, pads, sizes = self._dilations(), self._pads(image, window), self._sizes(image, window)
+        full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image, self.strides, dilations, window, strict=True)]
+        return [(before, f - before - size) for (before, _), f, size in zip(pads, full, sizes, strict=True)], full
+
+    def _native(self, cut: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int]] | None:
+        """The padding and output padding with which torch makes it by itself, where it can: it cuts both ends alike."""
+        more = [before - after for before, after in cut]
+        if not all(isinstance(m, int) for m in more):
+            return None
+        limits = [max(s, d) for s, d in zip(self.strides, self._dilations(), strict=True)]
+        return ([before for before, _ in cut], more) if all(0 <= m < limit for m, limit in zip(more, limits, strict=True)) else None
+
+    def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
+        out = self.infer_shape(Input, Filter, Bias)
+        return self._takes(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
+
+    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None, bias: bool = False) -> Size:
+        """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take: those of a convolution the other way."""
+        last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
+        x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
+        dilations = self._dilations()
+        pads, full = self._plain(x[2:], w[2:])
+        whole, cut = y, Input.nbytes + 2 * out.nbytes if last else 0
+        if self._native(pads) is None:
+            whole = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
+            cut = cut + 2 * product(whole) * size
+        settings = size, self.groups, self.strides, dilations
+        if wants is None:
+            return onednn.convolution_transpose(x, w, whole, *settings, bias) + cut
+        back = (onednn.convolution(whole, w, x, *settings), onednn.convolution_backward(whole, w, x, *settings, (False, True, False)))
+        return no_less(*back) + cut + Filter.nbytes + Input.nbytes
+
+    def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
+        last = is_channels_last(self.data_format)
+        x = channels_first(Input, last)
+        cut, _ = self._plain(x.shape[2:], Filter.shape[2:])
+        native = self._native(cut)
+        if native is not None:
+            out = torch.conv_transpose2d(x, Filter, Bias, self.strides, native[0], native[1], self.groups, self._dilations())
+        else:
+            out = torch.conv_transpose2d(x, Filter, None, self.strides, 0, 0, self.groups, self._dilations())
+            out = F.pad(out, [-c for pair in reversed(cut) for c in pair])
+            if Bias is not None:
+                out += Bias.view(-1, 1, 1)
+        return channels_back(out, last)
+
+    def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Any:
+        check_made(Output_GRAD=(d_out, Conv2dTranspose.infer_shape(self, Input, Filter, Bias)))
+        return Input.like(), Filter.like(), None if Bias is None else Bias.like()
+
+    def _gradients_take(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
+        return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
+
+    @gradient(
+        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradients_take
+    )
+    def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        last = is_channels_last(self.data_format)
+        x, d = channels_first(Input, last), channels_first(d_out, last)
+        cut, _ = self._plain(x.shape[2:], Filter.shape[2:])
+        d_bias = d.sum((0, 2, 3)) if wants[2] else None
+        padding, more = self._native(cut) or ((0, 0), (0, 0))
+        if self._native(cut) is None:
+            d = F.pad(d, [c for pair in reversed(cut) for c in pair])
+        d_x, d_filter, _ = aten.convolution_backward(
+            d, x, Filter, None, self.strides, padding, self._dilations(), True, more, self.groups, [wants[0], wants[1], False]
+        )
+        if last and d_filter is not None:
+            d_filter = d_filter.contiguous()
+        return None if d_x is None else channels_back(d_x, last), d_filter, d_bias
+
+    samples = [
+        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), Bias=f32(6)),
+        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 4), strides=[2, 3], paddings=[1, 2]),
+        sample(Input=f32(2, 4, 5, 3), Filter=f32(4, 3, 3, 2), groups=2, strides=[2, 2], output_padding=[1, 1]),
+        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 3), strides=[3, 2], paddings=[1, 1], output_size=[12, 10]),
+        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 3), strides=[2, 2], paddings=[0, 1, 2, 0], Bias=f32(6), dilations=[2, 1]),
+        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 4, 3), strides=[2, 2], padding_algorithm="SAME"),
+        sample(Input=f32(2, 4, 5, 3), Filter=f32(3, 6, 3, 2), data_format="NHWC", strides=[2, 1]),
+        sample(Input=f32(0, 3, 4, 5), Filter=f32(3, 6, 3, 2)),
+    ]
+    rejects = [
+        reject(Input=f32(2, 4, 4, 5), Filter=f32(3, 6, 3, 2), says="the channels of Input must equal dim 0"),
+        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), groups=2, says="must divide the channels"),
+        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[20, 20], says="output_size must be less"),
+        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[2, 6], says="output_size must be at least"),
+        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_padding=[1, 1], says="output_padding must be less"),
+        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[6], says="output_size must have 2 numbers"),
+        reject(Input=f32(2, 3, 1, 5), Filter=f32(3, 6, 3, 2), paddings=[2, 0], says="nothing is left"),
+        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), Bias=f32(5), says="one number for each channel"),
+    ]

@@ -1,0 +1,165 @@
+"""Lookups of rows in a table, whose gradient may be those rows alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    f32,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Kind, Spec
+from foreshape.values.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+_FETCHED = 8
+"""What an element of a row that is fetched from somewhere in a large table costs, in multiplications."""
+
+
+def _gradient_kind(self: Any, Ids: Spec, d_out: Spec, W: Spec) -> Kind:
+    return SELECTED_ROWS if self.is_sparse else LOD_TENSOR
+
+
+def outside(type: str, ids: Tensor, W: Tensor) -> ExecutionError:
+    """The error of a lookup whose ids are not all rows of its table."""
+    return ExecutionError(f"{type}: Ids must be in [0, {W.shape[0]}), the rows of W; seen {int(ids.min())} to {int(ids.max())}")
+
+
+class Lookup(Operator):
+    """The base of the lookups: Out = the rows of W that Ids name."""
+
+    abstract = True
+    W = operand(FLOATING, doc="[rows, width], the table")
+    Ids = operand(INDEX, doc="row numbers")
+    Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
+    is_sparse = attribute(AttrType.BOOLEAN, False, doc="the gradient is sparse rows, not a whole table")
+    is_distributed = attribute(AttrType.BOOLEAN, False, doc="the table is spread over machines")
+    remote_prefetch = attribute(AttrType.BOOLEAN, False, doc="rows are fetched from those machines")
+    padding_idx = attribute(AttrType.LONG, -1, doc="a row number that gives zeros and has no gradient; -1: none; other negative ones count from the end")
+
+    def _padding(self, W: Tensor) -> int:
+        """The padding row; -1 where there is none."""
+        at: int = self.padding_idx
+        return at if at >= -1 else W.shape[0] + at
+
+    def work(self, W: Spec, Ids: Spec) -> Any:
+        return Ids.elements * W.known_dims[-1] * _FETCHED
+
+    def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
+        ids = self._ids(Ids)
+        try:
+            out = torch.embedding(W, ids)
+        except (IndexError, RuntimeError):
+            if not ids.numel() or (int(ids.min()) >= 0 and int(ids.max()) < W.shape[0]):
+                raise
+            raise outside(self.type, ids, W) from None
+        padding = self._padding(W)
+        return out if padding < 0 else out.masked_fill_((ids == padding).unsqueeze(-1), 0.0)
+
+    def workspace(self, W: Spec, Ids: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Ids=Ids) + (0 if self.padding_idx == -1 else Ids.elements)
+
+    def _ids(self, Ids: Tensor) -> Tensor:
+        return Ids
+
+    def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
+        """The spec of Out."""
+        require_rank(2, W, "W")
+        return Ids.with_dims((*Ids.known_dims, W.known_dims[1])).with_dtype(W.known_dtype)
+
+    def _infer_gradient(self, Ids: Spec, d_out: Spec, W: Spec) -> Spec:
+        check_made(Out_GRAD=(d_out, self._looked_up(W, Ids)))
+        return W.like()
+
+    def _gradient_takes(self, Ids: Spec, d_out: Spec, W: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Ids=Ids, Out_GRAD=d_out) + (0 if self.padding_idx == -1 else 9 * Ids.elements)
+
+    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind, workspace=_gradient_takes)
+    def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
+        ids = self._ids(Ids)
+        padding = self._padding(W)
+        if not self.is_sparse:
+            return aten.embedding_dense_backward(d_out, ids, W.shape[0], padding, False)
+        rows, values = ids.reshape(-1).long(), d_out.reshape(ids.numel(), W.shape[1])
+        if padding >= 0:
+            kept = rows != padding
+            rows, values = rows[kept], values[kept]
+        return Rows(rows, values, W.shape[0])
+
+
+class LookupTableV2(Lookup):
+    """Out[..., :] = W[Ids[...]], zeros where Ids is ``padding_idx``."""
+
+    type = "lookup_table_v2"
+
+    def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
+        return self._looked_up(W, Ids)
+
+    samples = [
+        sample(W=f32(7, 3), Ids=i64(4, high=6)),
+        sample(W=f32(7, 3), Ids=i64(4, 5, high=6), is_sparse=True),
+        sample(W=f32(7, 3), Ids=i32(2, 4, 5, high=6)),
+        sample(W=f32(7, 3), Ids=i64(6, data=[0, 2, 2, 6, 0, 5]), padding_idx=2),
+        sample(W=f32(7, 3), Ids=i64(6, data=[0, 2, 2, 6, 0, 5]), padding_idx=-2, is_sparse=True),
+        sample(W=f32(7, 3), Ids=i64(), is_sparse=True),
+        sample(W=f32(7, 3), Ids=i64(0, 5)),
+        sample(W=f32(0, 3), Ids=i64(0), differentiate=False),
+    ]
+    rejects = [
+        reject(W=f32(7), Ids=i64(4), says="W must have 2 dims"),
+        reject(W=f32(7, 3), Ids=f32(4), says="must be one of", error=TypeMismatchError),
+        reject(W=i64(7, 3), Ids=i64(4), says="floating", error=TypeMismatchError),
+    ]
+
+
+class LookupTable(Lookup):
+    """Out[..., :] = W[Ids[..., 0]], zeros where Ids is ``padding_idx``: lookup_table_v2 over Ids whose last dim is 1."""
+
+    type = "lookup_table"
+
+    def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
+        return self._looked_up(W, Ids)
+
+    def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
+        require_rank(2, W, "W")
+        dims = Ids.known_dims
+        require(len(dims) > 0, "Ids must have a last dim of 1, and has no dims", Ids=None)
+        require_equal(dims[-1], 1, f"the last dim of Ids must be 1, not {dims[-1]}", Ids=len(dims) - 1)
+        return Ids.with_dims((*dims[:-1], W.known_dims[1])).with_dtype(W.known_dtype)
+
+    def _ids(self, Ids: Tensor) -> Tensor:
+        return Ids.squeeze(-1)
+
+    samples = [
+        sample(W=f32(7, 3), Ids=i64(4, 1, high=6)),
+        sample(W=f32(7, 3), Ids=i64(4, 5, 1, high=6), is_sparse=True),
+        sample(W=f32(7, 3), Ids=i64(6, 1, data=[0, 2, 2, 6, 0, 5]), padding_idx=2, is_sparse=True),
+        sample(W=f32(7, 3), Ids=i64(0, 1)),
+    ]
+    rejects = [
+        reject(W=f32(7, 3), Ids=i64(4, 2), says="the last dim of Ids must be 1"),
+        reject(W=f32(7, 3), Ids=i64(), says="has no dims"),
+    ]

@@ -1,0 +1,275 @@
+"""PaddlePaddle's lstm and lstmp, over ragged rows that are projected already, and lstm_unit, one step of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels import lstm_steps as steps
+from foreshape.kernels.packed_memory import Packed, of_wanted
+from foreshape.kernels.recurrence import Timetable
+from foreshape.operator import AttrType, Offsets, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
+from foreshape.operator.require import require, require_divides, require_rank
+from foreshape.ops.rules.ragged_rules import sequences
+from foreshape.spec import FP32, FP64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOATS = (FP32, FP64)
+BIAS_DOC = "[1, 4 hidden], with peepholes [1, 7 hidden]: of c, i, f, o, and the peepholes of i, f, o"
+_LSTM_TAKES = ("Input", "H0", "C0", "Weight", "Bias", "Hidden", "Cell", "BatchGate", "BatchCellPreAct", "Hidden@GRAD", "Cell@GRAD")
+_LSTMP_TAKES = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", "Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden",
+                "Projection@GRAD", "Cell@GRAD")  # fmt: skip
+
+
+class PackedLstm(Operator):
+    """The base of both: what they share of the schema, the rule and the kernels."""
+
+    abstract = True
+    Input = operand(FLOATS, doc="ragged rows [rows, 4 hidden], the inputs' share of the candidate and of the gates i, f, o")
+    H0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the state before the first step, zeros where absent: [sequences, state]")
+    C0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the cell before it: [sequences, hidden]; where H0 is")
+    use_peepholes = attribute(AttrType.BOOLEAN, True)
+    is_reverse = attribute(AttrType.BOOLEAN, False)
+    gate_activation = attribute(AttrType.STRING, "sigmoid", choices=steps.ACTIVATIONS)
+    cell_activation = attribute(AttrType.STRING, "tanh", choices=steps.ACTIVATIONS)
+    candidate_activation = attribute(AttrType.STRING, "tanh", choices=steps.ACTIVATIONS)
+
+    def _hidden(self, Input: Spec, H0: Spec | None, C0: Spec | None, Weight: Spec, Bias: Spec, state: Size | None) -> Size:
+        """The hidden size. ``state``: that of the state, where it is another."""
+        count = sequences(Input, "Input")
+        require_rank(2, Input, "Input")
+        size = require_divides(4, Input.known_dims[1], f"the columns of Input must be 4 hidden sizes, not {Input.known_dims[1]}", Input=1)
+        state = size if state is None else state
+        require((H0 is None) is (C0 is None), "H0 and C0 must be given both, or none of them", H0=None, C0=None)
+        wanted = [("Weight", Weight, (state, 4 * size)), ("Bias", Bias, (1, (7 if self.use_peepholes else 4) * size))]
+        wanted += [("H0", H0, (count, state)), ("C0", C0, (count, size))] if H0 is not None and C0 is not None else []
+        for slot, spec, dims in wanted:
+            require_rank(2, spec, slot)
+            for axis, (seen, want) in enumerate(zip(spec.known_dims, dims, strict=True)):
+                require_equal(seen, want, f"{slot} must be [{dims[0]}, {dims[1]}] where Input is {Input.text()}, not {spec.text()}", **{slot: axis})
+        return size
+
+    def _form(self) -> steps.Form:
+        return steps.Form(self.gate_activation, self.candidate_activation, self.cell_activation)
+
+    def _weights(self, Weight: Tensor, Bias: Tensor, projection: Tensor | None = None) -> steps.Weights:
+        peephole = Bias.view(7, -1)[4:] if self.use_peepholes else None
+        return steps.Weights(Weight, peephole, projection)
+
+    def _run(
+        self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, offsets: Offsets
+    ) -> tuple[Timetable, steps.Trace]:
+        table = Timetable.of(offsets, self.is_reverse)
+        columns = Input.shape[1]
+        gates = table.to_places(Input).add_(Bias.view(-1)[:columns])
+        h0, c0 = table.sorted(H0, Input, Weight.shape[0]), table.sorted(C0, Input, columns // 4)
+        return table, steps.forward(gates, self._weights(Weight, Bias, projection), h0, c0, table, self._form())
+
+    def _undo(
+        self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, trace: steps.Trace,
+        d_state: Tensor, d_cell: Tensor | None, table: Timetable, wants: tuple[bool, ...],
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None]:  # fmt: skip
+        """Of Input, H0, C0, Weight, Bias and the projection; the first three where they are wanted."""
+        h0, c0 = table.sorted(H0, Input, Weight.shape[0]), table.sorted(C0, Input, Input.shape[1] // 4)
+        d_at = table.to_places(d_state)
+        made = steps.backward(
+            trace, self._weights(Weight, Bias, projection), h0, c0, d_at, None if d_cell is None else table.to_places(d_cell), table, self._form()
+        )
+        d_bias = made.gates.sum(0)
+        if made.weights.peephole is not None:
+            d_bias = torch.cat((d_bias, made.weights.peephole.view(-1)))
+        d_input = table.to_rows(made.gates) if wants[0] else None
+        d_h0, d_c0 = (table.unsorted(x) if wanted else None for x, wanted in zip((made.h0, made.c0), wants[1:3], strict=True))
+        return d_input, d_h0, d_c0, made.weights.recurrent, d_bias.view(Bias.shape), made.weights.projection
+
+
+class Lstm(PackedLstm):
+    """An LSTM over each sequence. With g = act(x_c + h W_c) and gates i, f, o = act(x + h W): c = g i + c f, h = o act(c).
+
+    With peepholes i and f see the cell before, o the cell after.
+    """
+
+    type = "lstm"
+    Weight = operand(FLOATS, same_type_as="Input", doc="[hidden, 4 hidden]")
+    Bias = operand(FLOATS, same_type_as="Input", doc=BIAS_DOC)
+    Hidden = result(doc="[rows, hidden], with the offsets of Input")
+    Cell = result(doc="likewise")
+    BatchGate = result(doc="[rows, 4 hidden]: the gates after their activation, time step by time step")
+    BatchCellPreAct = result(doc="[rows, hidden]: the cells after their activation, likewise")
+
+    def infer_shape(self, Input: Spec, H0: Spec | None, C0: Spec | None, Weight: Spec, Bias: Spec) -> Any:
+        size = self._hidden(Input, H0, C0, Weight, Bias, None)
+        rows = Input.known_dims[0]
+        out = Input.with_dims((rows, size))
+        return out, out, Input.dense((rows, Input.known_dims[1])), Input.dense((rows, size))
+
+    def work(self, Input: Spec, H0: Any, C0: Any, Weight: Spec, Bias: Any) -> Size:
+        return Input.known_dims[0] * Weight.known_dims[0] * Weight.known_dims[1]
+
+    def workspace(self, Input: Spec, H0: Any, C0: Any, Weight: Any, Bias: Any) -> Size:
+        return Packed.of(Input, 4).lstm(None)
+
+    def kernel(self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, *, offsets: list[Any]) -> tuple[Any, ...]:
+        table, trace = self._run(Input, H0, C0, Weight, Bias, None, offsets[0])
+        return table.to_rows(trace.hidden), table.to_rows(trace.cell), trace.gates, trace.active
+
+    def _taken_back(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
+        made, dropped = of_wanted(wants, *specs[:5])
+        return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, made, dropped)
+
+    @gradient(
+        *_LSTM_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_taken_back
+    )
+    def backward(
+        self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, Hidden: Tensor, Cell: Tensor, BatchGate: Tensor,
+        BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any], wants: tuple[bool, ...],
+    ) -> tuple[Any, ...]:  # fmt: skip
+        table = Timetable.of(offsets[0], self.is_reverse)
+        hidden = table.to_places(Hidden)
+        trace = steps.Trace(BatchGate, table.to_places(Cell), BatchCellPreAct, hidden, hidden)
+        return self._undo(Input, H0, C0, Weight, Bias, None, trace, d_hidden, d_cell, table, wants)[:5]
+
+    samples = [
+        sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(3, 12), Bias=f32(1, 21)),
+        sample(Input=f32(9, 12).ragged([4, 0, 5]), H0=f32(3, 3), C0=f32(3, 3), Weight=f32(3, 12), Bias=f32(1, 12), use_peepholes=False, is_reverse=True),
+        sample(Input=f32(7, 8).ragged([2, 1], [3, 0, 4]), H0=f32(3, 2), C0=f32(3, 2), Weight=f32(2, 8), Bias=f32(1, 14), gate_activation="tanh",
+               candidate_activation="identity", cell_activation="sigmoid"),
+        sample(Input=f32(6, 8).ragged([5, 1]), Weight=f32(2, 8), Bias=f32(1, 8), use_peepholes=False, candidate_activation="relu"),
+        sample(Input=f32(0, 8).ragged([]), Weight=f32(2, 8), Bias=f32(1, 14)),
+    ]  # fmt: skip
+    rejects = [
+        reject(Input=f32(9, 12), Weight=f32(3, 12), Bias=f32(1, 21), says="Input must be ragged", error=TypeMismatchError),
+        reject(Input=f32(9, 13).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 21), says="must be 4 hidden sizes"),
+        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(4, 12), Bias=f32(1, 21), says="Weight must be [3, 12]"),
+        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 12), says="Bias must be [1, 21]"),
+        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 21), H0=f32(2, 3), says="H0 and C0 must be given both"),
+        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 21), H0=f32(3, 3), C0=f32(2, 3), says="H0 must be [2, 3]"),
+        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 21), cell_activation="swish", says="one of", error=SchemaError),
+    ]
+
+
+class Lstmp(PackedLstm):
+    """An LSTM whose state is a projection of what it would be: r = act(h P), which the next step sees and which comes out.
+
+    Cell and projection are kept within ``cell_clip`` and ``proj_clip`` of 0, where these are not 0.
+    """
+
+    type = "lstmp"
+    Weight = operand(FLOATS, same_type_as="Input", doc="[projected, 4 hidden]")
+    ProjWeight = operand(FLOATS, same_type_as="Input", doc="[hidden, projected]")
+    Bias = operand(FLOATS, same_type_as="Input", doc=BIAS_DOC)
+    Projection = result(doc="[rows, projected], with the offsets of Input")
+    Cell = result(doc="[rows, hidden], likewise")
+    BatchGate = result(doc="[rows, 4 hidden]: the gates after their activation, time step by time step")
+    BatchCellPreAct = result(doc="[rows, hidden]: the cells after their activation, likewise")
+    BatchHidden = result(doc="[rows, hidden]: what is projected, likewise")
+    cell_clip = attribute(AttrType.FLOAT, 0.0, low=0.0)
+    proj_clip = attribute(AttrType.FLOAT, 0.0, low=0.0)
+    proj_activation = attribute(AttrType.STRING, "tanh", choices=steps.ACTIVATIONS)
+
+    def _form(self) -> steps.Form:
+        return steps.Form(self.gate_activation, self.candidate_activation, self.cell_activation, self.proj_activation, self.cell_clip, self.proj_clip)
+
+    def infer_shape(self, Input: Spec, H0: Spec | None, C0: Spec | None, Weight: Spec, ProjWeight: Spec, Bias: Spec) -> Any:
+        require_rank(2, ProjWeight, "ProjWeight")
+        inner, projected = ProjWeight.known_dims
+        size = self._hidden(Input, H0, C0, Weight, Bias, projected)
+        require_equal(inner, size, f"the rows of ProjWeight must be the hidden size, {size}, not {inner}", ProjWeight=0)
+        rows = Input.known_dims[0]
+        cell = Input.with_dims((rows, size))
+        return Input.with_dims((rows, projected)), cell, Input.dense((rows, Input.known_dims[1])), Input.dense((rows, size)), Input.dense((rows, size))
+
+    def work(self, Input: Spec, H0: Any, C0: Any, Weight: Spec, ProjWeight: Spec, Bias: Any) -> Size:
+        return Input.known_dims[0] * Weight.known_dims[0] * (Weight.known_dims[1] + ProjWeight.known_dims[0])
+
+    def workspace(self, Input: Spec, H0: Any, C0: Any, Weight: Any, ProjWeight: Spec, Bias: Any) -> Size:
+        return Packed.of(Input, 4).lstm(ProjWeight.known_dims[1])
+
+    def kernel(
+        self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, *, offsets: list[Any]
+    ) -> tuple[Any, ...]:
+        table, trace = self._run(Input, H0, C0, Weight, Bias, ProjWeight, offsets[0])
+        return table.to_rows(trace.state), table.to_rows(trace.cell), trace.gates, trace.active, trace.hidden
+
+    def _taken_back(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
+        made, dropped = of_wanted(wants, *specs[:6])
+        return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, made, dropped)
+
+    @gradient(
+        *_LSTMP_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",),
+        workspace=_taken_back,
+    )  # fmt: skip
+    def backward(
+        self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, Projection: Tensor, Cell: Tensor,
+        BatchGate: Tensor, BatchCellPreAct: Tensor, BatchHidden: Tensor, d_projection: Tensor, d_cell: Tensor | None, *, offsets: list[Any],
+        wants: tuple[bool, ...],
+    ) -> tuple[Any, ...]:  # fmt: skip
+        table = Timetable.of(offsets[0], self.is_reverse)
+        trace = steps.Trace(BatchGate, table.to_places(Cell), BatchCellPreAct, BatchHidden, table.to_places(Projection))
+        made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, table, wants)
+        return *made[:4], made[5], made[4]
+
+    samples = [
+        sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(2, 12), ProjWeight=f32(3, 2), Bias=f32(1, 21)),
+        sample(Input=f32(9, 12).ragged([4, 0, 5]), H0=f32(3, 2), C0=f32(3, 3), Weight=f32(2, 12), ProjWeight=f32(3, 2), Bias=f32(1, 12),
+               use_peepholes=False, is_reverse=True, proj_activation="identity", proj_clip=0.4, cell_clip=0.7),
+        sample(Input=f32(7, 8).ragged([2, 1], [3, 0, 4]), Weight=f32(3, 8), ProjWeight=f32(2, 3), Bias=f32(1, 14), proj_activation="sigmoid", cell_clip=0.5),
+        sample(Input=f32(0, 8).ragged([0]), Weight=f32(3, 8), ProjWeight=f32(2, 3), Bias=f32(1, 14), differentiate=False),
+    ]  # fmt: skip
+    rejects = [
+        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(2, 12), ProjWeight=f32(4, 2), Bias=f32(1, 21), says="the rows of ProjWeight"),
+        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), ProjWeight=f32(3, 2), Bias=f32(1, 21), says="Weight must be [2, 12]"),
+        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(2, 12), ProjWeight=f32(3, 2), Bias=f32(1, 21), proj_clip=-1.0, says="at least 0", error=SchemaError),
+    ]
+
+
+class LstmUnit(Operator):
+    """One step of an LSTM: with X = i, f, o, g side by side, C = C_prev sigmoid(f + forget_bias) + sigmoid(i) tanh(g), H = sigmoid(o) tanh(C)."""
+
+    type = "lstm_unit"
+    X = operand(FLOATS, doc="[batch, 4 hidden]")
+    C_prev = operand(FLOATS, same_type_as="X", doc="[batch, hidden]")
+    C = result(doc="[batch, hidden]")
+    H = result(doc="[batch, hidden]")
+    forget_bias = attribute(AttrType.FLOAT, 0.0)
+
+    def infer_shape(self, X: Spec, C_prev: Spec) -> Any:
+        require_rank(2, X, "X")
+        require_rank(2, C_prev, "C_prev")
+        batch = require_equal(X.known_dims[0], C_prev.known_dims[0], "X and C_prev must have as many rows", X=0, C_prev=0)
+        require_equal(X.known_dims[1], 4 * C_prev.known_dims[1], "X must have four times the columns of C_prev", X=1, C_prev=1)
+        out = X.dense((batch, C_prev.known_dims[1]))
+        return out, out
+
+    def _parts(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        i, f, o, g = X.chunk(4, 1)
+        return i.sigmoid(), (f + self.forget_bias).sigmoid_(), o.sigmoid(), g.tanh()
+
+    def workspace(self, X: Spec, C_prev: Spec) -> Size:
+        return 4 * C_prev.nbytes
+
+    def kernel(self, X: Tensor, C_prev: Tensor) -> tuple[Tensor, Tensor]:
+        i, f, o, g = self._parts(X)
+        c = (i * g).addcmul_(f, C_prev)
+        return c, o.mul_(c.tanh())
+
+    def _taken_back(self, X: Spec, C_prev: Spec, *specs: Any, wants: tuple[bool, ...]) -> Size:
+        return 9 * C_prev.nbytes + of_wanted(wants, X, C_prev)[1]
+
+    @gradient("X", "C_prev", "C", "C@GRAD", "H@GRAD", gives=("X@GRAD", "C_prev@GRAD"), workspace=_taken_back)
+    def backward(self, X: Tensor, C_prev: Tensor, C: Tensor, d_c: Tensor, d_h: Tensor) -> tuple[Tensor, Tensor]:
+        i, f, o, g = self._parts(X)
+        active = C.tanh()
+        d = d_c + d_h * o * steps.slope("tanh", active)
+        parts = (d * g * steps.slope("sigmoid", i), d * C_prev * steps.slope("sigmoid", f), d_h * active * steps.slope("sigmoid", o))
+        return torch.cat((*parts, d * i * steps.slope("tanh", g)), 1), d * f
+
+    samples = [sample(X=f32(3, 8), C_prev=f32(3, 2)), sample(X=f32(5, 12), C_prev=f32(5, 3), forget_bias=1.0), sample(X=f32(0, 8), C_prev=f32(0, 2))]
+    rejects = [
+        reject(X=f32(3, 8), C_prev=f32(2, 2), says="as many rows"),
+        reject(X=f32(3, 9), C_prev=f32(3, 2), says="four times the columns"),
+        reject(X=f32(8), C_prev=f32(3, 2), says="X must have 2 dims"),
+    ]

@@ -1,0 +1,65 @@
+"""What shape rules say of arrays: one spec describes all elements, and sizes in which elements differ have names of their own.
+
+The spec of an array has the element type, dims and levels of its elements. A size that is not the same in all of them is a symbol
+called ``each``, as ``outputs.each0``: whoever reads an element gets a size of its own for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from foreshape.dims import Size, product, symbols_of
+from foreshape.operator.require import RuleError, require_equal, unknown_size
+from foreshape.ops.rules.ragged_rules import new_lod
+from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+
+ARRAY = (LOD_TENSOR_ARRAY,)
+EACH = "each"
+_EACH = re.compile(rf"\.{EACH}\d*(?:\.|\Z)")
+
+
+def differs(size: Size) -> bool:
+    """Whether a size may be another one in every element."""
+    return not isinstance(size, int) and any(_EACH.search(n) for n in symbols_of(size))
+
+
+def array_of(element: Spec) -> Spec:
+    """The spec of an array that holds what this describes."""
+    return Spec(LOD_TENSOR_ARRAY, element.dtype, element.dims, element.lod)
+
+
+def known_array(array: Spec, slot: str) -> tuple[Size, ...]:
+    """The dims of the elements of the array in ``slot``."""
+    if array.dims is None:
+        raise RuleError(f"nothing is written to {slot} before, so that nothing is known of its elements", {slot: None})
+    return array.dims
+
+
+def element_of(array: Spec, slot: str, name: str = "Out") -> Spec:
+    """One element of the array in ``slot``: a size in which elements differ is known when it runs."""
+    dims = tuple(own_size(d, f"size{axis}") for axis, d in enumerate(known_array(array, slot)))
+    lod: Lod | None = None
+    if array.lod is not None:
+        lod = new_lod(name, [own_size(c, f"level{k}") for k, c in enumerate(array.lod.counts)])
+    return Spec(LOD_TENSOR, array.dtype, dims, lod)
+
+
+def own_size(size: Size, name: str) -> Size:
+    """A size of one element: itself, or of its own where elements differ in it."""
+    return unknown_size(name) if differs(size) else size
+
+
+def one_position(I: Spec) -> None:
+    """``I`` must be one whole number."""
+    require_equal(product(I.known_dims), 1, "I must be one whole number, a position in an array", I=None)
+
+
+def d_out_slot(given: Any) -> dict[str, Any]:
+    """The slot ``Out@GRAD``, whose name is none in Python, for samples and rules."""
+    return {"Out@GRAD": given}
+
+
+def takes_nothing(self: Any, *specs: Any) -> Size:
+    """The `workspace` of an operator that hands on what it is given, or makes its result alone: proved, where none is stated it is not."""
+    return 0

@@ -1,0 +1,93 @@
+"""PaddlePaddle's broadcasting, once: the dims rule, the view of the smaller operand, and the sum that undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.operator.require import RuleError, require_broadcast, require_broadcast_to, require_equal
+from foreshape.spec import Lod, Spec
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def broadcast_dims(
+    x: Sequence[Size], y: Sequence[Size], axis: int = -1, slots: tuple[str, str] = ("X", "Y"), ragged: tuple[bool, bool] = (False, False)
+) -> tuple[Size, ...]:
+    """The dims of an elementwise result.
+
+    ``axis == -1`` lines up the last dims, as numpy does; otherwise dim 0 of the operand of lower rank stands at ``axis`` of
+    the other. Where a dim is 1 the other operand's holds; where that is open, it is a guard that they are equal or one of them is 1.
+    ``ragged``: whether dim 0 of an operand is rows of sequences, which stay as many as they are.
+    """
+    check_axis(len(x), len(y), axis, slots)
+    low, high = min(len(x), len(y)), max(len(x), len(y))
+    start = high - low if axis == -1 else axis
+    first = (1,) * start + tuple(x) + (1,) * (high - start - low) if len(x) < len(y) else tuple(x)
+    second = (1,) * start + tuple(y) + (1,) * (high - start - low) if len(y) < len(x) else tuple(y)
+    x_shift, y_shift = (start if len(x) < len(y) else 0), (start if len(y) < len(x) else 0)
+    out: list[Size] = []
+    for at, (a, b) in enumerate(zip(first, second, strict=True)):
+        if a is b or (isinstance(b, int) and b == 1):
+            out.append(a)
+            continue
+        if isinstance(a, int) and a == 1:
+            out.append(b)
+            continue
+        said, sides = f"the dims of {slots[0]} and {slots[1]} must be equal or 1", {slots[0]: at - x_shift, slots[1]: at - y_shift}
+        x_rows, y_rows = ragged[0] and at == 0 == x_shift, ragged[1] and at == 0 == y_shift
+        if x_rows and y_rows:
+            out.append(require_equal(a, b, said, **sides))
+        elif x_rows or y_rows:
+            out.append(require_broadcast_to(*((b, a) if x_rows else (a, b)), said, **sides))
+        else:
+            out.append(require_broadcast(a, b, said, **sides))
+    return tuple(out)
+
+
+def check_axis(x: int, y: int, axis: int, slots: tuple[str, str] = ("X", "Y")) -> None:
+    """Refuse an axis at which the dims of the operand of lower rank have no room in those of the other."""
+    if axis != -1 and not 0 <= axis <= abs(x - y):
+        said = f"axis must be -1 or in [0, {abs(x - y)}], since {slots[0]} has {x} dims and {slots[1]} has {y}; seen {axis}"
+        raise RuleError(said, dict.fromkeys(slots))
+
+
+def broadcast_lod(x: Spec, y: Spec, dims: Sequence[Size], axis: int = -1) -> Lod | None:
+    """Whose sequences the rows of an elementwise result are: those of the first ragged operand whose rows stay rows."""
+    for one in (x, y):
+        if one.lod is not None and one.dims and (len(one.dims) == len(dims) or axis == 0) and one.dims[0] == dims[0]:
+            return one.lod
+    return None
+
+
+def aligned(y: Tensor, x: Tensor, axis: int) -> Tensor:
+    """``y`` as a view that torch broadcasts against ``x`` as PaddlePaddle means it."""
+    if axis == -1 or y.dim() >= x.dim() or axis == x.dim() - y.dim():
+        return y
+    return y.reshape((1,) * axis + tuple(y.shape) + (1,) * (x.dim() - axis - y.dim()))
+
+
+def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
+    """``grad`` (of the broadcast result) summed over the axes along which ``of`` was broadcast, in the shape of ``of``."""
+    if grad.shape == of.shape:
+        return grad
+    shape = of.shape
+    padded = tuple(aligned(of, other, axis).shape)
+    padded = (1,) * (grad.dim() - len(padded)) + padded
+    over = [k for k in range(grad.dim()) if padded[k] == 1 and grad.shape[k] != 1]
+    if over:
+        grad = grad.sum(over, keepdim=True)
+    return grad.reshape(shape)
+
+
+def before_sum(wanted: bool, of: Spec, out: Spec) -> Size:
+    """The bytes of a wanted gradient in the broadcast shape, where it is not that of the operand."""
+    return out.nbytes if wanted and of.dims != out.dims else 0
+
+
+def where_else_zero(condition: Tensor, d: Tensor, into: Tensor | None) -> Tensor:
+    """``d`` where the condition holds, else 0; in the memory of ``d`` where it is given as ``into`` too."""
+    return torch.where(condition, d, 0.0) if into is None else into.masked_fill_(condition.logical_not(), 0.0)

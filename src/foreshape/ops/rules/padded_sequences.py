@@ -1,0 +1,85 @@
+"""Sequences in padded form, ``[sequences, width, ...]`` with a tensor of lengths, brought into the packed form of ragged ones.
+
+Operators that take both forms compute on packed rows; these functions say which elements of the padded tensor are rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.errors import ExecutionError
+from foreshape.operator.require import require, require_equal
+from foreshape.spec import Spec
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def check_lengths(lengths: Spec, slot: str, padded: Spec, padded_slot: str, axis: int = 0) -> None:
+    """``lengths`` must be ``[sequences]`` or ``[sequences, 1]``, one for each sequence along ``axis`` of the padded tensor."""
+    dims = lengths.known_dims
+    require(len(dims) in (1, 2), f"{slot} must be [sequences] or [sequences, 1], not of {len(dims)} dims", **{slot: None})
+    sides: dict[str, int | None] = {slot: 0, padded_slot: axis}
+    require_equal(dims[0], padded.known_dims[axis], f"{slot} must have one length for each sequence of {padded_slot}", **sides)
+    if len(dims) == 2:
+        require_equal(dims[1], 1, f"{slot} must have 1 column", **{slot: 1})
+
+
+def offsets_of(lengths: Tensor, width: int, slot: str) -> Offsets:
+    """The offsets of sequences with these lengths.
+
+    Raises:
+        ExecutionError: a length is not in [0, width].
+    """
+    lengths = lengths.reshape(-1).long()
+    if lengths.numel():
+        low, high = (int(x) for x in lengths.aminmax())
+        if low < 0 or high > width:
+            raise ExecutionError(f"the lengths in {slot} must be in [0, {width}], the padded width; seen {low} to {high}")
+    return Offsets.of_lengths(lengths)
+
+
+def places(offsets: Offsets, width: int) -> Tensor:
+    """Where in ``[sequences * width]`` each packed row stands: int64 ``[rows]``."""
+    return offsets.kept(("places", width), lambda: offsets.segments * width + offsets.positions)
+
+
+def unpadded(x: Tensor, offsets: Offsets) -> Tensor:
+    """The packed rows ``[rows, *row]`` of ``[sequences, width, *row]``."""
+    return x.flatten(0, 1).index_select(0, places(offsets, x.shape[1]))
+
+
+def padded(rows: Tensor, offsets: Offsets, width: int, fill: float = 0) -> Tensor:
+    """Packed rows as ``[sequences, width, *row]``, ``fill`` after the end of each sequence."""
+    out = torch.full((offsets.count * width, *rows.shape[1:]), fill, dtype=rows.dtype, device=rows.device)
+    out.index_copy_(0, places(offsets, width), rows)
+    return out.view(offsets.count, width, *rows.shape[1:])
+
+
+def check_numbers(numbers: Tensor, below: int, what: str) -> None:
+    """Refuse where ``what`` is not in [0, below).
+
+    Raises:
+        ExecutionError: with what was seen.
+    """
+    if numbers.numel():
+        low, high = (int(x) for x in numbers.aminmax())
+        if low < 0 or high >= below:
+            raise ExecutionError(f"{what} must be in [0, {below}); seen {low} to {high}")
+
+
+def same_offsets(a: Offsets, b: Offsets, words: str) -> None:
+    """Refuse where two ragged operands are not divided alike (which the description proves where they share their offsets).
+
+    Raises:
+        ExecutionError: the innermost offsets differ.
+    """
+    if a is not b and a.host != b.host:
+        raise ExecutionError(f"{words}; their sequences have the lengths {_some(a)} and {_some(b)}")
+
+
+def _some(offsets: Offsets) -> str:
+    lengths = offsets.host_lengths
+    return f"[{', '.join(map(str, lengths[:8]))}{', ...' if len(lengths) > 8 else ''}]"

@@ -1,0 +1,276 @@
+"""sequence_attention: multi-head scaled dot-product attention within ragged sequences, without padding."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from foreshape.dims import Size, ceildiv, maximum, minimum, reaches
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels import onednn
+from foreshape.kernels.row_ranges import rows_in
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Offsets,
+    Operator,
+    aten,
+    attribute,
+    f32,
+    gradient,
+    operand,
+    reject,
+    require_at_most,
+    require_divides,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.padded_sequences import same_offsets
+from foreshape.ops.rules.ragged_rules import ragged, rows, same_sequences
+from foreshape.spec import FP32, FP64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+_PIECES, _LEAST = 16, 1 << 13
+"""Sequences are taken together up to this part of all elements, or to so many elements where that is more: copies and temporary results are
+no larger then, wherever sequences end."""
+
+
+class _Rows(NamedTuple):
+    """The rows of some sequences: of so many from ``begin``, or those that ``picked`` names, where they do not lie one after the other."""
+
+    begin: int
+    height: int
+    picked: Tensor | None
+
+
+class _Piece(NamedTuple):
+    """Some sequences of one length of Q and one of K, and how many of the heads are taken at once."""
+
+    sequences: int
+    q: _Rows
+    k: _Rows
+    heads: int
+
+
+class _Plan(NamedTuple):
+    """The pieces, without those in which Q or K has no rows; ``rest``: whether there are such, so that rows stay zeros."""
+
+    pieces: list[_Piece]
+    rest: bool
+
+
+def _plan(q: Offsets, k: Offsets, width: int, heads: int) -> _Plan:
+    """Sequences of equal lengths together, so that a dense kernel takes many at once and no row is padded."""
+    return q.kept(("attention", None if k is q else k, width, heads), lambda: _make_plan(q, k, width, heads))
+
+
+def _make_plan(q: Offsets, k: Offsets, width: int, heads: int) -> _Plan:
+    key = q.lengths * (k.longest + 1) + k.lengths
+    order = torch.argsort(key, stable=True)
+    unique: Any = torch.unique_consecutive  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    kinds, counts = unique(key[order], return_counts=True)
+    pieces: list[_Piece] = []
+    most, at, rest = max(max(q.rows, k.rows) * width // _PIECES, _LEAST), 0, False
+    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        q_length, k_length = divmod(kind, k.longest + 1)
+        end = at + count
+        if q_length and k_length:
+            each = max(q_length, k_length) * width
+            step = max(most // each, 1)
+            pieces += [_piece(q, k, order[i : min(i + step, end)], min(max(heads * most // each, 1), heads)) for i in range(at, end, step)]
+        else:
+            rest = rest or bool(q_length or k_length)
+        at = end
+    return _Plan(pieces, rest)
+
+
+def _piece(q: Offsets, k: Offsets, sequences: Tensor, heads: int) -> _Piece:
+    of_q = _rows_of(q, sequences)
+    return _Piece(len(sequences), of_q, of_q if k is q else _rows_of(k, sequences), heads)
+
+
+def _rows_of(at: Offsets, sequences: Tensor) -> _Rows:
+    begins, lengths = at.last[sequences], at.lengths[sequences]
+    begin, count = int(begins[0]), int(lengths.sum())
+    side_by_side = bool((begins[1:] == begins[:-1] + lengths[:-1]).all())
+    return _Rows(begin, count, None if side_by_side else rows_in(begins, lengths))
+
+
+def _of(X: Tensor, rows: _Rows) -> Tensor:
+    return X[rows.begin : rows.begin + rows.height] if rows.picked is None else X.index_select(0, rows.picked)
+
+
+def _parts(X: Tensor, piece: _Piece, heads: int) -> tuple[Tensor, ...]:
+    """``[rows, width]`` of a piece as ``[sequences, heads, length, width / heads]``, so many heads at once, without a copy."""
+    whole: Any = X.view(piece.sequences, X.shape[0] // piece.sequences, heads, -1).transpose(1, 2)
+    return (whole,) if piece.heads == heads else whole.split(piece.heads, 1)
+
+
+def _put(into: Tensor, rows: _Rows, piece: _Piece, heads: int, first: int, made: Tensor) -> None:
+    """Write ``[sequences, heads, length, width / heads]`` of a piece, of which the first is head ``first``, into the rows that it is of."""
+    by_row, end = made.transpose(1, 2), rows.begin + rows.height
+    if rows.picked is not None:
+        into.index_copy_(0, rows.picked, by_row.reshape(rows.height, -1))
+    elif piece.heads == heads:
+        into[rows.begin : end] = by_row.reshape(rows.height, -1)
+    else:
+        there = into[rows.begin : end].view(piece.sequences, rows.height // piece.sequences, heads, -1)
+        there[:, :, first : first + made.shape[1]] = by_row
+
+
+def _new(X: Tensor, columns: int, dtype: Any, plan: _Plan, at: Offsets) -> Tensor:
+    """Memory for what the pieces give for each row of ``X``; zeros where they leave some out."""
+    make = torch.zeros if plan.rest or at.rows < X.shape[0] else torch.empty
+    return make(X.shape[0], columns, dtype=dtype, device=X.device)
+
+
+def _straight(X: Tensor) -> Tensor:
+    """A copy where the elements of a row do not lie side by side."""
+    return X if X.stride(-1) == 1 else X.contiguous()
+
+
+def _rows_at_once(Q: Spec) -> Size:
+    """How many rows of the scores a thread makes at once: the longer a sequence of Q, the more."""
+    rows = Q.known_dims[0]
+    return minimum(rows, 32 + 32 * reaches(rows, 192) + 192 * reaches(rows, 768))
+
+
+class SequenceAttention(Operator):
+    """Out = softmax(Q K^T * scale) V within each innermost sequence, for each of ``heads`` equal parts of the columns
+    (Vaswani et al., 2017). Sequence i of Q looks at sequence i of K and V; a row of Q whose sequence of K has no rows gives zeros.
+
+    With ``causal``, row j of a sequence of Q sees rows 0..j of the sequence of K. LogSumExp = log(sum(exp(Q K^T * scale))), for the
+    gradient.
+    """
+
+    type = "sequence_attention"
+    Q = operand(FLOATING, doc="ragged, [rows, width]")
+    K = operand(FLOATING, same_type_as="Q", doc="ragged, [key rows, width], as many sequences as Q")
+    V = operand(FLOATING, same_type_as="Q", doc="as K")
+    Out = result(doc="as Q")
+    LogSumExp = result(doc="[rows, heads], fp64 of fp64, otherwise fp32")
+    heads = attribute(AttrType.INT, 1, low=1, doc="divides width")
+    causal = attribute(AttrType.BOOLEAN, False)
+    scale = attribute(AttrType.FLOAT, 0.0, doc="0: one over the root of width / heads")
+
+    def infer_shape(self, Q: Spec, K: Spec, V: Spec) -> tuple[Spec, Spec]:
+        lod = ragged(Q, "Q")
+        for spec, slot in ((K, "K"), (V, "V")):
+            ragged(spec, slot)
+            require_rank(2, spec, slot)
+        require_rank(2, Q, "Q")
+        width = Q.known_dims[1]
+        require_at_most(1, width, "Q must have columns", Q=1)
+        require_divides(self.heads, width, f"heads must divide the columns of Q, {width}; seen {self.heads}", Q=1)
+        require_equal(width, K.known_dims[1], "Q and K must have as many columns", Q=1, K=1)
+        require_equal(width, V.known_dims[1], "Q and V must have as many columns", Q=1, V=1)
+        require_equal(K.known_dims[0], V.known_dims[0], "K and V must have as many rows", K=0, V=0)
+        same_sequences(Q, K, "Q", "K")
+        same_sequences(K, V, "K", "V")
+        return Q.like(), rows(FP64 if Q.dtype is FP64 else FP32, (Q.known_dims[0], self.heads), lod)
+
+    def work(self, Q: Spec, K: Spec, V: Spec) -> Size:
+        sequences = ragged(K, "K").counts[-1]  # as if all were of one length
+        return 2 * Q.elements * (K.known_dims[0] // sequences) if isinstance(sequences, int) and sequences else 2 * Q.elements
+
+    def _scale_of(self, Q: Tensor) -> float:
+        return self.scale or 1 / math.sqrt(Q.shape[1] // self.heads)
+
+    def kernel(self, Q: Tensor, K: Tensor, V: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Tensor]:
+        same_offsets(offsets[1], offsets[2], "sequence_attention: K and V must have the same sequences")
+        plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
+        q, k, v = _straight(Q), _straight(K), _straight(V)
+        out = _new(Q, Q.shape[1], Q.dtype, plan, offsets[0])
+        sums = _new(Q, self.heads, torch.float64 if Q.dtype is torch.float64 else torch.float32, plan, offsets[0])
+        scale = self._scale_of(Q)
+        for piece in plan.pieces:
+            first = 0
+            given = (_of(q, piece.q), _of(k, piece.k), _of(v, piece.k))
+            for parts in zip(*(_parts(x, piece, self.heads) for x in given), strict=True):
+                made, total = aten._scaled_dot_product_flash_attention_for_cpu(*parts, 0.0, self.causal, scale=scale)
+                _put(out, piece.q, piece, self.heads, first, made)
+                _put(sums, piece.q, piece, self.heads, first, total.unsqueeze(-1))
+                first += piece.heads
+                del parts, made, total  # or they would be there beside the next
+            del given
+        return out, sums
+
+    def workspace(self, Q: Spec, K: Spec, V: Spec, *, strided: frozenset[str]) -> Size:
+        pieces, one, tables = self._sizes(Q, K)
+        item = Q.known_dtype.itemsize
+        buffer = onednn.thread_count() * _rows_at_once(Q) * (minimum(K.known_dims[0], 512) + 2 + Q.known_dims[1] // self.heads)
+        sums = 2 * Q.known_dims[0] * 8
+        return maximum(4 * pieces, one) * item + buffer * maximum(item, 4) + sums + tables + copies(strided, Q=Q, K=K, V=V)
+
+    def _sizes(self, Q: Spec, K: Spec) -> tuple[Size, Size, Size]:
+        """The elements of several sequences at most, and of one with the heads that are taken at once; bytes of tables."""
+        rows, keys = Q.known_dims[0], K.known_dims[0]
+        count = Q.lod.counts[-1] if Q.lod is not None else rows
+        every = maximum(rows, keys) * Q.known_dims[1]
+        several = minimum(every, maximum(every // _PIECES, _LEAST))
+        return several, maximum(several, ceildiv(every, self.heads)), 24 * (rows + keys) + 64 * count
+
+    def _given_back(self, Q: Spec, K: Spec, V: Spec, Out: Spec, LogSumExp: Spec, d_out: Spec) -> tuple[Spec, Spec, Spec]:
+        out, sums = SequenceAttention.infer_shape(self, Q, K, V)
+        check_made(Out=(Out, out), LogSumExp=(LogSumExp, sums), Out_GRAD=(d_out, out))
+        return Q.like(), K.like(), V.like()
+
+    def _taken_back(self, Q: Spec, K: Spec, V: Spec, Out: Spec, LogSumExp: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        pieces, one, tables = self._sizes(Q, K)
+        item = Q.known_dtype.itemsize
+        buffer = onednn.thread_count() * _rows_at_once(Q) * (2 * minimum(K.known_dims[0], 512) + 1)
+        copied = copies(strided, Q=Q, K=K, V=V, Out=Out, LogSumExp=LogSumExp, Out_GRAD=d_out)
+        copy = 1 if self.heads > 1 else 0  # torch's kernel brings the gradient of some heads in a row
+        return maximum((8 + copy) * pieces, (3 + copy) * one) * item + buffer * maximum(item, 4) + LogSumExp.nbytes + tables + copied
+
+    @gradient(
+        "Q", "K", "V", "Out", "LogSumExp", "Out@GRAD", gives=("Q@GRAD", "K@GRAD", "V@GRAD"), infer=_given_back, workspace=_taken_back
+    )
+    def backward(
+        self, Q: Tensor, K: Tensor, V: Tensor, Out: Tensor, LogSumExp: Tensor, d_out: Tensor, *, offsets: list[Any]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
+        of_q, of_k = [_straight(x) for x in (d_out, Q, Out, LogSumExp)], [_straight(x) for x in (K, V)]
+        d_q, d_k, d_v = (_new(x, x.shape[1], x.dtype, plan, o) for x, o in zip((Q, K, V), offsets, strict=False))
+        scale = self._scale_of(Q)
+        for piece in plan.pieces:
+            first = 0
+            given = [_of(x, piece.q) for x in of_q] + [_of(x, piece.k) for x in of_k]
+            for d, q, out, sums, k, v in zip(*(_parts(x, piece, self.heads) for x in given), strict=True):
+                made = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                    d, q, k, v, out, sums.squeeze(-1), 0.0, self.causal, scale=scale)  # fmt: skip
+                _put(d_q, piece.q, piece, self.heads, first, made[0])
+                _put(d_k, piece.k, piece, self.heads, first, made[1])
+                _put(d_v, piece.k, piece, self.heads, first, made[2])
+                first += piece.heads
+                del d, q, out, sums, k, v, made
+            del given
+        return d_q, d_k, d_v
+
+    samples = [
+        sample(Q=f32(9, 4).ragged([4, 0, 5]), K=f32(9, 4).ragged([4, 0, 5]), V=f32(9, 4).ragged([4, 0, 5])),
+        sample(Q=f32(6, 4).ragged([2, 0, 1, 3]), K=f32(10, 4).ragged([5, 2, 0, 3]), V=f32(10, 4).ragged([5, 2, 0, 3]), heads=2, scale=0.3),
+        sample(Q=f32(7, 6).ragged([2, 1], [3, 0, 4]), K=f32(7, 6).ragged([2, 1], [3, 0, 4]), V=f32(7, 6).ragged([2, 1], [3, 0, 4]), heads=3, causal=True),
+        sample(Q=f32(8, 2).ragged([3, 2, 3]), K=f32(8, 2).ragged([2, 4, 2]), V=f32(8, 2).ragged([2, 4, 2]), causal=True),
+        sample(Q=f32(0, 2).ragged([]), K=f32(0, 2).ragged([]), V=f32(0, 2).ragged([])),
+        sample(Q=f32(0, 2).ragged([0, 0]), K=f32(3, 2).ragged([3, 0]), V=f32(3, 2).ragged([3, 0]), differentiate=False),
+    ]
+    rejects = [
+        reject(Q=f32(4, 2), K=f32(4, 2).ragged([4]), V=f32(4, 2).ragged([4]), says="Q must be ragged", error=TypeMismatchError),
+        reject(Q=f32(4, 2).ragged([4]), K=f32(4, 2).ragged([4]), V=f32(4, 2), says="V must be ragged", error=TypeMismatchError),
+        reject(Q=f32(4, 6).ragged([4]), K=f32(4, 6).ragged([4]), V=f32(4, 6).ragged([4]), heads=4, says="heads must divide"),
+        reject(Q=f32(4, 6).ragged([4]), K=f32(4, 6).ragged([4]), V=f32(4, 6).ragged([4]), heads=0, says="at least 1", error=SchemaError),
+        reject(Q=f32(4, 6).ragged([4]), K=f32(4, 5).ragged([4]), V=f32(4, 6).ragged([4]), says="Q and K must have as many columns"),
+        reject(Q=f32(4, 6).ragged([4]), K=f32(4, 6).ragged([4]), V=f32(4, 5).ragged([4]), says="Q and V must have as many columns"),
+        reject(Q=f32(4, 6).ragged([4]), K=f32(4, 6).ragged([4]), V=f32(5, 6).ragged([5]), says="K and V must have as many rows"),
+        reject(Q=f32(4, 6).ragged([4]), K=f32(4, 6).ragged([1, 3]), V=f32(4, 6).ragged([1, 3]), says="Q and K must have as many sequences"),
+        reject(Q=f32(4, 0).ragged([4]), K=f32(4, 0).ragged([4]), V=f32(4, 0).ragged([4]), says="Q must have columns"),
+    ]

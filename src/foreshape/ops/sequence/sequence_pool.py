@@ -1,0 +1,230 @@
+"""sequence_pool: one row of every sequence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels.segments import column, empty_sequences, ends, segment_sum
+from foreshape.operator import (
+    ANY,
+    FLOATING,
+    NOT_WRITTEN,
+    AttrType,
+    Offsets,
+    Operator,
+    attribute,
+    f32,
+    fail,
+    i64,
+    operand,
+    reject,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.ragged_rules import one_per_sequence
+from foreshape.spec import FP32, FP64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+    from foreshape.operator.fields import Value
+
+_SUMS = ("AVERAGE", "SUM", "SQRT")
+_EXTREMES = {"MAX": "amax", "MIN": "amin"}
+_TYPES = (*_SUMS, "LAST", "FIRST", *_EXTREMES)
+_FAR = 1e30
+"""More than any row number, and less than the largest fp32 number."""
+_EXACT = 1 << 24
+"""Up to here fp32 has every whole number."""
+
+
+def _pooltype() -> Any:
+    return attribute(AttrType.STRING, "AVERAGE", choices=_TYPES, doc="SQRT is the sum over the root of the length; MIN is not PaddlePaddle's")
+
+
+def _pad_value() -> Any:
+    return attribute(AttrType.FLOAT, 0.0, doc="what an empty sequence gives")
+
+
+class SequencePool(Operator):
+    """Out = of each innermost sequence of X the sum, average, first, last, largest or smallest row, elementwise.
+
+    MaxIndex = for MAX and MIN, the number of the row of X that each element of Out is from (the first of equal ones), and -1 for
+    those of an empty sequence; for other types a zero. It is described with the element type of X, as PaddlePaddle's
+    programs do, though PaddlePaddle's kernel writes int32: the numbers are whole.
+    """
+
+    type = "sequence_pool"
+    X = operand(FLOATING, doc="ragged rows")
+    Out = result(doc="[sequences, *row], ragged as the outer levels of X")
+    MaxIndex = result(doc="as Out for MAX and MIN, dense; otherwise no dims")
+    pooltype = _pooltype()
+    pad_value = _pad_value()
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        out = one_per_sequence(X, "X", X.known_dims[1:])
+        number = FP64 if X.dtype is FP64 else FP32
+        return out, X.dense(out.known_dims if self.pooltype in _EXTREMES else (), number)
+
+    def workspace(self, X: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        if self.pooltype not in _EXTREMES:
+            count = X.lod.counts[-1] if X.lod is not None else X.known_dims[0]
+            made = 2 if self.pooltype in _SUMS else product(X.known_dims[1:])  # weights, or rows that are there before they are put in place
+            return 2 * copies(strided, X=X) + (0 if self.pooltype == "SUM" else count * made * X.known_dtype.itemsize)
+        own = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
+        return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if wants[1] else 0)
+
+    def kernel(self, X: Tensor, *, offsets: list[Offsets], wants: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
+        where = offsets[0]
+        if self.pooltype in _EXTREMES:
+            return self._extremes(X, where, wants[1])
+        out = self._sums(X, where) if self.pooltype in _SUMS else self._ends(X, where)
+        return out, torch.zeros((), dtype=_number(X), device=X.device) if wants[1] else None
+
+    def _sums(self, X: Tensor, where: Offsets) -> Tensor:
+        out = segment_sum(X, where)
+        if self.pooltype != "SUM":
+            out.mul_(_weights(where, self.pooltype, X))
+        if self.pad_value != 0.0:
+            empty = empty_sequences(where)
+            if empty is not None:
+                out.index_fill_(0, empty, self.pad_value)
+        return out
+
+    def _ends(self, X: Tensor, where: Offsets) -> Tensor:
+        full, rows = ends(where, self.pooltype == "LAST")
+        if full is None:
+            return X.index_select(0, rows)
+        out = X.new_full((where.count, *X.shape[1:]), self.pad_value)
+        return out.index_copy_(0, full, X.index_select(0, rows))
+
+    def _extremes(self, X: Tensor, where: Offsets, index_too: bool) -> tuple[Tensor, Tensor | None]:
+        reduce = _EXTREMES[self.pooltype]
+        flat = X if X.dim() == 2 else X.reshape(X.shape[0], _width(X))
+        segments = where.segments.unsqueeze(1).expand(flat.shape)
+        out = flat.new_full((where.count, flat.shape[1]), self.pad_value).scatter_reduce_(0, segments, flat, reduce, include_self=False)
+        index = None
+        if index_too:
+            number = _number(X)
+            if X.shape[0] > _EXACT and number is torch.float32:
+                raise ExecutionError(f"{self.pooltype} keeps the numbers of rows as fp32, which holds up to {_EXACT}; seen {X.shape[0]} rows")
+            pooled = out.index_select(0, where.segments)
+            # one where a row is not the extreme, made far away; the least number that is left is the first row that is (a NaN is every row)
+            less = torch.lt if reduce == "amax" else torch.gt
+            numbers = less(flat, pooled, out=torch.empty_like(flat, dtype=number)).mul_(_FAR)
+            numbers.add_(torch.arange(X.shape[0], dtype=number, device=X.device).unsqueeze(1))
+            index = torch.full_like(out, -1.0, dtype=number).scatter_reduce_(0, segments, numbers, "amin", include_self=False)
+            index = index.view(where.count, *X.shape[1:])
+        return out.view(where.count, *X.shape[1:]), index
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        if any(n in slots.available for n in slots.output("MaxIndex")):
+            raise SchemaError("sequence_pool has no gradient through its result MaxIndex: nothing is to be trained through it")
+        takes = {"X": slots.input("X"), "Out@GRAD": slots.grad_of_output("Out")}
+        if self.pooltype in _EXTREMES:
+            takes["MaxIndex"] = slots.output("MaxIndex") or list(slots.op.block.name_result(slots.op, "MaxIndex"))
+        slots.add("sequence_pool_grad", takes, {"X@GRAD": slots.input("X")}, {"pooltype": self.pooltype, "pad_value": self.pad_value})
+
+    samples = [sample(X=f32(9, 2, distinct=True).ragged([4, 0, 5]), pooltype=t, pad_value=p) for t in _TYPES for p in (0.0, 1.5)] + [
+        sample(X=x, pooltype=t)
+        for t in _TYPES
+        for x in (
+            f32(7, 3, distinct=True).ragged([2, 1], [3, 0, 4]),
+            f32(6, 1, 4, distinct=True).ragged([2, 0], [1, 1], [4, 2]),
+            f32(5, distinct=True).ragged([5]),
+            f32(0, 2).ragged([]),
+            f32(0, 3).ragged([2, 0], [0, 0]),
+            f32(4, 0).ragged([1, 3]),
+        )
+    ]
+    rejects = [
+        reject(X=f32(3, 2), says="X must be ragged", error=TypeMismatchError),
+        reject(X=i64(3, 2).ragged([3]), says="floating", error=TypeMismatchError),
+        reject(X=f32(3, 2).ragged([3]), pooltype="MEDIAN", says="pooltype must be one of", error=SchemaError),
+    ]
+
+
+def _width(X: Tensor) -> int:
+    out = 1
+    for size in X.shape[1:]:
+        out *= size
+    return out
+
+
+def _number(X: Tensor) -> Any:
+    return torch.float64 if X.dtype is torch.float64 else torch.float32
+
+
+def _weights(where: Offsets, pooltype: str, like: Tensor) -> Tensor:
+    """What the sum of each sequence is multiplied by, ``[count, 1, ...]``."""
+
+    def make() -> Tensor:
+        lengths = where.lengths.clamp(min=1).to(torch.float64)
+        return (lengths if pooltype == "AVERAGE" else lengths.sqrt()).reciprocal().to(like.dtype)
+
+    return column(where.kept((pooltype, like.dtype), make), like.dim())
+
+
+def _d_out(value: Value) -> dict[str, Any]:
+    return {"Out@GRAD": value}
+
+
+class SequencePoolGrad(Operator):
+    """The gradient of sequence_pool: to every row its share of the gradient of its sequence's row."""
+
+    type = "sequence_pool_grad"
+    X = operand(FLOATING, doc="ragged rows")
+    MaxIndex = operand(ANY, optional=True, doc="for MAX and MIN: the rows that Out is from")
+    d_out = replace(operand(FLOATING, same_type_as="X", doc="[sequences, *row]"), name="Out@GRAD")
+    d_x = replace(result(doc="as X"), name="X@GRAD")
+    pooltype = _pooltype()
+    pad_value = _pad_value()
+    gradient = NOT_WRITTEN
+
+    def infer_shape(self, *specs: Any) -> Spec:
+        x, index, d_out = specs
+        pooled = one_per_sequence(x, "X", x.known_dims[1:])
+        check_made(**{"Out@GRAD": (d_out, pooled)})
+        if self.pooltype in _EXTREMES:
+            if index is None:
+                fail(f"MaxIndex is missing, and {self.pooltype} needs it", SchemaError)
+            check_made(MaxIndex=(index, pooled))
+        return x.like()
+
+    def workspace(self, *specs: Any) -> Size:
+        _, index, d_out = specs
+        made = 0 if self.pooltype == "SUM" else d_out.nbytes
+        return made + (0 if index is None else 16 * index.elements)
+
+    def kernel(self, *tensors: Any, offsets: list[Offsets]) -> Tensor:
+        X, index, d_out = tensors
+        where = offsets[0]
+        if self.pooltype in _SUMS:
+            share = d_out if self.pooltype == "SUM" else d_out * _weights(where, self.pooltype, X)
+            return share.index_select(0, where.segments)
+        out = torch.zeros_like(X)
+        if self.pooltype in _EXTREMES:
+            empty = empty_sequences(where)
+            rows = index.long()
+            if empty is not None:
+                full = where.lengths.nonzero().view(-1)
+                rows, d_out = rows.index_select(0, full), d_out.index_select(0, full)
+            return out.scatter_(0, rows, d_out)
+        full, rows = ends(where, self.pooltype == "LAST")
+        return out.index_copy_(0, rows, d_out if full is None else d_out.index_select(0, full))
+
+    samples = [
+        sample(X=f32(9, 2).ragged([4, 0, 5]), pooltype="LAST", **_d_out(f32(3, 2))),
+        sample(X=f32(3, 2).ragged([1, 0, 2]), MaxIndex=f32(3, 2, data=[[0, 0], [-1, -1], [2, 1]]), pooltype="MAX", **_d_out(f32(3, 2))),
+    ]
+    rejects = [
+        reject(X=f32(9, 2).ragged([4, 0, 5]), says="Out@GRAD", **_d_out(f32(4, 2))),
+        reject(X=f32(9, 2).ragged([4, 0, 5]), pooltype="MAX", says="MaxIndex is missing", error=SchemaError, **_d_out(f32(3, 2))),
+    ]

@@ -1,0 +1,158 @@
+"""chunk_eval: how many chunks of a tagging are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import (
+    INDEX,
+    NOT_DIFFERENTIABLE,
+    AttrType,
+    Offsets,
+    Operator,
+    attribute,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.ops.rules.padded_sequences import check_lengths, check_numbers, offsets_of, places, same_offsets
+from foreshape.ops.rules.ragged_rules import ragged, same_sequences
+from foreshape.spec import FP32, INT64, Spec, tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class _Scheme(NamedTuple):
+    """How many tags a chunk type has, and which they are (-1: it has none)."""
+
+    tags: int
+    begin: int
+    inside: int
+    end: int
+    single: int
+
+
+_SCHEMES = {"plain": _Scheme(1, -1, -1, -1, -1), "IOB": _Scheme(2, 0, 1, -1, -1), "IOE": _Scheme(2, -1, 0, 1, -1), "IOBES": _Scheme(4, 0, 1, 2, 3)}
+
+
+class ChunkEval(Operator):
+    """Precision, recall and F1 of the chunks in Inference against those in Label, and the counts that they are made of.
+
+    A tag number is type * (tags of the scheme) + tag; the tags are B, I (IOB), I, E (IOE), B, I, E, S (IOBES), or one (plain); the number
+    types * (tags of the scheme) is outside of all chunks. A chunk is right where begin, end and type are. Without chunks the measures are 0.
+    """
+
+    type = "chunk_eval"
+    Inference = operand(INDEX, doc="ragged [rows, 1]; or [sequences, width] (and 1) with SeqLength")
+    Label = operand(INDEX, doc="as Inference")
+    SeqLength = operand(INDEX, optional=True, doc="[sequences] or [sequences, 1]")
+    Precision = result(doc="fp32 [1]")
+    Recall = result(doc="fp32 [1]")
+    F1Score = result(doc="fp32 [1]", name="F1-Score")
+    NumInferChunks = result(doc="int64 [1]")
+    NumLabelChunks = result(doc="int64 [1]")
+    NumCorrectChunks = result(doc="int64 [1]")
+    num_chunk_types = attribute(AttrType.INT, low=1)
+    chunk_scheme = attribute(AttrType.STRING, "IOB", choices=tuple(_SCHEMES))
+    excluded_chunk_types = attribute(AttrType.INTS, (), doc="types that are not counted")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, Inference: Spec, Label: Spec, SeqLength: Spec | None) -> tuple[Spec, ...]:
+        if SeqLength is None:
+            ragged(Inference, "Inference")
+            same_sequences(Inference, Label, "Inference", "Label")
+            require_rank(2, Inference, "Inference")
+        else:
+            require(Inference.rank in (2, 3), f"Inference must be [sequences, width] or [sequences, width, 1], not of {Inference.rank} dims", Inference=None)
+            check_lengths(SeqLength, "SeqLength", Inference, "Inference")
+        require(Label.rank == Inference.rank, "Inference and Label must have the same dims", Inference=None, Label=None)
+        for axis, (a, b) in enumerate(zip(Inference.known_dims, Label.known_dims, strict=True)):
+            require_equal(a, b, "Inference and Label must have the same dims", Inference=axis, Label=axis)
+        if SeqLength is None or Inference.rank == 3:
+            require_equal(Inference.known_dims[-1], 1, "Inference must have 1 column", Inference=Inference.rank - 1)
+        return (*[tensor(FP32, 1)] * 3, *[tensor(INT64, 1)] * 3)
+
+    def workspace(self, Inference: Spec, Label: Spec, SeqLength: Spec | None) -> Size:
+        return 80 * Inference.elements
+
+    def kernel(self, Inference: Tensor, Label: Tensor, SeqLength: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, ...]:
+        found, true = Inference.reshape(-1), Label.reshape(-1)
+        if SeqLength is None:
+            assert offsets[0] is not None and offsets[1] is not None
+            of = offsets[0]
+            same_offsets(of, offsets[1], "Inference and Label must be divided into sequences alike")
+        else:
+            of = offsets_of(SeqLength, Inference.shape[1], "SeqLength")
+            rows = places(of, Inference.shape[1])
+            found, true = found.index_select(0, rows), true.index_select(0, rows)
+        a, b = self._chunks(found, of, "Inference"), self._chunks(true, of, "Label")
+        right = a.begins & b.begins & (a.ends == b.ends) & (a.types == b.types)
+        counts = torch.stack([a.begins.sum(), b.begins.sum(), right.sum()])
+        predicted, given, correct = counts.double()
+        precision, recall = correct / predicted.clamp(min=1), correct / given.clamp(min=1)
+        f1 = 2 * precision * recall / (precision + recall).clamp(min=torch.finfo(torch.float64).tiny)
+        return (*(m.float().reshape(1) for m in (precision, recall, f1)), *(c.clone() for c in counts.unsqueeze(1)))
+
+    def _chunks(self, numbers: Tensor, of: Offsets, slot: str) -> _Chunks:
+        scheme, outside = _SCHEMES[self.chunk_scheme], self.num_chunk_types
+        check_numbers(numbers, outside * scheme.tags + 1, f"a tag in {slot}")
+        first = of.positions == 0
+        types, tags = numbers // scheme.tags, numbers % scheme.tags
+        before_types, before = types.roll(1).masked_fill_(first, outside), tags.roll(1).masked_fill_(first, -1)
+        # within one type: where a chunk ends after the row before, one begins here
+        parted = (before_types != types) | _one_of(before, scheme.end, scheme.single) | _one_of(tags, scheme.begin, scheme.single)
+        begins = parted & (types != outside)
+        # a chunk ends before the next row that parts, that is outside, or that begins another sequence
+        ends_after = torch.ones_like(begins)
+        ends_after[:-1] = parted[1:] | first[1:]
+        ends_after &= types != outside
+        ends = torch.full_like(types, -1)
+        ends[begins] = ends_after.nonzero().squeeze(1).to(ends.dtype)
+        if self.excluded_chunk_types:
+            begins = begins & ~_one_of(types, *self.excluded_chunk_types)
+        return _Chunks(begins, ends, types)
+
+    samples = [
+        sample(Inference=i64(9, 1, high=4).ragged([4, 0, 5]), Label=i64(9, 1, high=4).ragged([4, 0, 5]), num_chunk_types=2),
+        sample(Inference=i64(9, 1, high=4).ragged([4, 5]), Label=i64(9, 1, high=4).ragged([4, 5]), num_chunk_types=2, chunk_scheme="IOE"),
+        sample(Inference=i64(9, 1, high=8).ragged([4, 5]), Label=i64(9, 1, high=8).ragged([4, 5]), num_chunk_types=2, chunk_scheme="IOBES",
+               excluded_chunk_types=[1]),
+        sample(Inference=i64(7, 1, high=3).ragged([2, 1], [3, 0, 4]), Label=i32(7, 1, high=3).ragged([2, 1], [3, 0, 4]), num_chunk_types=3,
+               chunk_scheme="plain"),
+        sample(Inference=i64(0, 1).ragged([]), Label=i64(0, 1).ragged([]), num_chunk_types=2),
+        sample(Inference=i64(3, 5, high=4), Label=i64(3, 5, high=4), SeqLength=i64(3, data=[5, 0, 2]), num_chunk_types=2),
+        sample(Inference=i64(3, 5, 1, high=4), Label=i64(3, 5, 1, high=4), SeqLength=i64(3, 1, data=[5, 0, 2]), num_chunk_types=2),
+    ]  # fmt: skip
+    rejects = [
+        reject(Inference=i64(9, 1), Label=i64(9, 1).ragged([9]), num_chunk_types=2, says="Inference must be ragged", error=TypeMismatchError),
+        reject(Inference=i64(9, 1).ragged([9]), Label=i64(9, 1).ragged([4, 5]), num_chunk_types=2, says="as many sequences"),
+        reject(Inference=i64(9, 1).ragged([9]), Label=i64(8, 1).ragged([8]), num_chunk_types=2, says="the same dims"),
+        reject(Inference=i64(9, 2).ragged([9]), Label=i64(9, 2).ragged([9]), num_chunk_types=2, says="1 column"),
+        reject(Inference=i64(3, 5), Label=i64(3, 5), SeqLength=i64(4), num_chunk_types=2, says="one length for each sequence"),
+    ]
+
+
+class _Chunks(NamedTuple):
+    begins: Tensor
+    """Of each row whether a chunk that is counted begins there."""
+    ends: Tensor
+    """Of each row where a chunk begins its last row."""
+    types: Tensor
+
+
+def _one_of(numbers: Tensor, *values: int) -> Tensor:
+    out = torch.zeros_like(numbers, dtype=torch.bool)
+    for value in values:
+        if value >= 0:
+            out |= numbers == value
+    return out

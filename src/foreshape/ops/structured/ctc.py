@@ -1,0 +1,235 @@
+"""Connectionist temporal classification: its loss, and the labels that a sequence of best classes stands for.
+
+Formulas: Graves et al., "Connectionist temporal classification", ICML 2006. Ragged operands of several levels are, as
+PaddlePaddle has it, the sequences of the outermost level.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, maximum
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.operator import (
+    INDEX,
+    NOT_DIFFERENTIABLE,
+    AttrType,
+    Offsets,
+    Operator,
+    aten,
+    attribute,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.require import require_at_most
+from foreshape.operator.temporaries import copies, turned
+from foreshape.ops.rules.padded_sequences import check_lengths, check_numbers, offsets_of, padded, places
+from foreshape.ops.rules.ragged_rules import longest_outermost, new_lod, ragged, rows
+from foreshape.spec import FP32, FP64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class WarpCTC(Operator):
+    """Loss = -log of the probability that softmax(Logits) gives to all alignments of Label; a label that no alignment of that
+    length has, costs 0.
+
+    WarpCTCGrad = the gradient of each sequence's loss with respect to its logits, in the padded form that is time-major.
+    ``norm_by_times`` divides the gradient (not the loss) by the sequence's number of steps.
+    """
+
+    type = "warpctc"
+    Logits = operand((FP32, FP64), doc="ragged [steps, classes], the blank among these; or [width, sequences, classes] with the lengths")
+    Label = operand(INDEX, doc="ragged [labels, 1]; or [sequences, labels] with the lengths")
+    LogitsLength = operand(INDEX, optional=True, doc="[sequences] or [sequences, 1]")
+    LabelLength = operand(INDEX, optional=True, doc="[sequences] or [sequences, 1]")
+    Loss = result(doc="[sequences, 1]")
+    WarpCTCGrad = result(doc="[longest, sequences, classes]")
+    blank = attribute(AttrType.INT, 0, doc="the class that stands for no label", low=0)
+    norm_by_times = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None) -> tuple[Spec, Spec]:
+        if (LogitsLength is None) is not (LabelLength is None):
+            fail("LogitsLength and LabelLength are given both, or neither", SchemaError)
+        steps: Size
+        if LogitsLength is None or LabelLength is None:
+            count = ragged(Logits, "Logits").counts[0]
+            labels = ragged(Label, "Label").counts[0]
+            require_rank(2, Logits, "Logits")
+            require_rank(2, Label, "Label")
+            require_equal(Label.known_dims[1], 1, "Label must have 1 column", Label=1)
+            require_equal(count, labels, "Logits and Label must have as many sequences", Logits=0, Label=0)
+            steps = longest_outermost(ragged(Logits, "Logits"))
+        else:
+            require_rank(3, Logits, "Logits")
+            require_rank(2, Label, "Label")
+            steps, count, _ = Logits.known_dims
+            require_equal(count, Label.known_dims[0], "Logits and Label must have as many sequences", Logits=1, Label=0)
+            check_lengths(LogitsLength, "LogitsLength", Logits, "Logits", axis=1)
+            check_lengths(LabelLength, "LabelLength", Label, "Label")
+        classes = Logits.known_dims[-1]
+        require_at_most(self.blank + 1, classes, f"blank must be one of the {classes} classes of Logits, not {self.blank}", Logits=Logits.rank - 1)
+        return Logits.dense((count, 1)), Logits.dense((steps, count, classes))
+
+    def workspace(
+        self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None, *, wants: tuple[bool, ...], strided: frozenset[str],
+    ) -> Size:  # fmt: skip
+        """The padded logarithms, and the messages of 2 labels + 1 states at each step: forward, and for the gradient backward too. How long
+        ragged sequences are at most is two symbols, of Logits and of Label: with their rows alone it could be so many times too much."""
+        classes, item = Logits.known_dims[-1], Logits.known_dtype.itemsize
+        if LogitsLength is None:
+            lod = ragged(Logits, "Logits")
+            steps, count, labels = longest_outermost(lod), lod.counts[0], longest_outermost(ragged(Label, "Label"))
+            made = turned(strided, Logits=Logits) + (0 if wants[1] else Logits.nbytes + 8 * Logits.known_dims[0])
+            numbers = 24 * Logits.known_dims[0] + Label.elements
+        else:
+            steps, count, labels = Logits.known_dims[0], Logits.known_dims[1], Label.known_dims[1]
+            made = 0 if wants[1] else copies(strided, Logits=Logits)
+            numbers = (32 + Label.known_dtype.itemsize) * Label.elements + copies(strided, Label=Label)
+        states = steps * count * (2 * labels + 1) * item
+        rest = steps * count * classes * item + numbers + 64 * count
+        messages = 2 * states if wants[1] else states
+        return messages + rest if isinstance(made, int) and not made else maximum(messages + rest, made + rest)
+
+    def _gradient_takes(self, *specs: Spec | None, strided: frozenset[str]) -> Size:
+        logits, lengths, _, kept = specs
+        assert logits is not None and kept is not None
+        numbers = 16 * kept.known_dims[1] if self.norm_by_times else 0
+        return numbers if lengths is not None else numbers + logits.known_dims[0] * logits.known_dtype.itemsize + copies(strided, WarpCTCGrad=kept)
+
+    def kernel(self, Logits: Tensor, Label: Tensor, LogitsLength: Tensor | None, LabelLength: Tensor | None, *, offsets: list[Offsets | None],
+               wants: tuple[bool, ...]) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        classes = Logits.shape[-1]
+        if self.blank >= classes:
+            raise ExecutionError(f"blank must be one of the {classes} classes of Logits, not {self.blank}")
+        scores = torch.log_softmax(Logits, -1)
+        if LogitsLength is None or LabelLength is None:
+            assert offsets[0] is not None and offsets[1] is not None
+            steps, labels = offsets[0].in_rows(0), offsets[1].in_rows(0)
+            longest, count = steps.longest, steps.count
+            scores = scores.new_zeros(longest * count, classes).index_copy_(0, _by_step(steps), scores).view(longest, count, classes)
+            label = Label.reshape(-1).contiguous()  # torch's kernel reads it so, unchecked
+        else:
+            longest, count = scores.shape[:2]
+            steps, labels = offsets_of(LogitsLength, longest, "LogitsLength"), offsets_of(LabelLength, Label.shape[1], "LabelLength")
+            label = Label.reshape(-1).index_select(0, places(labels, Label.shape[1]))
+        check_numbers(label, classes, "a class in Label")
+        if bool((label == self.blank).any()):
+            raise ExecutionError(f"Label must not contain the blank, class {self.blank}: it stands for no label")
+        if not longest or not count:
+            return Logits.new_zeros(count, 1), Logits.new_zeros(longest, count, classes)
+        sizes = steps.host_lengths, labels.host_lengths
+        cost, alpha = aten._ctc_loss(scores, label, *sizes, self.blank, True)
+        d_logits = aten._ctc_loss_backward(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True) if wants[1] else None
+        return cost.masked_fill(cost == torch.inf, 0.0).unsqueeze(1), d_logits
+
+    @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD", workspace=_gradient_takes)
+    def backward(self, Logits: Tensor, LogitsLength: Tensor | None, d_loss: Tensor, WarpCTCGrad: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
+        d = d_loss.reshape(-1)
+        if LogitsLength is not None:
+            d = d / LogitsLength.reshape(-1).clamp(min=1) if self.norm_by_times else d
+            return WarpCTCGrad * d.unsqueeze(1)
+        assert offsets[0] is not None
+        steps = offsets[0].in_rows(0)
+        d = d / steps.lengths.clamp(min=1) if self.norm_by_times else d
+        return WarpCTCGrad.flatten(0, 1).index_select(0, _by_step(steps)).mul_(d.index_select(0, steps.segments).unsqueeze(1))
+
+    samples = [
+        sample(Logits=f32(9, 4).ragged([4, 5]), Label=i32(4, 1, data=[[1], [2], [2], [3]]).ragged([1, 3])),
+        sample(Logits=f32(9, 4).ragged([6, 0, 3]), Label=i64(3, 1, data=[[0], [1], [0]]).ragged([3, 0, 0]), blank=3),
+        sample(Logits=f32(9, 4).ragged([2, 1], [4, 2, 3]), Label=i32(4, 1, data=[[1], [2], [2], [3]]).ragged([2, 1], [2, 1, 1])),
+        sample(Logits=f32(4, 3).ragged([4]), Label=i32(4, 1, data=[[1], [1], [2], [1]]).ragged([4])),
+        sample(Logits=f32(0, 4).ragged([]), Label=i32(0, 1).ragged([])),
+        sample(Logits=f32(0, 4).ragged([0, 0]), Label=i32(0, 1).ragged([0, 0])),
+        sample(Logits=f32(5, 2, 4), Label=i32(2, 3, data=[[1, 0, 0], [2, 2, 3]]), LogitsLength=i64(2, data=[4, 5]), LabelLength=i64(2, data=[1, 3])),
+        sample(Logits=f32(5, 2, 4), Label=i32(2, 3, data=[[1, 9, 9], [2, 1, 3]]), LogitsLength=i64(2, 1, data=[4, 5]), LabelLength=i64(2, 1, data=[1, 3])),
+        sample(Logits=f32(9, 4).ragged([4, 5]), Label=i32(4, 1, low=1, high=3).ragged([1, 3]), norm_by_times=True, differentiate=False),
+    ]
+    rejects = [
+        reject(Logits=f32(9, 4), Label=i32(4, 1).ragged([1, 3]), says="Logits must be ragged", error=TypeMismatchError),
+        reject(Logits=f32(9, 4).ragged([4, 5]), Label=i32(4, 1), says="Label must be ragged", error=TypeMismatchError),
+        reject(Logits=f32(9, 4).ragged([4, 5]), Label=i32(4, 1).ragged([1, 1, 2]), says="as many sequences"),
+        reject(Logits=f32(9, 4).ragged([4, 5]), Label=i32(4, 1).ragged([1, 3]), blank=4, says="one of the 4 classes"),
+        reject(Logits=f32(9, 4).ragged([4, 5]), Label=i32(4, 1).ragged([1, 3]), blank=-1, says="at least 0", error=SchemaError),
+        reject(Logits=f32(5, 2, 4), Label=i32(2, 3), LogitsLength=i64(2), says="both, or neither", error=SchemaError),
+        reject(Logits=f32(5, 2, 4), Label=i32(3, 3), LogitsLength=i64(2), LabelLength=i64(3), says="as many sequences"),
+        reject(Logits=f32(5, 2, 4), Label=i32(2, 3), LogitsLength=i64(5), LabelLength=i64(2), says="one length for each sequence"),
+    ]
+
+
+def _by_step(steps: Offsets) -> Tensor:
+    """Where in ``[longest * sequences]`` each row stands, time-major."""
+    return steps.kept("by step", lambda: steps.positions * steps.count + steps.segments)
+
+
+class CTCAlign(Operator):
+    """Output = Input without the blanks, and with ``merge_repeated`` without what repeats the element before it.
+
+    Ragged: Output has offsets of its own, of one level (where PaddlePaddle gives a single -1 for a minibatch in which nothing is
+    left, it has no rows). Padded: filled up with ``padding_value``, and OutputLength says what is left of each sequence.
+    """
+
+    type = "ctc_align"
+    Input = operand(INDEX, doc="ragged [steps, 1]; or [sequences, width] with InputLength")
+    InputLength = operand(INDEX, optional=True, doc="[sequences] or [sequences, 1]")
+    Output = result(doc="ragged [rows, 1]; or as Input", new_offsets=True)
+    OutputLength = result(doc="[sequences, 1]; with InputLength only")
+    blank = attribute(AttrType.INT, 0)
+    merge_repeated = attribute(AttrType.BOOLEAN, True)
+    padding_value = attribute(AttrType.INT, 0)
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, Input: Spec, InputLength: Spec | None) -> tuple[Spec, Spec | None]:
+        require_rank(2, Input, "Input")
+        if InputLength is not None:
+            check_lengths(InputLength, "InputLength", Input, "Input")
+            return Input.dense(), Input.dense((Input.known_dims[0], 1))
+        lod = ragged(Input, "Input")
+        require_equal(Input.known_dims[1], 1, "Input must have 1 column", Input=1)
+        return rows(Input.dtype, (unknown_size("rows"), 1), new_lod("Output", lod.counts[:1])), None
+
+    def workspace(self, Input: Spec, InputLength: Spec | None) -> Size:
+        return 40 * Input.elements
+
+    def kernel(self, Input: Tensor, InputLength: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Any, ...]:
+        if InputLength is None:
+            assert offsets[0] is not None
+            of, x = offsets[0].in_rows(0), Input.reshape(-1)
+        else:
+            of = offsets_of(InputLength, Input.shape[1], "InputLength")
+            x = Input.reshape(-1).index_select(0, places(of, Input.shape[1]))
+        stays = x != self.blank
+        if self.merge_repeated:
+            stays[1:] &= (x[1:] != x[:-1]) | (of.positions[1:] == 0)
+        counts = torch.zeros(of.count, dtype=torch.int64, device=x.device).index_add_(0, of.segments, stays.long())
+        left = Offsets.of_lengths(counts)
+        if InputLength is None:
+            return x[stays].unsqueeze(1), None, left
+        return padded(x[stays], left, Input.shape[1], self.padding_value), counts.to(Input.dtype).unsqueeze(1), None
+
+    samples = [
+        sample(Input=i32(16, 1, data=[0, 1, 1, 0, 2, 2, 0, 4, 4, 0, 4, 5, 5, 6, 0, 0]).ragged([7, 0, 7, 2])),
+        sample(Input=i64(7, 1, high=2).ragged([4, 3]), blank=1, merge_repeated=False),
+        sample(Input=i64(7, 1, high=2).ragged([2, 1], [2, 2, 3])),
+        sample(Input=i32(0, 1).ragged([])),
+        sample(Input=i32(3, 5, high=2), InputLength=i64(3, data=[5, 0, 2]), padding_value=9),
+        sample(Input=i64(3, 5, high=2), InputLength=i64(3, 1, data=[5, 0, 2]), merge_repeated=False, blank=2),
+    ]
+    rejects = [
+        reject(Input=i32(16, 1), says="Input must be ragged", error=TypeMismatchError),
+        reject(Input=i32(16, 2).ragged([16]), says="1 column"),
+        reject(Input=i32(16).ragged([16]), says="must have 2 dims"),
+        reject(Input=i32(3, 5), InputLength=i32(5), says="one length for each sequence"),
+    ]

@@ -1,0 +1,61 @@
+"""gather_tree: the sentences of a beam search whose beams are dense."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size, product
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator import INDEX, NOT_DIFFERENTIABLE, Operator, f32, i32, i64, operand, reject, require_equal, require_rank, result, sample, torch
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class GatherTree(Operator):
+    """Out[:, b, k] = the words on the way back from place k of the last step: each step's word stands where the Parents of the step
+    after it say."""
+
+    type = "gather_tree"
+    Ids = operand(INDEX, doc="[steps, batch, beam]: the words that were kept")
+    Parents = operand(INDEX, same_type_as="Ids", doc="as Ids: the place in the step before that each goes on from")
+    Out = result(doc="as Ids")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, Ids: Spec, Parents: Spec) -> Spec:
+        require_rank(3, Ids, "Ids")
+        require_rank(3, Parents, "Parents")
+        for axis in range(3):
+            require_equal(Ids.known_dims[axis], Parents.known_dims[axis], "Ids and Parents must have the same dims", Ids=axis, Parents=axis)
+        return Ids.like()
+
+    def workspace(self, Ids: Spec, Parents: Spec) -> Size:
+        return 24 * product(Ids.known_dims[1:])
+
+    def kernel(self, Ids: Tensor, Parents: Tensor) -> Tensor:
+        steps, _, beam = Ids.shape
+        later = Parents[1:]  # those of the first step have nowhere to point
+        if later.numel() and not 0 <= int(later.min()) <= int(later.max()) < beam:
+            raise ExecutionError(f"gather_tree: Parents must be in [0, {beam}), the places of a beam; seen {int(later.min())} to {int(later.max())}")
+        out = torch.empty_like(Ids)
+        place = torch.arange(beam, device=Ids.device).expand(Ids.shape[1:])
+        for step in range(steps - 1, -1, -1):
+            torch.gather(Ids[step], 1, place, out=out[step])
+            if step:
+                place = Parents[step].gather(1, place).long()
+        return out
+
+    samples = [
+        sample(Ids=i64(3, 2, 2, data=[2, 2, 6, 1, 3, 9, 6, 1, 0, 1, 9, 0]), Parents=i64(3, 2, 2, data=[0, 0, 1, 1, 1, 0, 1, 0, 0, 0, 0, 1])),
+        sample(Ids=i32(4, 3, 5), Parents=i32(4, 3, 5, high=4)),
+        sample(Ids=i64(1, 2, 3), Parents=i64(1, 2, 3, low=-5)),
+        sample(Ids=i64(0, 2, 3), Parents=i64(0, 2, 3)),
+        sample(Ids=i64(4, 0, 3), Parents=i64(4, 0, 3)),
+    ]
+    rejects = [
+        reject(Ids=i64(3, 2, 2), Parents=i64(3, 2, 4), says="the same dims"),
+        reject(Ids=i64(3, 2), Parents=i64(3, 2), says="Ids must have 3 dims"),
+        reject(Ids=i64(3, 2, 2), Parents=i32(3, 2, 2), says="element type of Ids", error=TypeMismatchError),
+        reject(Ids=f32(3, 2, 2), Parents=i64(3, 2, 2), says="int64", error=TypeMismatchError),
+    ]

@@ -1,0 +1,315 @@
+"""Tensors from nothing, or from the shape of another: constants, given values, ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Dim, Size, ceildiv, maximum
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels.pages import full
+from foreshape.operator import (
+    INDEX,
+    ZERO_GRADIENT,
+    AttrType,
+    Offsets,
+    Operator,
+    attribute,
+    axis_of,
+    b1,
+    f32,
+    fail,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.ops.rules.known_values import carry, fits
+from foreshape.ops.rules.size_operands import known_number, known_sizes, sizes_at_run
+from foreshape.spec import ANY, BOOL, FP32, FP64, MAX_VALUE_ELEMENTS, DType, Spec, tensor
+from foreshape.values.torch_types import dtype_of_torch, element_type, torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHAPE_OPERANDS_DOC = "the shape, as a tensor; a known value is used while describing"
+DTYPE_DOC = "an element type, by its number in the file format"
+
+
+def shape_from(slot: str, shape: tuple[int, ...], tensor_spec: Spec | None, list_specs: tuple[Spec, ...]) -> tuple[Size, ...]:
+    """The shape that a creation operator makes: from a list of one-number tensors, a tensor, or the attribute, in that order.
+
+    A size that the tensors do not tell before the run is the attribute's, where that has one, and otherwise a symbol of the
+    op's own.
+    """
+    known = known_sizes(shape, tensor_spec, list_specs, slot, f"{slot}List")
+    written = shape if len(shape) == len(known) else (-1,) * len(known)
+    out = tuple(size if size is not None else n if n >= 0 else unknown_size(f"{slot}.{at}") for at, (size, n) in enumerate(zip(known, written, strict=True)))
+    require(all(not isinstance(n, int) or n >= 0 for n in out), f"a size in shape must be at least 0; seen {list(out)}")
+    return out
+
+
+def shape_at_run(shape: Sequence[int], tensor: Any, listed: Sequence[Any]) -> Sequence[int]:
+    """The shape that the tensors tell. Raises `ExecutionError` where the attribute, which `shape_from` believed, has another size."""
+    told = sizes_at_run(shape, tensor, listed)
+    if len(told) == len(shape) and any(0 <= n != size for n, size in zip(shape, told, strict=True)):
+        raise ExecutionError(f"the shape is described as {list(shape)}, and the tensors tell {list(told)}")
+    return told
+
+
+def number_of(of: DType, number: float, text: str = "") -> float | int | bool:
+    """The constant that a value attribute means in an element type; ``text``, where given, is its exact form.
+
+    Refuses a text that is no number, and a number that an integer type does not hold.
+    """
+    try:
+        if of.is_integer:
+            held = int(text) if text.removeprefix("-").isdecimal() else int(float(text) if text else number)
+        else:
+            held = float(text) if text else number
+    except (ValueError, OverflowError):
+        fail(f"the value must be a number of type {of.name}; seen {text[:40] or number!r}", SchemaError)
+    if of.is_integer and not fits(of, held := int(held)):
+        fail(f"the value {held if abs(held) < 2**70 else number} does not fit {of.name}", SchemaError)
+    return bool(held) if of is BOOL else held
+
+
+def filled(out: Spec, number: float | int | bool) -> Spec:
+    """``out``, which has ``number`` everywhere; it carries its value where that is an integer and small."""
+    count = out.elements
+    known = out.known_dtype.is_integer and isinstance(count, int) and count <= MAX_VALUE_ELEMENTS
+    return carry(out, (int(number),) * count) if known and isinstance(count, int) else out
+
+
+class FillConstant(Operator):
+    """Out = a tensor of ``shape`` whose every element is ``value`` (``str_value``, where given, is its exact text)."""
+
+    type = "fill_constant"
+    ShapeTensor = operand(INDEX, optional=True, doc=SHAPE_OPERANDS_DOC)
+    ShapeTensorList = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
+    ValueTensor = operand(ANY, optional=True, doc="the value, as a tensor of one number")
+    Out = result(doc="[*shape]")
+    shape = attribute(AttrType.LONGS, [], low=-1, doc="the shape; -1 where a tensor tells it")
+    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
+    value = attribute(AttrType.FLOAT, 0.0)
+    str_value = attribute(AttrType.STRING, "")
+    force_cpu = attribute(AttrType.BOOLEAN, False)
+    place_type = attribute(AttrType.INT, -1)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, ShapeTensor: Spec | None, ShapeTensorList: tuple[Spec, ...], ValueTensor: Spec | None) -> Spec:
+        of = element_type(self.dtype)
+        out = tensor(of, *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
+        if ValueTensor is None:
+            return filled(out, number_of(of, self.value, _text(self.str_value)))
+        known_number(0, ValueTensor, "ValueTensor")
+        return out
+
+    def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor], ValueTensor: Tensor | None) -> Tensor:
+        shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)
+        of = element_type(self.dtype)
+        number = number_of(of, self.value, _text(self.str_value)) if ValueTensor is None else ValueTensor.reshape(-1)[0].item()
+        return full(shape, number, torch_dtype(of))
+
+    samples = [
+        sample(shape=[2, 3], value=1.5),
+        sample(shape=[], dtype=3, value=7.0),
+        sample(shape=[3], dtype=3, str_value="9007199254740993"),
+        sample(shape=[3], dtype=0, value=1.0),
+        sample(shape=[0, 3], value=1.0),
+        sample(ShapeTensor=i64(2, data=[3, 2]), value=2.0),
+        sample(ShapeTensor=i64(2, low=2, high=4), value=2.0),
+        sample(ShapeTensorList=[i32(1, data=[2]), i32(1, data=[4])]),
+        sample(ShapeTensorList=[i32(1, data=[4]), i32(low=2), i32(1)], shape=[4, -1, -1]),
+        sample(shape=[2], ValueTensor=f32(1)),
+    ]
+    rejects = [
+        reject(shape=[2, -3], says="at least -1", error=SchemaError),
+        reject(shape=[2, -1], says="at least 0"),
+        reject(shape=[2**40, 2**40], says="64-bit"),
+        reject(shape=[2], dtype=3, str_value="two", says="a number of type int64", error=SchemaError),
+        reject(shape=[2], dtype=21, value=300.0, says="does not fit int8", error=SchemaError),
+        reject(shape=[2], dtype=77, says="no element type number 77", error=TypeMismatchError),
+        reject(ShapeTensor=i64(1000), says="at most 64"),
+        reject(shape=[2], ValueTensor=f32(3), says="must hold one number"),
+    ]
+
+
+def _text(given: str | bytes) -> str:
+    return given.decode("utf-8", "replace") if isinstance(given, bytes) else given
+
+
+class FillAnyLike(Operator):
+    """Out = a tensor of the shape of X whose every element is ``value``."""
+
+    type = "fill_any_like"
+    X = operand(doc="any shape")
+    Out = result(doc="as X", may_share="X")
+    value = attribute(AttrType.FLOAT, 0.0)
+    dtype = attribute(AttrType.INT, -1, doc=f"{DTYPE_DOC}; -1: that of X")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec) -> Spec:
+        of = X.known_dtype if self.dtype == -1 else element_type(self.dtype)
+        return filled(X.with_dtype(of), number_of(of, self.value))
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        of = dtype_of_torch(X.dtype) if self.dtype == -1 else element_type(self.dtype)
+        number = number_of(of, self.value)
+        return torch.full_like(X, number, dtype=torch_dtype(of)) if into is None else into.fill_(number)
+
+    samples = [
+        sample(X=f32(2, 3), value=1.5),
+        sample(X=f32(2, 3), value=7.0, dtype=3),
+        sample(X=i64(4), value=2.9),
+        sample(X=b1(4), value=0.5),
+        sample(X=f32(0, 3)),
+    ]
+    rejects = [reject(X=f32(2), dtype=99, says="no element type number 99", error=TypeMismatchError)]
+
+
+class FillConstantBatchSizeLike(Operator):
+    """Out = a tensor of ``shape``, with the size of one dim of Input at ``output_dim_idx``, whose every element is ``value``.
+
+    Dim 0 of a ragged Input counts as the number of its innermost sequences.
+    """
+
+    type = "fill_constant_batch_size_like"
+    Input = operand(doc="the tensor whose dim is taken")
+    Out = result(doc="[*shape], one dim replaced")
+    shape = attribute(AttrType.INTS, [])
+    input_dim_idx = attribute(AttrType.INT, 0)
+    output_dim_idx = attribute(AttrType.INT, 0)
+    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
+    value = attribute(AttrType.FLOAT, 0.0)
+    str_value = attribute(AttrType.STRING, "")
+    force_cpu = attribute(AttrType.BOOLEAN, False)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, Input: Spec) -> Spec:
+        source = axis_of(self.input_dim_idx, Input.rank, "input_dim_idx", Input=None)
+        at = axis_of(self.output_dim_idx, len(self.shape), "output_dim_idx")
+        dims: list[Size] = list(self.shape)
+        dims[at] = Input.known_dims[source] if source or Input.lod is None else Input.lod.counts[-1]
+        require(all(isinstance(n, Dim) or n >= 0 for n in dims), f"a size in shape must be at least 0; seen {dims}")
+        of = element_type(self.dtype)
+        return filled(tensor(of, *dims), number_of(of, self.value, _text(self.str_value)))
+
+    def kernel(self, Input: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
+        shape, sequences = list(self.shape), offsets[0]
+        shape[self.output_dim_idx] = Input.shape[self.input_dim_idx]
+        if sequences is not None and self.input_dim_idx % Input.dim() == 0:
+            shape[self.output_dim_idx] = sequences.count
+        of = element_type(self.dtype)
+        return torch.full(shape, number_of(of, self.value, _text(self.str_value)), dtype=torch_dtype(of))
+
+    samples = [
+        sample(Input=f32(2, 3), shape=[-1, 5], value=1.5),
+        sample(Input=f32(2, 3), shape=[4, -1], input_dim_idx=1, output_dim_idx=1, dtype=3, value=2.0),
+        sample(Input=f32(9, 3).ragged([4, 5]), shape=[-1, 5], value=1.5),
+        sample(Input=f32(7, 2).ragged([2, 1, 1], [3, 0, 4, 0]), shape=[5, -1], input_dim_idx=-2, output_dim_idx=1),
+        sample(Input=f32(9, 3).ragged([4, 5]), shape=[4, -1], input_dim_idx=1, output_dim_idx=1),
+    ]
+    rejects = [
+        reject(Input=f32(2, 3), shape=[-1, 5], input_dim_idx=2, says="input_dim_idx must be in [-2, 2)"),
+        reject(Input=f32(2, 3), shape=[5, -1], says="at least 0"),
+        reject(Input=f32(2, 3), shape=[], says="output_dim_idx must be"),
+    ]
+
+
+class Range(Operator):
+    """Out = Start, Start + Step, Start + 2 Step, ..., before End."""
+
+    type = "range"
+    Start = operand((*INDEX, FP32, FP64), doc="one number")
+    End = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, the first that is not in Out")
+    Step = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, not 0")
+    Out = result(doc="[n]; n is known where the numbers are known integers")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, Start: Spec, End: Spec, Step: Spec) -> Spec:
+        start, end, step = known_number(0, Start, "Start"), known_number(0, End, "End"), known_number(0, Step, "Step")
+        require(step is None or isinstance(step, Dim) or step != 0, "Step must not be 0", Step=None)
+        of = Start.known_dtype
+        if start is None or end is None or not isinstance(step, int):
+            return tensor(of, unknown_size("length"))
+        count = maximum(0, ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step))
+        out = tensor(of, count)
+        return carry(out, [start + k * step for k in range(count)]) if isinstance(count, int) and count <= MAX_VALUE_ELEMENTS else out
+
+    def kernel(self, Start: Tensor, End: Tensor, Step: Tensor) -> Tensor:
+        start, end, step = Start.item(), End.item(), Step.item()
+        if step == 0:
+            raise ExecutionError("range: Step must not be 0")
+        return torch.arange(start, end if (end - start) * step > 0 else start, step, dtype=Start.dtype)
+
+    samples = [
+        sample(Start=i64(1, data=[2]), End=i64(1, data=[9]), Step=i64(1, data=[3])),
+        sample(Start=i32(data=[9]), End=i32(data=[2]), Step=i32(data=[-3])),
+        sample(Start=i32(data=[2]), End=i32(data=[9]), Step=i32(data=[-3])),
+        sample(Start=f32(1, data=[0.0]), End=f32(1, data=[1.0]), Step=f32(1, data=[0.25])),
+        sample(Start=i64(1, low=1, high=3), End=i64(1, low=5, high=9), Step=i64(1, low=1, high=2)),
+    ]
+    rejects = [
+        reject(Start=i64(1), End=i64(1), Step=i64(1, data=[0]), says="Step must not be 0"),
+        reject(Start=i64(2), End=i64(1), Step=i64(1), says="Start must hold one number"),
+    ]
+
+
+class Linspace(Operator):
+    """Out = Num numbers from Start to Stop, evenly spaced, both included."""
+
+    type = "linspace"
+    Start = operand((*INDEX, FP32, FP64), doc="one number")
+    Stop = operand((*INDEX, FP32, FP64), doc="one number")
+    Num = operand(INDEX, doc="how many, at least 1")
+    Out = result(doc="[Num]")
+    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, Start: Spec, Stop: Spec, Num: Spec) -> Spec:
+        known_number(0, Start, "Start")
+        known_number(0, Stop, "Stop")
+        count = known_number(0, Num, "Num")
+        if count is not None:
+            require_at_most(1, count, f"Num must be at least 1; seen {count}", Num=None)
+        return tensor(element_type(self.dtype), count if count is not None else unknown_size("Num"))
+
+    def kernel(self, Start: Tensor, Stop: Tensor, Num: Tensor) -> Tensor:
+        count = int(Num.item())
+        if count < 1:
+            raise ExecutionError(f"linspace: Num must be at least 1; seen {count}")
+        return torch.linspace(Start.item(), Stop.item(), count, dtype=torch_dtype(self.dtype))
+
+    samples = [
+        sample(Start=f32(1), Stop=f32(1), Num=i32(1, data=[7])),
+        sample(Start=f32(1), Stop=f32(1), Num=i32(1, low=2), dtype=6),
+        sample(Start=i64(data=[0]), Stop=i64(data=[10]), Num=i64(data=[6]), dtype=3),
+    ]
+    rejects = [reject(Start=f32(1), Stop=f32(1), Num=i32(1, data=[0]), says="Num must be at least 1")]
+
+
+class Eye(Operator):
+    """Out = ones on the diagonal of a matrix of zeros."""
+
+    type = "eye"
+    Out = result(doc="[num_rows, num_columns]")
+    num_rows = attribute(AttrType.LONG, low=0)
+    num_columns = attribute(AttrType.LONG, -1, low=-1, doc="-1: as many as rows")
+    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self) -> Spec:
+        return tensor(element_type(self.dtype), self.num_rows, self.num_rows if self.num_columns == -1 else self.num_columns)
+
+    def kernel(self) -> Tensor:
+        return torch.eye(self.num_rows, self.num_rows if self.num_columns == -1 else self.num_columns, dtype=torch_dtype(self.dtype))
+
+    samples = [sample(num_rows=3), sample(num_rows=2, num_columns=5, dtype=3)]
+    rejects = [reject(num_rows=2, num_columns=-2, says="at least -1", error=SchemaError), reject(num_rows=2**40, num_columns=2**40, says="64-bit")]

@@ -1,0 +1,287 @@
+"""A tensor repeated or its elements moved about: expand, tile, flip, roll, triangles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, bounds
+from foreshape.operator import (
+    ANY,
+    INDEX,
+    NUMERIC,
+    AttrType,
+    Operator,
+    attribute,
+    axis_of,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.require import require_broadcast_to
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.broadcast import sum_to
+from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
+from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+
+def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:
+    """The dims of a tensor of ``dims`` repeated to ``shape``, last dims lined up: -1 keeps a dim, None is only known at run."""
+    new = len(shape) - len(dims)
+    require(new >= 0, f"shape must have at least the {len(dims)} dims of X; it has {len(shape)}", X=None)
+    require(len(shape) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; shape has {len(shape)}", X=None)
+    out: list[Size] = []
+    for at, s in enumerate(shape):
+        here: Size = dims[at - new] if at >= new else 1
+        if s is None:
+            out.append(here if isinstance(here, int) and here != 1 else unknown_size(str(at)))
+        elif isinstance(s, int) and s < 0:
+            require(s == -1, f"each size of shape must be at least -1; seen {s}", X=None)
+            require(at >= new, f"shape has -1 at {at}, where X has no dim to keep", X=None)
+            out.append(here)
+        elif isinstance(here, int) and here == 1:
+            out.append(s)
+        else:
+            out.append(require_broadcast_to(here, s, f"shape asks for {s} where X has {here}, and only a dim of 1 is repeated", X=at - new))
+    return out
+
+
+def _repeated(X: Spec, dims: Sequence[Size]) -> Spec:
+    """X in these dims; its rows are rows still where no axis comes before them, and they are not repeated."""
+    return (X if len(dims) == X.rank else X.dense()).with_dims(dims)
+
+
+class ExpandV2(Operator):
+    """Out = X repeated along its dims of 1 to the dims ``shape``, last dims lined up; -1 keeps a dim of X."""
+
+    type = "expand_v2"
+    X = operand(doc="any shape")
+    Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
+    expand_shapes_tensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
+    Out = result(view_of="X", layout="strided", doc="[*shape]")
+    shape = attribute(AttrType.INTS, [])
+
+    def infer_shape(self, X: Spec, Shape: Spec | None, expand_shapes_tensor: tuple[Spec, ...]) -> Spec:
+        return _repeated(X, expanded(X.known_dims, known_sizes(self.shape, Shape, expand_shapes_tensor, "Shape", "expand_shapes_tensor")))
+
+    def kernel(self, X: Tensor, Shape: Tensor | None, expand_shapes_tensor: list[Tensor]) -> Tensor:
+        return X.expand(*sizes_at_run(self.shape, Shape, expand_shapes_tensor)) if X.dim() or self.shape or Shape is not None else X
+
+    @gradient("X", "Shape", "expand_shapes_tensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def backward(self, X: Tensor, Shape: Tensor | None, expand_shapes_tensor: list[Tensor], d_out: Tensor) -> Tensor:
+        return sum_to(d_out, X, d_out, -1)
+
+    samples = [
+        sample(X=f32(3, 1), shape=[3, 4]),
+        sample(X=f32(3, 1), shape=[2, -1, 4]),
+        sample(X=f32(0, 1), shape=[-1, 4]),
+        sample(X=f32(), shape=[2, 3]),
+        sample(X=f32(3, 1), Shape=i64(2, data=[3, 5])),
+        sample(X=f32(1, 3), expand_shapes_tensor=[i32(1, data=[2]), i32(1, data=[-1])]),
+    ]
+    rejects = [
+        reject(X=f32(3, 2), shape=[3, 4], says="only a dim of 1 is repeated"),
+        reject(X=f32(3, 2), shape=[2], says="at least the 2 dims"),
+        reject(X=f32(3), shape=[-1, 3], says="no dim to keep"),
+        reject(X=f32(3), shape=[-2], says="at least -1"),
+        reject(X=f32(1), shape=[2**31 - 1] * 4, says="64-bit"),
+    ]
+
+
+class ExpandAsV2(Operator):
+    """Out = X repeated along its dims of 1 to the dims of Y, or to ``target_shape`` where there is no Y."""
+
+    type = "expand_as_v2"
+    X = operand(doc="any shape")
+    Y = operand(ANY, optional=True, doc="whose dims are wanted")
+    Out = result(view_of="X", layout="strided", doc="the dims of Y")
+    target_shape = attribute(AttrType.INTS, [])
+
+    def infer_shape(self, X: Spec, Y: Spec | None) -> Spec:
+        out = _repeated(X, expanded(X.known_dims, self.target_shape if Y is None else Y.known_dims))
+        return out if out.lod is not None or Y is None or Y.lod is None else Spec(LOD_TENSOR, X.dtype, out.dims, Y.lod)
+
+    def kernel(self, X: Tensor, Y: Tensor | None) -> Tensor:
+        return X.expand(self.target_shape if Y is None else Y.shape)
+
+    @gradient("X", "Y", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def backward(self, X: Tensor, Y: Tensor | None, d_out: Tensor) -> Tensor:
+        return sum_to(d_out, X, d_out, -1)
+
+    samples = [sample(X=f32(3, 1), Y=f32(2, 3, 5)), sample(X=f32(3, 1), target_shape=[3, 4]), sample(X=f32(1, 4), Y=i64(0, 4))]
+    rejects = [reject(X=f32(3, 2), Y=f32(3, 4), says="only a dim of 1 is repeated"), reject(X=f32(3, 2), Y=f32(2), says="at least the 2 dims")]
+
+
+class Tile(Operator):
+    """Out = X repeated ``repeat_times`` along each axis, last dims lined up."""
+
+    type = "tile"
+    X = operand(doc="any shape")
+    RepeatTimes = operand(INDEX, optional=True, doc="how often, as a tensor")
+    repeat_times_tensor = operand(INDEX, many=True, optional=True, doc="how often, as tensors of one number each")
+    Out = result(doc="each dim of X times its number")
+    repeat_times = attribute(AttrType.INTS, [])
+
+    def infer_shape(self, X: Spec, RepeatTimes: Spec | None, repeat_times_tensor: tuple[Spec, ...]) -> Spec:
+        times = known_sizes(self.repeat_times, RepeatTimes, repeat_times_tensor, "RepeatTimes", "repeat_times_tensor")
+        dims = X.known_dims
+        rank = max(len(dims), len(times))
+        require(rank <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; repeat_times has {rank}", X=None)
+        padded = (1,) * (rank - len(dims)) + dims
+        counts = (1,) * (rank - len(times)) + times
+        out: list[Size] = []
+        for at, (d, n) in enumerate(zip(padded, counts, strict=True)):
+            low = None if n is None else bounds(n)[0]
+            if n is not None:
+                require_at_most(1, n, f"repeat_times must be at least 1; seen {n}", X=None)
+            out.append(unknown_size(str(at)) if n is None or low is None or low < 0 else d * n)
+        return _repeated(X, out)
+
+    def kernel(self, X: Tensor, RepeatTimes: Tensor | None, repeat_times_tensor: list[Tensor]) -> Tensor:
+        return torch.tile(X, tuple(sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor)))
+
+    @gradient("X", "RepeatTimes", "repeat_times_tensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def backward(self, X: Tensor, RepeatTimes: Tensor | None, repeat_times_tensor: list[Tensor], d_out: Tensor) -> Tensor:
+        dims = (1,) * (d_out.dim() - X.dim()) + tuple(X.shape)
+        times = tuple(sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor))
+        times = (1,) * (d_out.dim() - len(times)) + times
+        repeated = [at for at, n in enumerate(times) if n != 1]
+        if not repeated:
+            return d_out.reshape(X.shape)
+        apart: list[int] = []
+        over: list[int] = []
+        for n, d in zip(times, dims, strict=True):
+            if n != 1:
+                over.append(len(apart))
+                apart.append(n)
+            apart.append(d)
+        return d_out.reshape(apart).sum(over).reshape(X.shape)
+
+    samples = [
+        sample(X=f32(2, 3), repeat_times=[2, 1]),
+        sample(X=f32(2, 3), repeat_times=[4, 1, 2]),
+        sample(X=f32(2, 3), repeat_times=[2]),
+        sample(X=f32(0, 3), repeat_times=[2, 2]),
+        sample(X=f32(), repeat_times=[3]),
+        sample(X=f32(2, 3), RepeatTimes=i64(2, data=[1, 3])),
+        sample(X=f32(2, 3), repeat_times_tensor=[i32(1, data=[2]), i32(1, data=[2])]),
+    ]
+    rejects = [reject(X=f32(2, 3), repeat_times=[0, 1], says="at least 1"), reject(X=f32(2, 3), repeat_times=[2**31 - 1] * 3, says="64-bit")]
+
+
+class Flip(Operator):
+    """Out = X with the order along each of ``axis`` reversed."""
+
+    type = "flip"
+    X = operand(doc="any shape")
+    Out = result(doc="as X")
+    axis = attribute(AttrType.INTS, doc="the axes that are reversed")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        axes = axes_of(self.axis, X.rank, X=None)
+        return X.dense() if 0 in axes else X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.flip(X, self.axis)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        slots.add("flip", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"axis": self.axis})
+
+    samples = [sample(X=f32(2, 3), axis=[1]), sample(X=f32(2, 3, 4), axis=[0, -1]), sample(X=f32(0, 3), axis=[0]), sample(X=i64(4), axis=[0])]
+    rejects = [reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=[1, -1], says="each axis once")]
+
+
+class Roll(Operator):
+    """Out = X with its elements moved on by ``shifts`` along ``axis``, those at the end coming in at the start.
+
+    Without ``axis``, X is moved as one row of elements and keeps its dims.
+    """
+
+    type = "roll"
+    X = operand(doc="any shape")
+    ShiftsTensor = operand(INDEX, optional=True, doc="shifts, as a tensor")
+    Out = result(doc="as X")
+    shifts = attribute(AttrType.LONGS, [])
+    axis = attribute(AttrType.LONGS, [])
+
+    def infer_shape(self, X: Spec, ShiftsTensor: Spec | None) -> Spec:
+        count = len(known_sizes(self.shifts, ShiftsTensor, (), "ShiftsTensor"))
+        for a in self.axis:
+            axis_of(a, X.rank, X=None)
+        require(count == (len(self.axis) or 1), f"shifts must have {len(self.axis) or 1} numbers, one for each axis, not {count}", X=None)
+        return X.dense() if not self.axis or any(a in (0, -X.rank) for a in self.axis) else X.like()
+
+    def kernel(self, X: Tensor, ShiftsTensor: Tensor | None) -> Tensor:
+        return torch.roll(X, tuple(sizes_at_run(self.shifts, ShiftsTensor)), self.axis)
+
+    def workspace(self, X: Spec, ShiftsTensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X) + (X.nbytes if len(self.axis) > 1 else 0)
+
+    def _gradient_takes(self, X: Spec, ShiftsTensor: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out) + (X.nbytes if len(self.axis) > 1 else 0)
+
+    @gradient("X", "ShiftsTensor", "Out@GRAD", gives="X@GRAD", workspace=_gradient_takes)
+    def backward(self, X: Tensor, ShiftsTensor: Tensor | None, d_out: Tensor) -> Tensor:
+        return torch.roll(d_out, [-s for s in sizes_at_run(self.shifts, ShiftsTensor)], self.axis)
+
+    samples = [
+        sample(X=f32(2, 3), shifts=[1]),
+        sample(X=f32(2, 5), shifts=[2, -1], axis=[1, 0]),
+        sample(X=f32(0, 3), shifts=[1], axis=[1]),
+        sample(X=f32(4, 3), ShiftsTensor=i64(1, data=[-2]), axis=[-2]),
+    ]
+    rejects = [reject(X=f32(2, 3), shifts=[1], axis=[2], says="axis must be"), reject(X=f32(2, 3), shifts=[1, 2], axis=[1], says="one for each axis")]
+
+
+class TrilTriu(Operator):
+    """Out = X with zeros above (``lower``) or below the diagonal of its last two dims; ``diagonal`` counts from the main one, upwards."""
+
+    type = "tril_triu"
+    X = operand((*NUMERIC, *(t for t in ANY if t.name == "bool")), doc="[..., rows, columns]")
+    Out = result(doc="as X")
+    diagonal = attribute(AttrType.INT, 0)
+    lower = attribute(AttrType.BOOLEAN, doc="keep the lower triangle; otherwise the upper one")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        if X.rank < 2:
+            fail(f"X must have at least 2 dims, not {X.rank}", X=None)
+        return X.like()
+
+    def _part(self, X: Tensor) -> Tensor:
+        return torch.tril(X, self.diagonal) if self.lower else torch.triu(X, self.diagonal)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._part(X)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def _gradient_takes(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
+
+    @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_takes)
+    def backward(self, d_out: Tensor) -> Any:
+        return self._part(d_out)
+
+    samples = [
+        sample(X=f32(3, 4), lower=True),
+        sample(X=f32(2, 4, 3), lower=False, diagonal=-1),
+        sample(X=f32(0, 3, 4), lower=True, diagonal=2),
+        sample(X=i64(3, 2), lower=False),
+    ]
+    rejects = [reject(X=f32(3), lower=True, says="at least 2 dims")]

@@ -1,0 +1,329 @@
+"""Elements picked and placed by index: gather, scatter, one-hot, masks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator import (
+    ANY,
+    INDEX,
+    INTEGER,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    axis_of,
+    b1,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.size_operands import known_axis, known_number, number_at_run
+from foreshape.spec import BOOL, FP32, INT64, LOD_TENSOR, Spec
+from foreshape.values.torch_types import element_type, torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def check_index(index: Tensor, size: int, what: str, low: int = 0) -> None:
+    """Refuse indices outside of low..size-1, on the CPU, where looking is cheap; elsewhere the device's kernel refuses them."""
+    if index.numel() and index.device.type == "cpu":
+        least, most = index.aminmax()
+        if least.item() < low or most.item() >= size:
+            raise ExecutionError(f"{what} must be in [{low}, {size}); seen {least.item()} to {most.item()}")
+
+
+def _column(index: Spec, slot: str) -> tuple[Size, ...]:
+    """The dims of an index: none, one, or [n, 1], which counts as one."""
+    dims = index.known_dims
+    if len(dims) == 2:
+        require_equal(dims[1], 1, f"{slot} of two dims must be a column, [n, 1]; its rows have {dims[1]}", **{slot: 1})
+        return dims[:1]
+    require(len(dims) < 2, f"{slot} must have one dim (or none, or be a column), not {len(dims)}", **{slot: None})
+    return dims
+
+
+def _taken(X: Tensor, index: Tensor, axis: int) -> Tensor:
+    """The entries of ``axis`` that ``index`` names; of an index without dims, without the axis."""
+    check_index(index, X.shape[axis], "an index")
+    if index.dim() == 1:
+        return X.index_select(axis, index)
+    out = X.index_select(axis, index.reshape(-1))
+    return out if index.dim() else out.squeeze(axis)
+
+
+def _given_back(X: Tensor, index: Tensor, axis: int, d_out: Tensor) -> Tensor:
+    """The gradient of `_taken`: each part added to where it was taken from."""
+    out = d_out.new_zeros(X.shape)
+    return out.index_add_(axis, index.reshape(-1), d_out if index.dim() else d_out.unsqueeze(axis))
+
+
+class Gather(Operator):
+    """Out = the entries of ``axis`` of X at the indices Index."""
+
+    type = "gather"
+    X = operand(doc="at least one dim")
+    Index = operand(INDEX, doc="[n], or [n, 1], or one number")
+    Axis = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
+    Out = result(layout="row", doc="X with n at axis; without axis where Index is one number")
+    axis = attribute(AttrType.INT, 0)
+
+    def infer_shape(self, X: Spec, Index: Spec, Axis: Spec | None) -> Spec:
+        picked = _column(Index, "Index")
+        axis = known_axis(self.axis, Axis, X.rank, "Axis", "X")
+        if axis is None:
+            return X.dense([unknown_size(str(at)) for at in range(X.rank - 1 + len(picked))])
+        dims = (*X.known_dims[:axis], *picked, *X.known_dims[axis + 1 :])
+        out = X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod if picked else None)
+        if X.value is not None and X.rank == 1 and Index.value is not None:
+            chosen = [X.value[k] for k in Index.value if isinstance(k, int) and 0 <= k < len(X.value)]
+            return out.with_value(chosen) if len(chosen) == len(Index.value) else out
+        return out
+
+    def kernel(self, X: Tensor, Index: Tensor, Axis: Tensor | None) -> Tensor:
+        return _taken(X, Index, number_at_run(self.axis, Axis))
+
+    def workspace(self, X: Spec, Index: Spec, Axis: Spec | None, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X, Index=Index)
+
+    @gradient("X", "Index", "Axis", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, Index: Tensor, Axis: Tensor | None, d_out: Tensor) -> Tensor:
+        return _given_back(X, Index, number_at_run(self.axis, Axis), d_out)
+
+    samples = [
+        sample(X=f32(4, 3), Index=i64(5, high=3)),
+        sample(X=f32(2, 4, 3), Index=i32(5, high=3), axis=1),
+        sample(X=f32(2, 4, 3), Index=i32(5, 1, high=2), axis=-1),
+        sample(X=f32(4, 3), Index=i64(high=3)),
+        sample(X=f32(4, 3), Index=i64(0)),
+        sample(X=f32(4, 3), Index=i64(2, high=2), Axis=i32(1, data=[1])),
+        sample(X=i64(4, data=[5, 6, 7, 8]), Index=i64(2, data=[3, 1])),
+    ]
+    rejects = [
+        reject(X=f32(4, 3), Index=i64(2), axis=2, says="axis must be in [-2, 2)"),
+        reject(X=f32(4, 3), Index=i64(2, 3), says="must be a column"),
+        reject(X=f32(4, 3), Index=i64(2, 1, 1), says="Index must have one dim"),
+        reject(X=f32(), Index=i64(2), says="axis must be in"),
+        reject(X=f32(4, 3), Index=f32(2), says="int", error=TypeMismatchError),
+    ]
+
+
+class IndexSelect(Operator):
+    """Out = the entries of the axis ``dim`` of X at the indices Index."""
+
+    type = "index_select"
+    X = operand(doc="at least one dim")
+    Index = operand(INDEX, doc="[n]")
+    Out = result(layout="row", doc="X with n at dim")
+    dim = attribute(AttrType.INT, 0)
+
+    def infer_shape(self, X: Spec, Index: Spec) -> Spec:
+        axis = axis_of(self.dim, X.rank, "dim", X=None)
+        picked = _column(Index, "Index")
+        require(len(picked) == 1, "Index must have one dim", Index=None)
+        dims = (*X.known_dims[:axis], picked[0], *X.known_dims[axis + 1 :])
+        return X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod)
+
+    def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
+        return _taken(X, Index, self.dim)
+
+    def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
+        return _given_back(X, Index, self.dim, d_out)
+
+    samples = [
+        sample(X=f32(4, 3), Index=i64(5, high=3)),
+        sample(X=f32(2, 4, 3), Index=i32(5, high=2), dim=-1),
+        sample(X=f32(0, 3), Index=i64(2, high=2), dim=1),
+    ]
+    rejects = [reject(X=f32(4, 3), Index=i64(2), dim=-3, says="dim must be in [-2, 2)"), reject(X=f32(4, 3), Index=i64(), says="Index must have one dim")]
+
+
+class GatherNd(Operator):
+    """Out = the elements (or parts) of X at the places that the rows of Index name: a row of k numbers names a place in the first k axes."""
+
+    type = "gather_nd"
+    X = operand(doc="at least k dims")
+    Index = operand(INDEX, doc="[..., k]")
+    Out = result(doc="[..., *dims of X from k on]")
+
+    def infer_shape(self, X: Spec, Index: Spec) -> Spec:
+        require(Index.rank > 0, "Index must have at least one dim", Index=None)
+        k = Index.known_dims[-1]
+        if not isinstance(k, int):
+            fail("how many axes a row of Index names must be known before the run", Index=Index.rank - 1)
+        require(1 <= k <= X.rank, f"a row of Index must name from 1 to {X.rank} axes of X, not {k}", X=None, Index=Index.rank - 1)
+        return Spec(LOD_TENSOR, X.dtype, Index.known_dims[:-1] + X.known_dims[k:], Index.lod if Index.rank > 1 else None)
+
+    def _places(self, X: Tensor, Index: Tensor) -> tuple[Tensor, ...]:
+        columns = Index.unbind(-1)
+        for axis, column in enumerate(columns):
+            check_index(column, X.shape[axis], f"an index into axis {axis}", -X.shape[axis])
+        return columns
+
+    def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
+        out = X[self._places(X, Index)]
+        return out if Index.dim() > 1 else out.clone()  # of one place torch gives a view
+
+    def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Index.elements + copies(strided, X=X)
+
+    def _gradient_takes(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Index.elements + copies(strided, Out_GRAD=d_out)
+
+    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_takes)
+    def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
+        return d_out.new_zeros(X.shape).index_put_(tuple(Index.unbind(-1)), d_out, accumulate=True)
+
+    samples = [
+        sample(X=f32(4, 3), Index=i64(5, 2, high=2)),
+        sample(X=f32(4, 3, 5), Index=i32(2, 6, 1, high=3)),
+        sample(X=f32(4, 3), Index=i64(0, 2)),
+        sample(X=f32(4, 3), Index=i64(1, data=[2])),
+    ]
+    rejects = [reject(X=f32(4, 3), Index=i64(5, 3), says="from 1 to 2 axes"), reject(X=f32(4, 3), Index=i64(), says="at least one dim")]
+
+
+class Scatter(Operator):
+    """Out = X with its rows Ids replaced by Updates; without ``overwrite``, by the sum of all Updates for the row."""
+
+    type = "scatter"
+    X = operand(doc="[rows, ...]")
+    Ids = operand(INDEX, doc="[n], or [n, 1]")
+    Updates = operand(ANY, same_type_as="X", doc="[n, ...]")
+    Out = result(doc="as X")
+    overwrite = attribute(AttrType.BOOLEAN, True)
+
+    def infer_shape(self, X: Spec, Ids: Spec, Updates: Spec) -> Spec:
+        picked = _column(Ids, "Ids")
+        require(len(picked) == 1, "Ids must have one dim", Ids=None)
+        same = X.rank > 0 and Updates.rank == X.rank
+        require(same, f"Updates must have as many dims as X, {X.rank}, at least one; seen {Updates.rank}", X=None, Updates=None)
+        require_equal(picked[0], Updates.known_dims[0], "there must be as many Updates as Ids", Ids=0, Updates=0)
+        for axis in range(1, X.rank):
+            require_equal(X.known_dims[axis], Updates.known_dims[axis], "the rows of Updates must be like those of X", X=axis, Updates=axis)
+        return X.like()
+
+    def kernel(self, X: Tensor, Ids: Tensor, Updates: Tensor) -> Tensor:
+        check_index(Ids, X.shape[0], "an id")
+        ids = Ids.reshape(-1).long()
+        if self.overwrite:
+            return X.index_copy(0, ids, Updates)
+        return X.index_fill(0, ids, 0).index_add_(0, ids, Updates)
+
+    def workspace(self, X: Spec, Ids: Spec, Updates: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Ids.elements + copies(strided, X=X, Updates=Updates)
+
+    def _gradients_take(self, Ids: Spec, Updates: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Ids.elements + copies(strided, Out_GRAD=d_out)
+
+    def _infer_gradient(self, Ids: Spec, Updates: Spec, d_out: Spec) -> tuple[Spec, Spec]:
+        return Scatter.infer_shape(self, d_out, Ids, Updates), Updates.like()
+
+    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, workspace=_gradients_take)
+    def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        ids = Ids.reshape(-1).long()
+        return d_out.index_fill(0, ids, 0) if wants[0] else None, d_out.index_select(0, ids) if wants[1] else None
+
+    samples = [
+        sample(X=f32(4, 3), Ids=i64(2, data=[3, 1]), Updates=f32(2, 3)),
+        sample(X=f32(4, 3), Ids=i32(3, 1, data=[3, 1, 3]), Updates=f32(3, 3), overwrite=False),
+        sample(X=f32(4), Ids=i64(0), Updates=f32(0)),
+    ]
+    rejects = [
+        reject(X=f32(4, 3), Ids=i64(2), Updates=f32(5, 3), says="as many Updates as Ids"),
+        reject(X=f32(4, 3), Ids=i64(2), Updates=f32(2, 5), says="like those of X"),
+        reject(X=f32(4, 3), Ids=i64(2), Updates=f32(2), says="as many dims as X"),
+    ]
+
+
+class OneHotV2(Operator):
+    """Out = for each number in X a row of ``depth`` zeros with a one at that number.
+
+    A number outside of 0..depth-1 is an error, or with ``allow_out_of_range`` a row of zeros.
+    """
+
+    type = "one_hot_v2"
+    X = operand(INTEGER, doc="any shape")
+    depth_tensor = operand(INDEX, optional=True, doc="depth, as a tensor of one number")
+    Out = result(doc="[*dims of X, depth]")
+    depth = attribute(AttrType.INT, -1)
+    dtype = attribute(AttrType.INT, FP32, doc="the element type of Out, by its number in the file format")
+    allow_out_of_range = attribute(AttrType.BOOLEAN, False)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec, depth_tensor: Spec | None) -> Spec:
+        depth = known_number(self.depth, depth_tensor, "depth_tensor")
+        if depth is None:
+            depth = unknown_size("depth")
+        require_at_most(1, depth, f"depth must be at least 1; seen {depth}")
+        return Spec(X.kind, element_type(self.dtype), (*X.known_dims, depth), X.lod if X.rank else None)
+
+    def workspace(self, X: Spec, depth_tensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        each = 23 if self.allow_out_of_range else 0 if X.dtype is INT64 else 8
+        return each * X.elements + copies(strided, X=X)
+
+    def kernel(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
+        depth = number_at_run(self.depth, depth_tensor)
+        out = torch.zeros((*X.shape, depth), dtype=torch_dtype(self.dtype), device=X.device)
+        index = X.long().unsqueeze(-1)
+        if not self.allow_out_of_range:
+            check_index(X, depth, "a number")
+            return out.scatter_(-1, index, 1)
+        outside = (index < 0) | (index >= depth)
+        return out.scatter_(-1, index.masked_fill(outside, 0), (~outside).to(out.dtype))
+
+    samples = [
+        sample(X=i64(2, 3, high=3), depth=4),
+        sample(X=i32(3, data=[-1, 2, 9]), depth=5, allow_out_of_range=True),
+        sample(X=i64(0), depth=4, dtype=2),
+        sample(X=i64(3, high=3), depth_tensor=i32(1, data=[4])),
+    ]
+    rejects = [reject(X=i64(3), says="depth must be at least 1"), reject(X=i64(3), depth=2, dtype=99, says="no element type", error=TypeMismatchError)]
+
+
+class MaskedSelect(Operator):
+    """Y = the elements of X where Mask is true, in row-major order; how many there are only the run tells."""
+
+    type = "masked_select"
+    X = operand(doc="any shape")
+    Mask = operand((BOOL,), doc="as X")
+    Y = result(doc="[n]")
+
+    def infer_shape(self, X: Spec, Mask: Spec) -> Spec:
+        require_rank(X.rank, Mask, "Mask")
+        for axis, (a, b) in enumerate(zip(X.known_dims, Mask.known_dims, strict=True)):
+            require_equal(a, b, "Mask must have the dims of X", X=axis, Mask=axis)
+        return X.dense((unknown_size("0"),))
+
+    def workspace(self, X: Spec, Mask: Spec, *, strided: frozenset[str]) -> Size:
+        return 16 * X.elements + copies(strided, X=X)
+
+    def kernel(self, X: Tensor, Mask: Tensor) -> Tensor:
+        return torch.masked_select(X, Mask)
+
+    @gradient("X", "Mask", "Y@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, Mask: Tensor, d_out: Tensor) -> Tensor:
+        return d_out.new_zeros(X.shape).masked_scatter_(Mask, d_out)
+
+    samples = [sample(X=f32(2, 3), Mask=b1(2, 3)), sample(X=i64(0), Mask=b1(0))]
+    rejects = [reject(X=f32(2, 3), Mask=b1(2, 4), says="the dims of X"), reject(X=f32(2, 3), Mask=b1(2), says="Mask must have 2 dims")]

@@ -1,0 +1,316 @@
+"""What is largest, in what order, and how much there is: argmax, sorting, top k, running sums, shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.kernels.onednn import thread_count
+from foreshape.operator import (
+    ANY,
+    DENSE_OR_ROWS,
+    INDEX,
+    NOT_DIFFERENTIABLE,
+    NUMERIC,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.math.reduction import reduced
+from foreshape.ops.rules.size_operands import axis_of_any, known_number, number_at_run
+from foreshape.spec import INT32, INT64, LOD_TENSOR, Spec
+from foreshape.values.torch_types import element_type, torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ArgExtreme(Operator):
+    """The base of arg_max and arg_min."""
+
+    abstract = True
+    X = operand(NUMERIC, doc="any shape")
+    Out = result(doc="X without axis (with 1 there where keepdims), int64 or int32")
+    axis = attribute(AttrType.LONG, -1)
+    keepdims = attribute(AttrType.BOOLEAN, False)
+    flatten = attribute(AttrType.BOOLEAN, False, doc="look for one element of the whole tensor; axis does not matter then")
+    dtype = attribute(AttrType.INT, INT64, choices=(-1, INT32.code, INT64.code), doc="int64, int32, or -1 for int64")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec) -> Spec:
+        of = INT64 if self.dtype < 0 else element_type(self.dtype)
+        dims = X.known_dims
+        if self.flatten:
+            require_at_most(1, product(dims), "there must be an element: X must not be empty", X=None)
+            return X.dense((1,) * len(dims) if self.keepdims else (), of)
+        axis = axis_of_any(self.axis, len(dims), X=None)
+        if not dims:
+            return X.dense((), of)
+        require_at_most(1, dims[axis], f"there must be an element: the dim at axis {axis} must be at least 1", X=axis)
+        out = (*dims[:axis], *((1,) if self.keepdims else ()), *dims[axis + 1 :])
+        return (X if axis else X.dense()).with_dims(out).with_dtype(of)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        axes = range(X.rank) if self.flatten or not X.rank else (axis_of_any(self.axis, X.rank, X=None),)
+        return copies(strided, X=X) + (8 * reduced(X, tuple(axes), True).elements if self.dtype == INT32.code else 0)
+
+    def _found(self, function: Any, X: Tensor) -> Tensor:
+        axis = None if self.flatten else self.axis
+        out = function(X, axis, self.keepdims)
+        return out.to(torch.int32) if self.dtype == INT32.code else out
+
+    samples = [
+        sample(X=f32(2, 3, 5, distinct=True)),
+        sample(X=f32(2, 3, 5, distinct=True), axis=1, keepdims=True, dtype=2),
+        sample(X=f32(2, 3, distinct=True), flatten=True),
+        sample(X=f32(2, 3, distinct=True), flatten=True, keepdims=True),
+        sample(X=f32(0, 3)),
+        sample(X=f32(), axis=0),
+        sample(X=i64(3, 4), axis=-2, dtype=-1),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"),
+        reject(X=f32(2, 3), axis=-(2**63), says="axis must be in"),
+        reject(X=f32(0, 3), axis=0, says="at least 1"),
+        reject(X=f32(0, 3), flatten=True, says="must not be empty"),
+    ]
+
+
+class ArgMax(ArgExtreme):
+    """Out = where along ``axis`` X is largest."""
+
+    type = "arg_max"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._found(torch.argmax, X)
+
+
+class ArgMin(ArgExtreme):
+    """Out = where along ``axis`` X is smallest."""
+
+    type = "arg_min"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._found(torch.argmin, X)
+
+
+def _put_back(X: Tensor, Indices: Tensor, axis: int, d_out: Tensor) -> Tensor:
+    """The gradient of picking different elements along an axis."""
+    if not X.dim():
+        return d_out.reshape(X.shape).clone()
+    return d_out.new_zeros(X.shape).scatter_(axis, Indices, d_out)
+
+
+class Argsort(Operator):
+    """Out = X sorted along ``axis``; Indices = where each element was. Equal elements keep their order."""
+
+    type = "argsort"
+    X = operand(NUMERIC, doc="any shape")
+    Out = result(doc="as X")
+    Indices = result(doc="as X, int64")
+    axis = attribute(AttrType.INT, -1)
+    descending = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        axis = axis_of_any(self.axis, X.rank, X=None)
+        out = X.like() if axis else X.dense()
+        return out, out.with_dtype(INT64)
+
+    def workspace(self, X: Spec) -> Size:
+        return 16 * thread_count() * X.known_dims[axis_of_any(self.axis, X.rank, X=None)] if X.rank else 0
+
+    def kernel(self, X: Tensor) -> Any:
+        return tuple(torch.sort(X, stable=True, dim=self.axis, descending=self.descending))
+
+    @gradient("X", "Indices", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, Indices: Tensor, d_out: Tensor) -> Tensor:
+        return _put_back(X, Indices, self.axis, d_out)
+
+    samples = [
+        sample(X=f32(2, 5, distinct=True)),
+        sample(X=f32(4, 3, distinct=True), axis=0, descending=True),
+        sample(X=f32(0, 3)),
+        sample(X=f32()),
+        sample(X=i64(5)),
+    ]
+    rejects = [reject(X=f32(2, 3), axis=-3, says="axis must be in [-2, 2)")]
+
+
+class TopKBase(Operator):
+    """The base of top_k_v2 and top_k."""
+
+    abstract = True
+    X = operand(NUMERIC, doc="any shape")
+    K = operand(INDEX, optional=True, doc="k, as a tensor of one number")
+    Out = result(doc="X with k at axis")
+    Indices = result(doc="as Out, int64")
+    k = attribute(AttrType.INT, 1)
+
+    def _picked(self, X: Spec, K: Spec | None, axis: int) -> tuple[Spec, Spec]:
+        k = known_number(self.k, K, "K")
+        if k is not None:
+            require_at_most(1, k, f"k must be at least 1; seen {k}", X=None)
+        dims = X.known_dims
+        require(len(dims) > 0 or k is None or k == 1, f"k must be 1 where X has no dims; seen {k}", X=None)
+        if not dims:
+            return X.like(), X.with_dtype(INT64)
+        count: Size = unknown_size("k") if k is None else k
+        require_at_most(count, dims[axis], f"k must be at most the dim at axis {axis}, {dims[axis]}; seen {count}", X=axis)
+        out = (X if axis else X.dense()).with_dims((*dims[:axis], count, *dims[axis + 1 :]))
+        return out, out.with_dtype(INT64)
+
+
+class TopKV2(TopKBase):
+    """Out = the ``k`` largest (or smallest) elements along ``axis``, in falling (rising) order; Indices = where they were."""
+
+    type = "top_k_v2"
+    axis = attribute(AttrType.INT, -1)
+    largest = attribute(AttrType.BOOLEAN, True)
+    sorted = attribute(AttrType.BOOLEAN, True)
+
+    def infer_shape(self, X: Spec, K: Spec | None) -> tuple[Spec, Spec]:
+        return self._picked(X, K, axis_of_any(self.axis, X.rank, X=None))
+
+    def kernel(self, X: Tensor, K: Tensor | None) -> Any:
+        return tuple(torch.topk(X, number_at_run(self.k, K), self.axis, self.largest, self.sorted))
+
+    @gradient("X", "Indices", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, Indices: Tensor, d_out: Tensor) -> Tensor:
+        return _put_back(X, Indices, self.axis, d_out)
+
+    samples = [
+        sample(X=f32(2, 5, distinct=True), k=3),
+        sample(X=f32(4, 3, distinct=True), k=2, axis=0, largest=False),
+        sample(X=f32(0, 3), k=2),
+        sample(X=f32()),
+        sample(X=f32(2, 5, distinct=True), K=i32(1, data=[4])),
+        sample(X=i64(2, 5, high=99), k=1, sorted=False),
+    ]
+    rejects = [
+        reject(X=f32(2, 5), k=6, says="k must be at most the dim at axis 1, 5"),
+        reject(X=f32(2, 5), k=0, says="at least 1"),
+        reject(X=f32(2, 5), axis=2, says="axis must be in [-2, 2)"),
+        reject(X=f32(), k=2, says="k must be 1"),
+    ]
+
+
+class TopK(TopKBase):
+    """Out = the ``k`` largest elements along the last axis, in falling order; Indices = where they were."""
+
+    type = "top_k"
+
+    def infer_shape(self, X: Spec, K: Spec | None) -> tuple[Spec, Spec]:
+        return self._picked(X, K, max(X.rank - 1, 0))
+
+    def kernel(self, X: Tensor, K: Tensor | None) -> Any:
+        return tuple(torch.topk(X, number_at_run(self.k, K), -1, True, True))
+
+    @gradient("X", "Indices", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, Indices: Tensor, d_out: Tensor) -> Tensor:
+        return _put_back(X, Indices, -1, d_out)
+
+    samples = [sample(X=f32(2, 5, distinct=True), k=3), sample(X=f32(2, 5, distinct=True), K=i64(1, data=[2])), sample(X=f32(0, 5))]
+    rejects = [reject(X=f32(2, 5), k=6, says="k must be at most")]
+
+
+class Cumsum(Operator):
+    """Out = the running sums of X along ``axis``: of the elements up to each (before it where ``exclusive``), from the end where ``reverse``."""
+
+    type = "cumsum"
+    X = operand(NUMERIC, doc="any shape")
+    Out = result(doc="as X; one dim where flatten")
+    axis = attribute(AttrType.INT, -1)
+    flatten = attribute(AttrType.BOOLEAN, False, doc="along all elements in row-major order")
+    exclusive = attribute(AttrType.BOOLEAN, False)
+    reverse = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        if self.flatten:
+            return X.dense((X.elements,))
+        axis_of_any(self.axis, X.rank, X=None)
+        return X.like()
+
+    def _sums(self, x: Tensor, reverse: bool) -> Tensor:
+        axis = 0 if self.flatten else self.axis
+        x = x.reshape(-1) if self.flatten else x
+        out = torch.cumsum(x.flip(axis) if reverse and x.dim() else x, axis, dtype=x.dtype)
+        if self.exclusive:
+            out = out.roll(1, axis) if x.dim() else torch.zeros_like(out)
+            if x.dim() and x.shape[axis]:
+                out.narrow(axis, 0, 1).zero_()
+        return out.flip(axis) if reverse and x.dim() else out
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return (X.nbytes if self.reverse or self.exclusive else 0) + (copies(strided, X=X) if self.flatten else 0)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._sums(X, self.reverse)
+
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
+        return X.nbytes if self.exclusive or not self.reverse else 0
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return self._sums(d_out, not self.reverse).reshape(X.shape)
+
+    samples = [
+        sample(X=f32(2, 5)),
+        sample(X=f32(4, 3), axis=0, exclusive=True),
+        sample(X=f32(4, 3), axis=1, reverse=True),
+        sample(X=f32(4, 3), axis=-2, reverse=True, exclusive=True),
+        sample(X=f32(4, 3), flatten=True),
+        sample(X=f32(0, 3)),
+        sample(X=f32(0, 3), axis=0, exclusive=True),
+        sample(X=i32(5)),
+        sample(X=f32()),
+    ]
+    rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)")]
+
+
+class Shape(Operator):
+    """Out = the dims of Input. While describing, Out carries them as its value, symbols included."""
+
+    type = "shape"
+    Input = operand(ANY, kinds=DENSE_OR_ROWS, doc="any shape")
+    Out = result(doc="[rank], int32")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, Input: Spec) -> Spec:
+        return Spec(LOD_TENSOR, INT32, (Input.rank,)).with_value(Input.known_dims)
+
+    def kernel(self, Input: Any) -> Tensor:
+        return torch.tensor(tuple(Input.shape), dtype=torch_dtype(INT32))
+
+    samples = [sample(Input=f32(2, 3, 5)), sample(Input=f32()), sample(Input=b1(0, 4))]
+
+
+class SizeOf(Operator):
+    """Out = the number of elements of Input, a tensor without dims."""
+
+    type = "size"
+    Input = operand(ANY, doc="any shape")
+    Out = result(doc="[], int64")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, Input: Spec) -> Spec:
+        return Input.dense((), INT64).with_value((Input.elements,))
+
+    def kernel(self, Input: Tensor) -> Tensor:
+        return torch.tensor(Input.numel(), dtype=torch_dtype(INT64))
+
+    samples = [sample(Input=f32(2, 3, 5)), sample(Input=f32()), sample(Input=b1(0, 4))]

@@ -1,0 +1,100 @@
+"""The state of the generator that random operators draw from: taken as a tensor and put back, so that numbers can be drawn again."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator import ZERO_GRADIENT, Operator, f32, operand, reject, require_equal, result, sample, torch
+from foreshape.operator.fields import Value
+from foreshape.ops.tensor.random import current
+from foreshape.spec import UINT8, Spec, tensor
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+STATE_BYTES = 5056
+"""As many as the generator of the CPU has; the shorter states of other devices are followed by zeros."""
+_WORDS = 624
+
+
+def check_state(state: Tensor) -> None:
+    """Refuse a state of the CPU's generator from which it would read past its words: torch looks at each number by itself only.
+
+    Raises:
+        ValueError: it is no such state; what is wrong with it.
+    """
+    if state.dtype is not torch.uint8 or state.shape != (STATE_BYTES,):
+        raise ValueError(f"a state is uint8 [{STATE_BYTES}]; seen {str(state.dtype).removeprefix('torch.')} {list(state.shape)[:8]}")
+    left, seeded, at = struct.unpack("=iiQ", state[8:24].numpy().tobytes())
+    if seeded != 1 or not 1 <= left <= _WORDS or at > _WORDS or at + left - 1 > _WORDS:
+        raise ValueError(f"{left} words are said to be left from word {at} on, and there are {_WORDS}")
+
+
+def _generator() -> Generator:
+    return current.generator if current.generator is not None else torch.default_generator
+
+
+def _state() -> Tensor:
+    state = _generator().get_state()
+    if state.numel() == STATE_BYTES:
+        return state
+    out = torch.zeros(STATE_BYTES, dtype=torch.uint8, device="cpu")
+    out[: state.numel()] = state
+    return out
+
+
+class RandomState(Operator):
+    """State = where the executor's generator is now."""
+
+    type = "random_state"
+    State = result(doc=f"uint8 [{STATE_BYTES}]")
+    random = True
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self) -> Spec:
+        return tensor(UINT8, STATE_BYTES)
+
+    def kernel(self) -> Tensor:
+        return _state()
+
+    samples = [sample(exact=False)]
+
+
+_SAMPLE = [*[0] * 8, 1, 0, 0, 0, 1, *[0] * 11, *[7, 1, 9, 3] * 1248, *[0] * 40]
+"""A state of the CPU's generator: a seed, "one number left", "seeded", the next one's place, 624 words, no number of a pair kept."""
+
+
+class SwapRandomState(Operator):
+    """Before = where the executor's generator is now; from here on it draws what it drew from State on."""
+
+    type = "swap_random_state"
+    State = operand((UINT8,), doc=f"[{STATE_BYTES}], of random_state in the same step")
+    Before = result(doc="as State")
+    random = True
+    side_effects = True
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, State: Spec) -> Spec:
+        require_equal(State.elements, STATE_BYTES, f"State must have {STATE_BYTES} bytes", State=None)
+        return tensor(UINT8, STATE_BYTES)
+
+    def workspace(self, State: Spec) -> int:
+        return STATE_BYTES
+
+    def kernel(self, State: Tensor) -> Tensor:
+        before, generator = _state(), _generator()
+        try:
+            if generator.device.type == "cpu":
+                check_state(State.cpu())
+            generator.set_state(State.cpu()[: generator.get_state().numel()].clone())  # torch reads from where the storage begins
+        except (RuntimeError, ValueError) as error:
+            raise ExecutionError(f"swap_random_state: State is no state of the generator: {error}") from None
+        return before
+
+    samples = [sample(State=Value(UINT8, (STATE_BYTES,), 0, 255, data=_SAMPLE), exact=False)]
+    rejects = [
+        reject(State=Value(UINT8, (16,), 0, 255), says=f"State must have {STATE_BYTES} bytes"),
+        reject(State=f32(STATE_BYTES), says="uint8", error=TypeMismatchError),
+    ]

@@ -1,0 +1,358 @@
+"""The same elements in other dims: reshape, transpose, flatten, squeeze, unsqueeze.
+
+Each has a second result ``XShape``, a tensor without elements whose dims are ``[0, *dims of X]``: the gradient reads the dims of X
+from it, so that X itself need not be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.operator import (
+    INDEX,
+    AttrType,
+    Operator,
+    attribute,
+    axis_of,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_divides,
+    require_equal,
+    result,
+    sample,
+    unknown_size,
+)
+from foreshape.operator.temporaries import turned
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
+from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:
+    """The dims that X had."""
+    dims = XShape.known_dims
+    require(len(dims) > 0 and dims[0] == 0, "XShape must have the dims [0, *dims of X]", XShape=None)
+    require_equal(d_out.elements, product(dims[1:]), "Out@GRAD must have as many elements as X", **{"Out@GRAD": None, "XShape": None})
+    return Spec(LOD_TENSOR, d_out.dtype, dims[1:], XShape.lod)
+
+
+def _remembered(X: Spec) -> Spec:
+    """What the gradient is shaped by: the dims of X, and whose sequences its rows are, without data."""
+    return Spec(LOD_TENSOR, X.dtype, (0, *X.known_dims), X.lod)
+
+
+def _turned_back(self: Any, XShape: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    return turned(strided, Out_GRAD=d_out)
+
+
+class Reshaping(Operator):
+    """The base of the operators that keep every element and its place in row-major order."""
+
+    abstract = True
+    X = operand(doc="any shape")
+    Out = result(view_of="X", layout="reshaped", doc="the same elements")
+    XShape = result(doc="[0, *dims of X], no elements")
+
+    def _results(self, X: Spec, dims: Sequence[Size]) -> tuple[Spec, Spec]:
+        return X.with_dims(dims).with_value(X.value), _remembered(X)
+
+    def _with_shape(self, out: Tensor, X: Tensor, wants: tuple[bool, ...]) -> Any:
+        return out, X.new_empty((0, *X.shape)) if wants[1] else None
+
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"},
+              workspace=_turned_back)  # fmt: skip
+    def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
+        return d_out.reshape(XShape.shape[1:])
+
+
+class Ones(Reshaping):
+    """The base of the operators that only drop or put in dims of 1, which can be done wherever the elements lie."""
+
+    abstract = True
+    Out = result(view_of="X", doc="the same elements")
+
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"})
+    def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
+        return d_out.reshape(XShape.shape[1:])
+
+
+class Reshape2(Reshaping):
+    """Out = the elements of X in row-major order, in the dims ``shape``.
+
+    In ``shape`` (or ShapeTensor, a list of one-number tensors, or Shape, a tensor, in that order) 0 copies the dim of X at the same
+    place and one -1 stands for what is left.
+    """
+
+    type = "reshape2"
+    Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
+    ShapeTensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
+    shape = attribute(AttrType.INTS, [])
+
+    def infer_shape(self, X: Spec, Shape: Spec | None, ShapeTensor: tuple[Spec, ...]) -> Any:
+        return self._results(X, reshaped(X.known_dims, known_sizes(self.shape, Shape, ShapeTensor, "Shape", "ShapeTensor")))
+
+    def workspace(self, X: Spec, Shape: Spec | None, ShapeTensor: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
+        return turned(strided, X=X)
+
+    def kernel(self, X: Tensor, Shape: Tensor | None, ShapeTensor: list[Tensor], *, wants: tuple[bool, ...]) -> Any:
+        shape = self.shape if Shape is None and not ShapeTensor else sizes_at_run(self.shape, Shape, ShapeTensor)
+        return self._with_shape(X.reshape(_copied(X.shape, shape) if 0 in shape else shape), X, wants)
+
+    samples = [
+        sample(X=f32(2, 3, 4), shape=[6, 4]),
+        sample(X=f32(2, 3, 4), shape=[0, -1]),
+        sample(X=f32(0, 3, 4), shape=[0, -1]),
+        sample(X=f32(0, 3, 4), shape=[-1, 6, 2]),
+        sample(X=f32(2, 3, 4), shape=[0, 0, 2, 2]),
+        sample(X=f32(1), shape=[]),
+        sample(X=f32(2, 6), shape=[1], Shape=i64(3, data=[3, 2, 2])),
+        sample(X=f32(2, 6), shape=[1], ShapeTensor=[i32(1, data=[4]), i32(1, data=[-1])]),
+        sample(X=i64(2, 3, data=[1, 2, 3, 4, 5, 6]), shape=[3, 2]),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), shape=[4, 2], says="X has 6 elements"),
+        reject(X=f32(2, 3), shape=[-1, 4], says="4 must divide"),
+        reject(X=f32(2, 3), shape=[-1, -1], says="at most one -1"),
+        reject(X=f32(2, 3), shape=[2, 3, 0], says="X has no dim 2 to copy"),
+        reject(X=f32(2, 3), shape=[-2, 3], says="at least -1"),
+        reject(X=f32(2, 3), shape=[2**31 - 1, 2**31 - 1, 2**31 - 1], says="64-bit"),
+        reject(X=f32(2, 3), shape=[1] * 65, says="at most 64 dims"),
+    ]
+
+
+def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, ...]:
+    """The dims that ``shape`` asks of a tensor with ``dims``: 0 copies, one -1 takes what is left, None is only known at run.
+
+    Copied dims stand on both sides and cancel, so that what is left is right for a batch of zero examples too.
+    """
+    require(len(shape) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; shape has {len(shape)}", X=None)
+    left: list[Size] = list(dims)
+    asked: list[Size | None] = list(shape)
+    if asked.count(None) == 1 and not any(isinstance(s, int) and s == -1 for s in asked):
+        asked[asked.index(None)] = -1  # one size that is not known can only be what is left
+    out: list[Size] = []
+    rest, fixed = -1, 1
+    for at, s in enumerate(asked):
+        size: Size = unknown_size(str(at)) if s is None else s
+        if isinstance(size, int) and size <= 0:
+            if size == 0:
+                if at >= len(dims):
+                    fail(f"X has no dim {at} to copy: shape has 0 there", X=None)
+                out.append(dims[at])
+                left[at] = 1
+                continue
+            require(size == -1, f"each size of shape must be at least -1; seen {size}", X=None)
+            require(rest < 0, "shape may have at most one -1", X=None)
+            rest = at
+            size = 1
+        out.append(size)
+        fixed = product((fixed, size))
+    total = product(left)
+    if rest >= 0:
+        out[rest] = require_divides(fixed, total, f"{fixed} must divide the number of elements of X, {total}", X=None)
+    else:
+        besides = "" if 0 not in asked else " besides the dims that are copied"
+        require_equal(total, fixed, f"X has {total} elements{besides}, and shape has {fixed}", X=None)
+    return tuple(out)
+
+
+def _copied(dims: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """``shape`` with every 0 and -1 replaced by the number that it stands for."""
+    left, fixed = 1, 1
+    for at, size in enumerate(dims):
+        left *= size if at >= len(shape) or shape[at] != 0 else 1
+    for size in shape:
+        fixed *= size if size > 0 else 1
+    return [dims[at] if s == 0 else s if s > 0 else left // fixed for at, s in enumerate(shape)]
+
+
+class FlattenContiguousRange(Reshaping):
+    """Out = X with the dims ``start_axis`` to ``stop_axis`` (included) made one. A tensor without dims becomes one of dims [1]."""
+
+    type = "flatten_contiguous_range"
+    start_axis = attribute(AttrType.INT, 1)
+    stop_axis = attribute(AttrType.INT, 1)
+
+    def _range(self, rank: int) -> tuple[int, int]:
+        start, stop = axis_of_any(self.start_axis, rank, "start_axis", X=None), axis_of_any(self.stop_axis, rank, "stop_axis", X=None)
+        require(start <= stop, f"start_axis must be at most stop_axis; seen {self.start_axis} and {self.stop_axis} of {rank} dims", X=None)
+        return start, stop
+
+    def infer_shape(self, X: Spec) -> Any:
+        start, stop = self._range(X.rank)
+        dims = X.known_dims
+        return self._results(X, (*dims[:start], product(dims[start : stop + 1]), *dims[stop + 1 :]))
+
+    def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        return self._with_shape(X.flatten(self.start_axis, self.stop_axis), X, wants)
+
+    samples = [
+        sample(X=f32(2, 3, 4, 5), start_axis=1, stop_axis=2),
+        sample(X=f32(2, 3, 4), start_axis=-2, stop_axis=-1),
+        sample(X=f32(0, 3, 4), start_axis=0, stop_axis=-1),
+        sample(X=f32(0, 3, 4), start_axis=1, stop_axis=2),
+        sample(X=f32(), start_axis=0, stop_axis=-1),
+        sample(X=f32(2, 3), start_axis=1, stop_axis=1),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), start_axis=1, stop_axis=0, says="start_axis must be at most stop_axis"),
+        reject(X=f32(2, 3), start_axis=0, stop_axis=2, says="stop_axis must be in [-2, 2)"),
+        reject(X=f32(2, 3), start_axis=-(2**31), stop_axis=1, says="start_axis must be in"),
+    ]
+
+
+class Flatten2(Reshaping):
+    """Out = X as a matrix: the dims before ``axis`` are its rows, the others its columns."""
+
+    type = "flatten2"
+    axis = attribute(AttrType.INT, 1)
+
+    def infer_shape(self, X: Spec) -> Any:
+        axis = axis_of(self.axis, X.rank + 1, X=None)
+        return self._results(X, (product(X.known_dims[:axis]), product(X.known_dims[axis:])))
+
+    def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        axis = self.axis if self.axis >= 0 else self.axis + X.dim() + 1
+        return self._with_shape(X.reshape(X.shape[:axis].numel(), X.shape[axis:].numel()), X, wants)
+
+    samples = [sample(X=f32(2, 3, 4)), sample(X=f32(2, 3, 4), axis=0), sample(X=f32(0, 3, 4), axis=2), sample(X=f32(2, 3, 4), axis=3)]
+    rejects = [reject(X=f32(2, 3), axis=3, says="axis must be in [-3, 3)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
+
+
+class Squeeze2(Ones):
+    """Out = X without the dims of 1 at ``axes``; without all dims of 1 where ``axes`` is empty. Other dims at ``axes`` stay."""
+
+    type = "squeeze2"
+    axes = attribute(AttrType.INTS, [])
+
+    def infer_shape(self, X: Spec) -> Any:
+        named = axes_of(self.axes, X.rank, "axes", X=None)
+        out: list[Size] = []
+        for axis, d in enumerate(X.known_dims):
+            if isinstance(d, int):
+                drop = d == 1 and (not self.axes or axis in named)
+            elif axis in named:
+                require_equal(d, 1, f"the dim at axis {axis}, which is squeezed, must be 1", X=axis)
+                drop = True
+            else:
+                if not self.axes:
+                    require_at_most(2, d, f"squeeze without axes drops what is 1; the dim at axis {axis} must be more, or axes be given", X=axis)
+                drop = False
+            if not drop:
+                out.append(d)
+        return self._results(X, out)
+
+    def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        return self._with_shape(X.squeeze(self.axes) if self.axes else X.squeeze(), X, wants)
+
+    samples = [
+        sample(X=f32(2, 1, 3, 1), axes=[1]),
+        sample(X=f32(2, 1, 3, 1), axes=[-1, 1]),
+        sample(X=f32(2, 1, 3, 1)),
+        sample(X=f32(0, 1), axes=[1]),
+        sample(X=f32(1), axes=[0]),
+        sample(X=i64(1, data=[4]), axes=[0]),
+    ]
+    rejects = [
+        reject(X=f32(2, 1), axes=[2], says="axes must be in [-2, 2)"),
+        reject(X=f32(2, 1), axes=[1, -1], says="each axis once"),
+        reject(X=f32(2, 1), axes=[-(2**31)], says="axes must be in"),
+    ]
+
+
+class Unsqueeze2(Ones):
+    """Out = X with a dim of 1 put in at each of ``axes``, one after the other; an axis may count from the back of what is there by then."""
+
+    type = "unsqueeze2"
+    AxesTensor = operand(INDEX, optional=True, doc="axes, as a tensor")
+    AxesTensorList = operand(INDEX, many=True, optional=True, doc="axes, as tensors of one number each")
+    axes = attribute(AttrType.INTS, [])
+
+    def infer_shape(self, X: Spec, AxesTensor: Spec | None, AxesTensorList: tuple[Spec, ...]) -> Any:
+        axes = known_sizes(self.axes, AxesTensor, AxesTensorList, "AxesTensor", "AxesTensorList")
+        require(X.rank + len(axes) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; these would be {X.rank + len(axes)}", X=None)
+        dims = list(X.known_dims)
+        for axis in axes:
+            if not isinstance(axis, int):  # how many dims is known, not which are the new ones
+                return self._results(X.dense(), [unknown_size(str(at)) for at in range(X.rank + len(axes))])
+            dims.insert(axis_of(axis, len(dims) + 1, "axes", X=None), 1)
+        return self._results(X, dims)
+
+    def kernel(self, X: Tensor, AxesTensor: Tensor | None, AxesTensorList: list[Tensor], *, wants: tuple[bool, ...]) -> Any:
+        out = X
+        for axis in sizes_at_run(self.axes, AxesTensor, AxesTensorList):
+            out = out.unsqueeze(axis)
+        return self._with_shape(out, X, wants)
+
+    samples = [
+        sample(X=f32(2, 3), axes=[1]),
+        sample(X=f32(2, 3), axes=[0, -1]),
+        sample(X=f32(2, 3), axes=[2, 3]),
+        sample(X=f32(), axes=[0]),
+        sample(X=f32(0, 3), AxesTensor=i64(2, data=[1, 0])),
+        sample(X=f32(2, 3), AxesTensorList=[i32(1, data=[-2]), i32(1, data=[0])]),
+    ]
+    rejects = [reject(X=f32(2, 3), axes=[3], says="axes must be in [-3, 3)"), reject(X=f32(2), axes=[0] * 64, says="at most 64 dims")]
+
+
+class Transpose2(Operator):
+    """Out = X with its axes in another order: axis ``k`` of Out is axis ``axis[k]`` of X."""
+
+    type = "transpose2"
+    X = operand(doc="any shape")
+    Out = result(view_of="X", layout="strided", doc="the dims of X in the order of axis")
+    XShape = result(doc="[0, *dims of X], no elements")
+    axis = attribute(AttrType.INTS, doc="a permutation of the axes")
+
+    def _order(self, rank: int) -> tuple[int, ...]:
+        order = axes_of(self.axis, rank, "axis", X=None) if rank else tuple(self.axis)
+        require(len(order) == rank, f"axis must order all {rank} axes of X; it has {len(order)}", X=None)
+        return order
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        order = self._order(X.rank)
+        dims = tuple(X.known_dims[a] for a in order)
+        out = X.with_dims(dims) if not order or order[0] == 0 else X.dense(dims)
+        return out.with_value(X.value) if len(dims) < 2 else out, _remembered(X)
+
+    def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
+        return X.permute(self.axis), X.new_empty((0, *X.shape)) if wants[1] else None
+
+    def _before(self, XShape: Spec, d_out: Spec) -> Spec:
+        x = _before(self, XShape, d_out)
+        check_made(Out_GRAD=(d_out, Transpose2.infer_shape(self, x)[0]))
+        return x
+
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
+    def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
+        rank = d_out.dim()
+        back = [0] * rank
+        for at, a in enumerate(self.axis):
+            back[a] = at
+        return d_out.permute(back)
+
+    samples = [
+        sample(X=f32(2, 3, 5), axis=[2, 0, 1]),
+        sample(X=f32(2, 3, 5, 4), axis=[0, -2, 1, -1]),
+        sample(X=f32(0, 3, 5), axis=[1, 0, 2]),
+        sample(X=f32(), axis=[]),
+        sample(X=i64(3, data=[3, 4, 5]), axis=[0]),
+    ]
+    rejects = [
+        reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"),
+        reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
+        reject(X=f32(2, 3), axis=[0, 2], says="axis must be in [-2, 2)"),
+        reject(X=f32(), axis=[0], says="order all 0 axes"),
+    ]

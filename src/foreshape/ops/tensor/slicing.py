@@ -1,0 +1,299 @@
+"""Parts of a tensor along its axes: slice and strided_slice.
+
+Starts and ends count from the back where they are negative, and are cut to the dim where they go past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, bounds, ceildiv, maximum, minimum
+from foreshape.errors import ExecutionError
+from foreshape.operator import (
+    INDEX,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_equal,
+    result,
+    sample,
+    unknown_size,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OPEN = 2**31 - 1
+"""An end of this much or more is the end of the axis, however long that is."""
+
+
+def _is_one(start: Size, end: Size) -> bool:
+    """Whether these are one index written as a slice: ``k`` and ``k + 1``, or -1 and an open end."""
+    if isinstance(start, int) and start == -1:
+        return isinstance(end, int) and (end == 0 or end >= OPEN)
+    step = end - start
+    return isinstance(step, int) and step == 1
+
+
+def _sign(a: Size) -> int | None:
+    """1 where ``a`` is at least 0, -1 where it is below, None where that is not known."""
+    low, high = bounds(a)
+    return 1 if low is not None and low >= 0 else -1 if high is not None and high < 0 else None
+
+
+def length(size: Size, start: Size, end: Size) -> Size | None:
+    """How many of ``size`` entries lie between ``start`` and ``end``; None where the sign of one of these is not known."""
+    from_back, to_back = _sign(start), _sign(end)
+    if from_back is None or to_back is None:
+        return None
+    stop = size if isinstance(end, int) and end >= OPEN else minimum(end, size) if to_back > 0 else size + end
+    if stop is size and from_back < 0:
+        return minimum(-start, size)
+    begin = start if from_back > 0 else maximum(size + start, 0)
+    return maximum(stop - begin, 0)
+
+
+def backward_length(size: Size, start: Size, end: Size) -> Size | None:
+    """The same for a negative step: from ``start`` down to, but not with, ``end``; an end of -1 is past the first entry."""
+    from_back, to_back = _sign(start), _sign(end)
+    if from_back is None or to_back is None:
+        return None
+    begin = minimum(start, size - 1) if from_back > 0 else maximum(size + start, 0)
+    if isinstance(end, int) and end == -1:
+        stop: Size = -1
+    else:
+        stop = end if to_back > 0 else maximum(size + end, 0)
+    if stop == -1 and from_back > 0 and isinstance(start, int) and start >= OPEN:
+        return size
+    return maximum(minimum(begin - stop, size), 0)
+
+
+class Slicing(Operator):
+    """The base of slice and strided_slice."""
+
+    abstract = True
+    Input = operand(doc="at least the axes that are named")
+    StartsTensor = operand(INDEX, optional=True, doc="starts, as a tensor")
+    EndsTensor = operand(INDEX, optional=True, doc="ends, as a tensor")
+    StartsTensorList = operand(INDEX, many=True, optional=True, doc="starts, as tensors of one number each")
+    EndsTensorList = operand(INDEX, many=True, optional=True, doc="ends, as tensors of one number each")
+    axes = attribute(AttrType.INTS, doc="which axes are cut")
+    starts = attribute(AttrType.INTS, [], doc="the first entry of each axis")
+    ends = attribute(AttrType.INTS, [], doc="the entry of each axis before which to stop")
+    infer_flags = attribute(AttrType.INTS, [], doc="-1 where a start or an end is only known at run")
+    decrease_axis = attribute(AttrType.INTS, [], doc="axes of which one entry is left, and which are dropped")
+
+    def _cut(self, Input: Spec, starts: Sequence[Size | None], ends: Sequence[Size | None], strides: Sequence[Size | None]) -> Spec:
+        rank, dims = Input.rank, list(Input.known_dims)
+        axes = axes_of(self.axes, rank, "axes", Input=None) if rank else tuple(self.axes)
+        require(rank > 0 or not axes, "a tensor without dims has no axes to slice", Input=None)
+        for what, given in (("starts", starts), ("ends", ends), ("strides", strides)):
+            require(len(given) == len(axes), f"{what} must have as many numbers as axes, {len(axes)}, not {len(given)}", Input=None)
+        dropped = axes_of(self.decrease_axis, rank, "decrease_axis", Input=None) if rank else ()
+        require(set(dropped) <= set(axes), f"decrease_axis must be among axes, {list(self.axes)}; seen {list(self.decrease_axis)}", Input=None)
+        for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
+            require(not isinstance(stride, int) or stride != 0, "strides must not be 0", Input=axis)
+            if axis in dropped:
+                self._one(dims[axis], start, end, stride, axis)
+            else:
+                dims[axis] = self._length(dims[axis], start, end, stride, axis)
+        kept = [d for axis, d in enumerate(dims) if axis not in dropped]
+        out = (Input.dense() if 0 in axes else Input).with_dims(kept)
+        value = Input.value
+        if value is None or rank != 1:
+            return out.with_value(value) if not axes else out
+        picked = list(value)
+        for start, end, stride in zip(starts, ends, strides, strict=True):
+            if not isinstance(start, int) or not isinstance(end, int) or not isinstance(stride, int):
+                return out
+            picked = [picked[k] for k in _entries(len(picked), start, end, stride, bool(dropped))]
+        return out.with_value(picked)
+
+    def _length(self, size: Size, start: Size | None, end: Size | None, stride: Size | None, axis: int) -> Size:
+        count: Size | None = None
+        if start is not None and end is not None and isinstance(stride, int):
+            count = length(size, start, end) if stride > 0 else backward_length(size, start, end)
+            if count is not None:
+                return count if abs(stride) == 1 else ceildiv(count, abs(stride))
+        return unknown_size(str(axis))
+
+    def _one(self, size: Size, start: Size | None, end: Size | None, stride: Size | None, axis: int) -> None:
+        """One entry must be left of an axis that is dropped."""
+        if start is None or end is None or not isinstance(stride, int):
+            return
+        sign = _sign(start)
+        if stride == 1 and sign is not None and _is_one(start, end):
+            require_at_most(start + 1 if sign > 0 else -start, size, f"index {start} must be in the axis {axis}, which has {size} entries", Input=axis)
+        else:
+            count = self._length(size, start, end, stride, axis)
+            require_equal(count, 1, f"one entry must be left of axis {axis}, which is dropped; starts and ends leave {count}", Input=axis)
+
+    def _view(self, x: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
+        """The entries between starts and ends; an axis that is dropped must have one left."""
+        rank = x.dim()
+        index: list[Any] = [slice(None)] * rank
+        dropped = self.decrease_axis
+        for axis, start, end in zip(self.axes, starts, ends, strict=True):
+            index[axis] = slice(start, None if end >= OPEN or (start == -1 and end == 0 and axis in dropped) else end)
+        out = x[tuple(index)]
+        return _without(out, dropped) if dropped else out
+
+
+def _entries(size: int, start: int, end: int, stride: int, one: bool) -> range:
+    """The entries of an axis of ``size`` that are taken. ``one``: it is an index, so that -1 to 0 is the last entry."""
+    if stride > 0:
+        return range(size)[start : None if end >= OPEN or (one and start == -1 and end == 0) else end : stride]
+    begin = min(start, size - 1) if start >= 0 else max(size + start, 0)
+    stop = end if end >= -1 else max(size + end, 0)
+    return range(begin, stop, stride) if size else range(0)
+
+
+def _without(x: Tensor, axes: Sequence[int]) -> Tensor:
+    for axis in axes:
+        if x.shape[axis] != 1:
+            raise ExecutionError(f"an index is out of range: {x.shape[axis]} entries are left of axis {axis}, where one is taken")
+    return x.squeeze(tuple(axes))
+
+
+class Slice(Slicing):
+    """Out = the entries ``starts`` to ``ends`` (not included) of ``axes`` of Input; axes in ``decrease_axis`` are dropped."""
+
+    type = "slice"
+    Out = result(view_of="Input", layout="strided", doc="Input, shorter along axes")
+
+    def infer_shape(self, Input: Spec, StartsTensor: Spec | None, EndsTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any) -> Spec:
+        starts = known_sizes(self.starts, StartsTensor, StartsTensorList, "StartsTensor", "StartsTensorList")
+        ends = known_sizes(self.ends, EndsTensor, EndsTensorList, "EndsTensor", "EndsTensorList")
+        return self._cut(Input, starts, ends, (1,) * len(self.axes))
+
+    def kernel(self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any) -> Tensor:
+        return self._view(Input, sizes_at_run(self.starts, StartsTensor, StartsTensorList), sizes_at_run(self.ends, EndsTensor, EndsTensorList))
+
+    @gradient("Input", "StartsTensor", "EndsTensor", "StartsTensorList", "EndsTensorList", "Out@GRAD", gives="Input@GRAD")
+    def backward(self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, d_out: Tensor) -> Tensor:
+        out = d_out.new_zeros(Input.shape)
+        starts, ends = sizes_at_run(self.starts, StartsTensor, StartsTensorList), sizes_at_run(self.ends, EndsTensor, EndsTensorList)
+        self._view(out, starts, ends).copy_(d_out)
+        return out
+
+    samples = [
+        sample(Input=f32(4, 5), axes=[0], starts=[1], ends=[3]),
+        sample(Input=f32(2, 7, 5), axes=[1, 2], starts=[-3, 1], ends=[-1, 2**31 - 1]),
+        sample(Input=f32(2, 7, 5), axes=[1], starts=[2], ends=[3], decrease_axis=[1]),
+        sample(Input=f32(2, 7, 5), axes=[0, 2], starts=[-1, 0], ends=[2**31 - 1, 4], decrease_axis=[0]),
+        sample(Input=f32(4), axes=[0], starts=[3], ends=[4], decrease_axis=[0]),
+        sample(Input=f32(0, 5), axes=[1], starts=[-2], ends=[100]),
+        sample(Input=f32(4, 5), axes=[0], starts=[3], ends=[1]),
+        sample(Input=f32(4, 5), axes=[1], StartsTensor=i64(1, data=[1]), EndsTensor=i64(1, data=[-1])),
+        sample(Input=f32(4, 5), axes=[0, 1], StartsTensorList=[i32(1, data=[1]), i32(1, data=[0])], ends=[3, 2]),
+        sample(Input=i64(5, data=[4, 5, 6, 7, 8]), axes=[0], starts=[-4], ends=[4]),
+    ]
+    rejects = [
+        reject(Input=f32(4, 5), axes=[2], starts=[0], ends=[1], says="axes must be in [-2, 2)"),
+        reject(Input=f32(4, 5), axes=[0, 0], starts=[0, 1], ends=[1, 2], says="each axis once"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0, 1], ends=[1], says="starts must have as many"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[], says="ends must have as many"),
+        reject(Input=f32(4, 5), axes=[0], starts=[4], ends=[5], decrease_axis=[0], says="index 4 must be in the axis 0"),
+        reject(Input=f32(4, 5), axes=[0], starts=[-5], ends=[-4], decrease_axis=[0], says="index -5 must be"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[3], decrease_axis=[0], says="one entry must be left"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[1], decrease_axis=[1], says="decrease_axis must be among axes"),
+        reject(Input=f32(), axes=[0], starts=[0], ends=[1], says="no axes to slice"),
+    ]
+
+
+class StridedSlice(Slicing):
+    """Out = every ``strides``-th entry of Input from ``starts`` to ``ends`` (not included) along ``axes``.
+
+    With a negative stride it goes down from the start; an end of -1 is then past the first entry.
+    """
+
+    type = "strided_slice"
+    StridesTensor = operand(INDEX, optional=True, doc="strides, as a tensor")
+    StridesTensorList = operand(INDEX, many=True, optional=True, doc="strides, as tensors of one number each")
+    Out = result(doc="Input, shorter along axes")
+    strides = attribute(AttrType.INTS, [])
+
+    def infer_shape(
+        self, Input: Spec, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, StridesTensor: Any, StridesTensorList: Any
+    ) -> Spec:
+        starts = known_sizes(self.starts, StartsTensor, StartsTensorList, "StartsTensor", "StartsTensorList")
+        ends = known_sizes(self.ends, EndsTensor, EndsTensorList, "EndsTensor", "EndsTensorList")
+        return self._cut(Input, starts, ends, known_sizes(self.strides, StridesTensor, StridesTensorList, "StridesTensor", "StridesTensorList"))
+
+    def _ranges(self, given: Sequence[Any]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        starts, ends, starts_list, ends_list, strides, strides_list = given
+        return sizes_at_run(self.starts, starts, starts_list), sizes_at_run(self.ends, ends, ends_list), sizes_at_run(self.strides, strides, strides_list)
+
+    def _stepped(self, x: Tensor, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int]) -> tuple[Tensor, list[int]]:
+        """The entries in rising order, and the axes that are to be flipped, since torch's strides are positive."""
+        index: list[Any] = [slice(None)] * x.dim()
+        flipped: list[int] = []
+        axes: tuple[int, ...] = self.axes
+        for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
+            if stride == 0:
+                raise ExecutionError("strides must not be 0")
+            taken = _entries(x.shape[axis], start, end, stride, axis in self.decrease_axis)
+            if stride > 0:
+                index[axis] = slice(taken.start, taken.stop, stride)
+            else:
+                index[axis] = slice(taken[-1], taken[0] + 1, -stride) if len(taken) else slice(0, 0)
+                flipped.append(axis)
+        return x[tuple(index)], flipped
+
+    def kernel(
+        self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, StridesTensor: Any, StridesTensorList: Any
+    ) -> Tensor:
+        given = (StartsTensor, EndsTensor, StartsTensorList, EndsTensorList, StridesTensor, StridesTensorList)
+        out, flipped = self._stepped(Input, *self._ranges(given))
+        out = out.flip(flipped) if flipped else out.clone()
+        return _without(out, self.decrease_axis) if self.decrease_axis else out
+
+    def _gradient_workspace(
+        self, Input: Spec, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, StridesTensor: Any, StridesTensorList: Any,
+        d_out: Spec, *, strided: frozenset[str],
+    ) -> Size:  # fmt: skip
+        forward = all(s > 0 for s in self.strides) and StridesTensor is None and not StridesTensorList
+        return copies(strided, Out_GRAD=d_out) + (0 if forward else d_out.nbytes)
+
+    @gradient("Input", "StartsTensor", "EndsTensor", "StartsTensorList", "EndsTensorList", "StridesTensor", "StridesTensorList", "Out@GRAD",
+              gives="Input@GRAD", workspace=_gradient_workspace)  # fmt: skip
+    def backward(
+        self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, StridesTensor: Any, StridesTensorList: Any,
+        d_out: Tensor,
+    ) -> Tensor:  # fmt: skip
+        out = d_out.new_zeros(Input.shape)
+        given = (StartsTensor, EndsTensor, StartsTensorList, EndsTensorList, StridesTensor, StridesTensorList)
+        part, flipped = self._stepped(out, *self._ranges(given))
+        d = d_out.reshape(part.shape)  # dims that were dropped are ones
+        part.copy_(d.flip(flipped) if flipped else d)
+        return out
+
+    samples = [
+        sample(Input=f32(4, 7), axes=[1], starts=[1], ends=[6], strides=[2]),
+        sample(Input=f32(4, 7), axes=[0, 1], starts=[0, -5], ends=[2**31 - 1, -1], strides=[3, 2]),
+        sample(Input=f32(4, 7), axes=[1], starts=[2**31 - 1], ends=[-1], strides=[-1]),
+        sample(Input=f32(4, 7), axes=[1], starts=[5], ends=[1], strides=[-3]),
+        sample(Input=f32(4, 7), axes=[1], starts=[-2], ends=[-1], strides=[-2]),
+        sample(Input=f32(4, 7), axes=[1], starts=[-1], ends=[-5], strides=[-2]),
+        sample(Input=f32(0, 7), axes=[0, 1], starts=[0, 1], ends=[9, 9], strides=[1, 3]),
+        sample(Input=f32(4, 7), axes=[1, 0], starts=[3, 0], ends=[4, 4], strides=[1, 2], decrease_axis=[1]),
+        sample(Input=f32(4, 7), axes=[1], StartsTensor=i64(1, data=[1]), EndsTensor=i64(1, data=[6]), StridesTensor=i64(1, data=[2])),
+        sample(Input=i64(5, data=[4, 5, 6, 7, 8]), axes=[0], starts=[4], ends=[-1], strides=[-2]),
+    ]
+    rejects = [
+        reject(Input=f32(4, 7), axes=[1], starts=[1], ends=[6], strides=[0], says="strides must not be 0"),
+        reject(Input=f32(4, 7), axes=[1], starts=[1], ends=[6], strides=[], says="strides must have as many"),
+        reject(Input=f32(4, 7), axes=[1], starts=[7], ends=[8], strides=[1], decrease_axis=[1], says="index 7 must be in the axis 1"),
+    ]

@@ -1,0 +1,283 @@
+"""Parameter updates: the base of them all, plain gradient descent and momentum.
+
+Each update changes its parameter and state in place. Sparse gradients make nothing of the table's size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, minimum, product
+from foreshape.errors import SchemaError
+from foreshape.operator import (
+    DENSE_OR_ROWS,
+    FLOATING,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    f64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.spec import SELECTED_ROWS, Kind, Spec
+from foreshape.values.rows import CHUNK, Rows, put_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def check_same_shape(param: Spec, other: Spec, slot: str) -> None:
+    """``other`` must have the dims of Param."""
+    a, b = param.known_dims, other.known_dims
+    require(len(a) == len(b), f"{slot} must have the dims of Param", Param=None, **{slot: None})
+    for at, (x, y) in enumerate(zip(a, b, strict=True)):
+        require_equal(x, y, f"{slot} must have the dims of Param", Param=at, **{slot: at})
+
+
+def check_one_number(spec: Spec | None, slot: str) -> None:
+    """What is in ``slot`` must hold one number, whatever its rank."""
+    if spec is not None:
+        require_equal(spec.elements, 1, f"{slot} must hold one number", **{slot: None})
+
+
+def number(tensor: Tensor) -> Any:
+    """A tensor of one number as a float; on a device as a tensor without dims, since reading it would wait for the device."""
+    return tensor.item() if tensor.is_cpu else tensor.reshape(())
+
+
+def subtract(param: Tensor, value: Tensor, rate: Any, factor: float = 1.0) -> None:
+    """param -= rate * factor * value, in one pass; ``rate`` is what `number` gave."""
+    if isinstance(rate, float):
+        param.add_(value, alpha=-rate * factor)
+    else:
+        param.addcmul_(value, rate, value=-factor)
+
+
+class Update(Operator):
+    """The base of the update operators. A 16-bit parameter may have a full-precision copy, MasterParam, that is updated for it."""
+
+    abstract = True
+    Param = operand(FLOATING, doc="the parameter")
+    Grad = operand(FLOATING, same_type_as="Param", kinds=DENSE_OR_ROWS, doc="its gradient, dense or sparse rows")
+    LearningRate = operand(FLOATING, doc="one number")
+    ParamOut = result(updates="Param", doc="the parameter, changed")
+    gradient = ZERO_GRADIENT
+
+    def infer_var_type(self, *specs: Any) -> Kind:
+        return specs[0].kind
+
+    def work(self, Param: Spec, Grad: Spec, **others: Spec | None) -> Any:
+        return 0 if Grad.kind is SELECTED_ROWS and self._leaves_rows() else Param.elements
+
+    def _leaves_rows(self) -> bool:
+        """Whether rows that are not in a sparse gradient stay as they are, so that the table's height costs nothing."""
+        return True
+
+    def _check(self, param: Spec, grad: Spec, rate: Spec, master: Spec | None, **state: Spec | None) -> None:
+        check_same_shape(param, grad, "Grad")
+        check_one_number(rate, "LearningRate")
+        for slot, spec in {"MasterParam": master, **state}.items():
+            if spec is not None:
+                check_same_shape(param, spec, slot)
+
+
+class Sgd(Update):
+    """ParamOut = Param - LearningRate * Grad."""
+
+    type = "sgd"
+    MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
+    MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
+    multi_precision = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, Param: Spec, Grad: Spec, LearningRate: Spec, MasterParam: Spec | None) -> Any:
+        self._check(Param, Grad, LearningRate, MasterParam)
+        return Param, MasterParam
+
+    def workspace(self, Param: Spec, Grad: Spec, LearningRate: Spec, MasterParam: Spec | None, *, rows: Size) -> Size:
+        if Grad.kind is SELECTED_ROWS:
+            most = CHUNK + CHUNK // 16  # rows at a time, and of bags the value of each once, by estimate
+            return minimum(rows, most * product(Grad.known_dims[1:]) * Grad.known_dtype.itemsize)
+        return 0 if MasterParam is None else MasterParam.nbytes  # the gradient in its element type
+
+    def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MasterParam: Tensor | None) -> Any:
+        rate = number(LearningRate)
+        target = Param if MasterParam is None else MasterParam
+        if isinstance(Grad, Rows):
+            Grad.add_to(target, -rate)
+            if MasterParam is not None:
+                Param.index_copy_(0, Grad.rows, MasterParam.index_select(0, Grad.rows).to(Param.dtype))
+        else:
+            subtract(target, Grad, rate)
+            if MasterParam is not None:
+                Param.copy_(MasterParam)
+        return Param, MasterParam
+
+    samples = [
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2)),
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(low=0.1, high=0.2), MasterParam=f64(3, 2), multi_precision=True),
+        sample(Param=f32(), Grad=f32(), LearningRate=f32(1)),
+    ]
+    rejects = [
+        reject(Param=f32(3, 2), Grad=f32(3, 4), LearningRate=f32(1), says="the dims of Param"),
+        reject(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(2), says="LearningRate must hold one number"),
+    ]
+
+
+class Momentum(Update):
+    """VelocityOut = mu * Velocity + g, and ParamOut = Param - LearningRate * VelocityOut, where g is Grad.
+
+    With ``use_nesterov`` ParamOut = Param - LearningRate * (g + mu * VelocityOut). g is rescaled by ``rescale_grad``, and
+    ``regularization_method`` "l2_decay" adds ``regularization_coeff * Param``. With sparse rows g is zero elsewhere, so that all
+    velocities decay and all of the parameter moves, as in dense training and in PaddlePaddle: in place, but in time that grows with
+    the table. (PaddlePaddle leaves everything as it is where there are no rows at all; here velocities decay then, too.)
+    `lazy_momentum` changes only the rows that are there.
+    """
+
+    type = "momentum"
+    Velocity = operand(FLOATING, doc="as Param")
+    MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
+    VelocityOut = result(updates="Velocity", doc="as Param")
+    MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
+    mu = attribute(AttrType.FLOAT, doc="the part of the velocity that stays")
+    use_nesterov = attribute(AttrType.BOOLEAN, False)
+    regularization_method = attribute(AttrType.STRING, "", choices=["", "l2_decay"])
+    regularization_coeff = attribute(AttrType.FLOAT, 0.0)
+    multi_precision = attribute(AttrType.BOOLEAN, False)
+    rescale_grad = attribute(AttrType.FLOAT, 1.0)
+
+    def infer_shape(self, Param: Spec, Grad: Spec, LearningRate: Spec, Velocity: Spec, MasterParam: Spec | None) -> Any:
+        self._check(Param, Grad, LearningRate, MasterParam, Velocity=Velocity)
+        return Param, Velocity, MasterParam
+
+    def workspace(
+        self, Param: Spec, Grad: Spec, LearningRate: Spec, Velocity: Spec, MasterParam: Spec | None, *, strided: frozenset[str] = frozenset()
+    ) -> Size:
+        if Grad.kind is SELECTED_ROWS:
+            return 0
+        target = Param if MasterParam is None else MasterParam
+        alike = target.dtype is Grad.dtype is Velocity.dtype
+        decayed = bool(self.regularization_method and self.regularization_coeff) and not (self.mu and alike and not strided)
+        return (Grad.nbytes if self.rescale_grad != 1.0 else 0) + target.nbytes * ((not alike) + decayed)
+
+    def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Velocity: Tensor, MasterParam: Tensor | None) -> Any:
+        rate = number(LearningRate)
+        target = Param if MasterParam is None else MasterParam
+        decay = self.regularization_coeff if self.regularization_method else 0.0
+        if isinstance(Grad, Rows):
+            self._rows(target, Grad, rate, Velocity, decay)
+        else:
+            grad = Grad if self.rescale_grad == 1.0 else Grad * self.rescale_grad
+            self._dense(target, grad, rate, Velocity, decay)
+        if MasterParam is not None:
+            Param.copy_(MasterParam)
+        return Param, Velocity, MasterParam
+
+    def group_kernel(self, *slots: list[Tensor] | None) -> None:
+        """Many dense updates: one call of torch's where they have one learning rate and one layout."""
+        params, grads, rates, velocities, masters = slots
+        assert params and grads and rates and velocities
+        alike = masters is None and all(r is rates[0] for r in rates) and rates[0].is_cpu and all(map(one_layout, params, grads, velocities))
+        if not alike or not self.mu or self.rescale_grad != 1.0:
+            for at in range(len(params)):
+                one: list[Any] = [None if s is None else s[at] for s in slots]
+                self.kernel(*one)
+            return
+        self._fused(params, grads, rates[0].item(), velocities, self.regularization_coeff if self.regularization_method else 0.0)
+
+    def _fused(self, params: list[Tensor], grads: list[Tensor], rate: float, velocities: list[Tensor], decay: float) -> None:
+        torch._fused_sgd_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+            params, grads, velocities, weight_decay=decay, momentum=self.mu, lr=rate, dampening=0.0, nesterov=self.use_nesterov, maximize=False,
+            is_first_step=False,
+        )  # fmt: skip
+
+    def _dense(self, param: Tensor, grad: Tensor, rate: Any, velocity: Tensor, decay: float) -> None:
+        mu = self.mu
+        if mu and isinstance(rate, float) and one_layout(param, grad, velocity):
+            self._fused([param], [grad], rate, [velocity], decay)
+            return
+        if decay:
+            grad = torch.add(grad, param, alpha=decay)
+        velocity.mul_(mu).add_(grad)
+        if self.use_nesterov:
+            subtract(param, grad, rate)
+            subtract(param, velocity, rate, mu)
+        else:
+            subtract(param, velocity, rate)
+
+    def _leaves_rows(self) -> bool:
+        return False
+
+    def _rows(self, param: Tensor, grad: Rows, rate: Any, velocity: Tensor, decay: float) -> None:
+        grad = grad.to(dtype=velocity.dtype)
+        if self.rescale_grad != 1.0:
+            grad = grad.scaled(self.rescale_grad)
+        grad.add_to(velocity.mul_(self.mu))
+        if decay:
+            velocity.add_(param, alpha=decay)
+        if not self.use_nesterov:
+            subtract(param, velocity, rate)
+            return
+        if decay:
+            param.mul_(1.0 - rate * decay)
+        subtract(param, velocity, rate, self.mu)
+        grad.add_to(param, -rate)
+
+    samples = [
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2), Velocity=f32(3, 2), mu=0.9),
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(), Velocity=f32(3, 2), mu=0.9, use_nesterov=True, rescale_grad=0.5),
+        sample(Param=f32(5), Grad=f32(5), LearningRate=f32(), Velocity=f32(5), mu=0.0, regularization_method="l2_decay", regularization_coeff=0.1),
+        sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(), Velocity=f64(3, 2), MasterParam=f64(3, 2), mu=0.5, multi_precision=True),
+    ]
+    rejects = [
+        reject(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1), Velocity=f32(2, 3), mu=0.9, says="Velocity must have the dims of Param"),
+        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Velocity=f32(3), mu=0.9, regularization_method="l1", says="one of", error=SchemaError),
+        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Velocity=f32(3), says="needs the attribute mu", error=SchemaError),
+    ]
+
+
+class LazyMomentum(Momentum):
+    """`momentum`, of which sparse rows change only the rows that are there: their velocities, their decay, their part of Param.
+
+    A row that is not there keeps its velocity as it is and does not move by it. An operator of this project: no other program knows it.
+    """
+
+    type = "lazy_momentum"
+    samples = Momentum.samples
+    rejects = Momentum.rejects
+
+    def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, Velocity: Tensor, MasterParam: Tensor | None) -> Any:
+        if not isinstance(Grad, Rows):
+            return super().kernel(Param, Grad, LearningRate, Velocity, MasterParam)
+        target = Param if MasterParam is None else MasterParam
+        decay = self.regularization_coeff if self.regularization_method else 0.0
+        rows = Grad.merged().to(dtype=Velocity.dtype)
+        values = rows.values if self.rescale_grad == 1.0 else rows.values * self.rescale_grad
+        param, velocity = target.index_select(0, rows.rows), Velocity.index_select(0, rows.rows)
+        self._dense(param, values, number(LearningRate), velocity, decay)
+        put_rows(Velocity, rows.rows, velocity)
+        put_updated(Param, MasterParam, rows.rows, param)
+        return Param, Velocity, MasterParam
+
+    def _leaves_rows(self) -> bool:
+        return True
+
+
+def put_updated(param: Tensor, master: Tensor | None, ids: Tensor, values: Tensor) -> None:
+    """Write rows of the parameter, or of its full-precision copy and of the parameter."""
+    if master is not None:
+        put_rows(master, ids, values)
+        values = values.to(param.dtype)
+    put_rows(param, ids, values)
+
+
+def one_layout(param: Tensor, *others: Tensor) -> bool:
+    """Whether all are packed, of one shape and of one element type on the CPU, as torch's fused updates demand without checking."""
+    of, shape = param.dtype, param.shape
+    return param.is_cpu and param.is_contiguous() and all(t.dtype == of and t.shape == shape and t.is_contiguous() for t in others)

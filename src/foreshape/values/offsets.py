@@ -1,0 +1,185 @@
+"""`Offsets`: where the sequences of a ragged value begin and end at run time, with what kernels make of that, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Offsets:
+    """For each level, outermost first, an int64 tensor ``[sequences + 1]`` that rises from 0: sequence ``i`` is made of the parts
+    ``offsets[i]`` to ``offsets[i + 1]`` of the next level; of the last level, of these rows.
+
+    All values with the same raggedness share one object, in a step and in its gradient, so that what is derived from it (the
+    sequence of each row, the order by length) is made at the first question and found afterwards. Never changed after it is made.
+    """
+
+    __slots__ = ("_kept", "levels")
+
+    def __init__(self, levels: Sequence[Tensor]) -> None:
+        self.levels = tuple(levels)
+        self._kept: dict[Any, Any] = {}
+
+    @staticmethod
+    def of_lengths(*levels: Tensor) -> Offsets:
+        """From the lengths of the sequences of each level."""
+        return Offsets([_from_lengths(level) for level in levels])
+
+    def kept(self, key: Any, make: Callable[[], T]) -> T:
+        """What ``make`` gives, made at the first question with this key. For whatever a family of kernels derives from offsets."""
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = make()
+        return found
+
+    # --- the last level, in rows
+
+    @property
+    def last(self) -> Tensor:
+        """The offsets of the innermost sequences, in rows: int64 ``[count + 1]``."""
+        return self.levels[-1]
+
+    @property
+    def count(self) -> int:
+        """The number of innermost sequences."""
+        return self.levels[-1].shape[0] - 1
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return self.host[-1]
+
+    @property
+    def host(self) -> list[int]:
+        """`last` as a list."""
+        return self.kept("host", lambda: as_list(self.levels[-1]))
+
+    @property
+    def host_lengths(self) -> list[int]:
+        """`lengths` as a list."""
+        return self.kept("host lengths", lambda: as_list(self.lengths))
+
+    @property
+    def lengths(self) -> Tensor:
+        """The lengths of the innermost sequences, in rows: int64 ``[count]``."""
+        return self.kept("lengths", lambda: self.levels[-1].diff())
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest innermost sequence; 0 where there is none."""
+        return self.kept("longest", lambda: int(self.lengths.max()) if self.count else 0)
+
+    @property
+    def segments(self) -> Tensor:
+        """For each row the innermost sequence that it belongs to: int64 ``[rows]``."""
+        return self.kept("segments", lambda: torch.repeat_interleave(self.lengths))
+
+    @property
+    def positions(self) -> Tensor:
+        """For each row its position in its sequence, from 0: int64 ``[rows]``."""
+        last = self.levels[-1]
+        return self.kept("positions", lambda: torch.arange(self.rows, device=last.device) - last[:-1].repeat_interleave(self.lengths))
+
+    def same_sequences(self, other: Offsets) -> bool:
+        """Whether the rows are grouped alike, at the innermost level."""
+        return self.levels[-1] is other.levels[-1] or torch.equal(self.levels[-1], other.levels[-1])
+
+    def shown_lengths(self, most: int = 8) -> str:
+        """The innermost lengths for an error message, the first few of them."""
+        shown = ", ".join(map(str, self.host_lengths[:most]))
+        return f"[{shown}{', ...' if self.count > most else ''}]"
+
+    # --- other levels
+
+    def outer(self, levels: int) -> Offsets:
+        """The first ``levels`` levels alone."""
+        return self if levels == len(self.levels) else self.kept(("outer", levels), lambda: Offsets(self.levels[:levels]))
+
+    def in_rows(self, level: int) -> Offsets:
+        """One level whose sequences are those of ``level``, counted in rows."""
+        level = level + len(self.levels) if level < 0 else level
+        if len(self.levels) == 1:
+            return self
+
+        def make() -> Offsets:
+            offsets = self.levels[level]
+            for below in self.levels[level + 1 :]:
+                offsets = below[offsets]
+            return Offsets([offsets])
+
+        return self.kept(("in rows", level), make)
+
+    # --- the order in which recurrent kernels work: by falling length, time step by time step
+
+    @property
+    def order(self) -> Tensor:
+        """The innermost sequences by falling length, those of one length in their own order: int64 ``[count]``."""
+        return self.kept("order", lambda: torch.argsort(self.lengths, descending=True, stable=True))
+
+    @property
+    def alive(self) -> list[int]:
+        """For each time step the number of sequences that are longer than it."""
+
+        def make() -> list[int]:
+            if not self.longest:
+                return []
+            ended = torch.bincount(self.lengths, minlength=self.longest + 1)
+            return as_list((self.count - ended.cumsum(0))[: self.longest])
+
+        return self.kept("alive", make)
+
+    @property
+    def by_time(self) -> Tensor:
+        """The rows, all first steps before all second steps, sequences in `order`: int64 ``[rows]``. Selecting by it gives what
+        torch's packed sequences hold; `from_time` undoes it."""
+
+        def make() -> Tensor:
+            rank = torch.empty_like(self.order)
+            rank[self.order] = torch.arange(self.count, device=rank.device)
+            place = self.positions * self.count + rank[self.segments]
+            return torch.argsort(place)
+
+        return self.kept("by time", make)
+
+    @property
+    def from_time(self) -> Tensor:
+        """The inverse of `by_time`."""
+
+        def make() -> Tensor:
+            inverse = torch.empty_like(self.by_time)
+            inverse[self.by_time] = torch.arange(len(inverse), device=inverse.device)
+            return inverse
+
+        return self.kept("from time", make)
+
+    @property
+    def reversal(self) -> Tensor:
+        """For each row the row that stands there when every sequence is turned round: int64 ``[rows]``. Its own inverse."""
+
+        def make() -> Tensor:
+            last = self.levels[-1]
+            ends = (last[:-1] + last[1:] - 1).repeat_interleave(self.lengths)
+            return ends - torch.arange(self.rows, device=last.device)
+
+        return self.kept("reversal", make)
+
+    def __repr__(self) -> str:
+        return f"Offsets({', '.join(str(as_list(level)) for level in self.levels)})"
+
+
+def as_list(numbers: Any) -> list[int]:
+    """A tensor of whole numbers as a list."""
+    return numbers.tolist()
+
+
+def _from_lengths(lengths: Tensor) -> Tensor:
+    out = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
+    torch.cumsum(lengths, 0, out=out[1:])
+    return out

@@ -1,0 +1,105 @@
+"""What is said to OpenMP, which torch's kernels run on: how long a thread waits awake, how many threads there are, one of them in a forked child.
+
+libgomp reads its settings once, when torch loads it. Where nobody else is on the machine it is best to wait awake for the next piece of
+work; where others are, a thread that waits awake takes the time of the one that it waits for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from foreshape.values.processors import processors
+
+SPINS = "30000"
+"""How often a thread looks for work before it sleeps."""
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class _Process:
+    """What was done, in this process."""
+
+    used = False
+    """Whether torch was made ready here."""
+    forked = False
+    """Whether this is a child of a process that had torch, forked from it."""
+
+
+_lock = threading.RLock()
+
+
+def load(name: str) -> ModuleType:
+    """Import torch, or a module of it; the first time OpenMP is told what the user has not."""
+    if not _Process.used:
+        with _lock:
+            if not _Process.used:
+                _make_ready()
+                _Process.used = True
+    return importlib.import_module(name)
+
+
+def forked() -> bool:
+    """Whether this process is the forked child of one that had torch: OpenMP's threads stayed there, and to wait for them is to hang."""
+    return _Process.forked
+
+
+def _make_ready() -> None:
+    before = "torch" in sys.modules
+    with _waiting_briefly():
+        torch = importlib.import_module("torch")
+    if _Process.forked:
+        torch.set_num_threads(1)
+    elif not any(os.environ.get(n) for n in _COUNTS) and torch.get_num_threads() > processors() and not (before and _is_set(torch)):
+        torch.set_num_threads(processors())
+
+
+@contextmanager
+def _waiting_briefly() -> Generator[None]:
+    """Have libgomp read our number of spins, unless the user has said how to wait; other programs that are started are told nothing."""
+    if any(n in os.environ for n in _WAITING):
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = SPINS
+    try:
+        yield
+    finally:
+        os.environ.pop("GOMP_SPINCOUNT", None)
+
+
+def _is_set(torch: Any) -> bool:
+    """Whether somebody has called ``torch.set_num_threads``: a thread that is new to torch has that number, else OpenMP's own."""
+    try:
+        choose = ctypes.CDLL(None).omp_set_num_threads
+    except (AttributeError, OSError, TypeError):  # another OpenMP, where it cannot be asked
+        return True
+    seen: list[int] = []
+
+    def ask() -> None:
+        choose(1)  # for this thread alone
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return seen != [1]
+
+
+def _in_child() -> None:
+    _lock.release()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        _Process.forked = True
+        if _Process.used:
+            torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_in_child)

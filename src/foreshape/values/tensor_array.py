@@ -1,0 +1,89 @@
+"""`TensorArray`: the run-time value of a LOD_TENSOR_ARRAY variable, a list of tensors that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.errors import ExecutionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.values.offsets import Offsets
+
+MAX_LENGTH = 1 << 24
+"""The most elements: a position past this is an index gone wrong."""
+
+
+class TensorArray:
+    """Elements by position, each with its offsets where it is ragged (else None). A position that nothing was written to is None.
+
+    ``empty`` is an element without rows, where one is known: what is made of an array without elements is made of it.
+    """
+
+    __slots__ = ("empty", "offsets", "tensors")
+
+    def __init__(self, empty: tuple[Tensor, Offsets | None] | None = None) -> None:
+        self.tensors: list[Tensor | None] = []
+        self.offsets: list[Offsets | None] = []
+        self.empty = empty
+
+    @staticmethod
+    def of(tensors: Sequence[Tensor | None], offsets: Sequence[Offsets | None] | None = None) -> TensorArray:
+        """The array of these elements."""
+        out = TensorArray()
+        out.tensors = list(tensors)
+        out.offsets = list(offsets) if offsets is not None else [None] * len(out.tensors)
+        return out
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def write(self, at: int, tensor: Tensor, offsets: Offsets | None = None) -> None:
+        """Set the element at a position, and lengthen the array to it. Raises `ExecutionError` for a position that cannot be."""
+        if not 0 <= at < MAX_LENGTH:
+            raise ExecutionError(f"a position in an array must be from 0 to {MAX_LENGTH - 1}; seen {at}")
+        missing = at + 1 - len(self.tensors)
+        if missing > 0:
+            self.tensors += [None] * missing
+            self.offsets += [None] * missing
+        self.tensors[at], self.offsets[at] = tensor, offsets
+
+    def read(self, at: int) -> tuple[Tensor, Offsets | None]:
+        """The element at a position. Raises `ExecutionError` where nothing was written."""
+        tensor = self.tensors[at] if 0 <= at < len(self.tensors) else None
+        if tensor is None:
+            raise ExecutionError(f"nothing was written at position {at} of this array; it has {len(self.tensors)} positions")
+        return tensor, self.offsets[at]
+
+    def whole(self) -> list[Tensor]:
+        """All elements. Raises `ExecutionError` where one is missing."""
+        return [self.read(at)[0] for at in range(len(self.tensors))]
+
+    # --- arrays of gradients: nothing at a position stands for zeros
+
+    def add(self, at: int, tensor: Tensor) -> None:
+        """Add to the element at a position, which was nothing at first."""
+        before = self.get(at)
+        self.write(at, tensor if before is None else before + tensor)
+
+    def get(self, at: int) -> Tensor | None:
+        """The element at a position."""
+        return self.tensors[at] if 0 <= at < len(self.tensors) else None
+
+    def take(self, at: int) -> Tensor | None:
+        """The element at a position, which becomes nothing."""
+        out = self.get(at)
+        if out is not None:
+            self.tensors[at] = self.offsets[at] = None
+        return out
+
+    def copy(self) -> TensorArray:
+        """The same elements in another array."""
+        out = TensorArray.of(self.tensors, self.offsets)
+        out.empty = self.empty
+        return out
+
+    clone = copy
+    """By the name that tensors have for it."""

@@ -1,0 +1,68 @@
+"""PyTorch, imported at its first use, so that schemas and rules load where it is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import ExecutionError
+from foreshape.values.openmp import load
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+
+    aten: Any
+    """Kernels that torch has no Python function for, as ``aten.threshold_backward``."""
+    aten_into: Any
+    """The same kernels, writing into a tensor that is given: ``aten_into.threshold_backward(..., into=d)``."""
+else:
+
+    class _Deferred:
+        def __init__(self, name: str) -> None:
+            self.__dict__["_name"] = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            try:
+                module = load(self.__dict__["_name"])
+            except ModuleNotFoundError as error:
+                raise ExecutionError(f"running a program needs PyTorch, which is not installed: pip install torch ({error})") from error
+            value = getattr(module, attribute)
+            self.__dict__[attribute] = value  # the next access is an ordinary attribute
+            return value
+
+    class _DeferredAten:
+        def __getattr__(self, attribute: str) -> Any:
+            value = getattr(torch.ops.aten, attribute).default
+            self.__dict__[attribute] = value
+            return value
+
+    class _DeferredInto:
+        def __getattr__(self, attribute: str) -> Any:
+            kernel = getattr(torch.ops.aten, attribute)
+            function = getattr(kernel, "grad_input" if "grad_input" in kernel.overloads() else "out")
+            place: str = function._schema.arguments[-1].name
+
+            def write(*args: Any, into: Any, **named: Any) -> Any:
+                named[place] = into
+                return function(*args, **named)
+
+            self.__dict__[attribute] = write
+            return write
+
+    aten = _DeferredAten()
+    aten_into = _DeferredInto()
+    torch = _Deferred("torch")
+    F = _Deferred("torch.nn.functional")
+
+
+class Late:
+    """Something of torch's that is looked up when a step is compiled, so that the step can be planned without it: ``Late(lambda: torch.mm)``."""
+
+    __slots__ = ("get",)
+
+    def __init__(self, get: Callable[[], Any]) -> None:
+        self.get = get
+
+
+__all__ = ["F", "Late", "aten", "aten_into", "torch"]

@@ -1,0 +1,37 @@
+"""Element types between this package and torch."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from foreshape.errors import TypeMismatchError
+from foreshape.spec import DTYPE_OF_CODE, DType, dtype
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    import torch as torch_module
+
+_TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+
+
+@cache
+def torch_dtype(of: DType | int) -> torch_module.dtype:
+    """The torch element type for ours, or for its number in the file format."""
+    if isinstance(of, int):
+        of = element_type(of)
+    return getattr(torch, _TORCH_NAMES.get(of.name, of.name))
+
+
+@cache
+def dtype_of_torch(of: torch_module.dtype) -> DType:
+    """Our element type for torch's. Raises `TypeMismatchError` where there is none."""
+    return dtype(str(of).removeprefix("torch."))
+
+
+def element_type(code: int) -> DType:
+    """The element type with this number in the file format. Refuses a number that is none."""
+    found = DTYPE_OF_CODE.get(code)
+    if found is None:
+        raise TypeMismatchError(f"there is no element type number {code}")
+    return found
