@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 from pathlib import Path
@@ -13,12 +14,17 @@ PAGE = Path(__file__).with_name("operators.md")
 
 
 def families() -> dict[str, list[type[Operator]]]:
-    """The forward operators by the module that they live in."""
+    """The forward operators by the folder that they live in."""
     out: dict[str, list[type[Operator]]] = {}
     for _, cls in sorted(all_operators().items()):
         if cls.forward_class is None and cls.__module__.startswith("foreshape.ops."):
-            out.setdefault(cls.__module__.rsplit(".", 1)[1], []).append(cls)
-    return out
+            out.setdefault(cls.__module__.split(".")[2], []).append(cls)
+    return dict(sorted(out.items()))
+
+
+def help_of(family: str) -> str:
+    """The page of help in the folder itself."""
+    return inspect.cleandoc(importlib.import_module(f"foreshape.ops.{family}").__doc__ or "")
 
 
 def gradient_words(cls: type[Operator]) -> str:
@@ -41,7 +47,7 @@ def entry(cls: type[Operator]) -> str:
         default = "required" if a.default is REQUIRED else f"default {list(a.default) if isinstance(a.default, tuple) else a.default!r}"
         choices = f"; one of {', '.join(map(repr, a.choices))}" if a.choices else ""
         lines.append(f"- attribute `{a.name}` {a.type.name}, {default}{choices}. {a.doc}".rstrip())
-    lines += [f"- gradient: {gradient_words(cls)}", ""]
+    lines += [f"- gradient: {gradient_words(cls)}", f"- file: `{cls.__module__.removeprefix('foreshape.').replace('.', '/')}.py`", ""]
     return "\n".join(lines)
 
 
@@ -53,7 +59,7 @@ def page() -> str:
     for family, classes in found.items():
         out.append(f"- [{family}](#{family}): " + ", ".join(f"[{c.type}](#{c.type})" for c in classes))
     for family, classes in found.items():
-        out += ["", f"## {family}", "", *(entry(c) for c in classes)]
+        out += ["", f"## {family}", "", help_of(family), "", *(entry(c) for c in classes)]
     return "\n".join(out).rstrip() + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The commands: show, check, plan, run, train, demo. Each does its imports itself, so that the command starts at once."""
+"""The commands: show, check, plan, run, train, ops, demo. Each does its imports itself, so that the command starts at once."""
 
 from __future__ import annotations
 
@@ -170,6 +170,18 @@ def run(
         with printing():
             for path, words in write_results(out, names, results):
                 print_plain(f"{path}: {words}")
+
+
+@app.command()
+def ops(
+    word: Annotated[str | None, typer.Argument(metavar="[WORD]", help="Only operators with this in their name, family, file or line of help.")] = None,
+    json: Json = False,
+) -> None:
+    """List the operators by family: the file of each, whether it has a gradient, reads ragged values or sparse rows, and what it does."""
+    from foreshape.cli.operators import print_operators
+
+    with plain_errors(), printing():
+        print_operators(word, json)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -1,0 +1,57 @@
+"""`foreshape ops`: the operators by family, in which file each is, and what it can do."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from foreshape.cli.output import console, print_json, print_plain
+from foreshape.operator import Operator, all_operators
+from foreshape.operator.fields import NoGradient
+from foreshape.spec import SELECTED_ROWS
+
+_PACKAGE = "foreshape.ops."
+
+
+def facts(word: str | None) -> list[dict[str, Any]]:
+    """What is to be said of each operator whose type, family, file or line of help has the word in it; gradient operators are left out."""
+    found = [_facts(cls) for _, cls in sorted(all_operators().items()) if cls.forward_class is None and cls.__module__.startswith(_PACKAGE)]
+    found.sort(key=lambda f: (f["family"], f["file"], f["operator"]))
+    wanted = (word or "").lower()
+    return [f for f in found if any(wanted in f[k].lower() for k in ("operator", "family", "file", "help"))]
+
+
+def _facts(cls: type[Operator]) -> dict[str, Any]:
+    path = cls.__module__.removeprefix(_PACKAGE)
+    kernel = getattr(cls, "kernel", None)
+    reads = kernel is not None and "offsets" in inspect.signature(kernel).parameters
+    return {
+        "operator": cls.type,
+        "family": path.rpartition(".")[0],
+        "file": f"ops/{path.replace('.', '/')}.py",
+        "help": inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+        "differentiable": not isinstance(cls.gradient, NoGradient),
+        "ragged": reads or any(r.new_offsets for r in cls.schema.results),
+        "sparse": any(SELECTED_ROWS in o.kinds for o in cls.schema.operands),
+    }
+
+
+def print_operators(word: str | None, json: bool) -> None:
+    """A table of the operators that have ``word`` in what is said of them, or all; as JSON where that is asked for."""
+    from rich.table import Table
+
+    found = facts(word)
+    if json:
+        print_json(found)
+        return
+    if not found:
+        print_plain(f"no operator has {word!r} in its name, family, file or line of help")
+        return
+    table = Table("operator", "file", "gradient", "ragged", "sparse", "what it does", show_edge=False)
+    family = found[0]["family"]
+    for one in found:
+        if one["family"] != family:
+            table.add_section()
+            family = one["family"]
+        table.add_row(one["operator"], one["file"], *("yes" if one[k] else "" for k in ("differentiable", "ragged", "sparse")), one["help"])
+    console().print(table)
