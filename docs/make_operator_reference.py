@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from foreshape.operator.fields import REQUIRED, Gradient, NoGradient
-from foreshape.operator.operator import Operator, all_operators
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import all_operators
 
 PAGE = Path(__file__).with_name("operators.md")
 

@@ -108,7 +108,7 @@ def test_what_is_looked_through_for_freed_memory_is_no_description(monkeypatch: 
 
 def test_a_size_that_is_not_as_inferred_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every round: a kernel that drops a row."""
-    from foreshape.operator.operator import get
+    from foreshape.operator.registry import get
 
     main = fs.Program()
     with fs.program_guard(main, fs.Program()):

@@ -13,7 +13,7 @@ from harness import answer
 from kernel_calls import backward, forward
 
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.operator import operator as registry
+from foreshape.operator import registry
 from foreshape.operator.fields import Sample, Value
 from foreshape.spec import FP16, FP32, FP64, INT64, tensor
 

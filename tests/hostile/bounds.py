@@ -132,7 +132,7 @@ CASES: dict[str, Callable[[], bytes]] = {
 
 def measured(name: str, whole: int) -> dict[str, object]:
     global SIZE
-    from foreshape.operator.operator import all_operators
+    from foreshape.operator.registry import all_operators
     from foreshape.wire import load_program
 
     all_operators()

@@ -16,7 +16,7 @@ from foreshape.errors import ForeshapeError
 from foreshape.lowering import fuse, lower
 from foreshape.memory.liveness import find_liveness
 from foreshape.operator.attributes import AttrType
-from foreshape.operator.operator import Attributes
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program
 from foreshape.spec import Spec
 

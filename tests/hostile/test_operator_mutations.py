@@ -21,8 +21,10 @@ from foreshape.engine import Executor, Scope
 from foreshape.engine.values import LoDTensor
 from foreshape.errors import DescriptionError, ForeshapeError
 from foreshape.operator.attributes import AttrType
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.fields import Value
-from foreshape.operator.operator import Attributes, Operator, all_operators
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import all_operators
 from foreshape.program import Op, Program
 from foreshape.spec import FP16, FP32, INT32, INT64, KINDS, LOD_TENSOR, SELECTED_ROWS, UINT8, Lod, Spec
 

@@ -18,7 +18,7 @@ from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
 from foreshape.errors import MemoryPlanError
 from foreshape.lowering.fusion import convolution
-from foreshape.operator import operator as registry
+from foreshape.operator import registry
 from foreshape.operator.operator import Operator
 from foreshape.ops import FLOATING, NOT_DIFFERENTIABLE, operand, result
 from foreshape.program import Program

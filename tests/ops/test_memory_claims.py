@@ -33,7 +33,8 @@ from kernel_memory import has_bound, measured
 
 from foreshape.errors import SchemaError
 from foreshape.operator.fields import Result, Sample
-from foreshape.operator.operator import Operator, all_operators
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import all_operators
 from foreshape.ops import NOT_DIFFERENTIABLE, Offsets, operand, result
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray

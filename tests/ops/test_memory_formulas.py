@@ -14,7 +14,8 @@ from open_dims import Place, openings, places, values, with_sizes
 from foreshape.dims import Dim, Size, evaluate, explain_symbols, symbols_of
 from foreshape.infer.rules import Key
 from foreshape.operator.fields import Sample
-from foreshape.operator.operator import Operator, all_operators
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import all_operators
 from foreshape.operator.require import PLACEHOLDER, RuleError
 from foreshape.spec import Spec
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from foreshape.infer.rules import answer
-from foreshape.operator.operator import get
+from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
 from foreshape.spec import FP32, tensor
 

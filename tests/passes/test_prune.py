@@ -5,7 +5,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.operator.attributes import AttrType
-from foreshape.operator.operator import Attributes
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.passes import Pass, apply, for_test, named, prune
 from foreshape.program import Op, Role
 from foreshape.wire import framework_pb2 as pb

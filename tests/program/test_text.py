@@ -19,7 +19,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.dims import symbol
 from foreshape.operator.attributes import AttrType, Raw
-from foreshape.operator.operator import Attributes
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program
 from foreshape.program.literal import escape, float_text, quoted
 from foreshape.program.reader import parse

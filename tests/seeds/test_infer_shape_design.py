@@ -5,8 +5,8 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.operator import require
-from foreshape.operator.operator import _registry as registry
-from foreshape.operator.operator import find
+from foreshape.operator.registry import _registry as registry
+from foreshape.operator.registry import find
 from foreshape.ops import FLOATING, NOT_WRITTEN, Operator, f32, operand, reject, require_equal, result, sample
 from foreshape.spec import FP32, tensor
 

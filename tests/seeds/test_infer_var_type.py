@@ -4,8 +4,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import LOD_TENSOR, SELECTED_ROWS, layer
-from foreshape.operator.operator import _registry as registry
-from foreshape.operator.operator import all_operators
+from foreshape.operator.registry import _registry as registry
+from foreshape.operator.registry import all_operators
 from foreshape.ops import FLOATING, NOT_WRITTEN, Operator, f32, operand, result, sample
 from foreshape.spec import Spec
 

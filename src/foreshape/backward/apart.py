@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from foreshape.operator.operator import get
+from foreshape.operator.registry import get
 from foreshape.program import Block, Op
 from foreshape.program.work import operand_specs
 

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from foreshape.backward.path import Path, Visit, name_of
 from foreshape.backward.steps import GRAD, Step, steps_of
 from foreshape.errors import SchemaError
-from foreshape.operator.operator import Attributes, get
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import EMPTY, Slots, is_absent
 from foreshape.spec import LOD_TENSOR_ARRAY

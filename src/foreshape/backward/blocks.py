@@ -9,7 +9,7 @@ from typing import Any
 from foreshape.backward.path import Path, Visit, find_path, is_floating, reads_of
 from foreshape.backward.steps import GRAD, Step, zeros_step
 from foreshape.errors import SchemaError
-from foreshape.operator.operator import get
+from foreshape.operator.registry import get
 from foreshape.program import Block, Op
 from foreshape.program.carried import carried_names, names_in, setting, sub_block, written_before
 from foreshape.program.op import EMPTY, Slots

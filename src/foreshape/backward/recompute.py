@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 
 from foreshape.infer.rules import answer, replace_symbols
 from foreshape.layer.recompute_scope import MARK
-from foreshape.operator.operator import Attributes, Operator, get
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import EMPTY, Slots
 from foreshape.spec import LOD_TENSOR

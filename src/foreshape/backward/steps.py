@@ -8,8 +8,10 @@ from typing import Any
 
 from foreshape.backward.path import Path, Visit, at
 from foreshape.errors import SchemaError
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.fields import BlockGradient, Gradient
-from foreshape.operator.operator import Attributes, Operator, get
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import get
 from foreshape.program import Op
 from foreshape.program.op import EMPTY, Slots, is_absent
 

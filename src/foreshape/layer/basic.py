@@ -8,7 +8,7 @@ from typing import Any
 from foreshape.dims import product
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter
-from foreshape.operator.operator import find
+from foreshape.operator.registry import find
 from foreshape.program.call_site import here, tells_line
 from foreshape.program.program import current_block
 from foreshape.program.variable import Variable, dims_of

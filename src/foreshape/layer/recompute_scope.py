@@ -9,7 +9,7 @@ from typing import Final
 
 from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType
-from foreshape.operator.operator import Attributes
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Block, Op
 from foreshape.program.call_site import tells_line
 from foreshape.program.program import current_block

@@ -10,7 +10,7 @@ from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.sizes import size_checks
-from foreshape.operator.operator import Schema
+from foreshape.operator.schema import Schema
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops

@@ -8,6 +8,7 @@ The author of an operator imports from here all that it takes::
 """
 
 from foreshape.operator.attributes import AttrType
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.fields import (
     DENSE,
     DENSE_OR_ROWS,
@@ -27,7 +28,8 @@ from foreshape.operator.fields import (
     result,
     sample,
 )
-from foreshape.operator.operator import Attributes, Operator, all_operators, find, get
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import all_operators, find, get
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, unknown_size
 from foreshape.spec import ANY, FLOATING, INDEX, INTEGER, NUMERIC, Spec
 from foreshape.values.offsets import Offsets

@@ -5,18 +5,23 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import symbols_of
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator.fields import DENSE, FLOAT_RESULT_KINDS, NOT_WRITTEN, Gradient, Operand, Result
-from foreshape.operator.operator import Operator, Schema, check_in_place, note_keywords, register
+from foreshape.operator.kernel_parameters import check_in_place, note_keywords
+from foreshape.operator.registry import register
 from foreshape.operator.require import PLACEHOLDER, RuleError, require_equal
+from foreshape.operator.schema import Schema
 from foreshape.spec import ANY, FLOATING, Spec
 
+if TYPE_CHECKING:
+    from foreshape.operator.operator import Operator
 
-def gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type[Operator]:
-    """The operator ``<type>_grad`` that a class declares.
+
+def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient, where: str) -> type[Operator]:
+    """The operator ``<type>_grad`` that a class declares; ``root`` is the class of all operators.
 
     Raises:
         SchemaError: it names slots that the operator does not have, or its kernel has other parameters.
@@ -60,11 +65,11 @@ def gradient_class(cls: type[Operator], declared: Gradient, where: str) -> type[
     }
     if declared.kinds is not None:
         body["infer_var_type"] = declared.kinds
-    body["workspace"] = declared.workspace or Operator.workspace
+    body["workspace"] = declared.workspace or root.workspace
     for name, value in vars(cls).items():  # helpers that the kernel calls
         if name.startswith("_") and not name.startswith("__") and name not in ("_instances", "_described"):
             body.setdefault(name, value)
-    made: type[Operator] = type(f"{cls.__name__}Grad", tuple(b for b in cls.__bases__) if cls.__bases__ != (Operator,) else (Operator,), body)
+    made: type[Operator] = type(f"{cls.__name__}Grad", tuple(b for b in cls.__bases__) if cls.__bases__ != (root,) else (root,), body)
     made.type = f"{cls.type}_grad"
     made.abstract = False
     made.schema = Schema(takes, gives, list(schema.attributes.values()))

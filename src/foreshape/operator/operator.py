@@ -6,63 +6,22 @@ values, and each keeps the answers of its rules, so that a repeated layer costs 
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import pkgutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
-from weakref import WeakValueDictionary
+from typing import Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType, coerce, exact, infer_type, words_for
-from foreshape.operator.fields import (
-    Attribute,
-    BlockGradient,
-    Gradient,
-    NoGradient,
-    Operand,
-    Part,
-    Reject,
-    Result,
-    Sample,
-)
+from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
+from foreshape.operator.definition import define
+from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part, Reject, Sample
+from foreshape.operator.registry import get
+from foreshape.operator.schema import Again, Schema
 from foreshape.spec import LOD_TENSOR, Kind
 
-_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace", "carries"})
-_SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
-                       "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 _CACHE_LIMIT = 4096
 _LONG = 256
 """A value with more elements than this is not kept for the next op with the same."""
-
-BOOKKEEPING = frozenset({"op_namescope", "op_device", "op_callstack", "with_quant_attr", "use_mkldnn", "use_cudnn", "use_quantizer",
-                         "mkldnn_data_type", "is_test"})  # fmt: skip
-"""Attributes that any op may carry without a schema: hints to other programs, kept and never an error."""
-
-
-class Schema:
-    """What an operator class declared, in order."""
-
-    __slots__ = ("attributes", "operand_names", "operands", "result_names", "results")
-
-    def __init__(self, operands: Sequence[Operand], results: Sequence[Result], attributes: Sequence[Attribute]) -> None:
-        self.operands = tuple(operands)
-        self.results = tuple(results)
-        self.attributes = {a.name: a for a in attributes}
-        self.operand_names = frozenset(o.name for o in operands)
-        self.result_names = frozenset(r.name for r in results)
-
-
-class Again(NamedTuple):
-    """Another operator, with the same attributes, that gives ``result`` in its slot ``gives``. ``takes``: its input slots -> slots of this one."""
-
-    result: str
-    type: str
-    takes: Mapping[str, str]
-    gives: str
 
 
 class Operator:
@@ -170,7 +129,7 @@ class Operator:
             cls.abstract = True
             return
         cls.abstract = False
-        _define(cls)
+        define(cls, Operator)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebind, (self.type, {n: getattr(self, n) for n in self.schema.attributes}))
@@ -243,84 +202,6 @@ class Operator:
         return held
 
 
-class Attributes:
-    """All attributes of an op, interned: those of its schema, bound in `operator`, and others that are only kept.
-
-    ``entries`` are (name, type, value) in the order of the file; ``op_role`` and ``op_role_var`` stand there without a value,
-    since each op has its own.
-    """
-
-    __slots__ = ("__weakref__", "_gradient", "entries", "error", "operator", "sub_blocks", "type", "values", "wire")
-
-    type: str
-    entries: tuple[tuple[str, AttrType, Any], ...]
-    values: dict[str, Any]
-    operator: Operator | None
-    """None where the op type is unknown, or where `error` says what is wrong with the attributes."""
-    error: SchemaError | None
-    wire: Any
-    """A place for the wire room to keep the serialised form."""
-    sub_blocks: tuple[int, ...]
-    """The blocks that an op with these attributes runs."""
-    _gradient: Attributes | None
-
-    @staticmethod
-    def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...]) -> Attributes:
-        key = (type, exact(entries))
-        found = _attributes.get(key)
-        if found is None:
-            found = object.__new__(Attributes)
-            found.type, found.entries = type, entries
-            found.values = {n: v for n, _, v in entries}
-            found.operator = None
-            found.error = None
-            found.wire = None
-            found._gradient = None
-            found.sub_blocks = _sub_blocks(entries)
-            cls = find(type)
-            if cls is not None:
-                try:
-                    found.operator = cls.with_values(_loaded_values(cls, found.values))
-                except SchemaError as error:
-                    found.error = error
-            found = _attributes.setdefault(key, found)
-        return found
-
-
-    @property
-    def gradient(self) -> Attributes:
-        """The same attributes for the operator ``<type>_grad``."""
-        found = self._gradient
-        if found is None:
-            found = self._gradient = Attributes.of(self.type + "_grad", self.entries)
-        return found
-
-
-def _sub_blocks(entries: tuple[tuple[str, AttrType, Any], ...]) -> tuple[int, ...]:
-    out: list[int] = []
-    for _, type, value in entries:
-        if type is AttrType.BLOCK and isinstance(value, int):
-            out.append(value)
-        elif type is AttrType.BLOCKS and isinstance(value, tuple):
-            out.extend(value)  # pyright: ignore[reportUnknownArgumentType]
-    return tuple(out)
-
-
-_attributes: WeakValueDictionary[Any, Attributes] = WeakValueDictionary()
-
-
-def _loaded_values(cls: type[Operator], given: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, field in cls.schema.attributes.items():
-        if name in given:
-            values[name] = cls.check_attribute(name, given[name])
-        elif field.default.__class__.__name__ == "_Required":
-            raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(field.type)}")
-        else:
-            values[name] = field.default
-    return values
-
-
 _PLAIN = frozenset({int, float, bool, str})
 
 
@@ -350,148 +231,3 @@ def _rebind(type: str, values: Mapping[str, Any]) -> Operator:
 def _unknown_attribute(cls: type[Operator], name: str) -> str:
     known = ", ".join(cls.schema.attributes) or "none"
     return f"{cls.type} has no attribute {name!r}; its attributes are: {known}"
-
-
-# --- the registry
-
-_registry: dict[str, type[Operator]] = {}
-_walk_lock = threading.RLock()
-_walked = False
-
-
-def find(type: str) -> type[Operator] | None:
-    """The operator of this type, or None. The modules of this package are imported at the first question."""
-    found = _registry.get(type)
-    if found is None and not _walked:
-        _walk()
-        found = _registry.get(type)
-    return found
-
-
-def get(type: str) -> type[Operator]:
-    """The operator of this type. Raises `SchemaError` where there is none."""
-    found = find(type)
-    if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(type[:100], _registry, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise SchemaError(f"there is no operator {type[:100]!r}{hint}")
-    return found
-
-
-def all_operators() -> dict[str, type[Operator]]:
-    """Every operator that is known now, by type, gradient operators included."""
-    if not _walked:
-        _walk()
-    return dict(_registry)
-
-
-def _walk() -> None:
-    global _walked
-    with _walk_lock:
-        if not _walked:
-            package = importlib.import_module("foreshape.ops")
-            for module in pkgutil.walk_packages(package.__path__, "foreshape.ops."):
-                importlib.import_module(module.name)
-            _walked = True
-
-
-# --- the check of a definition
-
-
-def _define(cls: type[Operator]) -> None:
-    fields: dict[str, Operand | Result | Attribute] = {}
-    for base in reversed(cls.__mro__):
-        for name, value in list(base.__dict__.items()):
-            if isinstance(value, (Operand, Result, Attribute)):
-                held = value if value.name else replace(value, name=name)
-                fields[held.name] = held
-            elif isinstance(value, Gradient) and not isinstance(cls.__dict__.get("gradient"), NoGradient):
-                cls.gradient = value
-    where = f"operator {cls.__module__}.{cls.__qualname__}"
-    for name in cls.__dict__:
-        public = not name.startswith("_")
-        if public and name not in fields and name not in _HOOKS and name not in _SETTINGS and callable(cls.__dict__[name]):
-            raise SchemaError(f"{where}: {name} is not a hook; hooks are {', '.join(sorted(_HOOKS))} (helpers start with _)")
-    cls.schema = Schema(
-        [f for f in fields.values() if isinstance(f, Operand)],
-        [f for f in fields.values() if isinstance(f, Result)],
-        [f for f in fields.values() if isinstance(f, Attribute)],
-    )
-    _check_slots_named(cls, where)
-    names = [o.name for o in cls.schema.operands]
-    for hook in ("infer_shape", "kernel") if not cls.sub_blocks else ():
-        function = getattr(cls, hook, None)
-        if function is None or function is getattr(Operator, hook, None):
-            raise SchemaError(f"{where} needs {hook}({', '.join(['self', *names])})")
-        _check_parameters(function, names, f"{where}: {hook}")
-    if cls.infer_var_type is not Operator.infer_var_type:
-        _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
-    if cls.workspace is not Operator.workspace:
-        _check_parameters(cls.workspace, names, f"{where}: workspace")
-    if cls.carries is not Operator.carries:
-        _check_parameters(cls.carries, names, f"{where}: carries")
-    if not cls.sub_blocks:
-        note_keywords(cls, cls.kernel)
-        check_in_place(cls, where)
-    if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
-        raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, "
-                          "NOT_DIFFERENTIABLE or NOT_WRITTEN")  # fmt: skip
-    register(cls)
-    if isinstance(cls.gradient, Gradient):
-        from foreshape.operator.gradient_class import gradient_class
-
-        cls.grad_class = gradient_class(cls, cls.gradient, where)
-
-
-def note_keywords(cls: type[Operator], kernel: Callable[..., Any]) -> None:
-    """Keep which keyword-only parameters a kernel has."""
-    parameters = inspect.signature(kernel).parameters
-    cls.kernel_wants = "wants" in parameters
-    cls.kernel_offsets = "offsets" in parameters
-    cls.kernel_into = "into" in parameters
-    rule = inspect.signature(cls.workspace).parameters
-    cls.workspace_wants, cls.workspace_strided, cls.workspace_rows = "wants" in rule, "strided" in rule, "rows" in rule
-    cls.carries_wants = "wants" in inspect.signature(cls.carries).parameters
-
-
-def check_in_place(cls: type[Operator], where: str) -> None:
-    """Refuse a result that may take over an operand's memory without a kernel that can, a kernel that can for none, and two results."""
-    sharing = [r.name for r in cls.schema.results if r.may_share is not None]
-    if len(sharing) > 1:
-        raise SchemaError(f"{where}: one result may take over an operand's memory; seen {' and '.join(sharing)}")
-    if sharing and not cls.kernel_into:
-        raise SchemaError(f"{where}: {sharing[0]} may share memory, so that its kernel must have the keyword-only parameter into")
-    if cls.kernel_into and not sharing:
-        raise SchemaError(f"{where}: its kernel has the parameter into, and no result says with may_share whose memory that is")
-
-
-def register(cls: type[Operator]) -> None:
-    """Make an operator known by its type. Raises `SchemaError` where the type is taken by another class."""
-    taken = _registry.get(cls.type)
-    if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {taken.__module__}.{taken.__qualname__}")
-    cls._instances = {}  # pyright: ignore[reportPrivateUsage]
-    cls._described = {}  # pyright: ignore[reportPrivateUsage]
-    _registry[cls.type] = cls
-
-
-def _check_slots_named(cls: type[Operator], where: str) -> None:
-    schema = cls.schema
-    for o in schema.operands:
-        if o.same_type_as is not None and o.same_type_as not in schema.operand_names:
-            raise SchemaError(f"{where}: {o.name} has the same type as {o.same_type_as}, which is not an operand")
-    for r in schema.results:
-        for other in (r.may_share, r.view_of, r.updates):
-            if other is not None and other not in schema.operand_names:
-                raise SchemaError(f"{where}: {r.name} names {other}, which is not an operand")
-
-
-def _check_parameters(function: Callable[..., Any], names: Sequence[str], what: str) -> None:
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return
-    seen = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-    if seen != list(names):
-        raise SchemaError(f"{what} must have the parameters ({', '.join(['self', *names])}); seen ({', '.join(['self', *seen])})")

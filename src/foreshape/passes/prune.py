@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType
-from foreshape.operator.operator import Attributes
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.passes.framework import Pass, named
 from foreshape.program import Block, Op, Program, Role, Variable
 

@@ -9,7 +9,8 @@ from foreshape.dims import equal
 from foreshape.errors import DescriptionError, SchemaError, ShapeError
 from foreshape.infer.messages import describe_failure
 from foreshape.infer.rules import Answer, Key, Slot, answer, named_after, replace_symbols
-from foreshape.operator.operator import Operator, get
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
 from foreshape.program.arrays import gathered
 from foreshape.program.call_site import Site, here

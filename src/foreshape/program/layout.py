@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foreshape.operator.attributes import AttrType, exact
-from foreshape.operator.operator import Attributes, Operator, find
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import find
 
 ROLES: Final[Mapping[str, AttrType]] = {"op_role": AttrType.INT, "op_role_var": AttrType.STRINGS}
 """The attributes that each op has of its own, not shared with others of equal values."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foreshape.errors import SchemaError
 from foreshape.infer.messages import CallSite
-from foreshape.operator.operator import Attributes, Operator
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.operator import Operator
 from foreshape.program.call_site import Site, call_site
 from foreshape.program.names import added_to, blocks_of, names_of
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from foreshape.errors import FormatError, border
-from foreshape.operator.operator import find
+from foreshape.operator.registry import find
 from foreshape.program.block import Block
 from foreshape.program.cursor import END, NAMES, Cursor
 from foreshape.program.layout import Item

@@ -6,8 +6,10 @@ import re
 from typing import Any, Final
 
 from foreshape.operator.attributes import AttrType
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.fields import REQUIRED
-from foreshape.operator.operator import Attributes, Operator, find
+from foreshape.operator.operator import Operator
+from foreshape.operator.registry import find
 from foreshape.program.block import Block
 from foreshape.program.cursor import NAMES, Cursor
 from foreshape.program.layout import Layout, default_of, own_layout, type_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.fields import REQUIRED
-from foreshape.operator.operator import find
+from foreshape.operator.registry import find
 from foreshape.program.call_site import Site
 from foreshape.program.layout import Layout, Layouts, default_of, own_layout, same, type_of
 from foreshape.program.literal import attribute_text, escape, float_text, name_text, quoted

@@ -10,7 +10,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from foreshape.errors import FormatError
 from foreshape.operator.attributes import AttrType, Raw
-from foreshape.operator.operator import Attributes
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.call_site import Site
 from foreshape.wire import framework_pb2 as pb
 from foreshape.wire.limits import ATTRIBUTE_COST, ELEMENT_COST, TAIL_COST

@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.errors import FormatError, border
 from foreshape.operator.attributes import AttrType
-from foreshape.operator.operator import Attributes
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.call_site import Site
 from foreshape.program.op import Op
 from foreshape.program.program import Program

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import FLOATING, INDEX, AttrType, Operator, attribute, f32, gradient, i32, i64, operand, reject, require_equal, result, sample, torch
-from foreshape.operator.operator import Again
+from foreshape.operator.schema import Again
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.tensor.random import generator_for
 from foreshape.spec import UINT8, Spec

@@ -1,0 +1,96 @@
+"""All attributes of an op: those that its operator knows, bound to it, and those that are only kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from foreshape.errors import SchemaError
+from foreshape.operator.attributes import AttrType, exact, words_for
+from foreshape.operator.registry import find
+
+if TYPE_CHECKING:
+    from foreshape.operator.operator import Operator
+
+BOOKKEEPING = frozenset({"op_namescope", "op_device", "op_callstack", "with_quant_attr", "use_mkldnn", "use_cudnn", "use_quantizer",
+                         "mkldnn_data_type", "is_test"})  # fmt: skip
+"""Attributes that any op may carry without a schema: hints to other programs, kept and never an error."""
+
+
+class Attributes:
+    """All attributes of an op, interned: those of its schema, bound in `operator`, and others that are only kept.
+
+    ``entries`` are (name, type, value) in the order of the file; ``op_role`` and ``op_role_var`` stand there without a value,
+    since each op has its own.
+    """
+
+    __slots__ = ("__weakref__", "_gradient", "entries", "error", "operator", "sub_blocks", "type", "values", "wire")
+
+    type: str
+    entries: tuple[tuple[str, AttrType, Any], ...]
+    values: dict[str, Any]
+    operator: Operator | None
+    """None where the op type is unknown, or where `error` says what is wrong with the attributes."""
+    error: SchemaError | None
+    wire: Any
+    """A place for the wire room to keep the serialised form."""
+    sub_blocks: tuple[int, ...]
+    """The blocks that an op with these attributes runs."""
+    _gradient: Attributes | None
+
+    @staticmethod
+    def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...]) -> Attributes:
+        key = (type, exact(entries))
+        found = _attributes.get(key)
+        if found is None:
+            found = object.__new__(Attributes)
+            found.type, found.entries = type, entries
+            found.values = {n: v for n, _, v in entries}
+            found.operator = None
+            found.error = None
+            found.wire = None
+            found._gradient = None
+            found.sub_blocks = _sub_blocks(entries)
+            cls = find(type)
+            if cls is not None:
+                try:
+                    found.operator = cls.with_values(_loaded_values(cls, found.values))
+                except SchemaError as error:
+                    found.error = error
+            found = _attributes.setdefault(key, found)
+        return found
+
+
+    @property
+    def gradient(self) -> Attributes:
+        """The same attributes for the operator ``<type>_grad``."""
+        found = self._gradient
+        if found is None:
+            found = self._gradient = Attributes.of(self.type + "_grad", self.entries)
+        return found
+
+
+def _sub_blocks(entries: tuple[tuple[str, AttrType, Any], ...]) -> tuple[int, ...]:
+    out: list[int] = []
+    for _, type, value in entries:
+        if type is AttrType.BLOCK and isinstance(value, int):
+            out.append(value)
+        elif type is AttrType.BLOCKS and isinstance(value, tuple):
+            out.extend(value)  # pyright: ignore[reportUnknownArgumentType]
+    return tuple(out)
+
+
+_attributes: WeakValueDictionary[Any, Attributes] = WeakValueDictionary()
+
+
+def _loaded_values(cls: type[Operator], given: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, field in cls.schema.attributes.items():
+        if name in given:
+            values[name] = cls.check_attribute(name, given[name])
+        elif field.default.__class__.__name__ == "_Required":
+            raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(field.type)}")
+        else:
+            values[name] = field.default
+    return values

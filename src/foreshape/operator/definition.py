@@ -1,0 +1,93 @@
+"""The check of an operator's definition, when its class is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import SchemaError
+from foreshape.operator.fields import Attribute, Gradient, NoGradient, Operand, Result
+from foreshape.operator.gradient_class import gradient_class
+from foreshape.operator.kernel_parameters import check_in_place, note_keywords
+from foreshape.operator.registry import register
+from foreshape.operator.schema import Schema
+
+if TYPE_CHECKING:
+    from foreshape.operator.operator import Operator
+
+_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace", "carries"})
+_SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
+                       "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
+
+
+def define(cls: type[Operator], root: type[Operator]) -> None:
+    """Make the schema of a new operator, check what it declares, and make its gradient operator.
+
+    Args:
+        root: the class of all operators, whose hooks stand where it has none of its own.
+
+    Raises:
+        SchemaError: see `Operator`.
+    """
+    fields: dict[str, Operand | Result | Attribute] = {}
+    for base in reversed(cls.__mro__):
+        for name, value in list(base.__dict__.items()):
+            if isinstance(value, (Operand, Result, Attribute)):
+                held = value if value.name else replace(value, name=name)
+                fields[held.name] = held
+            elif isinstance(value, Gradient) and not isinstance(cls.__dict__.get("gradient"), NoGradient):
+                cls.gradient = value
+    where = f"operator {cls.__module__}.{cls.__qualname__}"
+    for name in cls.__dict__:
+        public = not name.startswith("_")
+        if public and name not in fields and name not in _HOOKS and name not in _SETTINGS and callable(cls.__dict__[name]):
+            raise SchemaError(f"{where}: {name} is not a hook; hooks are {', '.join(sorted(_HOOKS))} (helpers start with _)")
+    cls.schema = Schema(
+        [f for f in fields.values() if isinstance(f, Operand)],
+        [f for f in fields.values() if isinstance(f, Result)],
+        [f for f in fields.values() if isinstance(f, Attribute)],
+    )
+    _check_slots_named(cls, where)
+    names = [o.name for o in cls.schema.operands]
+    for hook in ("infer_shape", "kernel") if not cls.sub_blocks else ():
+        function = getattr(cls, hook, None)
+        if function is None or function is getattr(root, hook, None):
+            raise SchemaError(f"{where} needs {hook}({', '.join(['self', *names])})")
+        _check_parameters(function, names, f"{where}: {hook}")
+    if cls.infer_var_type is not root.infer_var_type:
+        _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
+    if cls.workspace is not root.workspace:
+        _check_parameters(cls.workspace, names, f"{where}: workspace")
+    if cls.carries is not root.carries:
+        _check_parameters(cls.carries, names, f"{where}: carries")
+    if not cls.sub_blocks:
+        note_keywords(cls, cls.kernel)
+        check_in_place(cls, where)
+    if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
+        raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, "
+                          "NOT_DIFFERENTIABLE or NOT_WRITTEN")  # fmt: skip
+    register(cls)
+    if isinstance(cls.gradient, Gradient):
+        cls.grad_class = gradient_class(cls, root, cls.gradient, where)
+
+
+def _check_slots_named(cls: type[Operator], where: str) -> None:
+    schema = cls.schema
+    for o in schema.operands:
+        if o.same_type_as is not None and o.same_type_as not in schema.operand_names:
+            raise SchemaError(f"{where}: {o.name} has the same type as {o.same_type_as}, which is not an operand")
+    for r in schema.results:
+        for other in (r.may_share, r.view_of, r.updates):
+            if other is not None and other not in schema.operand_names:
+                raise SchemaError(f"{where}: {r.name} names {other}, which is not an operand")
+
+
+def _check_parameters(function: Callable[..., Any], names: Sequence[str], what: str) -> None:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    seen = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    if seen != list(names):
+        raise SchemaError(f"{what} must have the parameters ({', '.join(['self', *names])}); seen ({', '.join(['self', *seen])})")

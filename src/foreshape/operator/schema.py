@@ -1,0 +1,30 @@
+"""What an operator class declared, as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from foreshape.operator.fields import Attribute, Operand, Result
+
+
+class Schema:
+    """What an operator class declared, in order."""
+
+    __slots__ = ("attributes", "operand_names", "operands", "result_names", "results")
+
+    def __init__(self, operands: Sequence[Operand], results: Sequence[Result], attributes: Sequence[Attribute]) -> None:
+        self.operands = tuple(operands)
+        self.results = tuple(results)
+        self.attributes = {a.name: a for a in attributes}
+        self.operand_names = frozenset(o.name for o in operands)
+        self.result_names = frozenset(r.name for r in results)
+
+
+class Again(NamedTuple):
+    """Another operator, with the same attributes, that gives ``result`` in its slot ``gives``. ``takes``: its input slots -> slots of this one."""
+
+    result: str
+    type: str
+    takes: Mapping[str, str]
+    gives: str
