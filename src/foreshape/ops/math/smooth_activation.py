@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
@@ -216,61 +217,57 @@ class Mish(Unary):
     rejects = NOT_INTEGERS
 
 
-class Softmax(Unary):
+class OverAxis(Unary):
+    """A function of all elements along an axis; what it gives is enough for its gradient."""
+
+    abstract = True
+    axis = attribute(AttrType.INT, -1)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        axis_of(self.axis, max(X.rank, 1), X=None)
+        return X.like()
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def _gradient_workspace(self, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out=Out, Out_GRAD=d_out)
+
+    _undone: ClassVar[Callable[..., Any]]
+    """The function's backward, of what came out and its gradient, called in `aten` or `aten_into`."""
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if into is not None and into.is_contiguous():
+            return self._undone(aten_into, Out, d_out, into=into)
+        d = self._undone(aten, Out, d_out)
+        return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
+
+    samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
+
+
+class Softmax(OverAxis):
     """Out = exp(X) / sum(exp(X)) along ``axis``."""
 
     type = "softmax"
     axis = attribute(AttrType.INT, -1, doc="the axis that sums to one")
 
-    def infer_shape(self, X: Spec) -> Spec:
-        axis_of(self.axis, max(X.rank, 1), X=None)
-        return X.like()
-
-    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, X=X)
-
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.softmax(X, self.axis, out=into)
 
-    def _gradient_workspace(self, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, Out=Out, Out_GRAD=d_out)
-
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
-    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        if into is not None and into.is_contiguous():
-            return aten_into._softmax_backward_data(d_out, Out, self.axis, Out.dtype, into=into)
-        d = aten._softmax_backward_data(d_out, Out, self.axis, Out.dtype)
-        return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
-
-    samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
-    rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
+    def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
+        return of._softmax_backward_data(d_out, Out, self.axis, Out.dtype, **into)
 
 
-class LogSoftmax(Unary):
+class LogSoftmax(OverAxis):
     """Out = X - log(sum(exp(X))) along ``axis``."""
 
     type = "log_softmax"
     axis = attribute(AttrType.INT, -1, doc="the axis whose exponentials sum to one")
 
-    def infer_shape(self, X: Spec) -> Spec:
-        axis_of(self.axis, max(X.rank, 1), X=None)
-        return X.like()
-
-    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, X=X)
-
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.log_softmax(X, self.axis, out=into)
 
-    def _gradient_workspace(self, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, Out=Out, Out_GRAD=d_out)
-
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
-    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        if into is not None and into.is_contiguous():
-            return aten_into._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype, into=into)
-        d = aten._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype)
-        return d if into is None else into.copy_(d)  # torch would write into what does not lie in a row as if it did
-
-    samples = [*USUAL, sample(X=f32(2, 3, 5), axis=1)]
-    rejects = [*NOT_INTEGERS, reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
+    def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
+        return of._log_softmax_backward_data(d_out, Out, self.axis, Out.dtype, **into)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size, no_less, product
 from foreshape.errors import ExecutionError
@@ -120,11 +120,10 @@ class Interpolation(Operator):
             raise ExecutionError(f"the new size must be two numbers of at least 1; seen {size}")
         return size, scales
 
-    def _resized(self, x: Tensor, size: list[int], scales: tuple[float | None, float | None]) -> Tensor:
-        raise NotImplementedError
-
-    def _undone(self, x: Tensor, d: Tensor, size: list[int], scales: tuple[float | None, float | None]) -> Tensor:
-        raise NotImplementedError
+    _resized: ClassVar[Callable[..., Tensor]]
+    """Images, their new size and by how much they grow -> the images in that size."""
+    _undone: ClassVar[Callable[..., Tensor]]
+    """Images, the gradient of what came out, size and growth -> the gradient of the images."""
 
     def kernel(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any) -> Tensor:
         last = self.data_layout == "NHWC"
