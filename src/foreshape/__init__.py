@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         FormatError,
         GuardError,
         MemoryPlanError,
+        RankError,
         SchemaError,
         ShapeError,
         TypeMismatchError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from foreshape.layer import ParamAttr
     from foreshape.memory import Plan, Recomputation, plan, recompute
     from foreshape.operator import Operator
+    from foreshape.passes import data_parallel
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
     from foreshape.training import infer_shape, train
@@ -39,9 +41,10 @@ __version__ = "0.1.0"
 _ROOM: dict[str, str] = {
     "append_backward": "backward",
     **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope"), "engine"),
-    **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "FormatError", "GuardError", "MemoryPlanError", "SchemaError",
-                     "ShapeError", "TypeMismatchError"), "errors"),
+    **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "FormatError", "GuardError", "MemoryPlanError", "RankError",
+                     "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
     **dict.fromkeys(("load_inference_model", "save_inference_model"), "interop"),
+    "data_parallel": "passes",
     "ParamAttr": "layer",
     **dict.fromkeys(("Plan", "Recomputation", "plan", "recompute"), "memory"),
     "Operator": "ops",
@@ -105,6 +108,7 @@ __all__ = [
     "ParamAttr",
     "Plan",
     "Program",
+    "RankError",
     "Recomputation",
     "SchemaError",
     "Scope",
@@ -113,6 +117,7 @@ __all__ = [
     "TypeMismatchError",
     "Variable",
     "append_backward",
+    "data_parallel",
     "default_main_program",
     "default_scope",
     "default_startup_program",

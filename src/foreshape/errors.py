@@ -59,6 +59,10 @@ class ExecutionError(ForeshapeError):
     """A run that cannot go on: an uninitialised parameter, a value outside of its range, a NaN in checked mode."""
 
 
+class RankError(ExecutionError):
+    """Another rank of the run has died, stalled, stopped or is at something else: the message says which, where it was, and why."""
+
+
 class MemoryPlanError(ForeshapeError):
     """A memory limit that cannot be met; the message has the least that was reached."""
 

@@ -296,6 +296,10 @@ class Executor:
         """Where the generator of the random operators is, as an array of bytes: what `set_random_state` takes."""
         return self._generator.get_state().numpy().copy()
 
+    def reseed(self, seed: int) -> None:
+        """Start the generator of the random operators anew."""
+        self._generator.manual_seed(seed)
+
     def set_random_state(self, state: Any) -> None:
         """Put the generator where it was when `random_state` was asked. Raises `ExecutionError` where that is no such state."""
         try:

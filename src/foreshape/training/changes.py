@@ -72,7 +72,7 @@ def facts_of(program: Program, startup: Program, executor: Executor, scope: Scop
     return Facts(
         {n: text for n, text in kept.items() if n not in updated},
         {n: text for n, text in kept.items() if n in updated},
-        [_op_line(op) for op in program.all_ops()],
+        [op_line(op) for op in program.all_ops()],
         dict(_numbers(program, startup, scope)),
         dict(data),
         {"threads": executor.threads},
@@ -133,7 +133,7 @@ def _as_list(tensor: Any) -> list[float]:
     return tensor.double().reshape(-1).tolist()
 
 
-def _op_line(op: Op) -> str:
+def op_line(op: Op) -> str:
     ins = ", ".join(f"{slot}={' '.join(names)}" for slot, names in op.inputs.items() if names)
     outs = ", ".join(n for names in op.outputs.values() for n in names)
     attrs = ", ".join(f"{name}={value!r}" for name, value in sorted(op.attributes.values.items()) if name != "op_callstack")

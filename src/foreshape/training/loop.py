@@ -12,10 +12,12 @@ from foreshape.errors import ExecutionError, SchemaError
 from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test
 from foreshape.program import Program, Variable, default_startup_program
+from foreshape.ranks import alone, join
 from foreshape.training.changes import Facts, compare, facts_of
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
-from foreshape.training.data import Batch, Data, as_data, batch_examples
+from foreshape.training.data import Batch, Data, as_data
 from foreshape.training.history import History
+from foreshape.training.over_ranks import OverRanks, Strategy
 from foreshape.training.program import initialise_missing, minimise_once, scalar_loss
 from foreshape.training.progress import Quiet, shown
 from foreshape.training.random_state import random_state, set_global_state
@@ -34,6 +36,7 @@ def train(
     metrics: Mapping[str, Variable] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
     shuffle: bool = True, callbacks: Sequence[Callback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, on_change: OnChange = "refuse",
+    ranks: Strategy | None = None,
 ) -> History:  # fmt: skip
     """Train the parameters that a cost depends on.
 
@@ -64,6 +67,9 @@ def train(
             of another optimizer, or of ops with other attributes. "refuse" names what differs. "take" goes on with what this run has:
             the parameters are the checkpoint's, state of the optimizer that it has not begins anew, and an epoch that was interrupted goes on
             after as many batches as were done. A checkpoint of other parameters is refused in any case.
+        ranks: how the training is divided over the processes that torchrun started, such as ``fs.data_parallel()``; started without
+            torchrun it is one rank alone. ``batch_size`` is the whole step's. Every rank is given the same data, and computes on its part
+            of each batch; rank 0 shows progress, calls the callbacks and writes the checkpoints, in a folder that all ranks see.
 
     Returns:
         The loss of every step and the figures of every epoch, those before a resumption included.
@@ -71,7 +77,7 @@ def train(
     Raises:
         FeedError: data that the program does not take. ExecutionError: a loss that is not finite, with its step; a checkpoint
         of another run. FormatError: a checkpoint that cannot be written; none of those that there are is whole. SchemaError: a metric of
-        another program.
+        another program. RankError: another rank has died, does not come, or is at something else.
     """
     program = cost.block.program
     for name, metric in (metrics or {}).items():
@@ -86,28 +92,33 @@ def train(
     startup = startup if startup is not None else default_startup_program()
     loss = scalar_loss(cost, startup)
     minimise_once(loss, optimizer, startup)
-    run = _Run(
-        loss, metrics or {}, as_data(data, batch_size, shuffle, seed, program), as_checkpoint(checkpoint),
-        executor if executor is not None else Executor(seed=seed), scope if scope is not None else default_scope(),
-        shown(progress, console),
-    )  # fmt: skip
-    if validation is not None:
-        evaluated = for_test(program)
-        evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
-        run.evaluation = (evaluated, as_data(validation, batch_size, False, seed, program))
-    return run.run(epochs, startup, callbacks, check, on_change)
+    with join(ranks.patience) if ranks is not None else alone() as joined:
+        over = OverRanks(joined, ranks, loss)
+        run = _Run(
+            over, metrics or {}, as_data(data, batch_size, shuffle, seed, program), as_checkpoint(checkpoint),
+            executor if executor is not None else Executor(seed=seed), scope if scope is not None else default_scope(),
+            shown(progress, console) if joined.first else Quiet(), seed,
+        )  # fmt: skip
+        if validation is not None:
+            evaluated = for_test(program)
+            evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
+            run.evaluation = (evaluated, as_data(validation, batch_size, False, seed, program))
+        return over.guarded(lambda: run.run(epochs, startup, callbacks, check, on_change))
 
 
 class _Run:
     """One call of `train`."""
 
     def __init__(
-        self, loss: Variable, metrics: Mapping[str, Variable], data: Data, checkpoint: Checkpoint | None, executor: Executor, scope: Scope, show: Quiet
-    ) -> None:
-        self.loss, self.metrics, self.data, self.checkpoint = loss, dict(metrics), data, checkpoint
-        self.executor, self.scope, self.show = executor, scope, show
-        self.program = loss.block.program
-        self.fetch = [loss.name, *(m.name for m in metrics.values())]
+        self, over: OverRanks, metrics: Mapping[str, Variable], data: Data, checkpoint: Checkpoint | None, executor: Executor, scope: Scope,
+        show: Quiet, seed: int,
+    ) -> None:  # fmt: skip
+        self.over, self.metrics, self.data, self.checkpoint = over, dict(metrics), data, checkpoint
+        self.executor, self.scope, self.show, self.seed = executor, scope, show, seed
+        self.described, self.program = over.described, over.program
+        self.fetch = [over.loss, *(m.name for m in metrics.values())]
+        if not over.alone:
+            self.fetch.append(over.local_loss)
         self.evaluation: tuple[Program, Data] | None = None
         self.facts: Facts | None = None
         """What the run depends on; asked for where there are checkpoints."""
@@ -125,8 +136,9 @@ class _Run:
                 stopped = False
                 while state.position.epoch <= epochs and not stopped:
                     row = self._epoch(state, epochs)
-                    for callback in callbacks:
+                    for callback in callbacks if self.over.ranks.first else ():
                         stopped |= callback(len(state.history.epochs), row) is True
+                    stopped = self.over.decided(stopped)
                     if self.checkpoint is not None and (self.checkpoint.every is None or stopped or state.position.epoch > epochs):
                         self._save(state)
                 return state.history
@@ -135,12 +147,18 @@ class _Run:
 
     def _begin(self, startup: Program, epochs: int, on_change: OnChange) -> State:
         if self.checkpoint is not None:
-            self.facts = facts_of(self.program, startup, self.executor, self.scope, self.data.facts())
+            self.facts = facts_of(self.described, startup, self.executor, self.scope, self.data.facts())
             self.data.watched = True
-            found = self.checkpoint.newest(self.program, self.executor, self.show.warn)
+            found = self.checkpoint.newest(self.described, self.executor, self.show.warn)
+            self.over.same_checkpoint(found[1].state.history.steps if found is not None else -1)
             if found is not None:
-                return self._go_on(*found, self.facts, startup, epochs, on_change)
-        initialise_missing(self.executor, self.program, startup, self.scope)
+                state = self._go_on(*found, self.facts, startup, epochs, on_change)
+                self.over.begin(self.executor, self.scope, self.seed + state.history.steps)
+                if not self.over.ranks.first:  # rank 0 has the figures of all
+                    state.sums = {name: (0.0, 0) for name in state.sums}
+                return state
+        initialise_missing(self.executor, self.described, startup, self.scope)
+        self.over.begin(self.executor, self.scope, self.seed)
         now = random_state(self.executor)
         return State(Position(), History(), now, now)
 
@@ -156,11 +174,11 @@ class _Run:
                 self.going_on = self.data.epoch(position.epoch, position.batch)
                 changes.compare_first(position.epoch, state.first, self.data.first)
                 refuse_unless_taken(path, changes, on_change)
-            step = executor.step(self.program, self.fetch)
+            step = executor.step(self.program, self.fetch)  # its persistables are those of the described program
             check_complete(path, found, now, [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None])
             place(found, now, changes, executor, self.scope)
             if changes.new:
-                initialise_missing(executor, self.program, startup, self.scope)
+                initialise_missing(executor, self.described, startup, self.scope)
         except BaseException:
             executor.set_random_state(before.executor)
             set_global_state(before)
@@ -189,25 +207,29 @@ class _Run:
         batches = going_on if going_on is not None else self.data.epoch(position.epoch, position.batch)
         if resumed:
             set_global_state(state.random)
+        over = self.over
         for batch in batches:
-            fetched = self.executor.run(self.program, batch, self.fetch, self.scope)
+            share = over.take(batch, len(losses) + 1)
+            fetched = self.executor.run(self.program, share, self.fetch, self.scope)
             loss = float(fetched[0].reshape(()))
             if not math.isfinite(loss):
                 hint = "" if self.executor.check else "; check=True finds the op that made it"
-                raise ExecutionError(
-                    f"the loss {self.loss.name} is {loss} at step {len(losses) + 1} (epoch {position.epoch}, batch {position.batch + 1}){hint}"
-                )
-            count = batch_examples(batch)
+                where = over.not_finite(float(fetched[-1].reshape(())))
+                at = f"step {len(losses) + 1} (epoch {position.epoch}, batch {position.batch + 1})"
+                raise ExecutionError(f"the loss {over.local_loss} is {loss}{where} at {at}{hint}")
             losses.append(loss)
             position.batch += 1
-            _add(sums, "loss", loss, count)
-            for name, value in zip(names, fetched[1:], strict=True):
-                _add(sums, name, _mean(value), count)
-            self.show.step(position.batch, loss, count)
+            _add(sums, "loss", loss, share.total if over.ranks.first else 0)
+            for name, value in zip(names, fetched[1:], strict=False):
+                _add(sums, name, _mean(value), share.own)
+            self.show.step(position.batch, loss, share.total)
             if every is not None and len(losses) % every == 0:
                 state.seconds = time.perf_counter() - started
                 self._save(state)
-        row = {name: _mean_of(sums, name) for name in ("loss", *names)}
+        over.end_of_data()
+        over.settle(self.scope)
+        total = over.total(sums)
+        row = {name: _mean_of(total, name) for name in ("loss", *names)}
         row |= self._evaluate()
         row["seconds"] = time.perf_counter() - started
         state.history.epochs.append(row)
@@ -223,23 +245,30 @@ class _Run:
             return {}
         program, data = self.evaluation
         before = random_state(self.executor)
-        names = {"loss": self.loss.name} | {n: m.name for n, m in self.metrics.items() if m.name in program.global_block.vars}
+        names = {"loss": self.over.local_loss} | {n: m.name for n, m in self.metrics.items() if m.name in program.global_block.vars}
         sums: Sums = {}
         for batch in data.epoch(1):
-            count = batch_examples(batch)
-            for name, value in zip(names, self.executor.run(program, batch, list(names.values()), self.scope), strict=True):
-                _add(sums, f"validation {name}", _mean(value), count)
+            share = self.over.part(batch)
+            if not share.own:
+                continue
+            for name, value in zip(names, self.executor.run(program, share, list(names.values()), self.scope), strict=True):
+                _add(sums, f"validation {name}", _mean(value), share.own)
+        sums = self.over.total({f"validation {name}": sums.get(f"validation {name}", (0.0, 0)) for name in names})
         self.executor.set_random_state(before.executor)
         set_global_state(before)
         return {name: _mean_of(sums, name) for name in sums}
 
     def _save(self, state: State) -> None:
         assert self.checkpoint is not None and self.facts is not None
+        self.over.settle(self.scope)
+        own, state.sums = state.sums, self.over.total(state.sums)
         state.random = random_state(self.executor)
         state.first = self.data.first if state.position.batch else None
         if not state.position.batch:
             state.epoch_random = state.random
-        self.checkpoint.save(self.program, self.scope, state, self.facts)
+        if self.over.ranks.first:
+            self.checkpoint.save(self.described, self.scope, state, self.facts)
+        state.sums = own
 
 
 def _mean(value: Any) -> float:

@@ -1,0 +1,151 @@
+"""Collectives that join the parts of the ranks, or give each rank its part: gather, reduce-scatter, broadcast, exchange."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, floordiv, symbol
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
+from foreshape.ops.collective.sums import Collective, own
+from foreshape.spec import NUMERIC, Spec
+from foreshape.values.team import Team, team_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+RANKS = "ranks"
+"""The symbol for how many ranks there are, where a program is described for any number."""
+COUNT_DOC = "how many ranks; 0: any number, the symbol `ranks`"
+
+
+def ranks_of(nranks: int) -> Size:
+    """How many ranks, as a size."""
+    return nranks if nranks else symbol(RANKS)
+
+
+class _Parts(Collective):
+    """What collectives have whose results depend on how many ranks there are."""
+
+    abstract = True
+    nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
+
+    def team(self) -> Team | None:
+        return team_of(self.ring_id, self.nranks, self.type)
+
+
+class CAllgather(_Parts):
+    """Out = the X of all ranks one after the other, along the first axis. Its gradient is summed over the ranks, each getting its part."""
+
+    type = "c_allgather"
+    X = operand(NUMERIC, doc="at least one dim, the same dims on every rank")
+    Out = result(doc="as X, with the first dim times the number of ranks")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(X.rank > 0, "X must have at least 1 dim", X=None)
+        return X.dense([X.known_dims[0] * ranks_of(self.nranks), *X.known_dims[1:]])
+
+    def kernel(self, X: Tensor) -> Tensor:
+        team = self.team()
+        return X.clone() if team is None else team.gather(X, self.type)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}
+        slots.add("c_reducescatter", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
+
+    samples = [sample(X=f32(3, 2), nranks=1), sample(X=i64(4), nranks=1)]
+    rejects = [
+        reject(X=f32(), says="at least 1"),
+        reject(X=b1(3), says="must be", error=TypeMismatchError),
+        reject(X=f32(3), nranks=-1, says="attribute nranks must be at least 0", error=SchemaError),
+    ]
+
+
+class CReducescatter(_Parts):
+    """Out = this rank's part of the sum of X over the ranks, along the first axis. Its gradient is gathered from the ranks."""
+
+    type = "c_reducescatter"
+    X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks")
+    Out = result(doc="as X, with the first dim divided by the number of ranks")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(X.rank > 0, "X must have at least 1 dim", X=None)
+        ranks = ranks_of(self.nranks)
+        require_divides(ranks, X.known_dims[0], "the number of ranks must divide the first dim of X", X=0)
+        return X.dense([floordiv(X.known_dims[0], ranks), *X.known_dims[1:]])
+
+    def kernel(self, X: Tensor) -> Tensor:
+        team = self.team()
+        return X.clone() if team is None else team.scatter_sum(X, self.type)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}
+        slots.add("c_allgather", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
+
+    samples = [sample(X=f32(3, 2), nranks=1), sample(X=i64(4), nranks=1)]
+    rejects = [
+        reject(X=f32(3), nranks=2, says="the number of ranks must divide the first dim"),
+        reject(X=b1(3), says="must be", error=TypeMismatchError),
+    ]
+
+
+class CBroadcast(Collective):
+    """Out = the X of rank ``root``, on every rank."""
+
+    type = "c_broadcast"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand(NUMERIC, doc="the same dims on every rank")
+    Out = result(doc="as X", may_share="X")
+    root = attribute(AttrType.INT, 0, low=0)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like()
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        team = self.team()
+        if team is None:
+            return X if into is None else into
+        out = own(X, into)
+        team.broadcast(out, self.root, self.type)
+        return out
+
+    samples = [sample(X=f32(3, 2)), sample(X=i64(4))]
+    rejects = [
+        reject(X=f32(3), root=-1, says="attribute root must be at least 0", error=SchemaError),
+        reject(X=b1(3), says="must be", error=TypeMismatchError),
+    ]
+
+
+class Alltoall(_Parts):
+    """Out = part r of X of each rank r's, in the order of the ranks: X is cut into as many parts as there are ranks, part r goes to rank r.
+
+    Its gradient goes back the same way.
+    """
+
+    type = "alltoall"
+    X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks")
+    Out = result(doc="as X")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(X.rank > 0, "X must have at least 1 dim", X=None)
+        require_divides(ranks_of(self.nranks), X.known_dims[0], "the number of ranks must divide the first dim of X", X=0)
+        return X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        team = self.team()
+        if team is None:
+            return X.clone()
+        rows = [X.shape[0] // team.ranks] * team.ranks
+        return team.exchange(X, rows, rows, self.type)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}
+        slots.add("alltoall", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
+
+    samples = [sample(X=f32(3, 2), nranks=1), sample(X=i64(4), nranks=1)]
+    rejects = [
+        reject(X=f32(3), nranks=2, says="the number of ranks must divide the first dim"),
+        reject(X=b1(3), says="must be", error=TypeMismatchError),
+    ]

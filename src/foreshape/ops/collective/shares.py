@@ -1,0 +1,93 @@
+"""What part of all examples a rank has: counted over the ranks while the forward pass runs, and used where a mean becomes a part of a mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import product
+from foreshape.errors import RankError, TypeMismatchError
+from foreshape.operator import FLOATING, ZERO_GRADIENT, f32, f64, gradient, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.ops.collective.sums import Collective
+from foreshape.spec import ANY, FP64, Spec, tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SIGNED = 3
+"""The elements of what is summed: the count, the signature, its square."""
+
+
+class CountExamples(Collective):
+    """Own = the number of elements of X; Total is their sum over the ranks, once `weigh_by_examples` has waited for it.
+
+    What each rank says of the step that it is in (its signature) is summed with it, so that ranks which are not in one step are found
+    before anything of theirs is mixed. A rank whose part of a batch is empty is fed an example that counts nothing: ``Counts`` is 0 there.
+    """
+
+    type = "count_examples"
+    gradient = ZERO_GRADIENT
+    X = operand(ANY, doc="any shape; only its dims are read")
+    Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
+    Own = result(doc="fp64 [1]")
+    Total = result(doc="fp64 [3]: the elements, the signatures, their squares")
+
+    def infer_shape(self, X: Spec, Counts: Spec | None) -> Any:
+        if Counts is not None:
+            require_equal(product(Counts.known_dims), 1, "Counts must be one number", Counts=None)
+        return tensor(FP64, 1), tensor(FP64, _SIGNED)
+
+    def kernel(self, X: Tensor, Counts: Tensor | None) -> tuple[Tensor, Tensor]:
+        team = self.team()
+        count = float(X.numel()) * (1.0 if Counts is None else float(Counts.item()))
+        signature = 0.0 if team is None else float(team.signature)
+        total = torch.tensor([count, signature, signature * signature], dtype=torch.float64)
+        own = total[:1].clone()
+        if team is not None:
+            team.start_sum(total, self.type)
+        return own, total
+
+    samples = [sample(X=f32(3, 2)), sample(X=i64(4), Counts=f32(1, data=[0.0]))]
+    rejects = [reject(X=f32(3), Counts=f32(2), says="Counts must be one number"), reject(X=f32(3), Counts=i64(1), says="floating", error=TypeMismatchError)]
+
+
+class WeighByExamples(Collective):
+    """Out = X * Own / Total: a mean over the examples of this rank becomes its part of the mean over those of all ranks."""
+
+    type = "weigh_by_examples"
+    X = operand(FLOATING, doc="any shape")
+    Own = operand((FP64,), doc="of count_examples")
+    Total = operand((FP64,), doc="of count_examples")
+    Out = result(doc="as X")
+
+    def infer_shape(self, X: Spec, Own: Spec, Total: Spec) -> Spec:
+        require_equal(product(Own.known_dims), 1, "Own must be one number", Own=None)
+        require_equal(product(Total.known_dims), _SIGNED, f"Total must be {_SIGNED} numbers", Total=None)
+        return X.like()
+
+    def _share(self, own: Tensor, total: Tensor) -> float:
+        team = self.team()
+        if team is None:
+            return 1.0
+        team.wait(total)
+        count, signature, square = total.tolist()
+        mean = team.signature
+        if signature != team.ranks * mean or square != team.ranks * mean * mean:
+            raise RankError("the ranks are not in the same step, or were fed other inputs, element types or dims of an example")
+        return own.item() / count if count else 0.0
+
+    def kernel(self, X: Tensor, Own: Tensor, Total: Tensor) -> Tensor:
+        return X * self._share(Own, Total)
+
+    @gradient("Own", "Total", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"})
+    def backward(self, Own: Tensor, Total: Tensor, d_out: Tensor) -> Tensor:
+        return d_out * self._share(Own, Total)
+
+    samples = [
+        sample(X=f32(3, 2), Own=f64(1, data=[1.0]), Total=f64(3, data=[1.0, 0.0, 0.0])),
+        sample(X=f64(), Own=f64(1, data=[1.0]), Total=f64(3, data=[1.0, 0.0, 0.0])),
+    ]
+    rejects = [
+        reject(X=f32(3), Own=f64(2), Total=f64(3), says="Own must be one number"),
+        reject(X=f32(3), Own=f64(1), Total=f64(2), says="Total must be 3 numbers"),
+        reject(X=i64(3), Own=f64(1), Total=f64(3), says="floating", error=TypeMismatchError),
+    ]

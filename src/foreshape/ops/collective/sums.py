@@ -1,0 +1,198 @@
+"""Sums and other reductions over the ranks, started now and waited for later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    DENSE_OR_ROWS,
+    NOT_DIFFERENTIABLE,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    fail,
+    i64,
+    operand,
+    reject,
+    result,
+    sample,
+    torch,
+)
+from foreshape.spec import NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.team import Team, team_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+
+class Collective(Operator):
+    """What all collectives have."""
+
+    abstract = True
+    side_effects = True
+    ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
+    use_calc_stream = attribute(AttrType.BOOLEAN, False, doc="False: the op only starts; c_sync_comm_stream waits for it")
+
+    def team(self) -> Team | None:
+        return team_of(self.ring_id, type=self.type)
+
+
+class Reduction(Collective):
+    """Out = X, element by element, over the ranks."""
+
+    abstract = True
+    X = operand(NUMERIC, doc="the same dims on every rank")
+    Out = result(doc="as X, the same on every rank", may_share="X")
+    use_model_parallel = attribute(AttrType.BOOLEAN, False, doc="whether what comes after is computed alike on every rank")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like()
+
+    samples = [sample(X=f32(3, 2), differentiate=False), sample(X=i64(4), use_calc_stream=True)]
+    rejects = [
+        reject(X=b1(3), says="must be", error=TypeMismatchError),
+        reject(X=f32(3), ring_id=-1, says="attribute ring_id must be at least 0", error=SchemaError),
+    ]
+
+
+def own(X: Tensor, into: Tensor | None) -> Tensor:
+    """Memory for a result that is changed in place: the operand's where that is given away, in a row."""
+    return into if into is not None and into.is_contiguous() else X.clone(memory_format=torch.contiguous_format)
+
+
+class CAllreduceSum(Reduction):
+    """Out = the sum of X over the ranks. Of sparse rows: the rows of all ranks, those of one id summed, each id sent once by a rank.
+
+    Its gradient is the sum of the gradients; where what comes after is computed alike on every rank (``use_model_parallel``), it is the
+    gradient itself.
+    """
+
+    type = "c_allreduce_sum"
+    X = operand(NUMERIC, kinds=DENSE_OR_ROWS, doc="the same dims on every rank, or rows of one table")
+
+    def infer_var_type(self, X: Spec) -> Kind:
+        return X.kind
+
+    def kernel(self, X: Tensor | Rows, *, into: Tensor | None = None) -> Any:
+        team = self.team()
+        if isinstance(X, Rows):
+            return X if team is None else _sum_rows(X, team)
+        if team is None:
+            return X if into is None else into
+        out = own(X, into)
+        if self.use_calc_stream:
+            team.sum(out, self.type)
+        else:
+            team.start_sum(out, self.type)
+        return out
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        type = "c_identity" if self.use_model_parallel else "c_allreduce_sum"
+        attrs: dict[str, Any] = {"ring_id": self.ring_id, "use_calc_stream": True}
+        slots.add(type, {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
+
+
+def _sum_rows(X: Rows, team: Team) -> Rows:
+    """The rows of all ranks, in the order of the ranks, so that every rank sums them in one order."""
+    merged = X.merged()
+    parts = team.gather_uneven([merged.rows, merged.values], CAllreduceSum.type)
+    return Rows.joined([Rows.unique(rows, values, X.height) for rows, values in parts]).merged()
+
+
+class _Extreme(Reduction):
+    """Of a reduction that has no gradient here."""
+
+    abstract = True
+    gradient = NOT_DIFFERENTIABLE
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        team = self.team()
+        if team is None:
+            return X if into is None else into
+        out = own(X, into)
+        team.reduce(out, self.type.removeprefix("c_allreduce_"), self.type)
+        return out
+
+
+class CAllreduceMax(_Extreme):
+    """Out = the largest of the ranks' X, element by element."""
+
+    type = "c_allreduce_max"
+
+
+class CAllreduceMin(_Extreme):
+    """Out = the smallest of the ranks' X, element by element."""
+
+    type = "c_allreduce_min"
+
+
+class CAllreduceProd(_Extreme):
+    """Out = the product of the ranks' X, element by element."""
+
+    type = "c_allreduce_prod"
+
+
+class CIdentity(Reduction):
+    """Out = X; its gradient is the sum of the gradients over the ranks: where something alike on every rank goes into parts."""
+
+    type = "c_identity"
+    Out = result(doc="as X", view_of="X")
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return X
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        attrs: dict[str, Any] = {"ring_id": self.ring_id, "use_calc_stream": True}
+        slots.add("c_allreduce_sum", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
+
+
+class CSyncCommStream(Collective):
+    """Out = X, each when what was started on it has come."""
+
+    type = "c_sync_comm_stream"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand(NUMERIC, many=True, doc="results of collectives that were only started")
+    Out = result(many=True, doc="each as its X", view_of="X")
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Any:
+        for at, spec in enumerate(X):
+            if spec.kind is SELECTED_ROWS:
+                fail("X must be dense: sums of sparse rows are waited for where they are made", TypeMismatchError, X=at)
+        return tuple(spec.like() for spec in X)
+
+    def kernel(self, X: list[Tensor]) -> list[Tensor]:
+        team = self.team()
+        if team is not None:
+            for x in X:
+                team.wait(x)
+        return X
+
+    samples = [sample(X=[f32(3, 2), i64(4)])]
+    rejects = [reject(X=[b1(3)], says="must be", error=TypeMismatchError)]
+
+
+class Barrier(Collective):
+    """Out = X, when all ranks are here."""
+
+    type = "barrier"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand(NUMERIC, doc="anything")
+    Out = result(doc="as X", view_of="X")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        team = self.team()
+        if team is not None:
+            team.barrier()
+        return X
+
+    samples = [sample(X=f32(1))]
+    rejects = [reject(X=b1(3), says="must be", error=TypeMismatchError)]

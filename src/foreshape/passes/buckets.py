@@ -1,0 +1,163 @@
+"""Gradients summed over the ranks, many in one message: buckets that are sent as soon as the backward pass has filled them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from foreshape.dims import Size, ceildiv
+from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.op import is_absent
+from foreshape.spec import SELECTED_ROWS, DType
+
+ALIGNED = 64
+"""The bytes that a gradient's place in a bucket is a multiple of, as kernels like their operands."""
+LEAST, MOST = 1 << 18, 25 << 20
+"""A bucket is not smaller, where there is more to send, and not larger: latency counts below, waiting above."""
+PARTS = 8
+"""About so many buckets there are: the last one is on the way when nothing is left to compute."""
+
+
+@dataclass(slots=True)
+class Gradient:
+    """A gradient that is to be summed: its name, its parameter's, and where the last op stands that writes it."""
+
+    name: str
+    parameter: str
+    at: int
+    spec: Any
+
+    @property
+    def size(self) -> int:
+        """Bytes; 0 where they are not known before the run."""
+        found = self.spec.nbytes
+        return found if isinstance(found, int) else 0
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Gradients of one element type that are sent together."""
+
+    dtype: DType
+    gradients: list[Gradient] = field(default_factory=list[Gradient])
+
+    @property
+    def at(self) -> int:
+        """The op after which it is full."""
+        return max(g.at for g in self.gradients)
+
+    @property
+    def size(self) -> int:
+        return sum(g.size for g in self.gradients)
+
+
+def gradients_of(block: Block) -> list[Gradient]:
+    """The gradients of parameters, in the order in which the backward pass has them."""
+    last: dict[str, tuple[str, int]] = {}
+    for at, op in enumerate(block.ops):
+        if op.role & Role.BACKWARD:
+            written = {n for n in op.output_names() if not is_absent(n)}
+            pairs = zip(op.role_variables[::2], op.role_variables[1::2], strict=False)
+            for parameter, name in pairs:
+                if name in written:
+                    last[name] = (parameter, at)
+    made = [Gradient(name, parameter, at, block.var(name).spec) for name, (parameter, at) in last.items()]
+    return sorted(made, key=lambda g: g.at)
+
+
+def in_buckets(gradients: Sequence[Gradient], bucket: int | None) -> list[Bucket]:
+    """Dense gradients in buckets of about so many bytes (chosen by how many there are where None), in the order in which they are full."""
+    total = sum(g.size for g in gradients)
+    most = bucket if bucket is not None else min(max(total // PARTS, LEAST), MOST)
+    out: list[Bucket] = []
+    filling: dict[str, Bucket] = {}
+    for one in gradients:
+        of = one.spec.known_dtype
+        found = filling.get(of.name)
+        if found is None or not one.size or found.size + one.size > most:
+            found = Bucket(of)
+            out.append(found)
+            if one.size:
+                filling[of.name] = found
+        found.gradients.append(one)
+    return sorted(out, key=lambda b: b.at)
+
+
+class Sender:
+    """Writes into a block the ops that sum gradients over the ranks."""
+
+    def __init__(self, block: Block, ring: int = 0) -> None:
+        self.block, self.ring = block, ring
+
+    def sum_all(self, gradients: Sequence[Gradient], bucket: int | None) -> None:
+        """Sum each gradient over the ranks before the first update that reads it."""
+        dense = [g for g in gradients if g.spec.kind is not SELECTED_ROWS]
+        ends: list[tuple[str, list[str], Bucket]] = []
+        starts = {b.gradients[-1].name: b for b in in_buckets(dense, bucket)}
+        for of in sorted(starts.values(), key=lambda b: -b.at):  # from behind, so that the places before stay
+            ends.append(self._start(of))
+        for sent, names, of in reversed(ends):
+            self._end(sent, names, of)
+        for one in gradients:
+            if one.spec.kind is SELECTED_ROWS:
+                self._insert(self._first_use([one.name]), "c_allreduce_sum", {"X": [one.name]}, {"Out": [one.name]}, {"use_calc_stream": True}, one.parameter)
+
+    def _start(self, of: Bucket) -> tuple[str, list[str], Bucket]:
+        """Begin to send a bucket where it is full; a gradient alone is sent as it is."""
+        names = [g.name for g in of.gradients]
+        at = of.at + 1
+        if len(names) == 1:
+            sent = self.block.program.unique_name(f"{names[0]}@SUM")
+            self._insert(at, "c_allreduce_sum", {"X": names}, {"Out": [sent]}, {}, of.gradients[0].parameter)
+            return sent, names, of
+        bucket = self.block.program.unique_name("gradients@BUCKET")
+        sent = self.block.program.unique_name("gradients@SUM")
+        attrs = {"dtype": of.dtype.code, "copy_data": True, "align_size": ALIGNED}
+        unread = [self.block.program.unique_name(f"{n}@PART") for n in names]
+        self._insert(at, "coalesce_tensor", {"Input": names}, {"Output": unread, "FusedOutput": [bucket]}, attrs)
+        self._insert(at + 1, "c_allreduce_sum", {"X": [bucket]}, {"Out": [sent]}, {})
+        return sent, names, of
+
+    def _end(self, sent: str, names: list[str], of: Bucket) -> None:
+        """Wait for a bucket, and take the gradients out of it, before the first op that needs one."""
+        at = self._first_use(names)
+        if len(names) == 1:
+            self._insert(at, "c_sync_comm_stream", {"X": [sent]}, {"Out": names}, {}, of.gradients[0].parameter)
+            return
+        done = self.block.program.unique_name("gradients@SUMMED")
+        self._insert(at, "c_sync_comm_stream", {"X": [sent]}, {"Out": [done]}, {})
+        self._insert(at + 1, "split_coalesced", {"X": [done]}, {"Out": names}, places([g.spec.known_dims for g in of.gradients], of.dtype))
+
+    def _first_use(self, names: Sequence[str]) -> int:
+        wanted = set(names)
+        for at, op in enumerate(self.block.ops):
+            if op.role & Role.OPTIMIZE and wanted & op.all_reads():
+                return at
+        return len(self.block.ops)
+
+    def _insert(self, at: int, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], parameter: str = "") -> Op:
+        of = (parameter, outputs["Out"][0]) if parameter else ()
+        site = self.block.ops[at - 1].site if at else None
+        if type.startswith("c_"):
+            attrs = {"ring_id": self.ring, **attrs}
+        return self.block.append_op(type, inputs, outputs, attrs, role=Role.BACKWARD, role_variables=of, site=site, index=at)
+
+
+def places(dims: Sequence[Sequence[Size]], of: DType) -> dict[str, Any]:
+    """Where `coalesce_tensor` lays tensors of these dims, as `split_coalesced` takes it."""
+    starts: list[int] = []
+    at = 0
+    for one in dims:
+        starts.append(at)
+        size = of.itemsize
+        for d in one:
+            assert isinstance(d, int), "what is not known before the run is in no bucket"
+            size *= d
+        at += ceildiv(size, ALIGNED) * ALIGNED // of.itemsize  # pyright: ignore[reportOperatorIssue]
+    return {"starts": starts, "ranks": [len(one) for one in dims], "dims": [d for one in dims for d in one]}
+
+
+def data_of(variable: Variable) -> bool:
+    """Whether a variable is fed."""
+    return variable.op is None and not variable.persistable and variable.value is None

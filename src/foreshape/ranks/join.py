@@ -1,0 +1,127 @@
+"""Joining the ranks that torchrun started, and what they tell one another beside the collectives of a step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import ExecutionError
+from foreshape.ranks.status import Board
+from foreshape.values.team import Team, set_team
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Ranks:
+    """The ranks of a run: this one's number, how many there are, and what they say to one another.
+
+    Use as a context manager: it leaves the group at the end, so that nothing is left of it.
+    """
+
+    __slots__ = ("_own", "board", "count", "rank", "team")
+
+    def __init__(self, rank: int, count: int, team: Team | None, board: Board | None, own: bool) -> None:
+        self.rank, self.count, self.team, self.board = rank, count, team, board
+        self._own = own
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes files and shows progress."""
+        return self.rank == 0
+
+    def __enter__(self) -> Ranks:
+        if self.team is not None:
+            set_team(0, self.team)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        set_team(0, None)
+        if self.board is not None:
+            self.board.close()
+        if self._own and self.team is not None:
+            torch.distributed.destroy_process_group()
+
+    # --- what is said outside of a step
+
+    def same_for_all(self, value: int, root: int = 0) -> int:
+        """What rank ``root`` says, on every rank."""
+        if self.team is None:
+            return value
+        told = torch.tensor([value], dtype=torch.int64)
+        self.team.broadcast(told, root, "decision")
+        return int(told.item())
+
+    def sums(self, numbers: list[float]) -> list[float]:
+        """The sums over the ranks, fp64."""
+        if self.team is None or not numbers:
+            return numbers
+        total = torch.tensor(numbers, dtype=torch.float64)
+        self.team.sum(total, "figures")
+        return total.tolist()
+
+    def from_first(self, tensor: Tensor) -> None:
+        """Give every rank what rank 0 has, in place."""
+        if self.team is not None:
+            self.team.broadcast(tensor, 0, "values")
+
+    def all_of(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, which have the same dims; in the order of the ranks."""
+        return [tensor] if self.team is None else list(self.team.gather(tensor[None], "values"))
+
+    def mean_of(self, tensor: Tensor) -> None:
+        """Give every rank the mean of what the ranks have, in place."""
+        if self.team is not None:
+            self.team.sum(tensor, "values")
+            tensor.div_(self.count)
+
+
+def alone() -> Ranks:
+    """One rank, which has nobody to talk to."""
+    return Ranks(0, 1, None, None, False)
+
+
+def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks:
+    """The ranks that this process is one of, as torchrun's variables say; one rank alone where there are none.
+
+    Args:
+        patience: how many seconds a rank waits for the others.
+
+    Raises:
+        ExecutionError: the others cannot be reached, or the variables are wrong.
+    """
+    given: Any = os.environ if environment is None else environment
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return _of_group(patience, own=False)
+    if "RANK" not in given and "WORLD_SIZE" not in given:
+        return alone()
+    missing = [n for n in _NEEDED if n not in given]
+    if missing:
+        raise ExecutionError(f"a rank needs the variables that torchrun sets; missing: {', '.join(missing)}")
+    try:
+        rank, count = int(given["RANK"]), int(given["WORLD_SIZE"])
+    except ValueError:
+        raise ExecutionError(f"RANK and WORLD_SIZE must be numbers; seen {given['RANK']!r} and {given['WORLD_SIZE']!r}") from None
+    if not 0 <= rank < count:
+        raise ExecutionError(f"RANK must be in 0..{count - 1}, since WORLD_SIZE is {count}; seen {rank}")
+    if count == 1:
+        return alone()
+    address = f"{given['MASTER_ADDR']}:{given['MASTER_PORT']}"
+    try:
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=count, timeout=timedelta(seconds=patience))
+    except (RuntimeError, ValueError, OSError) as error:  # torch's own errors of the store are RuntimeErrors
+        reason = str(error).split("\n", 1)[0]
+        raise ExecutionError(f"rank {rank} of {count} cannot join the others at {address} within {patience:g} s: {reason}") from error
+    return _of_group(patience, own=True)
+
+
+def _of_group(patience: float, own: bool) -> Ranks:
+    group = torch.distributed.group.WORLD
+    rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    store: Any = torch.distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
+    return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own)

@@ -1,0 +1,111 @@
+"""What each rank says of itself, for the others to read when something goes wrong: where it is, whether it lives, and what stopped it.
+
+It goes through torch's own store, key by key, as plain text of bounded length; nothing of it is ever executed or unpickled.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+BEAT = 1.0
+"""Seconds between two signs of life."""
+SILENT = 4.0
+"""A rank whose last sign of life is older has died, or its machine has stopped."""
+_LONGEST = 2000
+"""Characters of a reason."""
+
+
+class Board:
+    """A board that all ranks write to and read: signs of life, and why a rank stopped."""
+
+    def __init__(self, store: Any, rank: int, ranks: int, patience: float) -> None:
+        self.rank, self.ranks, self.patience = rank, ranks, patience
+        self._store = store
+        self._place = "before the first step"
+        self.fed = ""
+        """What this rank does now, in words that are the same on ranks which do the same."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="signs of life", daemon=True)
+        self._thread.start()
+
+    def at(self, place: str) -> None:
+        """Where this rank is now, as its next sign of life says."""
+        self._place = place
+
+    def stopped(self, why: str) -> None:
+        """Tell the others that this rank stops of its own accord, and why."""
+        self._set("stopped", f"{self._place}\n{self.fed[:_LONGEST]}\n{why[:_LONGEST]}")
+
+    def close(self) -> None:
+        """No more signs of life."""
+        self._ended.set()
+        self._thread.join(timeout=2 * BEAT)
+
+    def explain(self) -> str:
+        """Which rank stopped the others, in words. Waits until those that have died can be told from those that wait."""
+        until = time.monotonic() + SILENT + 2 * BEAT
+        first = self._beats()
+        while True:
+            said = {r: text for r in range(self.ranks) if r != self.rank and (text := self._get(r, "stopped"))}
+            own = {r: text for r, text in said.items() if not _why(text).startswith(WAITED)}
+            if own:
+                return "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(own.items()))
+            fed = {self.rank: self.fed} | {r: text.split("\n", 2)[1] for r, text in said.items()}
+            if len(set(fed.values())) > 1:
+                return "the ranks are at different things: " + "; ".join(f"rank {r}: {words}" for r, words in sorted(fed.items()))
+            if time.monotonic() > until or len(said) == self.ranks - 1:
+                break
+            time.sleep(BEAT / 4)
+        now = self._beats()
+        if not now:
+            return "the store that the ranks meet at does not answer: the process or machine that holds it is gone"
+        words: list[str] = []
+        for rank in range(self.ranks):
+            if rank == self.rank or rank in said:
+                continue
+            place = (now.get(rank) or first.get(rank) or "0\nbefore its first step").partition("\n")[2]
+            if now.get(rank) is None or now.get(rank) == first.get(rank):
+                words.append(f"rank {rank} is gone: no sign of life since it was {place}")
+            else:
+                words.append(f"rank {rank} lives, and has not come for {self.patience:g} s; it is {place}")
+        return "; ".join(words) or "all other ranks waited, too"
+
+    # --- the store
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._ended.wait(BEAT if count else 0.0):
+            count += 1
+            if not self._set("beat", f"{count}\n{self._place}"):
+                return
+
+    def _beats(self) -> dict[int, str]:
+        return {r: text for r in range(self.ranks) if (text := self._get(r, "beat"))}
+
+    def _set(self, what: str, text: str) -> bool:
+        try:
+            self._store.set(f"foreshape/{what}/{self.rank}", text.encode())
+        except RuntimeError:  # the store is gone, and with it whoever could read this
+            return False
+        return True
+
+    def _get(self, rank: int, what: str) -> str:
+        key = f"foreshape/{what}/{rank}"
+        try:
+            if not self._store.check([key]):
+                return ""
+            return bytes(self._store.get(key)[: 2 * _LONGEST]).decode(errors="replace")
+        except RuntimeError:  # as above: what cannot be read is not known
+            return ""
+
+
+NEWLINE = "\n"
+WAITED = "waited"
+"""How the reason of a rank begins that stopped since others did not come."""
+
+
+def _why(text: str) -> str:
+    """The reason in what a rank said when it stopped."""
+    return text.split("\n", 2)[-1]

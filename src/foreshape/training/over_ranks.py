@@ -1,0 +1,194 @@
+"""What a training run does otherwise where it is one of several ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from foreshape.engine import Executor, Scope
+from foreshape.errors import ExecutionError, RankError
+from foreshape.passes.data_parallel import COUNTS, ForRanks
+from foreshape.program import Program, Role, Variable
+from foreshape.ranks import Ranks
+from foreshape.ranks.status import WAITED
+from foreshape.training.changes import op_line
+from foreshape.training.data import Batch, batch_examples
+from foreshape.training.program import persistables
+from foreshape.training.share import Share, share_of
+from foreshape.training.state import Sums
+from foreshape.values.team import SIGNATURE_LIMIT
+from foreshape.values.torch_proxy import torch
+
+T = TypeVar("T")
+_END = zlib.crc32(b"the data have ended") % SIGNATURE_LIMIT
+
+
+class Strategy(Protocol):
+    """How a program is divided over ranks."""
+
+    patience: float
+
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None) -> ForRanks:
+        """A copy of a training program for so many ranks, and the name of the loss over all."""
+        ...
+
+
+class OverRanks:
+    """A run's part of what all ranks do together; of one rank alone it changes nothing."""
+
+    def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable) -> None:
+        self.ranks = ranks
+        self.alone = ranks.count == 1
+        of = loss.block.program
+        self.described = of
+        self.program, self.loss, self.local_loss = of, loss.name, loss.name
+        if not self.alone and strategy is not None:
+            made = strategy.apply(of, loss, ranks.count)
+            self.program, self.loss = made.program, made.loss
+            if of.random_seed:
+                self.program.random_seed = _seed_of(of.random_seed, ranks.rank)
+
+    # --- values
+
+    def begin(self, executor: Executor, scope: Scope, seed: int) -> None:
+        """Before the first step: all ranks have the same program and begin with the values of rank 0; each draws numbers of its own."""
+        if self.alone:
+            return
+        self._compare_programs()
+        for variable in persistables(self.program):
+            if variable.name in scope:
+                self.ranks.from_first(scope.tensor(variable.name))
+        if self.ranks.rank:
+            executor.reseed(_seed_of(seed, self.ranks.rank))
+
+    def same_checkpoint(self, steps: int) -> None:
+        """Refuse ranks that have not found the same checkpoint."""
+        if self.alone:
+            return
+        found = [int(t.item()) for t in self.ranks.all_of(torch.tensor(steps))]
+        if len(set(found)) > 1:
+            words = ", ".join(f"rank {r}: {'none' if n < 0 else f'after step {n}'}" for r, n in enumerate(found))
+            raise RankError(f"the ranks have found different checkpoints; the folder must be one that all of them see: {words}")
+
+    def settle(self, scope: Scope) -> None:
+        """Give all ranks the means of what each has moved by its own examples, such as the statistics of batch normalisation."""
+        if self.alone:
+            return
+        for name in self._moving():
+            self.ranks.mean_of(scope.tensor(name))
+
+    def _moving(self) -> list[str]:
+        """The floating persistable values that the forward pass writes."""
+        block = self.program.global_block
+        written = {n for op in self.program.all_ops() if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE) for n in op.output_names()}
+        return sorted(n for n in written if (v := block.vars.get(n)) is not None and v.persistable and v.dtype is not None and v.dtype.is_floating)
+
+    def _compare_programs(self) -> None:
+        """Refuse ranks that run another program or version."""
+        import foreshape
+
+        lines = [*map(op_line, self.program.all_ops()), *(f"{v.name} {v.spec.text()}" for v in persistables(self.program))]
+        text = "\n".join([*lines, foreshape.__version__, torch.__version__])
+        own = torch.tensor(list(_digest(text.encode())), dtype=torch.uint8)
+        all_of = [bytes(t.tolist()) for t in self.ranks.all_of(own)]
+        if len(set(all_of)) > 1:
+            alike: dict[bytes, list[str]] = {}
+            for rank, one in enumerate(all_of):
+                alike.setdefault(one, []).append(str(rank))
+            groups = " | ".join(", ".join(r) for r in alike.values())
+            raise RankError(f"the ranks do not run the same program with the same versions of foreshape and torch; alike are ranks {groups}")
+
+    # --- batches and figures
+
+    def part(self, batch: Batch) -> Share:
+        """This rank's share of a batch."""
+        if self.alone:
+            count = batch_examples(batch)
+            return Share(batch, count, count)
+        return share_of(batch, self.described, self.ranks.rank, self.ranks.count)
+
+    def take(self, batch: Batch, step: int) -> Share:
+        """This rank's share of the batch of a step."""
+        share = self.part(batch)
+        if self.alone:
+            return share
+        import numpy
+
+        assert self.ranks.team is not None and self.ranks.board is not None
+        words = ", ".join(f"{name} {_described(value)}" for name, value in sorted(share.items()))
+        self.ranks.team.signature = zlib.crc32(f"{step} {words}".encode()) % SIGNATURE_LIMIT
+        self.ranks.board.fed = f"step {step} with {words}"
+        self.ranks.board.at(f"in step {step}")
+        share[COUNTS] = numpy.array([1.0 if share.own else 0.0], numpy.float32)
+        return share
+
+    def end_of_data(self) -> None:
+        """Make sure that the data of all ranks end here."""
+        if self.alone:
+            return
+        assert self.ranks.team is not None and self.ranks.board is not None
+        self.ranks.board.fed = "no more data"
+        total = torch.tensor([0.0, float(_END), float(_END) ** 2], dtype=torch.float64)
+        self.ranks.team.sum(total, "count_examples")
+        _, signature, square = total.tolist()
+        if signature != self.ranks.count * _END or square != self.ranks.count * float(_END) ** 2:
+            raise RankError("the data of the ranks do not end together")
+
+    def total(self, sums: Sums) -> Sums:
+        """Figures over the examples of all ranks."""
+        if self.alone or not sums:
+            return dict(sums)
+        names = sorted(sums)
+        numbers = self.ranks.sums([x for n in names for x in (sums[n][0], float(sums[n][1]))])
+        return {n: (numbers[2 * at], int(numbers[2 * at + 1])) for at, n in enumerate(names)}
+
+    def decided(self, stop: bool) -> bool:
+        """What rank 0 has decided."""
+        return bool(self.ranks.same_for_all(int(stop)))
+
+    def not_finite(self, loss: float) -> str:
+        """On which ranks a loss is no finite number."""
+        if self.alone:
+            return ""
+        flags = self.ranks.all_of(torch.tensor([not math.isfinite(loss)], dtype=torch.uint8))
+        return " on rank " + ", ".join(str(r) for r, f in enumerate(flags) if f.item())
+
+    # --- when something goes wrong
+
+    def guarded(self, run: Callable[[], T]) -> T:
+        """Run what all ranks run together: where it fails, each rank says which of them stopped it."""
+        if self.alone:
+            return run()
+        board = self.ranks.board
+        assert board is not None
+        try:
+            return run()
+        except RankError as error:
+            board.stopped(f"{WAITED}: {error}")
+            raise RankError(f"rank {self.ranks.rank}: {board.explain()}\n    it was found by {error}") from error
+        except BaseException as error:
+            board.stopped(f"{type(error).__name__}: {error}")
+            if isinstance(error, ExecutionError):
+                error.add_note(f"on rank {self.ranks.rank} of {self.ranks.count}")
+            raise
+
+
+def _described(value: Any) -> str:
+    """Element type and the dims of one example, which all ranks must agree on."""
+    data = getattr(value, "data", value) if hasattr(value, "sequence_lengths") else value
+    return f"{data.dtype}[..{''.join(f', {d}' for d in data.shape[1:])}]"
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _seed_of(seed: int, rank: int) -> int:
+    """A seed of a rank's own; that of rank 0 is the run's."""
+    if not rank:
+        return seed
+    return int.from_bytes(_digest(f"{seed} {rank}".encode())[:4], "little") or 1
+

@@ -1,0 +1,52 @@
+"""A rank's share of a batch: cut by examples, in order, so that the ranks together have each example once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from foreshape.errors import FeedError
+from foreshape.program import Program
+from foreshape.training.data import Batch, batch_examples, examples, rows_of
+
+
+class Share(dict[str, Any]):
+    """What a rank is fed of a batch. ``total`` examples the batch has, ``own`` of them are this rank's; where none is, it is given the
+    first one, which must count nothing."""
+
+    def __init__(self, values: Mapping[str, Any], total: int, own: int) -> None:
+        super().__init__(values)
+        self.total, self.own = total, own
+
+
+def bounds_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
+    """The examples of a rank, of so many: from and to. The parts differ by one example at most."""
+    return total * rank // ranks, total * (rank + 1) // ranks
+
+
+def share_of(batch: Batch, program: Program, rank: int, ranks: int) -> Share:
+    """A rank's share of a batch. What has no example per row, by the program, every rank is given whole.
+
+    Raises:
+        FeedError: an input with one row for each example whose number of rows the program fixes.
+    """
+    import numpy
+
+    total = batch_examples(batch)
+    first, end = bounds_of(total, rank, ranks)
+    chosen = numpy.arange(first, end) if end > first else numpy.zeros(1, numpy.int64)
+    out: dict[str, Any] = {}
+    for name, value in batch.items():
+        variable = program.global_block.find(name)
+        dims = None if variable is None else variable.spec.dims
+        if not dims or (isinstance(dims[0], int) and variable is not None and variable.spec.lod is None):
+            if dims and total == dims[0] and total > 1:
+                raise FeedError(f"{name} is described with exactly {total} rows, so that no rank can be given a part of them: leave the first dim open")
+            out[name] = value
+        else:
+            given = value if hasattr(value, "shape") or hasattr(value, "choose") else numpy.asarray(value)
+            if examples(name, given) != total:
+                raise FeedError(f"all inputs of a batch must have as many examples, so that they can be divided over ranks: {name} has "
+                                f"{examples(name, given)}, others have {total}")  # fmt: skip
+            out[name] = rows_of(given, chosen)
+    return Share(out, total, end - first)

@@ -1,0 +1,154 @@
+"""The ranks that a run belongs to, and what passes between them: groups of processes by ring, on `torch.distributed`.
+
+Kernels of collectives find their group here. Who joins the ranks of a run (`foreshape.ranks`) puts it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import ExecutionError, RankError
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SIGNATURE_LIMIT = 1 << 20
+"""Signatures are below this, so that their squares are summed exactly in fp64."""
+
+
+@contextmanager
+def _with_others(what: str) -> Iterator[None]:
+    """What torch says of a collective that failed is that others have gone, or have not come."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise RankError(f"{what}: the ranks did not come together: {reason}") from error
+
+
+@dataclass(slots=True)
+class Team:
+    """A group of ranks: this one's number in it, how many they are, and torch's group."""
+
+    rank: int
+    ranks: int
+    group: Any
+    signature: int = 0
+    """What this rank says of the step that it is in: all must say the same."""
+    sent: dict[str, int] = field(default_factory=dict[str, int])
+    """Collective -> the bytes that this rank has given to it."""
+    _under_way: dict[int, tuple[Any, Tensor, str]] = field(default_factory=dict[int, "tuple[Any, Tensor, str]"])
+
+    def start_sum(self, tensor: Tensor, what: str) -> None:
+        """Begin to sum a tensor over the ranks, in place; `wait` ends it."""
+        self._count(what, tensor)
+        with _with_others(what):
+            work = torch.distributed.all_reduce(tensor, group=self.group, async_op=True)
+        self._under_way[tensor.data_ptr()] = (work, tensor, what)
+
+    def wait(self, tensor: Tensor) -> None:
+        """Wait for what was begun on a tensor; nothing where nothing was."""
+        found = self._under_way.pop(tensor.data_ptr(), None)
+        if found is not None:
+            work, _, what = found
+            with _with_others(what):
+                work.wait()
+
+    def sum(self, tensor: Tensor, what: str) -> None:
+        """Sum a tensor over the ranks, in place."""
+        self._count(what, tensor)
+        with _with_others(what):
+            torch.distributed.all_reduce(tensor, group=self.group)
+
+    def reduce(self, tensor: Tensor, how: str, what: str) -> None:
+        """``max``, ``min`` or ``prod`` over the ranks, in place."""
+        self._count(what, tensor)
+        operations: Any = torch.distributed.ReduceOp
+        with _with_others(what):
+            torch.distributed.all_reduce(tensor, getattr(operations, how.upper().replace("PROD", "PRODUCT")), group=self.group)
+
+    def broadcast(self, tensor: Tensor, root: int, what: str) -> None:
+        """Give every rank what rank ``root`` has, in place."""
+        self._count(what, tensor)
+        with _with_others(what):
+            torch.distributed.broadcast(tensor, group_src=root, group=self.group)
+
+    def gather(self, tensor: Tensor, what: str) -> Tensor:
+        """The tensors of all ranks one after the other: ``[ranks * n, *rest]``. They have the same dims."""
+        self._count(what, tensor)
+        flat = tensor.contiguous()
+        out = flat.new_empty((self.ranks * flat.shape[0], *flat.shape[1:]))
+        if out.numel():
+            with _with_others(what):
+                torch.distributed.all_gather(list(out.chunk(self.ranks)), flat, group=self.group)
+        return out
+
+    def gather_uneven(self, tensors: Sequence[Tensor], what: str) -> list[list[Tensor]]:
+        """For each rank its tensors, all of which have as many rows, which may be others from rank to rank."""
+        count = torch.tensor([tensors[0].shape[0]], dtype=torch.int64)
+        counts: list[int] = self.gather(count, what).tolist()
+        most = max(counts)
+        parts: list[list[Tensor]] = [[] for _ in counts]
+        for tensor in tensors:
+            padded = tensor.new_zeros((most, *tensor.shape[1:]))
+            padded[: tensor.shape[0]] = tensor
+            for own, rows, part in zip(parts, counts, self.gather(padded, what).chunk(self.ranks) if most else [padded] * self.ranks, strict=True):
+                own.append(part[:rows])
+        return parts
+
+    def scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
+        """The sum of a tensor over the ranks, of which each gets its part: ``[n / ranks, *rest]``."""
+        self._count(what, tensor)
+        out = tensor.new_empty((tensor.shape[0] // self.ranks, *tensor.shape[1:]))
+        with _with_others(what):
+            torch.distributed.reduce_scatter(out, list(tensor.contiguous().chunk(self.ranks)), group=self.group)
+        return out
+
+    def exchange(self, tensor: Tensor, give: Sequence[int], take: Sequence[int], what: str) -> Tensor:
+        """Give ``give[r]`` rows to rank r, in order, and take ``take[r]`` rows from it."""
+        self._count(what, tensor)
+        out = tensor.new_empty((sum(take), *tensor.shape[1:]))
+        with _with_others(what):
+            torch.distributed.all_to_all_single(out, tensor.contiguous(), list(take), list(give), group=self.group)
+        return out
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        with _with_others("barrier"):
+            torch.distributed.barrier(group=self.group)
+
+    def _count(self, what: str, tensor: Tensor) -> None:
+        self.sent[what] = self.sent.get(what, 0) + tensor.numel() * tensor.element_size()
+
+
+_teams: dict[int, Team] = {}
+
+
+def set_team(ring: int, team: Team | None) -> None:
+    """Let collectives of a ring go to these ranks from now on; to none where None."""
+    if team is None:
+        _teams.pop(ring, None)
+    else:
+        _teams[ring] = team
+
+
+def team_of(ring: int, ranks: int = 0, type: str = "collective") -> Team | None:
+    """The ranks of a ring; None where there is one rank alone, for which a collective changes nothing.
+
+    Args:
+        ranks: how many the program was written for; 0: for any number.
+
+    Raises:
+        ExecutionError: the program was written for another number of ranks than there are.
+    """
+    found = _teams.get(ring)
+    here = 1 if found is None else found.ranks
+    if ranks and ranks != here:
+        hint = "; start it with torchrun and fs.train(..., ranks=...)" if found is None else ""
+        raise ExecutionError(f"{type}: the program is for {ranks} ranks, and this run has {here}{hint}")
+    return found
+
