@@ -62,6 +62,9 @@ class ExecutionError(ForeshapeError):
 class RankError(ExecutionError):
     """Another rank of the run has died, stalled, stopped or is at something else: the message says which, where it was, and why."""
 
+    explained = False
+    """Whether it names the rank already."""
+
 
 class MemoryPlanError(ForeshapeError):
     """A memory limit that cannot be met; the message has the least that was reached."""

@@ -43,7 +43,7 @@ class Ranks:
     def __exit__(self, *error: object) -> None:
         set_team(0, None)
         if self.board is not None:
-            self.board.close()
+            self.board.close(failed=error[0] is not None)
         if self._own and self.team is not None:
             torch.distributed.destroy_process_group()
 

@@ -23,6 +23,10 @@ class Board:
     def __init__(self, store: Any, rank: int, ranks: int, patience: float) -> None:
         self.rank, self.ranks, self.patience = rank, ranks, patience
         self._store = store
+        self._gone = False
+        self._told = 0.0
+        self._seen: dict[int, tuple[str, float]] = {}
+        self._count = 0
         self._place = "before the first step"
         self.fed = ""
         """What this rank does now, in words that are the same on ranks which do the same."""
@@ -31,17 +35,23 @@ class Board:
         self._thread.start()
 
     def at(self, place: str) -> None:
-        """Where this rank is now, as its next sign of life says."""
+        """Where this rank is now."""
         self._place = place
+        if time.monotonic() - self._told > BEAT / 4:
+            self._say()
 
     def stopped(self, why: str) -> None:
         """Tell the others that this rank stops of its own accord, and why."""
         self._set("stopped", f"{self._place}\n{self.fed[:_LONGEST]}\n{why[:_LONGEST]}")
 
-    def close(self) -> None:
-        """No more signs of life."""
+    def close(self, failed: bool) -> None:
+        """No more signs of life. Where the run has failed, rank 0 waits for the others a little, since they may still read from its store."""
         self._ended.set()
         self._thread.join(timeout=2 * BEAT)
+        self._set("left", "yes")
+        until = time.monotonic() + 2 * (SILENT + 2 * BEAT)
+        while failed and self.rank == 0 and time.monotonic() < until and not all(self._get(r, "left") or self._is_silent(r) for r in range(1, self.ranks)):
+            time.sleep(BEAT / 10)
 
     def explain(self) -> str:
         """Which rank stopped the others, in words. Waits until those that have died can be told from those that wait."""
@@ -72,32 +82,44 @@ class Board:
                 words.append(f"rank {rank} lives, and has not come for {self.patience:g} s; it is {place}")
         return "; ".join(words) or "all other ranks waited, too"
 
+    def _is_silent(self, rank: int) -> bool:
+        """Whether a rank gives no signs of life any more."""
+        now, (seen, since) = self._get(rank, "beat"), self._seen.get(rank, ("", 0.0))
+        if now != seen or not since:
+            self._seen[rank] = (now, time.monotonic())
+            return False
+        return time.monotonic() - since > SILENT
+
     # --- the store
 
     def _beat(self) -> None:
-        count = 0
-        while not self._ended.wait(BEAT if count else 0.0):
-            count += 1
-            if not self._set("beat", f"{count}\n{self._place}"):
-                return
+        while self._say() and not self._ended.wait(BEAT):
+            pass
+
+    def _say(self) -> bool:
+        self._told = time.monotonic()
+        self._count += 1
+        return self._set("beat", f"{self._count}\n{self._place}")
 
     def _beats(self) -> dict[int, str]:
         return {r: text for r in range(self.ranks) if (text := self._get(r, "beat"))}
 
     def _set(self, what: str, text: str) -> bool:
         try:
-            self._store.set(f"foreshape/{what}/{self.rank}", text.encode())
+            if not self._gone:
+                self._store.set(f"foreshape/{what}/{self.rank}", text.encode())
         except RuntimeError:  # the store is gone, and with it whoever could read this
-            return False
-        return True
+            self._gone = True
+        return not self._gone
 
     def _get(self, rank: int, what: str) -> str:
         key = f"foreshape/{what}/{rank}"
         try:
-            if not self._store.check([key]):
+            if self._gone or not self._store.check([key]):
                 return ""
             return bytes(self._store.get(key)[: 2 * _LONGEST]).decode(errors="replace")
         except RuntimeError:  # as above: what cannot be read is not known
+            self._gone = True
             return ""
 
 

@@ -71,7 +71,7 @@ class OverRanks:
         found = [int(t.item()) for t in self.ranks.all_of(torch.tensor(steps))]
         if len(set(found)) > 1:
             words = ", ".join(f"rank {r}: {'none' if n < 0 else f'after step {n}'}" for r, n in enumerate(found))
-            raise RankError(f"the ranks have found different checkpoints; the folder must be one that all of them see: {words}")
+            raise _explained(f"the ranks have found different checkpoints; the folder must be one that all of them see: {words}")
 
     def settle(self, scope: Scope) -> None:
         """Give all ranks the means of what each has moved by its own examples, such as the statistics of batch normalisation."""
@@ -99,7 +99,7 @@ class OverRanks:
             for rank, one in enumerate(all_of):
                 alike.setdefault(one, []).append(str(rank))
             groups = " | ".join(", ".join(r) for r in alike.values())
-            raise RankError(f"the ranks do not run the same program with the same versions of foreshape and torch; alike are ranks {groups}")
+            raise _explained(f"the ranks do not run the same program with the same versions of foreshape and torch; alike are ranks {groups}")
 
     # --- batches and figures
 
@@ -168,12 +168,20 @@ class OverRanks:
             return run()
         except RankError as error:
             board.stopped(f"{WAITED}: {error}")
+            if error.explained:
+                raise
             raise RankError(f"rank {self.ranks.rank}: {board.explain()}\n    it was found by {error}") from error
         except BaseException as error:
             board.stopped(f"{type(error).__name__}: {error}")
             if isinstance(error, ExecutionError):
                 error.add_note(f"on rank {self.ranks.rank} of {self.ranks.count}")
             raise
+
+
+def _explained(text: str) -> RankError:
+    error = RankError(text)
+    error.explained = True
+    return error
 
 
 def _described(value: Any) -> str:

@@ -5,6 +5,7 @@ Kernels of collectives find their group here. Who joins the ranks of a run (`for
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,13 +21,17 @@ SIGNATURE_LIMIT = 1 << 20
 """Signatures are below this, so that their squares are summed exactly in fp64."""
 
 
+_SOURCE = re.compile(r"^\[[^\]]*\] ")
+"""The place in torch's own source that its errors begin with."""
+
+
 @contextmanager
 def _with_others(what: str) -> Iterator[None]:
     """What torch says of a collective that failed is that others have gone, or have not come."""
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).strip().split("\n", 1)[0]
+        reason = _SOURCE.sub("", str(error).strip().split("\n", 1)[0]).split(" This is typically")[0]
         raise RankError(f"{what}: the ranks did not come together: {reason}") from error
 
 
