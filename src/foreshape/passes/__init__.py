@@ -3,9 +3,11 @@
 A pass never changes the program that it is given: it returns another one, and whether that differs.
 """
 
-from foreshape.passes.data_parallel import DataParallel, ForRanks, data_parallel
+from foreshape.passes.data_parallel import DataParallel, data_parallel
+from foreshape.passes.for_ranks import ForRanks, Part, Piece
 from foreshape.passes.framework import Pass, apply, named
 from foreshape.passes.prune import for_test, prune
 from foreshape.passes.recompute import recompute_values
+from foreshape.passes.shard_optimizer import ShardOptimizer, shard_optimizer
 
-__all__ = ["DataParallel", "ForRanks", "Pass", "apply", "data_parallel", "for_test", "named", "prune", "recompute_values"]
+__all__ = ["DataParallel", "ForRanks", "Part", "Pass", "Piece", "ShardOptimizer", "apply", "data_parallel", "for_test", "named", "prune", "recompute_values", "shard_optimizer"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from foreshape.errors import SchemaError
 from foreshape.passes.buckets import Sender, data_of, gradients_of
+from foreshape.passes.for_ranks import ForRanks
 from foreshape.passes.framework import Pass
 from foreshape.passes.parts_of_loss import parts_of, same_share
 from foreshape.program import Block, Op, Program, Role, Variable
@@ -15,14 +16,6 @@ from foreshape.spec import FP32, LOD_TENSOR, tensor
 COUNTS = "rank@COUNTS"
 """An input that programs for ranks have: 1, or 0 on a rank whose part of the batch is empty, and which is fed an example that counts nothing."""
 GRAD = "@GRAD"
-
-
-@dataclass(frozen=True, slots=True)
-class ForRanks:
-    """A program that each rank runs, and the loss over all ranks in it."""
-
-    program: Program
-    loss: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +30,14 @@ class DataParallel:
     bucket: int | None = None
     patience: float = 25.0
 
-    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None) -> ForRanks:
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         """A copy of a training program for ranks.
 
         Args:
             program: with gradients and updates; left as it is.
             loss: the loss that it minimises.
             ranks: how many there are; any number where it is left out.
+            startup: what makes its first values; left as it is.
 
         Raises:
             SchemaError: it has no updates, or its loss is no sum of means or sums over examples.

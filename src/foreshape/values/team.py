@@ -63,6 +63,26 @@ class Team:
             with _with_others(what):
                 work.wait()
 
+    def start_gather(self, tensor: Tensor, what: str) -> Tensor:
+        """Begin `gather`; `wait` on what is returned ends it."""
+        self._count(what, tensor)
+        out = tensor.new_empty((self.ranks * tensor.shape[0], *tensor.shape[1:]))
+        if out.numel():
+            with _with_others(what):
+                work = torch.distributed.all_gather(list(out.chunk(self.ranks)), tensor, group=self.group, async_op=True)
+            self._under_way[out.data_ptr()] = (work, tensor, what)
+        return out
+
+    def start_scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
+        """Begin `scatter_sum`; `wait` on what is returned ends it."""
+        self._count(what, tensor)
+        out = tensor.new_empty((tensor.shape[0] // self.ranks, *tensor.shape[1:]))
+        if out.numel():
+            with _with_others(what):
+                work = torch.distributed.reduce_scatter(out, list(tensor.chunk(self.ranks)), group=self.group, async_op=True)
+            self._under_way[out.data_ptr()] = (work, tensor, what)
+        return out
+
     def sum(self, tensor: Tensor, what: str) -> None:
         """Sum a tensor over the ranks, in place."""
         self._count(what, tensor)
@@ -84,12 +104,8 @@ class Team:
 
     def gather(self, tensor: Tensor, what: str) -> Tensor:
         """The tensors of all ranks one after the other: ``[ranks * n, *rest]``. They have the same dims."""
-        self._count(what, tensor)
-        flat = tensor.contiguous()
-        out = flat.new_empty((self.ranks * flat.shape[0], *flat.shape[1:]))
-        if out.numel():
-            with _with_others(what):
-                torch.distributed.all_gather(list(out.chunk(self.ranks)), flat, group=self.group)
+        out = self.start_gather(tensor.contiguous(), what)
+        self.wait(out)
         return out
 
     def gather_uneven(self, tensors: Sequence[Tensor], what: str) -> list[list[Tensor]]:
@@ -107,10 +123,8 @@ class Team:
 
     def scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
         """The sum of a tensor over the ranks, of which each gets its part: ``[n / ranks, *rest]``."""
-        self._count(what, tensor)
-        out = tensor.new_empty((tensor.shape[0] // self.ranks, *tensor.shape[1:]))
-        with _with_others(what):
-            torch.distributed.reduce_scatter(out, list(tensor.contiguous().chunk(self.ranks)), group=self.group)
+        out = self.start_scatter_sum(tensor.contiguous(), what)
+        self.wait(out)
         return out
 
     def exchange(self, tensor: Tensor, give: Sequence[int], take: Sequence[int], what: str) -> Tensor:

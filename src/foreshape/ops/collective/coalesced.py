@@ -1,18 +1,111 @@
-"""What lies in one tensor, one after the other, as tensors again."""
+"""Many tensors one after the other in one that is divided over the ranks, one rank's part of it, and the tensors again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, product
-from foreshape.errors import SchemaError
-from foreshape.operator import NOT_DIFFERENTIABLE, NUMERIC, AttrType, Operator, attribute, f32, i64, operand, reject, require, result, sample
+from foreshape.dims import Size, ceildiv, product
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, fail, i64, operand, reject, require, result, sample
 from foreshape.operator.require import require_at_most
-from foreshape.spec import Spec
+from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
+from foreshape.spec import NUMERIC, Spec
+from foreshape.values.team import team_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+ALIGNED = 64
+"""The bytes that a tensor's place is a multiple of, as kernels like their operands."""
+
+
+def places_of(sizes: Sequence[Size], itemsize: int) -> tuple[list[Size], Size]:
+    """Where tensors of so many elements begin, and how many elements all take, gaps included."""
+    each = ALIGNED // itemsize
+    starts: list[Size] = []
+    at: Size = 0
+    for size in sizes:
+        starts.append(at)
+        at = at + ceildiv(size, each) * each
+    return starts, at
+
+
+def part_of(total: Size, ranks: Size, itemsize: int) -> Size:
+    """How many elements each rank has of so many."""
+    each = ALIGNED // itemsize
+    return ceildiv(total, ranks * each) * each
+
+
+class _Coalesced(Operator):
+    """What `CoalesceParts` and `OwnPart` share."""
+
+    abstract = True
+    gradient = NOT_DIFFERENTIABLE
+    X = operand(NUMERIC, many=True, doc="any shapes, one element type")
+    nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
+
+    def _part(self, X: tuple[Spec, ...]) -> Size:
+        of = X[0].known_dtype
+        for at, x in enumerate(X):
+            if x.dtype is not of:
+                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {of.name}", TypeMismatchError, X=None)
+        _, total = places_of([x.elements for x in X], of.itemsize)
+        return part_of(total, ranks_of(self.nranks), of.itemsize)
+
+    samples = [sample(X=[f32(3, 2), f32(5)], nranks=1), sample(X=[i64(3), i64(0, 4)], nranks=1)]
+    rejects = [
+        reject(X=[f32(3), i64(4)], says="one element type", error=TypeMismatchError),
+        reject(X=[f32(3)], nranks=-1, says="attribute nranks must be at least 0", error=SchemaError),
+    ]
+
+
+class CoalesceParts(_Coalesced):
+    """Out = the elements of all X, one tensor after the other, with zeros between them up to 64 bytes and up to a multiple for the ranks."""
+
+    type = "coalesce_parts"
+    Out = result(doc="[ranks * part]")
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
+        return X[0].dense([ranks_of(self.nranks) * self._part(X)])
+
+    def kernel(self, X: list[Tensor]) -> Tensor:
+        ranks = self.nranks or _ranks()
+        starts, total = places_of([x.numel() for x in X], X[0].element_size())
+        out = X[0].new_zeros(ranks * int(part_of(total, ranks, X[0].element_size())))
+        for x, start in zip(X, starts, strict=True):
+            out[int(start) : int(start) + x.numel()].view(x.shape).copy_(x)
+        return out
+
+
+class OwnPart(_Coalesced):
+    """Out = this rank's part of what `coalesce_parts` would give; nothing of the other parts is made."""
+
+    type = "own_part"
+    Out = result(doc="[part]")
+    ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
+        return X[0].dense([self._part(X)])
+
+    def kernel(self, X: list[Tensor]) -> Tensor:
+        team = team_of(self.ring_id, self.nranks, self.type)
+        rank, ranks = (0, 1) if team is None else (team.rank, team.ranks)
+        starts, total = places_of([x.numel() for x in X], X[0].element_size())
+        part = int(part_of(total, ranks, X[0].element_size()))
+        out, first = X[0].new_zeros(part), rank * part
+        for x, start in zip(X, starts, strict=True):
+            begin, end = max(int(start), first), min(int(start) + x.numel(), first + part)
+            if begin < end:
+                out[begin - first : end - first] = x.reshape(-1)[begin - int(start) : end - int(start)]
+        return out
+
+
+def _ranks() -> int:
+    team = team_of(0)
+    return 1 if team is None else team.ranks
 
 
 class SplitCoalesced(Operator):

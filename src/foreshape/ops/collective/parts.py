@@ -49,7 +49,9 @@ class CAllgather(_Parts):
 
     def kernel(self, X: Tensor) -> Tensor:
         team = self.team()
-        return X.clone() if team is None else team.gather(X, self.type)
+        if team is None:
+            return X.clone()
+        return team.gather(X, self.type) if self.use_calc_stream else team.start_gather(X.contiguous(), self.type)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}
@@ -78,7 +80,9 @@ class CReducescatter(_Parts):
 
     def kernel(self, X: Tensor) -> Tensor:
         team = self.team()
-        return X.clone() if team is None else team.scatter_sum(X, self.type)
+        if team is None:
+            return X.clone()
+        return team.scatter_sum(X, self.type) if self.use_calc_stream else team.start_scatter_sum(X.contiguous(), self.type)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}

@@ -42,6 +42,7 @@ class Adam(Update):
     """
 
     type = "adam"
+    elementwise_state = ("Moment1", "Moment2")
     Moment1 = operand(FLOATING, doc="as Param")
     Moment2 = operand(FLOATING, doc="as Param")
     Beta1Pow = operand(FLOATING, doc="one number")

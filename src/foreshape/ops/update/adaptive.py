@@ -22,6 +22,7 @@ class Adagrad(Update):
     """
 
     type = "adagrad"
+    elementwise_state = ("Moment",)
     Moment = operand(FLOATING, doc="as Param: the sum of the squared gradients")
     MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
     MomentOut = result(updates="Moment", doc="as Param")
@@ -77,6 +78,7 @@ class RMSProp(Update):
     """
 
     type = "rmsprop"
+    elementwise_state = ("MeanSquare", "Moment", "MeanGrad")
     MeanSquare = operand(FLOATING, doc="as Param")
     Moment = operand(FLOATING, doc="as Param")
     MeanGrad = operand(FLOATING, optional=True, doc="as Param, for centered")
@@ -163,6 +165,7 @@ class LazyRMSProp(RMSProp):
     """
 
     type = "lazy_rmsprop"
+    elementwise_state = None
     samples = RMSProp.samples
     rejects = RMSProp.rejects
 

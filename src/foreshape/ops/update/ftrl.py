@@ -29,6 +29,7 @@ class Ftrl(Update):
     """
 
     type = "ftrl"
+    elementwise_state = ("SquaredAccumulator", "LinearAccumulator")
     SquaredAccumulator = operand(FLOATING, doc="as Param: the sum of the squared gradients")
     LinearAccumulator = operand(FLOATING, doc="as Param")
     SquaredAccumOut = result(updates="SquaredAccumulator", doc="as Param")

@@ -5,7 +5,7 @@ Each update changes its parameter and state in place. Sparse gradients make noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size, minimum, product
 from foreshape.errors import SchemaError
@@ -69,6 +69,9 @@ class Update(Operator):
     LearningRate = operand(FLOATING, doc="one number")
     ParamOut = result(updates="Param", doc="the parameter, changed")
     gradient = ZERO_GRADIENT
+    elementwise_state: ClassVar[tuple[str, ...] | None] = None
+    """The operands of the parameter's shape that it keeps, where each element is updated by itself, so that any part of it can be updated
+    elsewhere; None where an update depends on more."""
 
     def infer_var_type(self, *specs: Any) -> Kind:
         return specs[0].kind
@@ -92,6 +95,7 @@ class Sgd(Update):
     """ParamOut = Param - LearningRate * Grad."""
 
     type = "sgd"
+    elementwise_state = ()
     MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
     MasterParamOut = result(updates="MasterParam", doc="made where MasterParam is")
     multi_precision = attribute(AttrType.BOOLEAN, False)
@@ -141,6 +145,7 @@ class Momentum(Update):
     """
 
     type = "momentum"
+    elementwise_state = ("Velocity",)
     Velocity = operand(FLOATING, doc="as Param")
     MasterParam = operand(FLOATING, optional=True, doc="the parameter in full precision")
     VelocityOut = result(updates="Velocity", doc="as Param")
@@ -249,6 +254,7 @@ class LazyMomentum(Momentum):
     """
 
     type = "lazy_momentum"
+    elementwise_state = None
     samples = Momentum.samples
     rejects = Momentum.rejects
 

@@ -1,0 +1,40 @@
+"""What a strategy makes of a program: what each rank runs, and which of its values are parts of a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foreshape.dims import Size
+from foreshape.program import Program
+from foreshape.spec import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A value of the described program within what is divided: its elements stand from ``start`` on, in their own order."""
+
+    name: str
+    start: Size
+    dims: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A persistable value of which each rank holds ``size`` elements: rank r those from ``r * size`` on of the pieces one after the other."""
+
+    name: str
+    dtype: DType
+    size: Size
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForRanks:
+    """A program that each rank runs, and the loss over all ranks in it."""
+
+    program: Program
+    loss: str
+    startup: Program | None = None
+    """What makes the values of one rank; None where the described startup program does."""
+    parts: tuple[Part, ...] = ()
+    """The values of which each rank has a part."""

@@ -1,0 +1,226 @@
+"""Each rank keeps and updates its part of the optimizer's state: gradients are summed in parts, updated in parts, and parameters gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from foreshape.dims import Size, product
+from foreshape.errors import SchemaError
+from foreshape.ops.collective.coalesced import part_of, places_of
+from foreshape.ops.collective.parts import ranks_of
+from foreshape.ops.update.updates import Update
+from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
+from foreshape.passes.data_parallel import DataParallel, sum_loss, weigh_means
+from foreshape.passes.for_ranks import ForRanks, Part, Piece
+from foreshape.passes.framework import Pass
+from foreshape.program import Block, Op, Program, Role, Variable
+from foreshape.spec import LOD_TENSOR, DType, tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOptimizer(DataParallel):
+    """As `DataParallel`, with the optimizer's state divided by the number of ranks.
+
+    Updates of each element by itself are divided: those of sgd, momentum, adam, adamw, adagrad, rmsprop and ftrl, of dense gradients. Others
+    are made whole on every rank, as are those of sparse gradients.
+    """
+
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
+        name = loss if isinstance(loss, str) else loss.name
+        total, parts = "", list[Part]()
+
+        def change(copy: Program) -> bool:
+            nonlocal total
+            block = copy.global_block
+            if not any(op.role & Role.OPTIMIZE for op in block.ops):
+                raise SchemaError("there are no updates to make over ranks: minimise the loss first")
+            weigh_means(block, name)
+            total = sum_loss(block, name)
+            gradients = gradients_of(block)
+            groups = _groups(block, gradients)
+            within = {g.name for group in groups for g in group.gradients if group.direct}
+            Sender(block).sum_all([g for g in gradients if g.name not in within], self.bucket)
+            for group in groups:
+                for bucket in in_buckets(group.gradients, self.bucket):
+                    parts.extend(_Shard(block, group, bucket.gradients, ranks or 0).write())
+            return True
+
+        made = Pass("shard_optimizer", change)(program)[0]
+        return ForRanks(made, total, startup_for(startup, parts), tuple(parts))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Updates that are one, but for their parameters: of one operator, learning rate and element type."""
+
+    updates: dict[str, Op]
+    """By the name of the gradient that the update reads."""
+    gradients: list[Gradient]
+    direct: bool
+    """Whether nothing but the updates reads the gradients, so that a rank needs its part of their sum alone."""
+
+
+def _is_divided(op: Op, block: Block) -> TypeGuard[Op]:
+    operator = op.operator
+    if not isinstance(operator, Update) or operator.elementwise_state is None or op.inputs.get("MasterParam"):
+        return False
+    variables = [block.var(n) for n in op.input_names()]
+    return all(v.kind is LOD_TENSOR and all(isinstance(d, int) for d in v.spec.known_dims) for v in variables) and bool(op.inputs.get("Param"))
+
+
+def _groups(block: Block, gradients: Sequence[Gradient]) -> list[_Group]:
+    """The updates that can be divided, by what they have in common."""
+    summed = {g.name: g for g in gradients}
+    readers: dict[str, list[Op]] = {}
+    for op in block.ops:
+        if op.role & Role.OPTIMIZE:
+            for name in op.all_reads():
+                readers.setdefault(name, []).append(op)
+    found: dict[Any, _Group] = {}
+    for at, op in enumerate(block.ops):
+        if not op.role & Role.OPTIMIZE or not _is_divided(op, block):
+            continue
+        name = op.inputs["Grad"][0]
+        direct = name in summed and len(readers[name]) == 1
+        of = block.var(name).spec
+        key = (op.operator, op.inputs["LearningRate"], of.dtype, direct, tuple(sorted(s for s, n in op.inputs.items() if n)))
+        group = found.setdefault(key, _Group({}, [], direct))
+        group.updates[name] = op
+        group.gradients.append(summed[name] if name in summed else Gradient(name, op.inputs["Param"][0], at, of))
+    for group in found.values():
+        group.gradients.sort(key=lambda g: g.at)
+    return list(found.values())
+
+
+class _Shard:
+    """Writes the ops that update the parameters of some gradients part by part."""
+
+    def __init__(self, block: Block, group: _Group, gradients: Sequence[Gradient], nranks: int) -> None:
+        self.block, self.group, self.gradients, self.nranks = block, group, gradients, nranks
+        self.updates = [group.updates[g.name] for g in gradients]
+        self.parameters = [op.inputs["Param"][0] for op in self.updates]
+        self.of: DType = gradients[0].spec.known_dtype
+        self.dims = [block.var(p).spec.known_dims for p in self.parameters]
+        starts, total = places_of([product(d) for d in self.dims], self.of.itemsize)
+        self.starts, self.part = starts, part_of(total, ranks_of(nranks), self.of.itemsize)
+
+    def write(self) -> list[Part]:
+        block, first = self.block, self.updates[0]
+        parts = {slot: self._state(slot) for slot in self._operator(first).elementwise_state or () if first.inputs.get(slot)}
+        reduced = self._send() if self.group.direct else self._cut("gradients@PART", [g.name for g in self.gradients], self._at())
+        at = self._at()
+        own = self._cut("parameters@PART", self.parameters, at)
+        at += 1
+        if self.group.direct:
+            done = self._name("gradients@SUMMED")
+            self._insert(at, "c_sync_comm_stream", {"X": [reduced]}, {"Out": [done]}, {"ring_id": 0})
+            reduced, at = done, at + 1
+        inputs = {slot: list(names) for slot, names in first.inputs.items() if names}
+        outputs = {slot: list(names) for slot, names in first.outputs.items() if names}
+        inputs |= {"Param": [own], "Grad": [reduced]} | {slot: [p.name] for slot, p in parts.items()}
+        outputs |= {"ParamOut": [own]} | {f"{slot}Out": [p.name] for slot, p in parts.items()}
+        attrs = {n: v for n, v in first.attrs.items() if n in self._operator(first).schema.attributes}
+        for op in self.updates:
+            block.remove_op(op)
+        for part in parts.values():
+            for piece in part.pieces:
+                block.remove_variable(piece.name)
+        self._insert(at, first.type, inputs, outputs, attrs, (own, reduced))
+        sent, whole = self._name("parameters@SENT"), self._name("parameters@WHOLE")
+        self._insert(at + 1, "c_allgather", {"X": [own]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0})
+        end = len(block.ops)
+        self._insert(end, "c_sync_comm_stream", {"X": [sent]}, {"Out": [whole]}, {"ring_id": 0})
+        views = [self._name(f"{p}@WHOLE") for p in self.parameters]
+        self._insert(end + 1, "split_coalesced", {"X": [whole]}, {"Out": views}, places(self.dims, self.of))
+        for view, parameter in zip(views, self.parameters, strict=True):
+            self._insert(len(block.ops), "assign", {"X": [view]}, {"Out": [parameter]}, {}, (parameter, view))
+        return list(parts.values())
+
+    def _operator(self, op: Op) -> Update:
+        assert isinstance(op.operator, Update)
+        return op.operator
+
+    def _state(self, slot: str) -> Part:
+        """This rank's part of a state, in place of those of the single parameters."""
+        names = [op.inputs[slot][0] for op in self.updates]
+        made = self.block.program.unique_name(f"{self.updates[0].type}_{slot.lower()}@PART")
+        self.block.create_variable(made, tensor(self.of, self.part), persistable=True, stop_gradient=True)
+        return Part(made, self.of, self.part, tuple(Piece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
+
+    def _send(self) -> str:
+        """Sum the gradients over the ranks, each of which gets its part, as soon as all are there."""
+        at = max(g.at for g in self.gradients) + 1
+        names = [g.name for g in self.gradients]
+        at = next(k for k, op in enumerate(self.block.ops) if op is self._last_writer(names)) + 1
+        bucket, sent = self._name("gradients@BUCKET"), self._name("gradients@PART")
+        self._insert(at, "coalesce_parts", {"X": names}, {"Out": [bucket]}, {"nranks": self.nranks}, role=Role.BACKWARD)
+        self._insert(at + 1, "c_reducescatter", {"X": [bucket]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0}, role=Role.BACKWARD)
+        return sent
+
+    def _last_writer(self, names: Sequence[str]) -> Op:
+        wanted = set(names)
+        return next(op for op in reversed(self.block.ops) if op.role & Role.BACKWARD and wanted & set(op.output_names()))
+
+    def _at(self) -> int:
+        """Where the first of the updates stands."""
+        ids = {id(op) for op in self.updates}
+        return next(at for at, op in enumerate(self.block.ops) if id(op) in ids)
+
+    def _cut(self, prefix: str, names: Sequence[str], at: int) -> str:
+        made = self._name(prefix)
+        if prefix.startswith("gradients"):  # after the last op that changes one of them
+            wanted = set(names)
+            at = 1 + max(k for k, op in enumerate(self.block.ops) if wanted & set(op.output_names()))
+        self._insert(at, "own_part", {"X": list(names)}, {"Out": [made]}, {"nranks": self.nranks})
+        return made
+
+    def _name(self, prefix: str) -> str:
+        return self.block.program.unique_name(prefix)
+
+    def _insert(
+        self, at: int, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], of: tuple[str, ...] = (), role: int = Role.OPTIMIZE
+    ) -> None:
+        self.block.append_op(type, inputs, outputs, attrs, role=role, role_variables=of, site=self.updates[0].site, index=at)
+
+
+def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | None:
+    """A copy of a startup program that makes a rank's parts instead of what they are parts of, so that the whole is never there.
+
+    Raises:
+        SchemaError: what is divided does not begin as one number.
+    """
+    if startup is None:
+        return None
+    copy = startup.clone()
+    block = copy.global_block
+    for part in parts:
+        values: set[float] = set()
+        for piece in part.pieces:
+            for op in [op for op in block.ops if piece.name in set(op.output_names())]:
+                if op.type != "fill_constant":
+                    raise SchemaError(f"{piece.name} is made by {op.type} in the startup program; what is divided over ranks begins as one number")
+                values.add(float(op.attrs["value"]))
+                block.remove_op(op)
+            block.remove_variable(piece.name)
+        if len(values) > 1:
+            raise SchemaError(f"{part.name} is of values that begin differently: {sorted(values)}")
+        made = block.create_variable(part.name, tensor(part.dtype, part.size), persistable=True, stop_gradient=True)
+        if values:
+            value = values.pop()
+            attrs: dict[str, Any] = {"shape": [_number(part.size)], "dtype": part.dtype.code, "value": value, "str_value": repr(value)}
+            block.append_op("fill_constant", {}, {"Out": made}, attrs)
+    copy.touch()
+    return copy
+
+
+def _number(size: Size) -> int:
+    if not isinstance(size, int):
+        raise SchemaError("a startup program is for a number of ranks, not for any")
+    return size
+
+
+def shard_optimizer(bucket: int | None = None, patience: float = 25.0) -> ShardOptimizer:
+    """Train as `data_parallel`, with the optimizer's state divided over the ranks; the arguments are its."""
+    return ShardOptimizer(bucket, patience)
