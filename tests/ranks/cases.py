@@ -111,10 +111,10 @@ def run(name: str, strategy: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    out, *names = sys.argv[1:]
+    out, strategy, *names = sys.argv[1:]
     found: dict[str, Any] = {}
     for name in names or CASES:
-        found |= run(name, fs.data_parallel(patience=60))
+        found |= run(name, getattr(fs, strategy)(patience=60))
     if os.environ.get("RANK", "0") == "0" or out.endswith("all"):
         np.savez(f"{out}.{os.environ.get('RANK', '0')}", **found)
 

@@ -38,3 +38,5 @@ class ForRanks:
     """What makes the values of one rank; None where the described startup program does."""
     parts: tuple[Part, ...] = ()
     """The values of which each rank has a part."""
+    followers: tuple[tuple[str, str], ...] = ()
+    """(name, of): values that no op updates any more, since they are what another is, such as the powers of beta of several parameters."""

@@ -29,7 +29,7 @@ class ShardOptimizer(DataParallel):
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         name = loss if isinstance(loss, str) else loss.name
-        total, parts = "", list[Part]()
+        total, parts, followers = "", list[Part](), list[tuple[str, str]]()
 
         def change(copy: Program) -> bool:
             nonlocal total
@@ -44,11 +44,13 @@ class ShardOptimizer(DataParallel):
             Sender(block).sum_all([g for g in gradients if g.name not in within], self.bucket)
             for group in groups:
                 for bucket in in_buckets(group.gradients, self.bucket):
-                    parts.extend(_Shard(block, group, bucket.gradients, ranks or 0).write())
+                    shard = _Shard(block, group, bucket.gradients, ranks or 0)
+                    followers.extend(shard.followers())
+                    parts.extend(shard.write())
             return True
 
         made = Pass("shard_optimizer", change)(program)[0]
-        return ForRanks(made, total, startup_for(startup, parts), tuple(parts))
+        return ForRanks(made, total, startup_for(startup, parts), tuple(parts), tuple(followers))
 
 
 @dataclass(slots=True)
@@ -105,6 +107,13 @@ class _Shard:
         self.dims = [block.var(p).spec.known_dims for p in self.parameters]
         starts, total = places_of([product(d) for d in self.dims], self.of.itemsize)
         self.starts, self.part = starts, part_of(total, ranks_of(nranks), self.of.itemsize)
+
+    def followers(self) -> list[tuple[str, str]]:
+        """What the single updates keep beside their parameters, such as a power of beta: all are what that of the first one is."""
+        first = self.updates[0]
+        written = set(first.output_names())
+        kept = [s for s, n in first.inputs.items() if n and n[0] in written and s not in (*(self._operator(first).elementwise_state or ()), "Param")]
+        return [(op.inputs[s][0], first.inputs[s][0]) for op in self.updates[1:] for s in kept]
 
     def write(self) -> list[Part]:
         block, first = self.block, self.updates[0]

@@ -11,11 +11,11 @@ from typing import Any
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.program import Program
-from foreshape.training import container
+from foreshape.training import container, divided
 from foreshape.training.changes import Facts
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, to_tensors
-from foreshape.training.schema import VALUE, Contents, contents, to_facts
+from foreshape.training.schema import OTHERS, VALUE, Contents, contents, to_facts
 from foreshape.training.state import State
 
 _NAME = re.compile(r"step-([0-9]{9,18})\.safetensors")
@@ -56,27 +56,39 @@ class Checkpoint:
         found = sorted(((int(m[1]), n) for n in names if (m := _NAME.fullmatch(n))), reverse=True)
         return [os.path.join(self.path, n) for _, n in found]
 
-    def save(self, program: Program, scope: Scope, state: State, facts: Facts) -> str:
+    def place(self, steps: int) -> str:
+        """Where the checkpoint after so many steps goes, in a folder that there is.
+
+        Raises:
+            FormatError: the folder cannot be made.
+        """
+        try:
+            os.makedirs(self.path, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{self.path!r} cannot be made: {getattr(error, 'strerror', None) or error}") from None
+        return os.path.join(self.path, f"step-{steps:09d}.safetensors")
+
+    def save(self, program: Program, scope: Scope, state: State, facts: Facts, parts: Any = None) -> str:
         """Write one checkpoint, then drop those that are too old. Returns its path.
+
+        Args:
+            parts: how values are divided that ranks have written already (`foreshape.training.divided.described`).
 
         Raises:
             FormatError: it cannot be written; the checkpoints that there are stay as they were.
         """
         import torch
 
-        try:
-            os.makedirs(self.path, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise FormatError(f"{self.path!r} cannot be made: {getattr(error, 'strerror', None) or error}") from None
+        path = self.place(state.history.steps)
         values = {VALUE + v.name: scope.tensor(v.name) for v in persistables(program) if v.name in scope}
         tensors = {
             **values,
             **to_tensors(NOW, state.random),
             **to_tensors(EPOCH, state.epoch_random),
             "losses": torch.tensor(state.history.losses, dtype=torch.float64),
+            **({} if state.others is None else {OTHERS: state.others}),
         }
-        path = os.path.join(self.path, f"step-{state.history.steps:09d}.safetensors")
-        container.write(path, tensors, to_facts(facts, state))
+        container.write(path, tensors, to_facts(facts, state, parts))
         self._note_whole(path)
         self._drop_old(path)
         return path
@@ -93,7 +105,7 @@ class Checkpoint:
             try:
                 tensors, facts = container.read(path)
                 try:
-                    found = contents(tensors, facts, program)
+                    found = contents(tensors, facts, program, path)
                     _try_state(executor, found.state.random.executor)
                     _try_state(executor, found.state.epoch_random.executor)
                 except (FormatError, ExecutionError) as error:
@@ -123,6 +135,7 @@ class Checkpoint:
             with contextlib.suppress(OSError):  # an old file that stays does no harm
                 os.unlink(path)
                 self._whole.pop(path, None)
+                divided.drop(path)
 
     def _is_whole(self, path: str) -> bool:
         """Whether a file is, byte for byte, what was written; read again only where it is another than this process has seen."""

@@ -67,6 +67,15 @@ def read(path: Any) -> tuple[dict[str, Tensor], Any]:
         raise FormatError(f"{path}: not a checkpoint: {error}") from None
 
 
+def checksum(path: Any) -> str:
+    """The checksum that a file says it has. Raises `FormatError` where it has none."""
+    data = map_file(path, _LARGEST)
+    at = _digits_at(data, len(data))
+    if at is None:
+        raise FormatError(f"{path}: {len(data)} bytes that are no checkpoint, or only the beginning of one")
+    return bytes(data[at : at + 64]).decode("ascii", "replace")
+
+
 def _digits_at(data: Any, length: int) -> int | None:
     """Where the checksum's digits are: in the header, once."""
     size = int.from_bytes(data[:8], "little")

@@ -93,7 +93,7 @@ def train(
     loss = scalar_loss(cost, startup)
     minimise_once(loss, optimizer, startup)
     with join(ranks.patience) if ranks is not None else alone() as joined:
-        over = OverRanks(joined, ranks, loss)
+        over = OverRanks(joined, ranks, loss, startup)
         run = _Run(
             over, metrics or {}, as_data(data, batch_size, shuffle, seed, program), as_checkpoint(checkpoint),
             executor if executor is not None else Executor(seed=seed), scope if scope is not None else default_scope(),
@@ -153,11 +153,11 @@ class _Run:
             self.over.same_checkpoint(found[1].state.history.steps if found is not None else -1)
             if found is not None:
                 state = self._go_on(*found, self.facts, startup, epochs, on_change)
-                self.over.begin(self.executor, self.scope, self.seed + state.history.steps)
-                if not self.over.ranks.first:  # rank 0 has the figures of all
-                    state.sums = {name: (0.0, 0) for name in state.sums}
+                self.over.begin(self.executor, self.scope, self.seed)
+                self.over.resume_random(state, self.executor, self.seed + state.history.steps)
                 return state
-        initialise_missing(self.executor, self.described, startup, self.scope)
+        self.over.divide(self.scope)
+        initialise_missing(self.executor, self.program, self.over.startup, self.scope)
         self.over.begin(self.executor, self.scope, self.seed)
         now = random_state(self.executor)
         return State(Position(), History(), now, now)
@@ -175,10 +175,10 @@ class _Run:
                 changes.compare_first(position.epoch, state.first, self.data.first)
                 refuse_unless_taken(path, changes, on_change)
             step = executor.step(self.program, self.fetch)  # its persistables are those of the described program
-            check_complete(path, found, now, [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None])
-            place(found, now, changes, executor, self.scope)
+            check_complete(path, found, now, self.over.undivided([v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None]))
+            place(found, now, changes, executor, self.scope, self.over)
             if changes.new:
-                initialise_missing(executor, self.described, startup, self.scope)
+                initialise_missing(executor, self.program, self.over.startup, self.scope)
         except BaseException:
             executor.set_random_state(before.executor)
             set_global_state(before)
@@ -260,15 +260,11 @@ class _Run:
 
     def _save(self, state: State) -> None:
         assert self.checkpoint is not None and self.facts is not None
-        self.over.settle(self.scope)
-        own, state.sums = state.sums, self.over.total(state.sums)
         state.random = random_state(self.executor)
         state.first = self.data.first if state.position.batch else None
         if not state.position.batch:
             state.epoch_random = state.random
-        if self.over.ranks.first:
-            self.checkpoint.save(self.described, self.scope, state, self.facts)
-        state.sums = own
+        self.over.save(self.checkpoint, self.scope, state, self.facts, self.executor)
 
 
 def _mean(value: Any) -> float:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, RankError
-from foreshape.passes.data_parallel import COUNTS, ForRanks
+from foreshape.passes.data_parallel import COUNTS
+from foreshape.passes.for_ranks import ForRanks, Part
 from foreshape.program import Program, Role, Variable
 from foreshape.ranks import Ranks
 from foreshape.ranks.status import WAITED
-from foreshape.training.changes import op_line
+from foreshape.training.changes import Facts, op_line
+from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Batch, batch_examples
+from foreshape.training.divided import Divided, described, own_part, write_own
 from foreshape.training.program import persistables
 from foreshape.training.share import Share, share_of
-from foreshape.training.state import Sums
+from foreshape.training.state import State, Sums
 from foreshape.values.team import SIGNATURE_LIMIT
 from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 _END = zlib.crc32(b"the data have ended") % SIGNATURE_LIMIT
@@ -31,7 +37,7 @@ class Strategy(Protocol):
 
     patience: float
 
-    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None) -> ForRanks:
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         """A copy of a training program for so many ranks, and the name of the loss over all."""
         ...
 
@@ -39,15 +45,19 @@ class Strategy(Protocol):
 class OverRanks:
     """A run's part of what all ranks do together; of one rank alone it changes nothing."""
 
-    def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable) -> None:
+    def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable, startup: Program) -> None:
         self.ranks = ranks
         self.alone = ranks.count == 1
         of = loss.block.program
         self.described = of
         self.program, self.loss, self.local_loss = of, loss.name, loss.name
+        self.startup = startup
+        self.parts: tuple[Part, ...] = ()
+        self.followers: tuple[tuple[str, str], ...] = ()
         if not self.alone and strategy is not None:
-            made = strategy.apply(of, loss, ranks.count)
-            self.program, self.loss = made.program, made.loss
+            made = strategy.apply(of, loss, ranks.count, startup)
+            self.program, self.loss, self.parts, self.followers = made.program, made.loss, made.parts, made.followers
+            self.startup = made.startup if made.startup is not None else startup
             if of.random_seed:
                 self.program.random_seed = _seed_of(of.random_seed, ranks.rank)
 
@@ -58,8 +68,9 @@ class OverRanks:
         if self.alone:
             return
         self._compare_programs()
+        divided = {p.name for p in self.parts}
         for variable in persistables(self.program):
-            if variable.name in scope:
+            if variable.name in scope and variable.name not in divided:
                 self.ranks.from_first(scope.tensor(variable.name))
         if self.ranks.rank:
             executor.reseed(_seed_of(seed, self.ranks.rank))
@@ -73,12 +84,43 @@ class OverRanks:
             words = ", ".join(f"rank {r}: {'none' if n < 0 else f'after step {n}'}" for r, n in enumerate(found))
             raise _explained(f"the ranks have found different checkpoints; the folder must be one that all of them see: {words}")
 
+    def in_parts(self, values: Mapping[str, Tensor], divided: Divided | None = None) -> dict[str, Tensor]:
+        """Values of the described program as this rank holds them: its own parts in place of what is divided."""
+        out = dict(values)
+        for part in self.parts:
+            own = divided.own(part, self.ranks.rank) if divided is not None else None
+            if own is None and all(q.name in out for q in part.pieces):
+                own = own_part(part, self.ranks.rank, lambda name, begin, end: values[name].reshape(-1)[begin:end])
+            for piece in part.pieces:
+                out.pop(piece.name, None)
+            if own is not None:
+                out[part.name] = own
+        return out
+
+    def undivided(self, names: Iterable[str]) -> list[str]:
+        """Names of this rank's values as those of the described program."""
+        pieces = {p.name: [q.name for q in p.pieces] for p in self.parts}
+        return [one for n in names for one in pieces.get(n, [n])]
+
+    def divide(self, scope: Scope) -> None:
+        """Let a scope that holds whole values hold this rank's parts of them."""
+        for name, of in self.followers:
+            if name in scope and of in scope and not torch.equal(scope.tensor(name), scope.tensor(of)):
+                raise ExecutionError(f"{name} and {of} must be equal for their updates to be made as one; the scope holds others")
+        inside = [q.name for p in self.parts for q in p.pieces if q.name in scope]
+        if inside:
+            scope.fill(self.in_parts({n: scope.tensor(n) for n in inside}))
+            for name in inside:
+                scope.remove(name)
+
     def settle(self, scope: Scope) -> None:
         """Give all ranks the means of what each has moved by its own examples, such as the statistics of batch normalisation."""
         if self.alone:
             return
-        for name in self._moving():
-            self.ranks.mean_of(scope.tensor(name))
+        with torch.inference_mode():
+            for name in self._moving():
+                self.ranks.mean_of(scope.tensor(name))
+        scope.fill({name: scope.tensor(of) for name, of in self.followers})
 
     def _moving(self) -> list[str]:
         """The floating persistable values that the forward pass writes."""
@@ -100,6 +142,35 @@ class OverRanks:
                 alike.setdefault(one, []).append(str(rank))
             groups = " | ".join(", ".join(r) for r in alike.values())
             raise _explained(f"the ranks do not run the same program with the same versions of foreshape and torch; alike are ranks {groups}")
+
+    # --- checkpoints
+
+    def save(self, checkpoint: Checkpoint, scope: Scope, state: State, facts: Facts, executor: Executor) -> None:
+        """Write a checkpoint: each rank its parts, then rank 0 the rest, by which the whole is valid."""
+        self.settle(scope)
+        own, state.sums = state.sums, self.total(state.sums)
+        parts: Any = None
+        if not self.alone:
+            state.others = torch.stack(self.ranks.all_of(torch.from_numpy(executor.random_state())))  # pyright: ignore[reportUnknownMemberType]
+        if self.parts:
+            path = checkpoint.place(state.history.steps)
+            digits = write_own(path, self.parts, scope, self.ranks.rank, self.ranks.count)
+            told = self.ranks.all_of(torch.tensor(list(digits.encode()), dtype=torch.uint8))
+            parts = described(self.parts, [bytes(t.tolist()).decode() for t in told])
+        if self.ranks.first:
+            checkpoint.save(self.described, scope, state, facts, parts)
+        state.sums = own
+
+    def resume_random(self, state: State, executor: Executor, seed: int) -> None:
+        """Put this rank's generator where it was, where as many ranks wrote the checkpoint; otherwise it begins anew."""
+        if self.alone:
+            return
+        if state.others is not None and len(state.others) == self.ranks.count:
+            executor.set_random_state(state.others[self.ranks.rank].clone().numpy())
+        elif self.ranks.rank:
+            executor.reseed(_seed_of(seed, self.ranks.rank))
+        if not self.ranks.first:  # rank 0 has the figures of all
+            state.sums = {name: (0.0, 0) for name in state.sums}
 
     # --- batches and figures
 

@@ -8,6 +8,7 @@ from typing import Literal
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.training.changes import Changes, Facts
+from foreshape.training.over_ranks import OverRanks
 from foreshape.training.schema import Contents
 
 OnChange = Literal["refuse", "take"]
@@ -27,16 +28,21 @@ def check_complete(path: str, found: Contents, now: Facts, needed: Iterable[str]
     Raises:
         FormatError: the values that it lacks.
     """
-    missing = [n for n in needed if n not in found.values and (n in now.values or found.facts.state.get(n) == now.state.get(n))]
+    here = {*found.values, *(found.divided.names if found.divided is not None else ())}
+    missing = [n for n in needed if n not in here and (n in now.values or found.facts.state.get(n) == now.state.get(n))]
     if missing:
         raise FormatError(f"{path}: the checkpoint lacks {', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}")
 
 
-def place(found: Contents, now: Facts, changes: Changes, executor: Executor, scope: Scope) -> None:
+def place(found: Contents, now: Facts, changes: Changes, executor: Executor, scope: Scope, over: OverRanks) -> None:
     """Put a checkpoint's values into the scope, all or none; the numbers are those that this run has chosen otherwise. What it has not
-    chosen otherwise it began with as the run before did."""
+    chosen otherwise it began with as the run before did. Of what this run divides over ranks each takes its part."""
     here, there = {**now.values, **now.state}, {**found.facts.values, **found.facts.state}
     values = {n: t if executor.device == "cpu" else t.to(executor.device) for n, t in found.values.items() if here.get(n) == there[n]}
+    if found.divided is not None:
+        inside = {q.name for p in over.parts for q in p.pieces}
+        values |= {n: found.divided.whole(n) for n in found.divided.names if n not in inside and here.get(n) == there.get(n)}
+    values = over.in_parts(values, found.divided)
     for name, numbers in changes.numbers.items():
         if name in values:
             values[name] = values[name].new_tensor(numbers).reshape(values[name].shape)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 from foreshape.errors import FormatError
 from foreshape.program import Program
 from foreshape.training.changes import MOST_NUMBERS, Facts, Scalar
+from foreshape.training.divided import Divided
 from foreshape.training.history import History
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, RandomState, from_tensors
@@ -30,6 +31,10 @@ VALUE: Final = "value/"
 MOST: Final = 2**53
 """No count is larger."""
 _LOSSES: Final = "losses"
+OTHERS: Final = "others_random"
+"""uint8 ``[ranks, bytes]``: the generators of all ranks' executors, where there are several."""
+_PARTS: Final = "parts"
+"""The one fact that may be missing: how values are divided over ranks."""
 _FACTS: Final = ("format", "values", "state", "ops", "numbers", "data", "notes", "position", "epochs", "sums", "seconds", "first")
 
 T = TypeVar("T")
@@ -42,11 +47,14 @@ class Contents:
     values: dict[str, Tensor]
     facts: Facts
     state: State
+    divided: Divided | None = None
+    """The values that are divided over the files of ranks."""
 
 
-def to_facts(facts: Facts, state: State) -> dict[str, Any]:
+def to_facts(facts: Facts, state: State, parts: Any = None) -> dict[str, Any]:
     """What `contents` reads, for JSON."""
     return {
+        **({} if parts is None else {_PARTS: parts}),
         "format": FORMAT,
         "values": facts.values, "state": facts.state, "ops": facts.ops, "numbers": facts.numbers, "data": facts.data, "notes": facts.notes,
         "position": [state.position.epoch, state.position.batch],
@@ -57,8 +65,8 @@ def to_facts(facts: Facts, state: State) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def contents(tensors: Mapping[str, Tensor], given: Any, program: Program) -> Contents:
-    """A checkpoint's tensors and facts, all of them looked at.
+def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: str = "") -> Contents:
+    """A checkpoint's tensors and facts, all of them looked at, those in the files of its ranks beside ``path`` too.
 
     Raises:
         FormatError: one that is missing, surplus, of another type, rank, count or range; or a value that is not what the file itself,
@@ -67,7 +75,7 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program) -> Con
     facts = _object("the facts", given, _any)
     if facts.get("format") != FORMAT:
         raise FormatError(f"not a checkpoint of a kind that is known here: {str(facts.get('format'))[:80]!r}")
-    for name in sorted({*_FACTS} ^ facts.keys()):
+    for name in sorted({*_FACTS} ^ (facts.keys() - {_PARTS})):
         raise FormatError(f"the facts {'have' if name in facts else 'lack'} {name[:80]!r}")
     described = Facts(
         _object("values", facts["values"], _text), _object("state", facts["state"], _text), _list("ops", facts["ops"], _text),
@@ -90,9 +98,17 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program) -> Con
         _refuse("seconds", "at least 0", seconds)
     first = None if facts["first"] is None else _text("first", facts["first"])
     now, begun = (_random(prefix, tensors) for prefix in (NOW, EPOCH))
+    others = tensors.get(OTHERS)
+    if others is not None and (others.dtype is not torch.uint8 or others.dim() != 2):
+        _refuse(OTHERS, "uint8 [ranks, bytes]", f"{others.dtype} {list(others.shape)}")
+    divided = Divided.read(path, facts[_PARTS]) if _PARTS in facts else None
+    for name in divided.names if divided is not None else ():
+        said = {**described.values, **described.state}.get(name)
+        if divided is not None and divided.spec_text(name) != said:
+            _refuse(name, str(said), divided.spec_text(name))
     return Contents(
         _values(tensors, described, program), described,
-        State(Position(*position), History(losses.tolist(), epochs), now, begun, sums, seconds, first),
+        State(Position(*position), History(losses.tolist(), epochs), now, begun, sums, seconds, first, others), divided,
     )  # fmt: skip
 
 
@@ -103,7 +119,7 @@ def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> di
     """The values, each as the file says, and as the program says where that is the same."""
     variables = {v.name: v for v in persistables(program)}
     said = {**facts.values, **facts.state}
-    others = {_LOSSES, *(prefix + name for prefix in (NOW, EPOCH) for name in RandomState.names())}
+    others = {_LOSSES, OTHERS, *(prefix + name for prefix in (NOW, EPOCH) for name in RandomState.names())}
     out: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
         name = key.removeprefix(VALUE)

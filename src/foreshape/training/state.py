@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from foreshape.training.history import History
 from foreshape.training.random_state import RandomState
@@ -34,3 +35,5 @@ class State:
     """How long the current epoch has run before."""
     first: str | None = None
     """A digest of the current epoch's first batch, where data have none of their own."""
+    others: Any = None
+    """Where the generators of all ranks' executors are, uint8 ``[ranks, bytes]``, where there are several."""

@@ -1,0 +1,190 @@
+"""Values of a checkpoint that are divided over ranks: each rank writes a file of its own parts, and any number of ranks reads them.
+
+The checkpoint's own file, which is written last, says how they are divided (``parts`` of its facts) and which bytes the others have, so that
+without all of them it is not whole. ``NAME.part-R-of-N`` is rank R's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from foreshape.engine import Scope
+from foreshape.errors import FormatError
+from foreshape.passes.for_ranks import Part
+from foreshape.spec import DTYPES, DType
+from foreshape.training import container
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_RANKS = 65536
+_PREFIX = "part/"
+
+
+def file_of(path: str, rank: int, ranks: int) -> str:
+    """The file of a rank's parts, beside the checkpoint's own."""
+    return f"{path}.part-{rank}-of-{ranks}"
+
+
+def write_own(path: str, parts: Sequence[Part], scope: Scope, rank: int, ranks: int) -> str:
+    """Write a rank's parts; returns the checksum of the file. Raises `FormatError` where it cannot be written."""
+    to = file_of(path, rank, ranks)
+    container.write(to, {_PREFIX + p.name: scope.tensor(p.name) for p in parts}, {"rank": rank, "ranks": ranks})
+    return container.checksum(to)
+
+
+def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]:
+    """How values are divided, for JSON: what `Divided.read` takes."""
+    layout = {p.name: {"dtype": p.dtype.short, "size": p.size, "pieces": [[q.name, q.start, list(q.dims)] for q in p.pieces]} for p in parts}
+    return {"checksums": list(checksums), "layout": layout}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a value's elements are: in which part, from which of its elements on."""
+
+    part: str
+    start: int
+    dims: tuple[int, ...]
+    dtype: DType
+
+
+class Divided:
+    """The divided values of a checkpoint, in as many files as ranks wrote it, mapped into memory."""
+
+    def __init__(self, files: Sequence[Mapping[str, Tensor]], sizes: Mapping[str, int], places: Mapping[str, _Place]) -> None:
+        self._files, self._sizes, self._places = files, sizes, places
+
+    @property
+    def names(self) -> list[str]:
+        """The values of the described program that are in parts."""
+        return list(self._places)
+
+    def spec_text(self, name: str) -> str:
+        """What a value is, as `Spec.text` says it."""
+        place = self._places[name]
+        return f"{place.dtype.short}[{', '.join(map(str, place.dims))}]"
+
+    def whole(self, name: str) -> Tensor:
+        """A value, put together."""
+        place = self._places[name]
+        return self.elements(name, 0, math.prod(place.dims)).view(place.dims)
+
+    def elements(self, name: str, begin: int, end: int) -> Tensor:
+        """Some of a value's elements, in its own order."""
+        place = self._places[name]
+        size = self._sizes[place.part]
+        out = torch.empty(end - begin, dtype=torch_dtype(place.dtype))
+        at = begin
+        while at < end:
+            rank, within = divmod(place.start + at, size)
+            count = min(end - at, size - within)
+            out[at - begin : at - begin + count] = self._files[rank][_PREFIX + place.part][within : within + count]
+            at += count
+        return out
+
+    def own(self, part: Part, rank: int) -> Tensor | None:
+        """A rank's part of values that may have been divided otherwise; None where they are not all here."""
+        if any(q.name not in self._places for q in part.pieces):
+            return None
+        return own_part(part, rank, self.elements)
+
+    @staticmethod
+    def read(path: str, given: Any) -> Divided:
+        """The parts of a checkpoint.
+
+        Raises:
+            FormatError: what describes them is not as it should be, or a file is missing, damaged or another one.
+        """
+        if not isinstance(given, dict) or set(cast("dict[str, Any]", given)) != {"checksums", "layout"}:
+            raise FormatError("parts must be checksums and a layout")
+        facts = cast("dict[str, Any]", given)
+        checksums, layout = facts["checksums"], facts["layout"]
+        if not isinstance(checksums, list) or not 1 <= len(cast("list[Any]", checksums)) <= MOST_RANKS:
+            raise FormatError("parts must have a checksum for each rank")
+        if not isinstance(layout, dict):
+            raise FormatError("the layout of parts must be an object")
+        sizes: dict[str, int] = {}
+        types: dict[str, DType] = {}
+        places: dict[str, _Place] = {}
+        for name, entry in cast("dict[str, Any]", layout).items():
+            types[name], sizes[name] = _entry(name, entry, len(cast("list[Any]", checksums)), places)
+        files: list[Mapping[str, Tensor]] = []
+        for rank, digits in enumerate(cast("list[Any]", checksums)):
+            files.append(_file(file_of(path, rank, len(cast("list[Any]", checksums))), digits, sizes, types))
+        return Divided(files, sizes, places)
+
+
+def own_part(part: Part, rank: int, elements: Callable[[str, int, int], Tensor]) -> Tensor:
+    """A rank's part, from what gives the elements of its pieces; zeros in the gaps."""
+    size = _number(part.size)
+    out = torch.zeros(size, dtype=torch_dtype(part.dtype))
+    first = rank * size
+    for piece in part.pieces:
+        start, count = _number(piece.start), math.prod(_number(d) for d in piece.dims)
+        begin, end = max(start, first), min(start + count, first + size)
+        if begin < end:
+            out[begin - first : end - first] = elements(piece.name, begin - start, end - start)
+    return out
+
+
+def drop(path: str) -> None:
+    """Remove the parts of a checkpoint that is dropped."""
+    folder, name = os.path.split(path)
+    for one in os.listdir(folder or "."):
+        if one.startswith(f"{name}.part-"):
+            os.unlink(os.path.join(folder, one))
+
+
+def _number(size: Any) -> int:
+    assert isinstance(size, int), "a run is of a number of ranks"
+    return size
+
+
+def _whole(what: str, given: Any) -> int:
+    if type(given) is not int or not 0 <= given <= 2**53:
+        raise FormatError(f"{what} must be a whole number from 0 to 2^53; seen {str(given)[:50]}")
+    return given
+
+
+def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tuple[DType, int]:
+    """A part's element type and size; its pieces are added to the places."""
+    if not isinstance(entry, dict) or set(cast("dict[str, Any]", entry)) != {"dtype", "size", "pieces"}:
+        raise FormatError(f"the part {name[:80]!r} must have a dtype, a size and pieces")
+    facts = cast("dict[str, Any]", entry)
+    of = next((d for d in DTYPES if d.short == facts["dtype"]), None)
+    if of is None:
+        raise FormatError(f"the part {name[:80]!r} is of no element type: {str(facts['dtype'])[:20]!r}")
+    size = _whole(f"the size of {name[:80]!r}", facts["size"])
+    if not isinstance(facts["pieces"], list):
+        raise FormatError(f"the pieces of {name[:80]!r} must be a list")
+    for piece in cast("list[Any]", facts["pieces"]):
+        if not isinstance(piece, list) or len(cast("list[Any]", piece)) != 3:
+            raise FormatError(f"a piece of {name[:80]!r} must be a name, a start and dims")
+        of_name, start, dims = cast("list[Any]", piece)
+        if not isinstance(of_name, str) or of_name in places or not isinstance(dims, list) or len(cast("list[Any]", dims)) > 64:
+            raise FormatError(f"a piece of {name[:80]!r} must have a name of its own and at most 64 dims")
+        numbers = tuple(_whole(f"a dim of {of_name[:80]!r}", d) for d in cast("list[Any]", dims))
+        if _whole(f"the start of {of_name[:80]!r}", start) + math.prod(numbers) > size * ranks:
+            raise FormatError(f"{of_name[:80]!r} does not lie within {name[:80]!r}, of {ranks} ranks with {size} elements each")
+        places[of_name] = _Place(name, start, numbers, of)
+    return of, size
+
+
+def _file(path: str, digits: Any, sizes: Mapping[str, int], types: Mapping[str, DType]) -> Mapping[str, Tensor]:
+    tensors, _ = container.read(path)
+    if container.checksum(path) != digits:
+        raise FormatError(f"{path} is whole, and belongs to another checkpoint")
+    if tensors.keys() != {_PREFIX + n for n in sizes}:
+        raise FormatError(f"{path} must have the parts that the checkpoint names")
+    for name, size in sizes.items():
+        found = tensors[_PREFIX + name]
+        if found.dim() != 1 or len(found) != size or found.dtype is not torch_dtype(types[name]):
+            raise FormatError(f"{path}: {name[:80]!r} must be {types[name].short}[{size}]; seen {found.dtype} {list(found.shape)}")
+    return tensors
