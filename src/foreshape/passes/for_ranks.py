@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foreshape.dims import Size
+from foreshape.dims import Size, product
 from foreshape.program import Program
 from foreshape.spec import DType
 
@@ -20,12 +20,22 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A persistable value of which each rank holds ``size`` elements: rank r those from ``r * size`` on of the pieces one after the other."""
+    """A persistable value of which each rank has a part, of ``dims``.
+
+    It holds those elements of the pieces, one after the other, that begin at rank times its own size; or, where it is ``dealt``, of its one
+    piece the rows rank, rank + ranks, rank + 2 ranks, ...
+    """
 
     name: str
     dtype: DType
-    size: Size
+    dims: tuple[Size, ...]
     pieces: tuple[Piece, ...]
+    dealt: bool = False
+
+    @property
+    def size(self) -> Size:
+        """The elements of one rank."""
+        return product(self.dims)
 
 
 @dataclass(frozen=True, slots=True)

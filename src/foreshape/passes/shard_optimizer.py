@@ -156,7 +156,7 @@ class _Shard:
         names = [op.inputs[slot][0] for op in self.updates]
         made = self.block.program.unique_name(f"{self.updates[0].type}_{slot.lower()}@PART")
         self.block.create_variable(made, tensor(self.of, self.part), persistable=True, stop_gradient=True)
-        return Part(made, self.of, self.part, tuple(Piece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
+        return Part(made, self.of, (self.part,), tuple(Piece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
 
     def _send(self) -> str:
         """Sum the gradients over the ranks, each of which gets its part, as soon as all are there."""

@@ -35,13 +35,13 @@ def file_of(path: str, rank: int, ranks: int) -> str:
 def write_own(path: str, parts: Sequence[Part], scope: Scope, rank: int, ranks: int) -> str:
     """Write a rank's parts; returns the checksum of the file. Raises `FormatError` where it cannot be written."""
     to = file_of(path, rank, ranks)
-    container.write(to, {_PREFIX + p.name: scope.tensor(p.name) for p in parts}, {"rank": rank, "ranks": ranks})
+    container.write(to, {_PREFIX + p.name: scope.tensor(p.name).reshape(-1) for p in parts}, {"rank": rank, "ranks": ranks})
     return container.checksum(to)
 
 
 def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]:
     """How values are divided, for JSON: what `Divided.read` takes."""
-    layout = {p.name: {"dtype": p.dtype.short, "size": p.size, "pieces": [[q.name, q.start, list(q.dims)] for q in p.pieces]} for p in parts}
+    layout = {p.name: {"dtype": p.dtype.short, "size": p.size, "dealt": p.dealt, "pieces": [[q.name, q.start, list(q.dims)] for q in p.pieces]} for p in parts}
     return {"checksums": list(checksums), "layout": layout}
 
 
@@ -53,6 +53,7 @@ class _Place:
     start: int
     dims: tuple[int, ...]
     dtype: DType
+    dealt: bool
 
 
 class Divided:
@@ -74,7 +75,20 @@ class Divided:
     def whole(self, name: str) -> Tensor:
         """A value, put together."""
         place = self._places[name]
+        if place.dealt:
+            return self.rows(name, torch.arange(place.dims[0]))
         return self.elements(name, 0, math.prod(place.dims)).view(place.dims)
+
+    def rows(self, name: str, ids: Tensor) -> Tensor:
+        """Rows of a value whose rows are dealt."""
+        place = self._places[name]
+        ranks, width = len(self._files), math.prod(place.dims[1:])
+        out = torch.empty((len(ids), width), dtype=torch_dtype(place.dtype))
+        for rank, file in enumerate(self._files):
+            own = (ids % ranks == rank).nonzero().squeeze(1)
+            held = file[_PREFIX + place.part].view(-1, max(width, 1))
+            out[own] = held.index_select(0, torch.div(ids[own], ranks, rounding_mode="floor")).view(len(own), width)
+        return out.view(len(ids), *place.dims[1:])
 
     def elements(self, name: str, begin: int, end: int) -> Tensor:
         """Some of a value's elements, in its own order."""
@@ -89,10 +103,13 @@ class Divided:
             at += count
         return out
 
-    def own(self, part: Part, rank: int) -> Tensor | None:
-        """A rank's part of values that may have been divided otherwise; None where they are not all here."""
-        if any(q.name not in self._places for q in part.pieces):
+    def own(self, part: Part, rank: int, ranks: int) -> Tensor | None:
+        """A rank's part of values that may have been divided over another number of ranks; None where they are not here in such parts."""
+        if any(q.name not in self._places or self._places[q.name].dealt is not part.dealt for q in part.pieces):
             return None
+        if part.dealt:
+            name, height = part.pieces[0].name, _number(part.pieces[0].dims[0])
+            return dealt_part(part, self.rows(name, torch.arange(rank, height, ranks)))
         return own_part(part, rank, self.elements)
 
     @staticmethod
@@ -134,6 +151,13 @@ def own_part(part: Part, rank: int, elements: Callable[[str, int, int], Tensor])
     return out
 
 
+def dealt_part(part: Part, rows: Tensor) -> Tensor:
+    """A rank's rows with as many zeros behind them as the others may have rows more."""
+    out = torch.zeros([_number(d) for d in part.dims], dtype=torch_dtype(part.dtype))
+    out[: len(rows)] = rows
+    return out
+
+
 def drop(path: str) -> None:
     """Remove the parts of a checkpoint that is dropped."""
     folder, name = os.path.split(path)
@@ -155,15 +179,18 @@ def _whole(what: str, given: Any) -> int:
 
 def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tuple[DType, int]:
     """A part's element type and size; its pieces are added to the places."""
-    if not isinstance(entry, dict) or set(cast("dict[str, Any]", entry)) != {"dtype", "size", "pieces"}:
-        raise FormatError(f"the part {name[:80]!r} must have a dtype, a size and pieces")
+    if not isinstance(entry, dict) or set(cast("dict[str, Any]", entry)) != {"dtype", "size", "dealt", "pieces"}:
+        raise FormatError(f"the part {name[:80]!r} must have a dtype, a size, whether it is dealt, and pieces")
     facts = cast("dict[str, Any]", entry)
     of = next((d for d in DTYPES if d.short == facts["dtype"]), None)
     if of is None:
         raise FormatError(f"the part {name[:80]!r} is of no element type: {str(facts['dtype'])[:20]!r}")
     size = _whole(f"the size of {name[:80]!r}", facts["size"])
-    if not isinstance(facts["pieces"], list):
-        raise FormatError(f"the pieces of {name[:80]!r} must be a list")
+    dealt = facts["dealt"]
+    if type(dealt) is not bool:
+        raise FormatError(f"whether {name[:80]!r} is dealt must be true or false")
+    if not isinstance(facts["pieces"], list) or (dealt and len(cast("list[Any]", facts["pieces"])) != 1):
+        raise FormatError(f"the pieces of {name[:80]!r} must be a list, of one where it is dealt")
     for piece in cast("list[Any]", facts["pieces"]):
         if not isinstance(piece, list) or len(cast("list[Any]", piece)) != 3:
             raise FormatError(f"a piece of {name[:80]!r} must be a name, a start and dims")
@@ -171,9 +198,11 @@ def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tupl
         if not isinstance(of_name, str) or of_name in places or not isinstance(dims, list) or len(cast("list[Any]", dims)) > 64:
             raise FormatError(f"a piece of {name[:80]!r} must have a name of its own and at most 64 dims")
         numbers = tuple(_whole(f"a dim of {of_name[:80]!r}", d) for d in cast("list[Any]", dims))
+        if dealt and (start != 0 or not numbers or -(-numbers[0] // ranks) * math.prod(numbers[1:]) != size):
+            raise FormatError(f"the rows of {of_name[:80]!r} do not make {size} elements for each of {ranks} ranks")
         if _whole(f"the start of {of_name[:80]!r}", start) + math.prod(numbers) > size * ranks:
             raise FormatError(f"{of_name[:80]!r} does not lie within {name[:80]!r}, of {ranks} ranks with {size} elements each")
-        places[of_name] = _Place(name, start, numbers, of)
+        places[of_name] = _Place(name, start, numbers, of, dealt)
     return of, size
 
 

@@ -8,7 +8,9 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from foreshape.dims import evaluate
 from foreshape.engine import Executor, Scope
+from foreshape.engine.machine_memory import default_limit
 from foreshape.errors import ExecutionError, RankError
 from foreshape.passes.data_parallel import COUNTS
 from foreshape.passes.for_ranks import ForRanks, Part
@@ -18,7 +20,7 @@ from foreshape.ranks.status import WAITED
 from foreshape.training.changes import Facts, op_line
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Batch, batch_examples
-from foreshape.training.divided import Divided, described, own_part, write_own
+from foreshape.training.divided import Divided, dealt_part, described, own_part, write_own
 from foreshape.training.program import persistables
 from foreshape.training.share import Share, share_of
 from foreshape.training.state import State, Sums
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
+_GATHERED = 0.5
+"""The part of the machine's memory that the values of all its ranks may take when they are put together again."""
 _END = zlib.crc32(b"the data have ended") % SIGNATURE_LIMIT
 
 
@@ -58,10 +62,19 @@ class OverRanks:
             made = strategy.apply(of, loss, ranks.count, startup)
             self.program, self.loss, self.parts, self.followers = made.program, made.loss, made.parts, made.followers
             self.startup = made.startup if made.startup is not None else startup
+            self._draw_apart()
             if of.random_seed:
                 self.program.random_seed = _seed_of(of.random_seed, ranks.rank)
 
     # --- values
+
+    def _draw_apart(self) -> None:
+        """Let each rank draw its own rows where a divided value begins with random numbers."""
+        parts = {p.name for p in self.parts}
+        for op in self.startup.global_block.ops:
+            if op.operator is not None and op.operator.random and parts & set(op.output_names()):
+                name = next(iter(op.output_names()))
+                op.set_attribute("seed", _seed_of(zlib.crc32(f"{self.startup.random_seed} {name}".encode()), self.ranks.rank + 1) % (1 << 31))
 
     def begin(self, executor: Executor, scope: Scope, seed: int) -> None:
         """Before the first step: all ranks have the same program and begin with the values of rank 0; each draws numbers of its own."""
@@ -88,14 +101,38 @@ class OverRanks:
         """Values of the described program as this rank holds them: its own parts in place of what is divided."""
         out = dict(values)
         for part in self.parts:
-            own = divided.own(part, self.ranks.rank) if divided is not None else None
+            own = divided.own(part, self.ranks.rank, self.ranks.count) if divided is not None else None
             if own is None and all(q.name in out for q in part.pieces):
-                own = own_part(part, self.ranks.rank, lambda name, begin, end: values[name].reshape(-1)[begin:end])
+                whole = values[part.pieces[0].name]
+                if part.dealt:
+                    own = dealt_part(part, whole[self.ranks.rank :: self.ranks.count])
+                else:
+                    own = own_part(part, self.ranks.rank, lambda name, begin, end: values[name].reshape(-1)[begin:end])
             for piece in part.pieces:
                 out.pop(piece.name, None)
             if own is not None:
                 out[part.name] = own
         return out
+
+    def gather(self, scope: Scope) -> bool:
+        """Let the scope hold the whole of what was divided, as one rank would, on every rank; False where that is too much for this machine."""
+        whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * self.ranks.count for p in self.parts)
+        limit = default_limit()
+        if limit is not None and whole * self.ranks.count > limit * _GATHERED:
+            return False
+        for part in self.parts:
+            parts = torch.stack(self.ranks.all_of(scope.tensor(part.name)))
+            values: dict[str, Tensor] = {}
+            for piece in part.pieces:
+                dims = [int(evaluate(d, {})) for d in piece.dims]
+                if part.dealt:
+                    values[piece.name] = parts.transpose(0, 1).reshape(-1, *dims[1:])[: dims[0]]
+                else:
+                    start = int(evaluate(piece.start, {}))
+                    values[piece.name] = parts.reshape(-1)[start : start + math.prod(dims)].view(dims)
+            scope.fill(values)
+            scope.remove(part.name)
+        return True
 
     def undivided(self, names: Iterable[str]) -> list[str]:
         """Names of this rank's values as those of the described program."""

@@ -32,7 +32,7 @@ class _Parts(Collective):
     abstract = True
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
 
-    def team(self) -> Team | None:
+    def _team(self) -> Team | None:
         return team_of(self.ring_id, self.nranks, self.type)
 
 
@@ -48,7 +48,7 @@ class CAllgather(_Parts):
         return X.dense([X.known_dims[0] * ranks_of(self.nranks), *X.known_dims[1:]])
 
     def kernel(self, X: Tensor) -> Tensor:
-        team = self.team()
+        team = self._team()
         if team is None:
             return X.clone()
         return team.gather(X, self.type) if self.use_calc_stream else team.start_gather(X.contiguous(), self.type)
@@ -79,7 +79,7 @@ class CReducescatter(_Parts):
         return X.dense([floordiv(X.known_dims[0], ranks), *X.known_dims[1:]])
 
     def kernel(self, X: Tensor) -> Tensor:
-        team = self.team()
+        team = self._team()
         if team is None:
             return X.clone()
         return team.scatter_sum(X, self.type) if self.use_calc_stream else team.start_scatter_sum(X.contiguous(), self.type)
@@ -108,7 +108,7 @@ class CBroadcast(Collective):
         return X.like()
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        team = self.team()
+        team = self._team()
         if team is None:
             return X if into is None else into
         out = own(X, into)
@@ -138,7 +138,7 @@ class Alltoall(_Parts):
         return X.like()
 
     def kernel(self, X: Tensor) -> Tensor:
-        team = self.team()
+        team = self._team()
         if team is None:
             return X.clone()
         rows = [X.shape[0] // team.ranks] * team.ranks

@@ -37,7 +37,7 @@ class CountExamples(Collective):
         return tensor(FP64, 1), tensor(FP64, _SIGNED)
 
     def kernel(self, X: Tensor, Counts: Tensor | None) -> tuple[Tensor, Tensor]:
-        team = self.team()
+        team = self._team()
         count = float(X.numel()) * (1.0 if Counts is None else float(Counts.item()))
         signature = 0.0 if team is None else float(team.signature)
         total = torch.tensor([count, signature, signature * signature], dtype=torch.float64)
@@ -65,7 +65,7 @@ class WeighByExamples(Collective):
         return X.like()
 
     def _share(self, own: Tensor, total: Tensor) -> float:
-        team = self.team()
+        team = self._team()
         if team is None:
             return 1.0
         team.wait(total)

@@ -39,7 +39,7 @@ class Collective(Operator):
     ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
     use_calc_stream = attribute(AttrType.BOOLEAN, False, doc="False: the op only starts; c_sync_comm_stream waits for it")
 
-    def team(self) -> Team | None:
+    def _team(self) -> Team | None:
         return team_of(self.ring_id, type=self.type)
 
 
@@ -80,7 +80,7 @@ class CAllreduceSum(Reduction):
         return X.kind
 
     def kernel(self, X: Tensor | Rows, *, into: Tensor | None = None) -> Any:
-        team = self.team()
+        team = self._team()
         if isinstance(X, Rows):
             return X if team is None else _sum_rows(X, team)
         if team is None:
@@ -112,7 +112,7 @@ class _Extreme(Reduction):
     gradient = NOT_DIFFERENTIABLE
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        team = self.team()
+        team = self._team()
         if team is None:
             return X if into is None else into
         out = own(X, into)
@@ -167,7 +167,7 @@ class CSyncCommStream(Collective):
         return tuple(spec.like() for spec in X)
 
     def kernel(self, X: list[Tensor]) -> list[Tensor]:
-        team = self.team()
+        team = self._team()
         if team is not None:
             for x in X:
                 team.wait(x)
@@ -189,7 +189,7 @@ class Barrier(Collective):
         return X.like()
 
     def kernel(self, X: Tensor) -> Tensor:
-        team = self.team()
+        team = self._team()
         if team is not None:
             team.barrier()
         return X

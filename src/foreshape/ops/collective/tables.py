@@ -1,0 +1,141 @@
+"""Lookups in a table whose rows are dealt over the ranks: ids go to the ranks that have the rows, rows come back, gradients likewise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, ceildiv
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    AttrType,
+    attribute,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.ops.collective.parts import COUNT_DOC, ranks_of
+from foreshape.ops.collective.sums import Collective
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.spec import SELECTED_ROWS, Kind, Spec
+from foreshape.values.rows import Rows
+from foreshape.values.team import Team, team_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def rows_of_rank(height: Size, ranks: Size) -> Size:
+    """How many rows each rank has of a table whose rows are dealt in turn: rank r has r, r + ranks, r + 2 ranks, ..."""
+    return ceildiv(height, ranks)
+
+
+def _rows_kind(self: Any, Ids: Spec, d_out: Spec, W: Spec) -> Kind:
+    return SELECTED_ROWS
+
+
+class SplitLookup(Collective):
+    """Out[..., :] = row Ids[...] of a table of ``height`` rows, of which this rank has every ranks-th in W; zeros where Ids is ``padding_idx``.
+
+    Each id goes to the rank that has its row once, however often it comes. The gradient of W is the sum over all ranks of those of its rows.
+    """
+
+    type = "split_lookup"
+    W = operand(FLOATING, doc="[rows of this rank, width]")
+    Ids = operand(INDEX, doc="row numbers of the whole table")
+    Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
+    height = attribute(AttrType.LONG, doc="the rows of the whole table", low=1)
+    nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
+    padding_idx = attribute(AttrType.LONG, -1, doc="a row number that gives zeros and has no gradient; -1: none; other negative ones count from the end")
+
+    def _team(self) -> Team | None:
+        return team_of(self.ring_id, self.nranks, self.type)
+
+    def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
+        return self._looked_up(W, Ids)
+
+    def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
+        """The spec of Out."""
+        require_rank(2, W, "W")
+        require_equal(W.known_dims[0], rows_of_rank(self.height, ranks_of(self.nranks)), "W must have the rows of one rank", W=0)
+        return Ids.with_dims((*Ids.known_dims, W.known_dims[1])).with_dtype(W.known_dtype)
+
+    def _infer_gradient(self, Ids: Spec, d_out: Spec, W: Spec) -> Spec:
+        check_made(Out_GRAD=(d_out, self._looked_up(W, Ids)))
+        return W.like()
+
+    def _kept(self, ids: Tensor) -> Tensor | None:
+        """Which ids are not the padding; None where all are."""
+        at: int = self.padding_idx
+        padding = at if at >= -1 else self.height + at
+        return None if padding < 0 else ids != padding
+
+    def _unique(self, Ids: Tensor, ranks: int) -> tuple[Tensor, Tensor, list[int]]:
+        """The ids, each once, in the order of the ranks that have them; where each of Ids is among them; how many each rank has.
+
+        Raises:
+            ExecutionError: an id that is no row of the table.
+        """
+        flat = Ids.reshape(-1).long()
+        if flat.numel() and (int(flat.min()) < 0 or int(flat.max()) >= self.height):
+            raise ExecutionError(f"{self.type}: Ids must be in [0, {self.height}), the rows of the table; seen {int(flat.min())} to {int(flat.max())}")
+        by_rank = (flat % ranks) * self.height + flat  # one number, sorted by rank, then by row
+        unique: Any = torch.unique  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        keys, where = unique(by_rank, return_inverse=True)
+        counts = torch.bincount(torch.div(keys, self.height, rounding_mode="floor"), minlength=ranks)
+        return keys % self.height, where, [int(n) for n in counts.tolist()]
+
+    def _meet(self, team: Team, ids: Tensor, give: list[int]) -> tuple[Tensor, list[int]]:
+        """The ids that the ranks ask this one for, and how many each asks."""
+        take = [int(n) for n in team.exchange(torch.tensor(give), [1] * team.ranks, [1] * team.ranks, self.type).tolist()]
+        return team.exchange(ids, give, take, self.type), take
+
+    def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
+        team = self._team()
+        ranks = 1 if team is None else team.ranks
+        ids, where, give = self._unique(Ids, ranks)
+        if team is None:
+            rows = W.index_select(0, ids)
+        else:
+            asked, take = self._meet(team, ids, give)
+            found = W.index_select(0, torch.div(asked, ranks, rounding_mode="floor"))
+            rows = team.exchange(found, take, give, self.type)
+        out = rows.index_select(0, where).reshape(*Ids.shape, W.shape[1])
+        kept = self._kept(Ids)
+        return out if kept is None else out.masked_fill_(~kept.unsqueeze(-1), 0.0)
+
+    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_rows_kind)
+    def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
+        team = self._team()
+        ranks = 1 if team is None else team.ranks
+        values, kept = d_out.reshape(Ids.numel(), W.shape[1]), self._kept(Ids)
+        flat = Ids.reshape(-1)
+        if kept is not None:
+            chosen = kept.reshape(-1)
+            flat, values = flat[chosen], values[chosen]
+        ids, where, give = self._unique(flat, ranks)
+        merged = Rows(where, values, len(ids)).to_dense() if len(flat) else values
+        if team is not None:
+            asked, take = self._meet(team, ids, give)
+            ids, merged = asked, team.exchange(merged, give, take, self.type)
+        return Rows(torch.div(ids, ranks, rounding_mode="floor"), merged, W.shape[0])
+
+    samples = [
+        sample(W=f32(7, 3), Ids=i64(4, high=6), height=7, nranks=1),
+        sample(W=f32(7, 3), Ids=i64(6, data=[0, 2, 2, 6, 0, 5]), height=7, nranks=1, padding_idx=2),
+        sample(W=f32(7, 3), Ids=i64(2, 5, high=6), height=7, nranks=1),
+        sample(W=f32(7, 3), Ids=i64(0), height=7, nranks=1),
+    ]
+    rejects = [
+        reject(W=f32(7), Ids=i64(4), height=7, nranks=1, says="W must have 2 dims"),
+        reject(W=f32(7, 3), Ids=i64(4), height=7, nranks=2, says="W must have the rows of one rank"),
+        reject(W=f32(7, 3), Ids=f32(4), height=7, nranks=1, says="must be one of", error=TypeMismatchError),
+    ]

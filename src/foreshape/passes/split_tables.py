@@ -1,0 +1,146 @@
+"""Embedding tables whose rows are dealt over the ranks: the rank that has a row looks it up for all, and updates it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foreshape.dims import symbols_of
+from foreshape.errors import SchemaError
+from foreshape.ops.collective.parts import ranks_of
+from foreshape.ops.collective.tables import rows_of_rank
+from foreshape.passes.data_parallel import DataParallel
+from foreshape.passes.for_ranks import ForRanks, Part, Piece
+from foreshape.passes.framework import Pass
+from foreshape.program import Block, Op, Program, Role, Variable
+from foreshape.spec import SELECTED_ROWS, Spec, tensor
+
+_LOOKUPS = frozenset({"lookup_table_v2"})
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTables:
+    """Tables with sparse gradients are divided by rows, dealt in turn, so that ids that come often are spread; all else is as ``rest`` has it.
+
+    Args:
+        rest: the strategy for everything else.
+        tables: the names of the tables; all that have sparse gradients where it is left out.
+    """
+
+    rest: DataParallel = DataParallel()
+    tables: tuple[str, ...] | None = None
+
+    @property
+    def patience(self) -> float:
+        return self.rest.patience
+
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
+        """As `DataParallel.apply`.
+
+        Raises:
+            SchemaError: a table that is used otherwise than by lookups, or whose gradient is read by more than its update.
+        """
+        parts: list[Part] = []
+        begun = startup.clone() if startup is not None else None
+
+        def change(copy: Program) -> bool:
+            for name in self._chosen(copy.global_block):
+                parts.extend(_split(copy.global_block, name, ranks or 0, begun))
+            return bool(parts)
+
+        made = Pass("split_tables", change)(program)[0]
+        if begun is not None:
+            begun.touch()
+        found = self.rest.apply(made, loss, ranks, begun)
+        return replace(found, startup=found.startup if found.startup is not None else begun, parts=(*parts, *found.parts))
+
+    def _chosen(self, block: Block) -> list[str]:
+        sparse = {op.inputs["W"][0] for op in block.ops if op.type in _LOOKUPS and op.attrs.get("is_sparse")}
+        if self.tables is None:
+            return sorted(sparse)
+        for name in self.tables:
+            if name not in sparse:
+                raise SchemaError(f"{name} is no table with sparse gradients; those are: {', '.join(sorted(sparse)) or 'none'}")
+        return list(self.tables)
+
+
+def _split(block: Block, name: str, nranks: int, startup: Program | None) -> list[Part]:
+    """Divide one table, and what its update keeps for each row."""
+    table = block.var(name)
+    height, width = table.spec.known_dims
+    if not isinstance(height, int) or symbols_of(width):
+        raise SchemaError(f"{name} must have dims that are known to be divided over ranks; it is {table.spec.text()}")
+    rows = rows_of_rank(height, ranks_of(nranks))
+    divided: dict[str, Part] = {}
+
+    def part(of: str) -> str:
+        if of not in divided:
+            spec: Spec = block.var(of).spec
+            made = block.program.unique_name(f"{of}@ROWS")
+            flags = {"is_parameter": True, "trainable": True} if of == name else {"stop_gradient": True}
+            block.create_variable(made, tensor(spec.known_dtype, rows, *spec.known_dims[1:]), persistable=True, **flags)
+            divided[of] = Part(made, spec.known_dtype, (rows, *spec.known_dims[1:]), (Piece(of, 0, spec.known_dims),), dealt=True)
+        return divided[of].name
+
+    gradient, shape = f"{name}@GRAD", table.spec.known_dims
+    for op in list(block.ops):
+        if name not in op.all_reads() | op.all_writes():
+            continue
+        if op.type in _LOOKUPS:
+            _replace(block, op, "split_lookup", {"W": part(name), "Ids": op.inputs["Ids"][0]}, {"Out": op.outputs["Out"][0]}, height, nranks)
+        elif op.type.removesuffix("_grad") in _LOOKUPS:
+            inputs = {"W": part(name), "Ids": op.inputs["Ids"][0], "Out@GRAD": op.inputs["Out@GRAD"][0]}
+            _replace(block, op, "split_lookup_grad", inputs, {"W@GRAD": op.outputs["W@GRAD"][0]}, height, nranks)
+        elif op.role & Role.OPTIMIZE and op.inputs.get("Param") == (name,):
+            _check_update(block, op, gradient)
+            for one in [n for n in dict.fromkeys(op.input_names()) if n != gradient and block.var(n).spec.dims == shape]:
+                made = part(one)
+                op.rename_input(one, made)
+                op.rename_output(one, made)
+        else:
+            raise SchemaError(f"{name} is read by {op.type}, so that its rows cannot be divided over ranks; only lookups and their update may read it")
+    for of, one in divided.items():
+        block.remove_variable(of)
+        if startup is not None:
+            _begin(startup, of, one)
+    return list(divided.values())
+
+
+def _check_update(block: Block, update: Op, gradient: str) -> None:
+    for op in block.ops:
+        if op.role & Role.OPTIMIZE and gradient in op.all_reads() and op is not update:
+            raise SchemaError(f"{gradient} is read by {op.type} before its update: clip and decay need the rows of all ranks, and a divided table has none")
+    if block.var(gradient).kind is not SELECTED_ROWS:
+        raise SchemaError(f"{gradient} is not sparse")
+
+
+def _replace(block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], height: int, nranks: int) -> None:
+    attrs = {"ring_id": 0, "nranks": nranks, "height": height, "padding_idx": op.attrs.get("padding_idx", -1)}
+    at = block.ops.index(op)
+    block.remove_op(op)
+    block.append_op(type, inputs, outputs, attrs, role=op.role, site=op.site, index=at)
+
+
+def _begin(startup: Program, name: str, part: Part) -> None:
+    """Let the startup program make a rank's rows instead of the whole table."""
+    block = startup.global_block
+    block.create_variable(part.name, tensor(part.dtype, *part.dims), persistable=True)
+    for op in list(block.ops):
+        if name in set(op.output_names()):
+            attrs = {n: v for n, v in op.attrs.items() if op.operator is not None and n in op.operator.schema.attributes}
+            at = block.ops.index(op)
+            block.remove_op(op)
+            block.append_op(op.type, {}, {"Out": part.name}, attrs | {"shape": list(part.dims)}, site=op.site, index=at)
+    block.remove_variable(name)
+
+
+def split_tables(rest: DataParallel | None = None, tables: tuple[str, ...] | None = None, patience: float = 25.0) -> SplitTables:
+    """Train with embedding tables divided by rows over the ranks, and all else as ``rest`` says (data parallel where it is left out).
+
+    Args:
+        rest: `data_parallel` or `shard_optimizer`.
+        tables: the names of the tables; all that have sparse gradients where it is left out.
+        patience: how many seconds a rank waits for the others, where ``rest`` is left out.
+    """
+    return SplitTables(rest if rest is not None else DataParallel(patience=patience), tables)
