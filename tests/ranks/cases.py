@@ -1,6 +1,8 @@
 """Networks that are trained on one rank and on several, in the same way; run as a process, one per rank.
 
-``python cases.py OUT CASE...`` trains each case with the ranks that the environment names, and lets rank 0 write losses and values.
+``python cases.py OUT STRATEGY CASE...`` trains each case with the ranks that the environment names, in fp32, some again in fp32, and in fp64, and each
+rank writes losses, figures and values into ``OUT.RANK.npz``. Names begin with the case, and ``again`` or ``fp64`` where it is such a run.
+With the word ``every`` instead of cases all are run, each again.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,38 +18,39 @@ import numpy as np
 import foreshape as fs
 from foreshape import layer
 
-Case = Callable[[np.random.RandomState], tuple[Any, Any, Any, dict[str, Any]]]
+Case = Callable[[np.random.RandomState, str], tuple[Any, Any, Any, dict[str, Any]]]
+"""Numbers, and the element type of the network -> cost, data, optimizer, and what else `train` is given."""
 
 
-def plain(r: np.random.RandomState) -> Any:
-    x, y = layer.data("x", input_size=12), layer.data("y", dims=1, data_type=fs.INT64)
+def plain(r: np.random.RandomState, of: str) -> Any:
+    x, y = layer.data("x", input_size=12, dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
     hidden = layer.fc(x, output_size=9, activation=layer.relu)
     predicted = layer.fc(hidden, output_size=5, activation=layer.softmax)
     cost = layer.cross_entropy(predicted, y)
-    data = {"x": r.rand(53, 12).astype(np.float32), "y": r.randint(0, 5, (53, 1))}
+    data = {"x": r.rand(53, 12), "y": r.randint(0, 5, (53, 1))}
     return cost, data, fs.optimizer.Adam(0.01), {"batch_size": 10, "metrics": {"accuracy": layer.accuracy(predicted, y)}, "validation": data}
 
 
-def wide(r: np.random.RandomState) -> Any:
+def wide(r: np.random.RandomState, of: str) -> Any:
     """Gradients that are larger than a bucket, clip by the norm of all, weight decay."""
-    x, y = layer.data("x", input_size=300), layer.data("y", dims=1, data_type=fs.INT64)
+    x, y = layer.data("x", input_size=300, dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
     hidden = layer.fc(layer.fc(x, output_size=300, activation=layer.tanh), output_size=300, activation=layer.tanh)
     cost = layer.cross_entropy(layer.fc(hidden, output_size=5, activation=layer.softmax), y)
     optimizer = fs.optimizer.Momentum(0.05, 0.9, weight_decay=1e-3, clip=fs.optimizer.ClipByGlobalNorm(0.5))
-    return cost, {"x": r.rand(40, 300).astype(np.float32), "y": r.randint(0, 5, (40, 1))}, optimizer, {"batch_size": 8}
+    return cost, {"x": r.rand(40, 300), "y": r.randint(0, 5, (40, 1))}, optimizer, {"batch_size": 8}
 
 
-def tiny_batches(r: np.random.RandomState) -> Any:
+def tiny_batches(r: np.random.RandomState, of: str) -> Any:
     """A last batch of one example, so that some ranks have none."""
-    x, y = layer.data("x", input_size=4), layer.data("y", input_size=1)
+    x, y = layer.data("x", input_size=4, dtype=of), layer.data("y", input_size=1, dtype=of)
     cost = layer.square(layer.fc(x, output_size=1) - y)
-    return cost, {"x": r.rand(9, 4).astype(np.float32), "y": r.rand(9, 1).astype(np.float32)}, fs.optimizer.SGD(0.1), {"batch_size": 4}
+    return cost, {"x": r.rand(9, 4), "y": r.rand(9, 1)}, fs.optimizer.SGD(0.1), {"batch_size": 4}
 
 
-def texts(r: np.random.RandomState) -> Any:
+def texts(r: np.random.RandomState, of: str) -> Any:
     """Sequences of uneven lengths: an embedding, an LSTM, a mean over words."""
     words, label = layer.data("words", shape=["words"], lod_level=1, dtype=fs.INT64), layer.data("label", dims=1, data_type=fs.INT64)
-    embedded = layer.embedding(words, size=[30, 8])
+    embedded = layer.embedding(words, size=[30, 8], dtype=of)
     state, _ = layer.lstm(embedded, 6)
     pooled = layer.sequence_pool(state, "max")
     cost = layer.cross_entropy(layer.fc(pooled, output_size=3, activation=layer.softmax), label)
@@ -55,72 +59,160 @@ def texts(r: np.random.RandomState) -> Any:
     return cost, {"words": rows, "label": r.randint(0, 3, (22, 1))}, fs.optimizer.Adam(0.02), {"batch_size": 6}
 
 
-def tagged(r: np.random.RandomState) -> Any:
+def tagged(r: np.random.RandomState, of: str) -> Any:
     """A mean over the words of all texts, of which ranks have unevenly many."""
     words, label = layer.data("words", shape=["words"], lod_level=1, dtype=fs.INT64), layer.data("label", shape=["words", 1], lod_level=1, dtype=fs.INT64)
-    predicted = layer.fc(layer.embedding(words, size=[30, 8]), output_size=4, activation=layer.softmax)
+    predicted = layer.fc(layer.embedding(words, size=[30, 8], dtype=of), output_size=4, activation=layer.softmax)
     cost = layer.cross_entropy(predicted, label)
     lengths = r.randint(1, 9, 14)
-    return cost, {"words": [r.randint(0, 30, n) for n in lengths], "label": [r.randint(0, 4, (n, 1)) for n in lengths]}, fs.optimizer.SGD(0.3), {"batch_size": 5}
+    data = {"words": [r.randint(0, 30, n) for n in lengths], "label": [r.randint(0, 4, (n, 1)) for n in lengths]}
+    return cost, data, fs.optimizer.SGD(0.3), {"batch_size": 5}
 
 
-def _bags(r: np.random.RandomState, optimizer: Any) -> Any:
+def _bags(r: np.random.RandomState, of: str, optimizer: Any) -> Any:
     words, label = layer.data("words", shape=["words"], lod_level=1, dtype=fs.INT64), layer.data("label", dims=1, data_type=fs.INT64)
-    pooled = layer.sequence_pool(layer.embedding(words, size=[200, 6], is_sparse=True), "sum")
+    pooled = layer.sequence_pool(layer.embedding(words, size=[200, 6], is_sparse=True, dtype=of), "sum")
     cost = layer.cross_entropy(layer.fc(pooled, output_size=3, activation=layer.softmax), label)
     rows = [r.randint(0, 200, n) for n in r.randint(1, 12, 25)]
     return cost, {"words": rows, "label": r.randint(0, 3, (25, 1))}, optimizer, {"batch_size": 7}
 
 
-def sparse_sgd(r: np.random.RandomState) -> Any:
-    return _bags(r, fs.optimizer.SGD(0.1))
+def sparse_sgd(r: np.random.RandomState, of: str) -> Any:
+    return _bags(r, of, fs.optimizer.SGD(0.1))
 
 
-def sparse_lazy_adam(r: np.random.RandomState) -> Any:
-    return _bags(r, fs.optimizer.Adam(0.02, lazy_mode=True))
+def sparse_lazy_adam(r: np.random.RandomState, of: str) -> Any:
+    return _bags(r, of, fs.optimizer.Adam(0.02, lazy_mode=True))
 
 
-def sparse_exact_adam(r: np.random.RandomState) -> Any:
-    return _bags(r, fs.optimizer.Adam(0.02))
+def sparse_exact_adam(r: np.random.RandomState, of: str) -> Any:
+    return _bags(r, of, fs.optimizer.Adam(0.02))
 
 
-def images(r: np.random.RandomState) -> Any:
+def images(r: np.random.RandomState, of: str) -> Any:
     """A convolutional network without statistics over the batch."""
-    x, y = layer.data("x", shape=[-1, 1, 8, 8]), layer.data("y", dims=1, data_type=fs.INT64)
+    x, y = layer.data("x", shape=[-1, 1, 8, 8], dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
     hidden = layer.pool2d(layer.conv2d(x, 4, 3, activation=layer.relu), 2, "max", 2)
     cost = layer.cross_entropy(layer.fc(hidden, output_size=5, activation=layer.softmax), y)
-    return cost, {"x": r.rand(21, 1, 8, 8).astype(np.float32), "y": r.randint(0, 5, (21, 1))}, fs.optimizer.Adagrad(0.05), {"batch_size": 6}
+    return cost, {"x": r.rand(21, 1, 8, 8), "y": r.randint(0, 5, (21, 1))}, fs.optimizer.Adagrad(0.05), {"batch_size": 6}
 
 
-CASES: dict[str, Case] = {f.__name__: f for f in (plain, wide, tiny_batches, texts, tagged, sparse_sgd, sparse_lazy_adam, sparse_exact_adam, images)}
+def normalised(r: np.random.RandomState, of: str) -> Any:
+    """A convolutional network with batch normalisation; the last batch leaves some ranks without an example."""
+    x, y = layer.data("x", shape=[-1, 2, 8, 8], dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
+    hidden = layer.batch_norm(layer.conv2d(x, 4, 3, bias=False), activation=layer.relu)
+    hidden = layer.batch_norm(layer.conv2d(hidden, 6, 3, stride=2, bias=False), activation=layer.relu)
+    cost = layer.cross_entropy(layer.fc(hidden, output_size=5, activation=layer.softmax), y)
+    data = {"x": r.rand(19, 2, 8, 8) + 3, "y": r.randint(0, 5, (19, 1))}
+    return cost, data, fs.optimizer.Momentum(0.05, 0.9), {"batch_size": 6, "validation": data}
 
 
-def run(name: str, strategy: Any) -> dict[str, Any]:
-    """Train one case for two epochs; the losses, the figures and the values."""
+apart = normalised
+"""The same, where each rank normalises by its own part of the batch."""
+
+
+def _transformer(r: np.random.RandomState, of: str, dropped: float) -> Any:
+    width, heads = 16, 2
+    h, y = layer.data("x", shape=["batch", "time", width], dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
+
+    def dense(x: Any, size: int, activation: Any = None, bias: Any = None) -> Any:
+        return layer.fc(x, size, activation=activation, num_flatten_dims=1, bias=bias)
+
+    def added(x: Any, part: Any) -> Any:
+        return layer.layer_norm(x + (layer.dropout(part, dropped) if dropped else part), begin_norm_axis=2)
+
+    for _ in range(2):
+        # without biases: that of a key moves all scores alike, so that its gradient is rounding, which Adam would divide by its own size
+        q, k, v = (layer.transpose(layer.reshape(dense(h, width, bias=False), [0, 0, heads, width // heads]), [0, 2, 1, 3]) for _ in range(3))
+        mixed = layer.matmul(layer.softmax(layer.matmul(q * (width // heads) ** -0.5, k, transpose_y=True)), v)
+        h = added(h, dense(layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [0, 0, width]), width))
+        h = added(h, dense(dense(h, 32, "relu"), width))
+    cost = layer.softmax_with_cross_entropy(layer.fc(layer.reduce_mean(h, 1), 4), y)
+    return cost, {"x": r.randn(18, 5, width), "y": r.randint(0, 4, (18, 1))}, fs.optimizer.AdamW(0.003), {"batch_size": 5}
+
+
+def transformer(r: np.random.RandomState, of: str) -> Any:
+    return _transformer(r, of, 0.0)
+
+
+def dropped(r: np.random.RandomState, of: str) -> Any:
+    """Each rank draws numbers of its own."""
+    return _transformer(r, of, 0.2)
+
+
+def repeated(r: np.random.RandomState, of: str) -> Any:
+    """A loop in the network, whose gradient is a loop."""
+    x, y = layer.data("x", input_size=6, dtype=of), layer.data("y", input_size=1, dtype=of)
+    weight = layer.create_parameter((6, 6), {"fp32": fs.FP32, "fp64": fs.FP64}[of], prefix="repeated")
+    begin, rounds = layer.fill_constant([1], "int64", 0), layer.fill_constant([1], "int64", 3)
+    _, h = layer.while_loop(lambda i, h: layer.less_than(i, rounds), lambda i, h: [i + 1, layer.tanh(layer.matmul(h, weight))], [begin, x])
+    return layer.square(layer.fc(h, output_size=1) - y), {"x": r.rand(17, 6), "y": r.rand(17, 1)}, fs.optimizer.RMSProp(0.01), {"batch_size": 6}
+
+
+CASES: dict[str, Case] = {
+    "plain": plain, "wide": wide, "tiny_batches": tiny_batches, "texts": texts, "tagged": tagged, "images": images, "normalised": normalised,
+    "apart": apart, "sparse_sgd": sparse_sgd, "sparse_lazy_adam": sparse_lazy_adam, "sparse_exact_adam": sparse_exact_adam,
+    "transformer": transformer, "dropped": dropped, "repeated": repeated,
+}  # fmt: skip
+SETTINGS: dict[str, dict[str, Any]] = {"normalised": {"synchronise_batch_norm": True}, "wide": {"bucket": 400_000}}
+"""What the strategy is given beside."""
+UNEQUAL = ("apart", "dropped")
+"""Cases that are not the same on another number of ranks: statistics of parts of a batch, and random numbers."""
+
+
+REPEATED = ("texts", "sparse_lazy_adam", "dropped", "normalised")
+"""Cases that are run again unless ``every`` one is."""
+
+
+def run(name: str, of: str = "fp32", strategy: str = "data_parallel") -> dict[str, Any]:
+    """Train one case for two epochs with the ranks that there are; the losses, the figures and the values."""
+    first = _values(name, "fp32")
+    main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
+    with fs.program_guard(main, startup):
+        cost, data, optimizer, settings = CASES[name](np.random.RandomState(5), of)
+        fs.Executor().run(startup, scope=scope)
+        for n, value in first.items():  # the same numbers in either element type
+            scope.set(n, value.astype(scope.get(n).dtype))
+        cast = {n: _cast(value, of) for n, value in data.items()}
+        if "validation" in settings:
+            settings["validation"] = cast
+        ranks = getattr(fs, strategy)(patience=60, **SETTINGS.get(name, {}))
+        history = fs.train(cost, cast, optimizer=optimizer, epochs=2, progress=False, ranks=ranks, scope=scope, startup=startup, **settings)
+    out: dict[str, Any] = {f"value/{n}": scope.get(n) for n in scope.names()}
+    out["losses"] = np.array(history.losses)
+    for key in history.epochs[0]:
+        if key != "seconds":
+            out[f"figure/{key}"] = np.array([row[key] for row in history.epochs])
+    return out
+
+
+@cache
+def _values(name: str, of: str) -> dict[str, Any]:
+    """The first values of a case."""
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     startup.random_seed = 7
     with fs.program_guard(main, startup):
-        cost, data, optimizer, settings = CASES[name](np.random.RandomState(5))
-        first = np.random.RandomState(6)
-        for variable in main.global_block.vars.values():  # random numbers of a startup program depend on how values are divided
-            if variable.is_parameter:
-                scope.set(variable.name, (first.rand(*variable.shape) - 0.5).astype(np.float32))
-        history = fs.train(cost, data, optimizer=optimizer, epochs=2, progress=False, ranks=strategy, scope=scope, startup=startup, **settings)
-    out: dict[str, Any] = {f"{name}/value/{n}": scope.get(n) for n in scope.names()}
-    out[f"{name}/losses"] = np.array(history.losses)
-    for key in history.epochs[0]:
-        if key != "seconds":
-            out[f"{name}/figure/{key}"] = np.array([row[key] for row in history.epochs])
-    return out
+        CASES[name](np.random.RandomState(5), of)
+    fs.Executor().run(startup, scope=scope)
+    return {n: scope.get(n) for n in scope.names()}
+
+
+def _cast(value: Any, of: str) -> Any:
+    return value.astype({"fp32": np.float32, "fp64": np.float64}[of]) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
 
 
 def main() -> None:
     out, strategy, *names = sys.argv[1:]
+    every = names == ["every"]
+    if every:
+        names = list(CASES)
     found: dict[str, Any] = {}
     for name in names or CASES:
-        found |= run(name, getattr(fs, strategy)(patience=60))
-    if os.environ.get("RANK", "0") == "0" or out.endswith("all"):
-        np.savez(f"{out}.{os.environ.get('RANK', '0')}", **found)
+        for which, of in (("", "fp32"), ("again/", "fp32"), ("fp64/", "fp64")):
+            if (which == "fp64/" and name in UNEQUAL) or (which == "again/" and not (every or name in REPEATED)):
+                continue
+            found |= {f"{name}/{which}{key}": value for key, value in run(name, of, strategy).items()}
+    np.savez(f"{out}.{os.environ.get('RANK', '0')}", **found)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
         SchemaError: see `Operator`.
     """
     fields: dict[str, Operand | Result | Attribute] = {}
-    for base in reversed(cls.__mro__):
-        for name, value in list(base.__dict__.items()):
+    for declared in [list(base.__dict__.items()) for base in reversed(cls.__mro__)]:  # all at once, since what is found is written into cls
+        for name, value in declared:
             if isinstance(value, (Operand, Result, Attribute)):
                 held = value if value.name else replace(value, name=name)
                 fields[held.name] = held

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foreshape.errors import SchemaError
+from foreshape.passes.batch_norm import synchronise_batch_norm
 from foreshape.passes.buckets import Sender, data_of, gradients_of
 from foreshape.passes.for_ranks import ForRanks
 from foreshape.passes.framework import Pass
@@ -25,10 +26,12 @@ class DataParallel:
     Args:
         bucket: how many bytes of gradients are sent at once; chosen by their number where it is left out.
         patience: how many seconds a rank waits for the others before it says which one does not come.
+        synchronise_batch_norm: whether batch normalisation takes its statistics over the examples of all ranks.
     """
 
     bucket: int | None = None
     patience: float = 25.0
+    synchronise_batch_norm: bool = False
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         """A copy of a training program for ranks.
@@ -51,6 +54,8 @@ class DataParallel:
             if not any(op.role & Role.OPTIMIZE for op in block.ops):
                 raise SchemaError("there are no updates to make over ranks: minimise the loss first")
             weigh_means(block, name)
+            if self.synchronise_batch_norm:
+                synchronise_batch_norm(copy, COUNTS)
             total = sum_loss(block, name)
             Sender(block).sum_all(gradients_of(block), self.bucket)
             return True
@@ -122,11 +127,13 @@ def _writer(block: Block, name: str) -> Op:
     raise SchemaError(f"no op makes {name}")
 
 
-def data_parallel(bucket: int | None = None, patience: float = 25.0) -> DataParallel:
+def data_parallel(bucket: int | None = None, patience: float = 25.0, synchronise_batch_norm: bool = False) -> DataParallel:
     """Train with a part of every batch on each of the ranks that torchrun started: ``fs.train(cost, data, ranks=fs.data_parallel())``.
 
     Args:
         bucket: how many bytes of gradients are sent at once; chosen by their number where it is left out.
         patience: how many seconds a rank waits for the others before it says which one does not come.
+        synchronise_batch_norm: let batch normalisation take its statistics over the examples of all ranks, as one rank with the whole batch
+            would, for two small messages per normalisation. Otherwise each rank normalises by its own part of the batch.
     """
-    return DataParallel(bucket, patience)
+    return DataParallel(bucket, patience, synchronise_batch_norm)

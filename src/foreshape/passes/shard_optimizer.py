@@ -11,8 +11,9 @@ from foreshape.errors import SchemaError
 from foreshape.ops.collective.coalesced import part_of, places_of
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.update.updates import Update
+from foreshape.passes.batch_norm import synchronise_batch_norm
 from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
-from foreshape.passes.data_parallel import DataParallel, sum_loss, weigh_means
+from foreshape.passes.data_parallel import COUNTS, DataParallel, sum_loss, weigh_means
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
@@ -37,6 +38,8 @@ class ShardOptimizer(DataParallel):
             if not any(op.role & Role.OPTIMIZE for op in block.ops):
                 raise SchemaError("there are no updates to make over ranks: minimise the loss first")
             weigh_means(block, name)
+            if self.synchronise_batch_norm:
+                synchronise_batch_norm(copy, COUNTS)
             total = sum_loss(block, name)
             gradients = gradients_of(block)
             groups = _groups(block, gradients)
@@ -230,6 +233,6 @@ def _number(size: Size) -> int:
     return size
 
 
-def shard_optimizer(bucket: int | None = None, patience: float = 25.0) -> ShardOptimizer:
+def shard_optimizer(bucket: int | None = None, patience: float = 25.0, synchronise_batch_norm: bool = False) -> ShardOptimizer:
     """Train as `data_parallel`, with the optimizer's state divided over the ranks; the arguments are its."""
-    return ShardOptimizer(bucket, patience)
+    return ShardOptimizer(bucket, patience, synchronise_batch_norm)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import socket
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
 from foreshape.ranks.status import Board
+from foreshape.ranks.store import store_at
 from foreshape.values.team import Team, set_team
 from foreshape.values.torch_proxy import torch
 
@@ -43,7 +47,7 @@ class Ranks:
     def __exit__(self, *error: object) -> None:
         set_team(0, None)
         if self.board is not None:
-            self.board.close(failed=error[0] is not None)
+            self.board.close()
         if self._own and self.team is not None:
             torch.distributed.destroy_process_group()
 
@@ -78,7 +82,8 @@ class Ranks:
         """Give every rank the mean of what the ranks have, in place."""
         if self.team is not None:
             self.team.sum(tensor, "values")
-            tensor.div_(self.count)
+            with torch.inference_mode():  # in which the step made it
+                tensor.div_(self.count)
 
 
 def alone() -> Ranks:
@@ -111,13 +116,39 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
         raise ExecutionError(f"RANK must be in 0..{count - 1}, since WORLD_SIZE is {count}; seen {rank}")
     if count == 1:
         return alone()
-    address = f"{given['MASTER_ADDR']}:{given['MASTER_PORT']}"
+    host = given["MASTER_ADDR"]
     try:
-        torch.distributed.init_process_group("gloo", rank=rank, world_size=count, timeout=timedelta(seconds=patience))
-    except (RuntimeError, ValueError, OSError) as error:  # torch's own errors of the store are RuntimeErrors
+        port = int(given["MASTER_PORT"])
+        if not 0 < port < 1 << 16:
+            raise ValueError
+    except ValueError:
+        raise ExecutionError(f"MASTER_PORT must be a number from 1 to 65535; seen {given['MASTER_PORT']!r}") from None
+    store = store_at(host, port, rank, count, patience)
+    hook = sys.excepthook
+    try:
+        with _on_loopback(host):
+            torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
+    except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
-        raise ExecutionError(f"rank {rank} of {count} cannot join the others at {address} within {patience:g} s: {reason}") from error
+        raise ExecutionError(f"rank {rank} of {count} cannot join the others at {host}:{port} within {patience:g} s: {reason}") from error
+    if hook.__module__ == sys.excepthook.__module__:  # torch lets each group put "[rank0]: " before the lines of a traceback: once is enough
+        sys.excepthook = hook
     return _of_group(patience, own=True)
+
+
+@contextmanager
+def _on_loopback(host: str) -> Generator[None]:
+    """Let ranks that meet on the loopback device listen there alone, unless the user has said where."""
+    name = "GLOO_SOCKET_IFNAME"
+    device = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None) if hasattr(socket, "if_nameindex") else None
+    if device is None or name in os.environ or not (host == "localhost" or host == "::1" or host.startswith("127.")):
+        yield
+        return
+    os.environ[name] = device
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def _of_group(patience: float, own: bool) -> Ranks:

@@ -44,14 +44,14 @@ class Board:
         """Tell the others that this rank stops of its own accord, and why."""
         self._set("stopped", f"{self._place}\n{self.fed[:_LONGEST]}\n{why[:_LONGEST]}")
 
-    def close(self, failed: bool) -> None:
-        """No more signs of life. Where the run has failed, rank 0 waits for the others a little, since they may still read from its store."""
+    def close(self) -> None:
+        """No more signs of life. Rank 0 waits for the others a little, since its store may end with it, which they may still read from."""
         self._ended.set()
         self._thread.join(timeout=2 * BEAT)
         self._set("left", "yes")
         until = time.monotonic() + 2 * (SILENT + 2 * BEAT)
-        while failed and self.rank == 0 and time.monotonic() < until and not all(self._get(r, "left") or self._is_silent(r) for r in range(1, self.ranks)):
-            time.sleep(BEAT / 10)
+        while self.rank == 0 and time.monotonic() < until and not all(self._get(r, "left") or self._is_silent(r) for r in range(1, self.ranks)):
+            time.sleep(BEAT / 100)
 
     def explain(self) -> str:
         """Which rank stopped the others, in words. Waits until those that have died can be told from those that wait."""

@@ -12,6 +12,7 @@ from foreshape.dims import evaluate
 from foreshape.engine import Executor, Scope
 from foreshape.engine.machine_memory import default_limit
 from foreshape.errors import ExecutionError, RankError
+from foreshape.ops.collective.sums import Collective
 from foreshape.passes.data_parallel import COUNTS
 from foreshape.passes.for_ranks import ForRanks, Part
 from foreshape.program import Program, Role, Variable
@@ -160,9 +161,10 @@ class OverRanks:
         scope.fill({name: scope.tensor(of) for name, of in self.followers})
 
     def _moving(self) -> list[str]:
-        """The floating persistable values that the forward pass writes."""
+        """The floating persistable values that the forward pass writes, each rank its own: not those that a collective makes alike."""
         block = self.program.global_block
-        written = {n for op in self.program.all_ops() if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE) for n in op.output_names()}
+        forward = [op for op in self.program.all_ops() if not op.role & (Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE)]
+        written = {n for op in forward if not isinstance(op.operator, Collective) for n in op.output_names()}
         return sorted(n for n in written if (v := block.vars.get(n)) is not None and v.persistable and v.dtype is not None and v.dtype.is_floating)
 
     def _compare_programs(self) -> None:

@@ -115,7 +115,7 @@ class BatchNorm(Operator):
     ) -> Any:
         last = is_channels_last(self.data_layout)
         x = channels_first(X, last)
-        _require_channels(x, Scale, Bias, Mean, Variance)
+        check_channels(x, Scale, Bias, Mean, Variance)
         of = torch.float32 if X.element_size() == 2 else X.dtype
         reserve = Mean.new_empty(0, dtype=of) if wants[5] else None
         if self.use_global_stats or self._tests():
@@ -166,7 +166,7 @@ class BatchNorm(Operator):
         x, d = channels_first(X, last), channels_first(d_y, last)
         if not x.numel():
             return torch.zeros_like(X), torch.zeros_like(Scale), torch.zeros_like(Bias)
-        _require_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
+        check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         if self.use_global_stats or self._tests():
             found = aten.native_batch_norm_backward(d, x, Scale, mean_out, variance_out, None, None, False, self.epsilon, list(wants))
         else:
@@ -195,7 +195,7 @@ class BatchNorm(Operator):
     ]
 
 
-def _require_channels(x: Tensor, *given: Tensor) -> None:
+def check_channels(x: Tensor, *given: Tensor) -> None:
     """Refuse statistics of other sizes than the channels of ``x``: torch's kernel reads and writes them unchecked."""
     channels = x.shape[1]
     for t in given:

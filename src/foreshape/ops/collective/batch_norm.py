@@ -1,0 +1,154 @@
+"""Batch normalisation over the examples of all ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import FLOATING, aten, f32, gradient, i64, operand, reject, require_equal, sample, torch
+from foreshape.operator.temporaries import copies
+from foreshape.ops.collective.sums import Collective
+from foreshape.ops.nn.normalization import BatchNorm, check_channels
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.window import channels_back, channels_first, is_channels_last
+from foreshape.spec import FP64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.values.team import Team
+
+
+class SyncBatchNorm(Collective, BatchNorm):
+    """As `batch_norm`, but that in training mean and variance are those of the examples of all ranks.
+
+    Two sums of two numbers per channel pass between the ranks, one forward and one backward. A rank whose part of a batch is empty is fed an
+    example that counts nothing: ``Counts`` is 0 there.
+    """
+
+    type = "sync_batch_norm"
+    Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
+
+    def infer_shape(self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, Counts: Spec | None) -> Any:
+        if Counts is not None:
+            require_equal(product(Counts.known_dims), 1, "Counts must be one number", Counts=None)
+        return BatchNorm.infer_shape(self, X, Scale, Bias, Mean, Variance, MomentumTensor)
+
+    def workspace(
+        self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, Counts: Spec | None, *, strided: frozenset[str]
+    ) -> Size:
+        wide = X.elements * 4 if X.known_dtype.itemsize == 2 else 0  # statistics of half precision are taken in fp32
+        return BatchNorm.workspace(self, X, Scale, Bias, Mean, Variance, MomentumTensor, strided=strided) + (8 * Scale.elements + 1) * FP64.itemsize + wide
+
+    def kernel(
+        self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, Counts: Tensor | None, *,
+        wants: tuple[bool, ...],
+    ) -> Any:  # fmt: skip
+        team = self.team()
+        if team is None or self.use_global_stats or self._tests():
+            return BatchNorm.kernel(self, X, Scale, Bias, Mean, Variance, MomentumTensor, wants=wants)
+        last = is_channels_last(self.data_layout)
+        x = channels_first(X, last)
+        check_channels(x, Scale, Bias, Mean, Variance)
+        of = torch.float32 if X.element_size() == 2 else X.dtype
+        reserve = Mean.new_empty(0, dtype=of) if wants[5] else None
+        count, mean, variance = self._statistics(x, Mean, Counts, team)
+        if not count:  # of nothing there is no mean: the moving ones stay
+            return X.clone(), Mean, Variance, torch.zeros_like(Mean, dtype=of), torch.zeros_like(Variance, dtype=of), reserve
+        momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
+        y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Scale.dtype), variance.to(Scale.dtype), False, 0.0, self.epsilon)
+        Mean.lerp_(mean.to(Mean.dtype), 1.0 - momentum)
+        Variance.lerp_(variance.to(Variance.dtype), 1.0 - momentum)
+        return channels_back(y, last), Mean, Variance, mean.to(of), variance.add_(self.epsilon).rsqrt_().to(of), reserve
+
+    def _statistics(self, x: Tensor, moving: Tensor, Counts: Tensor | None, team: Team) -> tuple[float, Tensor, Tensor]:
+        """How many numbers a channel has on all ranks, their mean and their biased variance, fp64.
+
+        Sums are of differences to the moving mean, which is the same on all ranks, so that a large mean takes no digits from the variance.
+        """
+        channels = x.shape[1]
+        own = _own_count(x, Counts)
+        sums = torch.zeros(2 * channels + 1, dtype=torch.float64)
+        from_moving = moving.to(torch.float64)
+        if own:
+            mean, variance = (t.to(torch.float64) for t in aten.batch_norm_update_stats(x.float() if x.element_size() == 2 else x, None, None, 0.0))
+            mean -= from_moving
+            sums[0] = own
+            torch.mul(mean, own, out=sums[1 : channels + 1])
+            torch.mul(variance.addcmul_(mean, mean), own, out=sums[channels + 1 :])
+        team.sum(sums, self.type)
+        count = float(sums[0])
+        if not count:
+            return 0.0, from_moving, from_moving
+        mean = sums[1 : channels + 1].div_(count)
+        variance = sums[channels + 1 :].div_(count).addcmul_(mean, mean, value=-1.0).clamp_min_(0.0)
+        return count, mean + from_moving, variance
+
+    def _infer_gradient(
+        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec
+    ) -> Any:
+        y, _, _, saved, _, _ = BatchNorm.infer_shape(self, X, Scale, Bias, mean_out, variance_out, None)
+        check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
+        return X.like(), Scale.like(), Bias.like()
+
+    def _gradient_workspace(
+        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec,
+        *, wants: tuple[bool, ...], strided: frozenset[str],
+    ) -> Size:  # fmt: skip
+        one = BatchNorm._gradient_workspace(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, wants=wants)
+        return one + (8 * Scale.elements + 1) * FP64.itemsize + copies(strided, X=X, Y_GRAD=d_y)
+
+    @gradient(
+        "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "Counts", "Y@GRAD",
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace,
+    )  # fmt: skip
+    def backward(
+        self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
+        Counts: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...],
+    ) -> Any:  # fmt: skip
+        team = self.team()
+        if team is None or self.use_global_stats or self._tests():
+            return BatchNorm.backward.kernel(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, wants=wants)
+        last = is_channels_last(self.data_layout)
+        x, d = channels_first(X, last), channels_first(d_y, last)
+        channels, own = x.shape[1], _own_count(x, Counts)
+        check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
+        if x.numel():
+            _, d_scale, d_bias = aten.native_batch_norm_backward(d, x, Scale, None, None, saved_mean, saved_inverse, True, self.epsilon, [False, True, True])
+        else:
+            d_scale, d_bias = torch.zeros_like(Scale), torch.zeros_like(Bias)
+        if not wants[0]:
+            return None, d_scale, d_bias
+        sums = torch.empty(2 * channels + 1, dtype=torch.float64)
+        sums[0], sums[1 : channels + 1], sums[channels + 1 :] = own, d_scale, d_bias
+        team.sum(sums, f"{self.type}_grad")
+        if not own:  # what is in no mean has no part in its gradient
+            return torch.zeros_like(X), d_scale, d_bias
+        inverse = saved_inverse.to(torch.float64)
+        slope = Scale * inverse
+        means = sums[1:] / -sums[0]
+        # slope * (d - mean of d - (x - mean) * inverse * mean of d * normalised x)
+        dims = (1, channels, *[1] * (x.dim() - 2))
+        of = saved_mean.dtype
+        each = [t.to(of).reshape(dims) for t in (saved_mean, slope * inverse * means[:channels], slope, slope * means[channels:])]
+        out = x - each[0]
+        out.mul_(each[1]).addcmul_(d.to(of), each[2]).add_(each[3])
+        return channels_back(out.to(X.dtype), last), d_scale, d_bias
+
+    samples = [
+        sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5)),
+        sample(X=f32(4, 5, 2, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), data_layout="NHWC", momentum=0.7),
+        sample(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), Counts=f32(1, data=[1.0])),
+        sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True),
+    ]
+    rejects = [
+        reject(X=f32(4), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="X must have 2 to 5 dims"),
+        reject(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), Counts=f32(2), says="Counts must be one number"),
+        reject(X=i64(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="floating", error=TypeMismatchError),
+    ]
+
+
+def _own_count(x: Tensor, Counts: Tensor | None) -> float:
+    """How many numbers of a channel count on this rank."""
+    return x.numel() // x.shape[1] * (1.0 if Counts is None else float(Counts.item()))

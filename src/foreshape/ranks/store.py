@@ -1,0 +1,84 @@
+"""The store that the ranks of a run meet at: torch's own, one for the life of a process, with a part of its own for each time that ranks join."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from foreshape.errors import ExecutionError
+from foreshape.values.torch_proxy import torch
+
+
+@dataclass(slots=True)
+class _Met:
+    store: Any
+    joined: int = 0
+
+
+_stores: dict[tuple[str, int, int, int], _Met] = {}
+"""Where ranks have met -> the store there. It outlives a run: ranks that join again and had to take the port anew would, where one is early,
+still find the store that another is about to leave."""
+
+
+def store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
+    """The part of the store at an address that is for this joining, with as many as there were before it.
+
+    Raises:
+        ExecutionError: it cannot be reached or made, or not all ranks come.
+    """
+    met = _stores.get((host, port, rank, ranks))
+    if met is None:
+        met = _stores[host, port, rank, ranks] = _Met(_store(host, port, rank, ranks, patience))
+    met.joined += 1
+    made = torch.distributed.PrefixStore(f"foreshape/{met.joined}", met.store)
+    _wait_for_all(made, f"{host}:{port}", rank, ranks, patience)
+    return made
+
+
+def _store(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
+    settings: dict[str, Any] = {"timeout": timedelta(seconds=patience), "wait_for_workers": False}
+    try:
+        if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # torchrun has made one otherwise
+            return torch.distributed.TCPStore(host, port, ranks, True, master_listen_fd=_listening(host, port), **settings)
+        return torch.distributed.TCPStore(host, port, ranks, False, **settings)
+    except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
+        reason = str(error).split("\n", 1)[0]
+        raise ExecutionError(f"rank {rank} of {ranks} cannot reach the store of the ranks at {host}:{port} within {patience:g} s; "
+                             f"is rank 0 started there, and the port open? {reason}") from error  # fmt: skip
+
+
+def _listening(host: str, port: int) -> int:
+    """A socket that listens at this address alone; torch would listen at all of the machine's."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((place[0], place[1]), family=family, backlog=1024).detach()
+    except OSError as error:
+        words = {errno.EADDRINUSE: "the port is in use", errno.EADDRNOTAVAIL: "no address of this machine, on which rank 0 runs"}
+        why = words.get(error.errno or 0, error.strerror or str(error))
+        raise ExecutionError(f"rank 0 cannot listen at {host}:{port} (MASTER_ADDR and MASTER_PORT): {why}") from error
+
+
+def _wait_for_all(store: Any, address: str, rank: int, ranks: int, patience: float) -> None:
+    """Wait until all ranks have come, and have come as so many."""
+    keys = [f"here/{r}" for r in range(ranks)]
+    try:
+        store.set(keys[rank], str(ranks))
+        until = time.monotonic() + patience
+        missing = keys
+        while missing := [k for k in missing if not store.check([k])]:
+            if time.monotonic() > until:
+                names = ", ".join(k.removeprefix("here/") for k in missing)
+                raise ExecutionError(f"rank {rank} of {ranks} has waited {patience:g} s at {address}: not there {'is' if len(missing) == 1 else 'are'} "
+                                     f"rank{'s' * (len(missing) > 1)} {names}")  # fmt: skip
+            time.sleep(0.005)
+        said = {r: bytes(store.get(k)[:20]).decode(errors="replace") for r, k in enumerate(keys)}
+    except RuntimeError as error:
+        raise ExecutionError(f"rank {rank} of {ranks}: the store of the ranks at {address} is gone, with the process that held it") from error
+    if set(said.values()) != {str(ranks)}:
+        words = ", ".join(f"rank {r}: {n}" for r, n in said.items())
+        raise ExecutionError(f"the ranks do not agree on how many they are (WORLD_SIZE): {words}")

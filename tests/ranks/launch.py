@@ -1,0 +1,135 @@
+"""Ranks as processes, as torchrun starts them: with a free port, a deadline of their own, and an end for each of them whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SAFETY = 240.0
+"""Seconds after which ranks that hang are ended: no measure of anything."""
+SOURCES = Path(__file__).parents[2] / "src"
+
+
+@dataclass
+class Rank:
+    """One process, and where its words go."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def words(self) -> str:
+        """What it has written so far, to either stream."""
+        return self.log.read_text(errors="replace")
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None where it lives."""
+        return self.process.poll()
+
+    def send(self, number: int) -> None:
+        """Send a signal to it."""
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        """End it and all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@dataclass
+class Started:
+    """The ranks of a run."""
+
+    ranks: list[Rank]
+    until: float
+
+    def wait(self, numbers: Sequence[int] | None = None) -> list[int]:
+        """Wait for ranks, all of them where none are named; how each ended.
+
+        Raises:
+            AssertionError: one of them still runs at the deadline.
+        """
+        chosen = self.ranks if numbers is None else [self.ranks[n] for n in numbers]
+        for rank in chosen:
+            try:
+                rank.process.wait(max(self.until - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"rank {rank.number} hangs\n{self.words()}") from None
+        return [rank.process.returncode for rank in chosen]
+
+    def wait_for(self, what: Callable[[], Any], words: str) -> None:
+        """Wait until something holds.
+
+        Raises:
+            AssertionError: it does not at the deadline, or when all ranks have ended.
+        """
+        while not what():
+            if time.monotonic() > self.until or all(r.code is not None for r in self.ranks):
+                raise AssertionError(f"never: {words}\n{self.words()}")
+            time.sleep(0.02)
+
+    def words(self) -> str:
+        """What all ranks have written."""
+        return "\n".join(f"--- rank {r.number} ({r.code})\n{r.words}" for r in self.ranks)
+
+
+def free_port() -> int:
+    """A port of the loopback device that nobody has."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@contextmanager
+def started(
+    ranks: int, script: Path | str, *arguments: object, deadline: float = SAFETY, environment: Mapping[str, str] | None = None,
+    each: Callable[[int], Mapping[str, str]] | None = None, port: int | None = None,
+) -> Generator[Started]:  # fmt: skip
+    """Ranks that run a script; all that is left of them is ended with the context.
+
+    Args:
+        environment: variables of all ranks.
+        each: a rank's number -> variables of its own.
+    """
+    port = free_port() if port is None else port
+    with tempfile.TemporaryDirectory(prefix="ranks") as folder:
+        found: list[Rank] = []
+        try:
+            for number in range(ranks):
+                whole = {
+                    **os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]), "OMP_NUM_THREADS": "1",
+                    "RANK": str(number), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                    **(environment or {}), **(each(number) if each is not None else {}),
+                }  # fmt: skip
+                log = Path(folder) / f"rank{number}"
+                with log.open("wb") as out:
+                    command = [sys.executable, str(script), *map(str, arguments)]
+                    found.append(Rank(number, subprocess.Popen(command, env=whole, stdout=out, stderr=out, start_new_session=True), log))
+            yield Started(found, time.monotonic() + deadline)
+        finally:
+            for rank in found:
+                rank.end()
+
+
+def run(ranks: int, script: Path | str, *arguments: object, **settings: Any) -> list[str]:
+    """Run ranks to their end; what each has written.
+
+    Raises:
+        AssertionError: one fails, or hangs.
+    """
+    with started(ranks, script, *arguments, **settings) as those:
+        assert set(those.wait()) == {0}, those.words()
+        return [r.words for r in those.ranks]

@@ -1,0 +1,93 @@
+"""Training over ranks is training on one rank: the same losses, figures and values.
+
+In fp64 they are the same to 1e-11 of the largest number of each value. In fp32 they are as near to those of fp64 as what one rank makes, which
+sums in another order: a gradient that is nearly zero is rounded by as much as what it is the sum of, and Adam divides it by its own size.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import cases, launch
+
+EXACT = 1e-11
+ROUNDED = 1e-6
+"""In fp32, relative to the largest number."""
+AMPLIFIED = 3.0
+"""Where one rank's rounding is more than that: how many times as much is still rounding."""
+COMPARED = [name for name in cases.CASES if name not in cases.UNEQUAL]
+COUNTS = [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
+
+Values = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """How many ranks -> what each of them has after all cases."""
+
+    @cache
+    def train(ranks: int) -> list[Values]:
+        folder = tmp_path_factory.mktemp("equality")
+        launch.run(ranks, Path(cases.__file__), folder / "out", "data_parallel", *(["every"] if ranks > 2 else []))
+        return [dict(np.load(folder / f"out.{rank}.npz")) for rank in range(ranks)]
+
+    return train
+
+
+@cache
+def one(name: str, of: str) -> Values:
+    """What one rank makes, with the whole batch."""
+    return cases.run(name, of)
+
+
+def of_case(found: Values, name: str, which: str = "") -> Values:
+    begin = f"{name}/{which}"
+    return {key.removeprefix(begin): value for key, value in found.items() if key.startswith((begin + "value", begin + "losses", begin + "figure"))}
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest difference, relative to the largest number of the second."""
+    return float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) if a.size else 0.0
+
+
+@pytest.mark.parametrize("ranks", COUNTS)
+@pytest.mark.parametrize("name", COMPARED)
+def test_ranks_train_as_one_rank_does(name: str, ranks: int, trained: Any) -> None:
+    found = trained(ranks)[0]
+    exact, single = one(name, "fp64"), one(name, "fp32")
+    for key, value in of_case(found, name, "fp64/").items():
+        assert apart(value, exact[key]) <= EXACT, key
+    of_ranks = of_case(found, name)
+    assert of_ranks.keys() == exact.keys()
+    for key, value in of_ranks.items():
+        assert apart(value, exact[key]) <= max(ROUNDED, AMPLIFIED * apart(single[key], exact[key])), key
+        if key == "losses":
+            assert apart(value, single[key]) <= ROUNDED, key
+
+
+@pytest.mark.parametrize("ranks", COUNTS)
+@pytest.mark.parametrize("name", cases.CASES)
+def test_all_ranks_have_the_same_bits_and_again_in_another_run(name: str, ranks: int, trained: Any) -> None:
+    first, *others = (of_case(values, name) for values in trained(ranks))
+    again = of_case(trained(ranks)[0], name, "again/")
+    assert again.keys() == (first.keys() if ranks > 2 or name in cases.REPEATED else set())
+    for key, value in again.items():
+        np.testing.assert_array_equal(value, first[key], key)
+    for key, value in first.items():
+        for other in others:
+            np.testing.assert_array_equal(value, other[key], key)
+
+
+def test_statistics_of_parts_of_a_batch_are_others_than_those_of_the_whole(trained: Any) -> None:
+    """What the documents say of batch normalisation that is not synchronised: near, and not the same."""
+    found, whole = of_case(trained(2)[0], "apart"), one("apart", "fp32")
+    assert 1e-3 < apart(found["losses"], whole["losses"]) < 0.5
+
+
+def test_ranks_drop_other_elements_than_one_rank(trained: Any) -> None:
+    found, whole = of_case(trained(2)[0], "dropped"), one("dropped", "fp32")
+    assert 1e-4 < apart(found["losses"], whole["losses"]) < 1.0
