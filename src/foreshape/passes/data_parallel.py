@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foreshape.errors import SchemaError
 from foreshape.passes.batch_norm import synchronise_batch_norm
 from foreshape.passes.buckets import Sender, data_of, gradients_of
-from foreshape.passes.for_ranks import ForRanks
+from foreshape.passes.for_ranks import ForRanks, Part
 from foreshape.passes.framework import Pass
 from foreshape.passes.parts_of_loss import parts_of, same_share
 from foreshape.program import Block, Op, Program, Role, Variable
@@ -61,6 +62,10 @@ class DataParallel:
             return True
 
         return ForRanks(Pass("data_parallel", change)(program)[0], total)
+
+    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+        """A program without updates over what the ranks hold: as it is, where each has all values."""
+        return program
 
 
 def weigh_means(block: Block, loss: str) -> None:

@@ -31,6 +31,8 @@ class Part:
     dims: tuple[Size, ...]
     pieces: tuple[Piece, ...]
     dealt: bool = False
+    begins_whole: bool = False
+    """Whether the startup program makes the pieces whole, and each rank cuts its part out of them."""
 
     @property
     def size(self) -> Size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError
@@ -28,6 +28,9 @@ class ShardOptimizer(DataParallel):
     are made whole on every rank, as are those of sparse gradients.
     """
 
+    name: ClassVar[str] = "shard_optimizer"
+    divides_parameters: ClassVar[bool] = False
+
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         name = loss if isinstance(loss, str) else loss.name
         total, parts, followers = "", list[Part](), list[tuple[str, str]]()
@@ -45,15 +48,37 @@ class ShardOptimizer(DataParallel):
             groups = _groups(block, gradients)
             within = {g.name for group in groups for g in group.gradients if group.direct}
             Sender(block).sum_all([g for g in gradients if g.name not in within], self.bucket)
+            held: list[Shard] = []
             for group in groups:
                 for bucket in in_buckets(group.gradients, self.bucket):
-                    shard = _Shard(block, group, bucket.gradients, ranks or 0)
+                    shard = Shard(block, group, bucket.gradients, ranks or 0)
                     followers.extend(shard.followers())
-                    parts.extend(shard.write())
+                    parts.extend(shard.write(self.divides_parameters and group.direct))
+                    if shard.held is not None:
+                        held.append(shard)
+            gather_before_use(block, [s.held for s in held if s.held is not None], ranks or 0)
             return True
 
-        made = Pass("shard_optimizer", change)(program)[0]
-        return ForRanks(made, total, startup_for(startup, parts), tuple(parts), tuple(followers))
+        made = Pass(self.name, change)(program)[0]
+        return ForRanks(made, total, startup_for(startup, [p for p in parts if not p.begins_whole]), tuple(parts), tuple(followers))
+
+
+    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+        """A program without updates over what the ranks hold: parameters that are in parts are gathered."""
+        held = [p for p in parts if p.begins_whole]
+
+        def change(copy: Program) -> bool:
+            block = copy.global_block
+            here = [p for p in held if any(q.name in block.vars for q in p.pieces)]
+            for part in here:
+                block.create_variable(part.name, tensor(part.dtype, *part.dims), persistable=True, is_parameter=True)
+                for piece in part.pieces:
+                    if piece.name not in block.vars:
+                        block.create_variable(piece.name, tensor(part.dtype, *piece.dims))
+            gather_before_use(block, here, ranks)
+            return bool(here)
+
+        return Pass(self.name, change)(program)[0]
 
 
 @dataclass(slots=True)
@@ -99,7 +124,7 @@ def _groups(block: Block, gradients: Sequence[Gradient]) -> list[_Group]:
     return list(found.values())
 
 
-class _Shard:
+class Shard:
     """Writes the ops that update the parameters of some gradients part by part."""
 
     def __init__(self, block: Block, group: _Group, gradients: Sequence[Gradient], nranks: int) -> None:
@@ -109,6 +134,7 @@ class _Shard:
         self.of: DType = gradients[0].spec.known_dtype
         self.dims = [block.var(p).spec.known_dims for p in self.parameters]
         starts, total = places_of([product(d) for d in self.dims], self.of.itemsize)
+        self.held: Part | None = None
         self.starts, self.part = starts, part_of(total, ranks_of(nranks), self.of.itemsize)
 
     def followers(self) -> list[tuple[str, str]]:
@@ -118,13 +144,21 @@ class _Shard:
         kept = [s for s, n in first.inputs.items() if n and n[0] in written and s not in (*(self._operator(first).elementwise_state or ()), "Param")]
         return [(op.inputs[s][0], first.inputs[s][0]) for op in self.updates[1:] for s in kept]
 
-    def write(self) -> list[Part]:
+    def write(self, hold: bool = False) -> list[Part]:
+        """Replace the updates by one of this rank's part.
+
+        Args:
+            hold: the parameters are held in parts, too; otherwise they are gathered after each update.
+        """
         block, first = self.block, self.updates[0]
         parts = {slot: self._state(slot) for slot in self._operator(first).elementwise_state or () if first.inputs.get(slot)}
         reduced = self._send() if self.group.direct else self._cut("gradients@PART", [g.name for g in self.gradients], self._at())
         at = self._at()
-        own = self._cut("parameters@PART", self.parameters, at)
-        at += 1
+        if hold:
+            own = self._hold().name
+        else:
+            own = self._cut("parameters@PART", self.parameters, at)
+            at += 1
         if self.group.direct:
             done = self._name("gradients@SUMMED")
             self._insert(at, "c_sync_comm_stream", {"X": [reduced]}, {"Out": [done]}, {"ring_id": 0})
@@ -140,6 +174,8 @@ class _Shard:
             for piece in part.pieces:
                 block.remove_variable(piece.name)
         self._insert(at, first.type, inputs, outputs, attrs, (own, reduced))
+        if hold:
+            return [*([self.held] if self.held is not None else []), *parts.values()]
         sent, whole = self._name("parameters@SENT"), self._name("parameters@WHOLE")
         self._insert(at + 1, "c_allgather", {"X": [own]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0})
         end = len(block.ops)
@@ -149,6 +185,14 @@ class _Shard:
         for view, parameter in zip(views, self.parameters, strict=True):
             self._insert(len(block.ops), "assign", {"X": [view]}, {"Out": [parameter]}, {}, (parameter, view))
         return list(parts.values())
+
+    def _hold(self) -> Part:
+        """This rank's part of the parameters, in place of them."""
+        made = self._name("parameters@PART")
+        self.block.create_variable(made, tensor(self.of, self.part), persistable=True, is_parameter=True, trainable=True)
+        pieces = tuple(Piece(n, s, d) for n, s, d in zip(self.parameters, self.starts, self.dims, strict=True))
+        self.held = Part(made, self.of, (self.part,), pieces, begins_whole=True)
+        return self.held
 
     def _operator(self, op: Op) -> Update:
         assert isinstance(op.operator, Update)
@@ -197,6 +241,48 @@ class _Shard:
         self.block.append_op(type, inputs, outputs, attrs, role=role, role_variables=of, site=self.updates[0].site, index=at)
 
 
+def gather_before_use(block: Block, held: Sequence[Part], nranks: int) -> None:
+    """Gather parameters that are held in parts before the first op that reads one, in the forward pass and again in the backward pass, each
+    time while what comes before computes; after their last reader of that pass nothing holds them.
+
+    What a block of an op reads is gathered once, for both.
+    """
+    names = [{q.name for q in part.pieces} for part in held]
+    inner = {n for op in block.ops if op.sub_block_indices() for n in op.all_reads()}
+    for of in set().union(*names):
+        variable = block.var(of)
+        variable.persistable, variable.is_parameter = False, False
+    _gather(block, held, names, False, nranks, "")
+    again = [n - inner for n in names]
+    _gather(block, held, again, True, nranks, "@AGAIN")
+
+
+def _gather(block: Block, held: Sequence[Part], names: Sequence[set[str]], backward: bool, nranks: int, suffix: str) -> None:
+    ops = [op for op in block.ops if not op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) and bool(op.role & Role.BACKWARD) is backward]
+    uses: list[tuple[int, Op]] = []
+    for which, wanted in enumerate(names):
+        first = next((op for op in ops if wanted & op.all_reads()), None)
+        if first is not None:
+            uses.append((which, first))
+    uses.sort(key=lambda use: ops.index(use[1]))
+    if backward:
+        for op in ops:
+            for of in set().union(*names) & op.all_reads():
+                op.rename_input(of, of + suffix)
+    for at, (which, first) in enumerate(uses):
+        part, site = held[which], first.site
+        start = uses[at - 1][1] if at else first  # one group ahead
+        sent, whole = (block.program.unique_name(f"{part.name}@{word}") for word in ("SENT", "WHOLE"))
+        role = Role.BACKWARD if backward else Role.FORWARD
+        attrs = {"nranks": nranks, "ring_id": 0}
+        block.append_op("c_allgather", {"X": [part.name]}, {"Out": [sent]}, attrs, role=role, site=site, index=block.ops.index(start))
+        index = block.ops.index(first)
+        block.append_op("c_sync_comm_stream", {"X": [sent]}, {"Out": [whole]}, {"ring_id": 0}, role=role, site=site, index=index)
+        out = [q.name + (suffix if q.name in names[which] else "@UNREAD") if backward else q.name for q in part.pieces]
+        dims = places([q.dims for q in part.pieces], part.dtype)
+        block.append_op("split_coalesced", {"X": [whole]}, {"Out": out}, dims, role=role, site=site, index=index + 1)
+
+
 def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | None:
     """A copy of a startup program that makes a rank's parts instead of what they are parts of, so that the whole is never there.
 
@@ -233,6 +319,20 @@ def _number(size: Size) -> int:
     return size
 
 
+@dataclass(frozen=True, slots=True)
+class ShardParameters(ShardOptimizer):
+    """As `ShardOptimizer`, with the parameters held in parts too: gathered before they are used, in the forward and in the backward pass, while
+    what comes before computes, and let go after."""
+
+    name: ClassVar[str] = "shard_parameters"
+    divides_parameters: ClassVar[bool] = True
+
+
 def shard_optimizer(bucket: int | None = None, patience: float = 25.0, synchronise_batch_norm: bool = False) -> ShardOptimizer:
     """Train as `data_parallel`, with the optimizer's state divided over the ranks; the arguments are its."""
     return ShardOptimizer(bucket, patience, synchronise_batch_norm)
+
+
+def shard_parameters(bucket: int | None = None, patience: float = 25.0, synchronise_batch_norm: bool = False) -> ShardParameters:
+    """Train as `shard_optimizer`, with the parameters divided over the ranks, too; the arguments are those of `data_parallel`."""
+    return ShardParameters(bucket, patience, synchronise_batch_norm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,6 +55,18 @@ class SplitTables:
         found = self.rest.apply(made, loss, ranks, begun)
         return replace(found, startup=found.startup if found.startup is not None else begun, parts=(*parts, *found.parts))
 
+    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+        """A program without updates over what the parts hold."""
+        held = {p.pieces[0].name: p.name for p in parts if p.dealt}
+
+        def change(copy: Program) -> bool:
+            read = {op.inputs["W"][0] for op in copy.global_block.ops if op.type in _LOOKUPS}
+            for name in sorted(held.keys() & read):
+                _split(copy.global_block, name, ranks, None, held)
+            return bool(held.keys() & read)
+
+        return self.rest.evaluated(Pass("split_tables", change)(program)[0], parts, ranks)
+
     def _chosen(self, block: Block) -> list[str]:
         sparse = {op.inputs["W"][0] for op in block.ops if op.type in _LOOKUPS and op.attrs.get("is_sparse")}
         if self.tables is None:
@@ -65,8 +77,8 @@ class SplitTables:
         return list(self.tables)
 
 
-def _split(block: Block, name: str, nranks: int, startup: Program | None) -> list[Part]:
-    """Divide one table, and what its update keeps for each row."""
+def _split(block: Block, name: str, nranks: int, startup: Program | None, names: Mapping[str, str] | None = None) -> list[Part]:
+    """Divide one table, and what its update keeps for each row. ``names``: what the parts are called, where they are there already."""
     table = block.var(name)
     height, width = table.spec.known_dims
     if not isinstance(height, int) or symbols_of(width):
@@ -77,7 +89,7 @@ def _split(block: Block, name: str, nranks: int, startup: Program | None) -> lis
     def part(of: str) -> str:
         if of not in divided:
             spec: Spec = block.var(of).spec
-            made = block.program.unique_name(f"{of}@ROWS")
+            made = names[of] if names is not None else block.program.unique_name(f"{of}@ROWS")
             flags = {"is_parameter": True, "trainable": True} if of == name else {"stop_gradient": True}
             block.create_variable(made, tensor(spec.known_dtype, rows, *spec.known_dims[1:]), persistable=True, **flags)
             divided[of] = Part(made, spec.known_dtype, (rows, *spec.known_dims[1:]), (Piece(of, 0, spec.known_dims),), dealt=True)
@@ -135,12 +147,14 @@ def _begin(startup: Program, name: str, part: Part) -> None:
     block.remove_variable(name)
 
 
-def split_tables(rest: DataParallel | None = None, tables: tuple[str, ...] | None = None, patience: float = 25.0) -> SplitTables:
-    """Train with embedding tables divided by rows over the ranks, and all else as ``rest`` says (data parallel where it is left out).
+def split_tables(
+    rest: DataParallel | None = None, tables: tuple[str, ...] | None = None, *, bucket: int | None = None, patience: float = 25.0,
+    synchronise_batch_norm: bool = False,
+) -> SplitTables:  # fmt: skip
+    """Train with embedding tables divided by rows over the ranks, and all else as ``rest`` says.
 
     Args:
-        rest: `data_parallel` or `shard_optimizer`.
+        rest: what `data_parallel`, `shard_optimizer` or `shard_parameters` gave; `data_parallel` with the other arguments where it is left out.
         tables: the names of the tables; all that have sparse gradients where it is left out.
-        patience: how many seconds a rank waits for the others, where ``rest`` is left out.
     """
-    return SplitTables(rest if rest is not None else DataParallel(patience=patience), tables)
+    return SplitTables(rest if rest is not None else DataParallel(bucket, patience, synchronise_batch_norm), tables)

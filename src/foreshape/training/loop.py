@@ -100,7 +100,7 @@ def train(
             shown(progress, console) if joined.first else Quiet(), seed,
         )  # fmt: skip
         if validation is not None:
-            evaluated = for_test(program)
+            evaluated = over.evaluated(for_test(program))
             evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
             run.evaluation = (evaluated, as_data(validation, batch_size, False, seed, program))
         return over.guarded(lambda: run.run(epochs, startup, callbacks, check, on_change))
@@ -158,6 +158,7 @@ class _Run:
                 self.over.begin(self.executor, self.scope, self.seed)
                 self.over.resume_random(state, self.executor, self.seed + state.history.steps)
                 return state
+        self.over.begin_whole(self.executor, self.scope)
         self.over.divide(self.scope)
         initialise_missing(self.executor, self.program, self.over.startup, self.scope)
         self.over.begin(self.executor, self.scope, self.seed)
@@ -177,7 +178,8 @@ class _Run:
                 changes.compare_first(position.epoch, state.first, self.data.first)
                 refuse_unless_taken(path, changes, on_change)
             step = executor.step(self.program, self.fetch)  # its persistables are those of the described program
-            check_complete(path, found, now, self.over.undivided([v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None]))
+            read = [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None]
+            check_complete(path, found, now, self.over.undivided(read))
             place(found, now, changes, executor, self.scope, self.over)
             if changes.new:
                 initialise_missing(executor, self.program, self.over.startup, self.scope)
@@ -251,8 +253,6 @@ class _Run:
         sums: Sums = {}
         for batch in data.epoch(1):
             share = self.over.part(batch)
-            if not share.own:
-                continue
             for name, value in zip(names, self.executor.run(program, share, list(names.values()), self.scope), strict=True):
                 _add(sums, f"validation {name}", _mean(value), share.own)
         sums = self.over.total({f"validation {name}": sums.get(f"validation {name}", (0.0, 0)) for name in names})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from foreshape.dims import evaluate
@@ -40,7 +40,14 @@ _END = zlib.crc32(b"the data have ended") % SIGNATURE_LIMIT
 class Strategy(Protocol):
     """How a program is divided over ranks."""
 
-    patience: float
+    @property
+    def patience(self) -> float:
+        """How many seconds a rank waits for the others."""
+        ...
+
+    def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
+        """A program without updates over what the ranks hold."""
+        ...
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         """A copy of a training program for so many ranks, and the name of the loss over all."""
@@ -53,6 +60,7 @@ class OverRanks:
     def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable, startup: Program) -> None:
         self.ranks = ranks
         self.alone = ranks.count == 1
+        self.strategy = strategy
         of = loss.block.program
         self.described = of
         self.program, self.loss, self.local_loss = of, loss.name, loss.name
@@ -67,7 +75,24 @@ class OverRanks:
             if of.random_seed:
                 self.program.random_seed = _seed_of(of.random_seed, ranks.rank)
 
+    def evaluated(self, program: Program) -> Program:
+        """A program without updates, over what this rank holds."""
+        return program if self.strategy is None or self.alone else self.strategy.evaluated(program, self.parts, self.ranks.count)
+
     # --- values
+
+    def begin_whole(self, executor: Executor, scope: Scope) -> None:
+        """Make what begins whole, as rank 0 makes it, before each rank cuts its part out of it."""
+        missing = {q.name for p in self.parts if p.begins_whole and p.name not in scope for q in p.pieces if q.name not in scope}
+        if missing:
+            first = Scope()
+            executor.run(self.startup, scope=first)
+            names = missing | {v.name for v in persistables(self.program)}
+            for name in first.names():
+                if name in names and name not in scope:
+                    scope.store(name, first.tensor(name))
+        for name in dict.fromkeys(q.name for p in self.parts for q in p.pieces if q.name in scope):
+            self.ranks.from_first(scope.tensor(name))
 
     def _draw_apart(self) -> None:
         """Let each rank draw its own rows where a divided value begins with random numbers."""
@@ -209,7 +234,7 @@ class OverRanks:
         elif self.ranks.rank:
             executor.reseed(_seed_of(seed, self.ranks.rank))
         if not self.ranks.first:  # rank 0 has the figures of all
-            state.sums = {name: (0.0, 0) for name in state.sums}
+            state.sums = dict.fromkeys(state.sums, (0.0, 0))
 
     # --- batches and figures
 

@@ -45,7 +45,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, Counts: Tensor | None, *,
         wants: tuple[bool, ...],
     ) -> Any:  # fmt: skip
-        team = self.team()
+        team = self._team()
         if team is None or self.use_global_stats or self._tests():
             return BatchNorm.kernel(self, X, Scale, Bias, Mean, Variance, MomentumTensor, wants=wants)
         last = is_channels_last(self.data_layout)
@@ -107,7 +107,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
         Counts: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...],
     ) -> Any:  # fmt: skip
-        team = self.team()
+        team = self._team()
         if team is None or self.use_global_stats or self._tests():
             return BatchNorm.backward.kernel(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, wants=wants)
         last = is_channels_last(self.data_layout)
