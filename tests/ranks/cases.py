@@ -160,6 +160,16 @@ UNEQUAL = ("apart", "dropped")
 """Cases that are not the same on another number of ranks: statistics of parts of a batch, and random numbers."""
 
 
+STRATEGIES: dict[str, Callable[..., Any]] = {
+    "data_parallel": fs.data_parallel,
+    "shard_optimizer": fs.shard_optimizer,
+    "shard_parameters": fs.shard_parameters,
+    "split_tables": fs.split_tables,
+    "split_tables and shard_optimizer": lambda **settings: fs.split_tables(fs.shard_optimizer(**settings)),
+    "split_tables and shard_parameters": lambda **settings: fs.split_tables(fs.shard_parameters(**settings)),
+}
+
+
 REPEATED = ("texts", "sparse_lazy_adam", "dropped", "normalised")
 """Cases that are run again unless ``every`` one is."""
 
@@ -176,7 +186,7 @@ def run(name: str, of: str = "fp32", strategy: str = "data_parallel") -> dict[st
         cast = {n: _cast(value, of) for n, value in data.items()}
         if "validation" in settings:
             settings["validation"] = cast
-        ranks = getattr(fs, strategy)(patience=60, **SETTINGS.get(name, {}))
+        ranks = STRATEGIES[strategy](patience=60, **SETTINGS.get(name, {}))
         history = fs.train(cost, cast, optimizer=optimizer, epochs=2, progress=False, ranks=ranks, scope=scope, startup=startup, **settings)
     out: dict[str, Any] = {f"value/{n}": scope.get(n) for n in scope.names()}
     out["losses"] = np.array(history.losses)
