@@ -229,7 +229,7 @@ def _is_update(place: Place) -> bool:
 def _is_chained(i: Instruction) -> bool:
     """Whether an instruction's place among others of its kind is part of what it does."""
     operator = i.op.operator
-    return operator is None or operator.random or operator.side_effects or not (values_of(i.results) or i.stores)
+    return operator is None or operator.random or operator.side_effects or operator.collective or not (values_of(i.results) or i.stores)
 
 
 def _carried(i: Instruction, wanted: Sequence[bool]) -> dict[Value, Size]:

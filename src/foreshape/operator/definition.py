@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace", "carries"})
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
-                       "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
+                       "collective", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
 
 def define(cls: type[Operator], root: type[Operator]) -> None:

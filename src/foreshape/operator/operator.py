@@ -72,6 +72,8 @@ class Operator:
     region: ClassVar[str] = ""
     """How it runs its block; `foreshape.program.regions` and `foreshape.lowering.regions` have the forms."""
     side_effects: ClassVar[bool] = False
+    collective: ClassVar[bool] = False
+    """Whether all ranks take part in it, so that those of a program run in its own order, on every rank."""
     random: ClassVar[bool] = False
     described_results: ClassVar[bool] = False
     """Whether its results are what their variables say, as those of feed are, and no rule gives them."""

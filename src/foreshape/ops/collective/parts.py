@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, floordiv, symbol
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
-from foreshape.ops.collective.sums import Collective, own
+from foreshape.ops.collective.sums import Collective, in_a_row, own
 from foreshape.spec import NUMERIC, Spec
 from foreshape.values.team import Team, team_of
 
@@ -45,7 +45,7 @@ class CAllgather(_Parts):
 
     def infer_shape(self, X: Spec) -> Spec:
         require(X.rank > 0, "X must have at least 1 dim", X=None)
-        return X.dense([X.known_dims[0] * ranks_of(self.nranks), *X.known_dims[1:]])
+        return X.with_dims([X.known_dims[0] * ranks_of(self.nranks), *X.known_dims[1:]])
 
     def kernel(self, X: Tensor) -> Tensor:
         team = self._team()
@@ -76,7 +76,7 @@ class CReducescatter(_Parts):
         require(X.rank > 0, "X must have at least 1 dim", X=None)
         ranks = ranks_of(self.nranks)
         require_divides(ranks, X.known_dims[0], "the number of ranks must divide the first dim of X", X=0)
-        return X.dense([floordiv(X.known_dims[0], ranks), *X.known_dims[1:]])
+        return X.with_dims([floordiv(X.known_dims[0], ranks), *X.known_dims[1:]])
 
     def kernel(self, X: Tensor) -> Tensor:
         team = self._team()
@@ -109,10 +109,9 @@ class CBroadcast(Collective):
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         team = self._team()
-        if team is None:
-            return X if into is None else into
         out = own(X, into)
-        team.broadcast(out, self.root, self.type)
+        if team is not None:
+            in_a_row(out, lambda t: team.broadcast(t, self.root, self.type))
         return out
 
     samples = [sample(X=f32(3, 2)), sample(X=i64(4))]

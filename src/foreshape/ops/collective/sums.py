@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError, TypeMismatchError
@@ -35,7 +36,7 @@ class Collective(Operator):
     """What all collectives have."""
 
     abstract = True
-    side_effects = True
+    collective = True
     ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
     use_calc_stream = attribute(AttrType.BOOLEAN, False, doc="False: the op only starts; c_sync_comm_stream waits for it")
 
@@ -62,8 +63,18 @@ class Reduction(Collective):
 
 
 def own(X: Tensor, into: Tensor | None) -> Tensor:
-    """Memory for a result that is changed in place: the operand's where that is given away, in a row."""
-    return into if into is not None and into.is_contiguous() else X.clone(memory_format=torch.contiguous_format)
+    """Memory for a result that is changed in place: the operand's where that is given away."""
+    return into if into is not None else X.clone(memory_format=torch.contiguous_format)
+
+
+def in_a_row(out: Tensor, change: Callable[[Tensor], None]) -> None:
+    """Change a tensor in place by what takes only what lies in a row."""
+    if out.is_contiguous():
+        change(out)
+    else:
+        copy = out.contiguous()
+        change(copy)
+        out.copy_(copy)
 
 
 class CAllreduceSum(Reduction):
@@ -83,13 +94,11 @@ class CAllreduceSum(Reduction):
         team = self._team()
         if isinstance(X, Rows):
             return X if team is None else _sum_rows(X, team)
-        if team is None:
-            return X if into is None else into
         out = own(X, into)
-        if self.use_calc_stream:
-            team.sum(out, self.type)
-        else:
+        if team is not None and out.is_contiguous() and not self.use_calc_stream:
             team.start_sum(out, self.type)
+        elif team is not None:
+            in_a_row(out, lambda t: team.sum(t, self.type))
         return out
 
     def gradient_ops(self, slots: GradientSlots) -> None:
@@ -113,10 +122,9 @@ class _Extreme(Reduction):
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         team = self._team()
-        if team is None:
-            return X if into is None else into
         out = own(X, into)
-        team.reduce(out, self.type.removeprefix("c_allreduce_"), self.type)
+        if team is not None:
+            in_a_row(out, lambda t: team.reduce(t, self.type.removeprefix("c_allreduce_"), self.type))
         return out
 
 
