@@ -72,7 +72,9 @@ class Recomputing:
     def _repeats(self, at: int, op: Op) -> bool:
         """Whether a second run of a forward op, at any later place in the backward pass, gives what the first gave."""
         operator = op.operator
-        if op.role & _FORWARD or operator is None or operator.sub_blocks or operator.side_effects or operator.collective or operator.accumulates or operator.described_results:
+        if op.role & _FORWARD or operator is None or operator.sub_blocks or operator.side_effects or operator.collective:
+            return False
+        if operator.accumulates or operator.described_results:
             return False
         moving = {n for slot in operator.moving for n in op.outputs.get(slot, ())}
         for name in op.output_names():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from foreshape.dims import Size, ceildiv
+from foreshape.dims import Size
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.op import is_absent
 from foreshape.spec import SELECTED_ROWS, DType
@@ -154,7 +154,7 @@ def places(dims: Sequence[Sequence[Size]], of: DType) -> dict[str, Any]:
         for d in one:
             assert isinstance(d, int), "what is not known before the run is in no bucket"
             size *= d
-        at += ceildiv(size, ALIGNED) * ALIGNED // of.itemsize  # pyright: ignore[reportOperatorIssue]
+        at += -(-size // ALIGNED) * ALIGNED // of.itemsize
     return {"starts": starts, "ranks": [len(one) for one in dims], "dims": [d for one in dims for d in one]}
 
 

@@ -249,7 +249,7 @@ def gather_before_use(block: Block, held: Sequence[Part], nranks: int) -> None:
     """
     names = [{q.name for q in part.pieces} for part in held]
     inner = {n for op in block.ops if op.sub_block_indices() for n in op.all_reads()}
-    for of in set().union(*names):
+    for of in {n for one in names for n in one}:
         variable = block.var(of)
         variable.persistable, variable.is_parameter = False, False
     _gather(block, held, names, False, nranks, "")
@@ -267,7 +267,7 @@ def _gather(block: Block, held: Sequence[Part], names: Sequence[set[str]], backw
     uses.sort(key=lambda use: ops.index(use[1]))
     if backward:
         for op in ops:
-            for of in set().union(*names) & op.all_reads():
+            for of in {n for one in names for n in one} & op.all_reads():
                 op.rename_input(of, of + suffix)
     for at, (which, first) in enumerate(uses):
         part, site = held[which], first.site

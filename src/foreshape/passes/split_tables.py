@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foreshape.dims import symbols_of
@@ -28,7 +28,7 @@ class SplitTables:
         tables: the names of the tables; all that have sparse gradients where it is left out.
     """
 
-    rest: DataParallel = DataParallel()
+    rest: DataParallel = field(default_factory=DataParallel)
     tables: tuple[str, ...] | None = None
 
     @property
@@ -90,7 +90,7 @@ def _split(block: Block, name: str, nranks: int, startup: Program | None, names:
         if of not in divided:
             spec: Spec = block.var(of).spec
             made = names[of] if names is not None else block.program.unique_name(f"{of}@ROWS")
-            flags = {"is_parameter": True, "trainable": True} if of == name else {"stop_gradient": True}
+            flags: dict[str, Any] = {"is_parameter": True, "trainable": True} if of == name else {"stop_gradient": True}
             block.create_variable(made, tensor(spec.known_dtype, rows, *spec.known_dims[1:]), persistable=True, **flags)
             divided[of] = Part(made, spec.known_dtype, (rows, *spec.known_dims[1:]), (Piece(of, 0, spec.known_dims),), dealt=True)
         return divided[of].name

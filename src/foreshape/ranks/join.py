@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 from foreshape.ranks.status import Board
 from foreshape.ranks.store import store_at
-from foreshape.values.team import Team, set_team
+from foreshape.values.team import Team, numbers_of, set_team
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Ranks:
             return numbers
         total = torch.tensor(numbers, dtype=torch.float64)
         self.team.sum(total, "figures")
-        return total.tolist()
+        return numbers_of(total)
 
     def from_first(self, tensor: Tensor) -> None:
         """Give every rank what rank 0 has, in place."""

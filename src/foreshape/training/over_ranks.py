@@ -25,7 +25,7 @@ from foreshape.training.divided import Divided, dealt_part, described, own_part,
 from foreshape.training.program import persistables
 from foreshape.training.share import Share, share_of
 from foreshape.training.state import State, Sums
-from foreshape.values.team import SIGNATURE_LIMIT
+from foreshape.values.team import SIGNATURE_LIMIT, numbers_of
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class OverRanks:
         lines = [*map(op_line, self.program.all_ops()), *(f"{v.name} {v.spec.text()}" for v in persistables(self.program))]
         text = "\n".join([*lines, foreshape.__version__, torch.__version__])
         own = torch.tensor(list(_digest(text.encode())), dtype=torch.uint8)
-        all_of = [bytes(t.tolist()) for t in self.ranks.all_of(own)]
+        all_of = [bytes(numbers_of(t)) for t in self.ranks.all_of(own)]
         if len(set(all_of)) > 1:
             alike: dict[bytes, list[str]] = {}
             for rank, one in enumerate(all_of):
@@ -220,7 +220,7 @@ class OverRanks:
             path = checkpoint.place(state.history.steps)
             digits = write_own(path, self.parts, scope, self.ranks.rank, self.ranks.count)
             told = self.ranks.all_of(torch.tensor(list(digits.encode()), dtype=torch.uint8))
-            parts = described(self.parts, [bytes(t.tolist()).decode() for t in told])
+            parts = described(self.parts, [bytes(numbers_of(t)).decode() for t in told])
         if self.ranks.first:
             checkpoint.save(self.described, scope, state, facts, parts)
         state.sums = own
@@ -268,7 +268,7 @@ class OverRanks:
         self.ranks.board.fed = "no more data"
         total = torch.tensor([0.0, float(_END), float(_END) ** 2], dtype=torch.float64)
         self.ranks.team.sum(total, "count_examples")
-        _, signature, square = total.tolist()
+        _, signature, square = numbers_of(total)
         if signature != self.ranks.count * _END or square != self.ranks.count * float(_END) ** 2:
             raise RankError("the data of the ranks do not end together")
 

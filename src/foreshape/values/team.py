@@ -6,7 +6,7 @@ Kernels of collectives find their group here. Who joins the ranks of a run (`for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,12 +21,22 @@ SIGNATURE_LIMIT = 1 << 20
 """Signatures are below this, so that their squares are summed exactly in fp64."""
 
 
+def _distributed() -> Any:
+    return torch.distributed  # its functions have no full types
+
+
+def numbers_of(tensor: Tensor) -> list[Any]:
+    """The elements of a tensor of one dim."""
+    given: Any = getattr(tensor, "tolist")  # noqa: B009  its type says no more
+    return given()
+
+
 _SOURCE = re.compile(r"^\[[^\]]*\] ")
 """The place in torch's own source that its errors begin with."""
 
 
 @contextmanager
-def _with_others(what: str) -> Iterator[None]:
+def _with_others(what: str) -> Generator[None]:
     """What torch says of a collective that failed is that others have gone, or have not come."""
     try:
         yield
@@ -52,7 +62,7 @@ class Team:
         """Begin to sum a tensor over the ranks, in place; `wait` ends it."""
         self._count(what, tensor)
         with _with_others(what):
-            work = torch.distributed.all_reduce(tensor, group=self.group, async_op=True)
+            work = _distributed().all_reduce(tensor, group=self.group, async_op=True)
         self._under_way[tensor.data_ptr()] = (work, tensor, what)
 
     def wait(self, tensor: Tensor) -> None:
@@ -69,7 +79,7 @@ class Team:
         out = tensor.new_empty((self.ranks * tensor.shape[0], *tensor.shape[1:]))
         if out.numel():
             with _with_others(what):
-                work = torch.distributed.all_gather(list(out.chunk(self.ranks)), tensor, group=self.group, async_op=True)
+                work = _distributed().all_gather(list(out.chunk(self.ranks)), tensor, group=self.group, async_op=True)
             self._under_way[out.data_ptr()] = (work, tensor, what)
         return out
 
@@ -79,7 +89,7 @@ class Team:
         out = tensor.new_empty((tensor.shape[0] // self.ranks, *tensor.shape[1:]))
         if out.numel():
             with _with_others(what):
-                work = torch.distributed.reduce_scatter(out, list(tensor.chunk(self.ranks)), group=self.group, async_op=True)
+                work = _distributed().reduce_scatter(out, list(tensor.chunk(self.ranks)), group=self.group, async_op=True)
             self._under_way[out.data_ptr()] = (work, tensor, what)
         return out
 
@@ -87,20 +97,20 @@ class Team:
         """Sum a tensor over the ranks, in place."""
         self._count(what, tensor)
         with _with_others(what):
-            torch.distributed.all_reduce(tensor, group=self.group)
+            _distributed().all_reduce(tensor, group=self.group)
 
     def reduce(self, tensor: Tensor, how: str, what: str) -> None:
         """``max``, ``min`` or ``prod`` over the ranks, in place."""
         self._count(what, tensor)
-        operations: Any = torch.distributed.ReduceOp
+        operations: Any = _distributed().ReduceOp
         with _with_others(what):
-            torch.distributed.all_reduce(tensor, getattr(operations, how.upper().replace("PROD", "PRODUCT")), group=self.group)
+            _distributed().all_reduce(tensor, getattr(operations, how.upper().replace("PROD", "PRODUCT")), group=self.group)
 
     def broadcast(self, tensor: Tensor, root: int, what: str) -> None:
         """Give every rank what rank ``root`` has, in place."""
         self._count(what, tensor)
         with _with_others(what):
-            torch.distributed.broadcast(tensor, group_src=root, group=self.group)
+            _distributed().broadcast(tensor, group_src=root, group=self.group)
 
     def gather(self, tensor: Tensor, what: str) -> Tensor:
         """The tensors of all ranks one after the other: ``[ranks * n, *rest]``. They have the same dims."""
@@ -111,7 +121,7 @@ class Team:
     def gather_uneven(self, tensors: Sequence[Tensor], what: str) -> list[list[Tensor]]:
         """For each rank its tensors, all of which have as many rows, which may be others from rank to rank."""
         count = torch.tensor([tensors[0].shape[0]], dtype=torch.int64)
-        counts: list[int] = self.gather(count, what).tolist()
+        counts = numbers_of(self.gather(count, what))
         most = max(counts)
         parts: list[list[Tensor]] = [[] for _ in counts]
         for tensor in tensors:
@@ -132,13 +142,13 @@ class Team:
         self._count(what, tensor)
         out = tensor.new_empty((sum(take), *tensor.shape[1:]))
         with _with_others(what):
-            torch.distributed.all_to_all_single(out, tensor.contiguous(), list(take), list(give), group=self.group)
+            _distributed().all_to_all_single(out, tensor.contiguous(), list(take), list(give), group=self.group)
         return out
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         with _with_others("barrier"):
-            torch.distributed.barrier(group=self.group)
+            _distributed().barrier(group=self.group)
 
     def _count(self, what: str, tensor: Tensor) -> None:
         self.sent[what] = self.sent.get(what, 0) + tensor.numel() * tensor.element_size()

@@ -9,6 +9,7 @@ from foreshape.errors import RankError, TypeMismatchError
 from foreshape.operator import FLOATING, ZERO_GRADIENT, f32, f64, gradient, i64, operand, reject, require_equal, result, sample, torch
 from foreshape.ops.collective.sums import Collective
 from foreshape.spec import ANY, FP64, Spec, tensor
+from foreshape.values.team import numbers_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,7 +70,7 @@ class WeighByExamples(Collective):
         if team is None:
             return 1.0
         team.wait(total)
-        count, signature, square = total.tolist()
+        count, signature, square = numbers_of(total)
         mean = team.signature
         if signature != team.ranks * mean or square != team.ranks * mean * mean:
             raise RankError("the ranks are not in the same step, or were fed other inputs, element types or dims of an example")

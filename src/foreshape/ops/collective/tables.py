@@ -27,7 +27,7 @@ from foreshape.ops.collective.sums import Collective
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-from foreshape.values.team import Team, team_of
+from foreshape.values.team import Team, numbers_of, team_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,11 +91,11 @@ class SplitLookup(Collective):
         unique: Any = torch.unique  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         keys, where = unique(by_rank, return_inverse=True)
         counts = torch.bincount(torch.div(keys, self.height, rounding_mode="floor"), minlength=ranks)
-        return keys % self.height, where, [int(n) for n in counts.tolist()]
+        return keys % self.height, where, numbers_of(counts)
 
     def _meet(self, team: Team, ids: Tensor, give: list[int]) -> tuple[Tensor, list[int]]:
         """The ids that the ranks ask this one for, and how many each asks."""
-        take = [int(n) for n in team.exchange(torch.tensor(give), [1] * team.ranks, [1] * team.ranks, self.type).tolist()]
+        take: list[int] = numbers_of(team.exchange(torch.tensor(give), [1] * team.ranks, [1] * team.ranks, self.type))
         return team.exchange(ids, give, take, self.type), take
 
     def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
