@@ -86,8 +86,10 @@ def main() -> None:
     parser.add_argument("--bucket", default="", help="bytes of a bucket of ours; chosen by the strategy where it is left out")
     chosen = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=170)
-    table = Table("workload", "framework", "ms per step", "spread", "torch / this", "processor ms", "torch / this", "KiB sent per step", "as described", "peak MiB per rank", "loss gap",
-                  title=f"training steps over {chosen.ranks} ranks")  # fmt: skip
+    table = Table(
+        "workload", "framework", "ms per step", "spread", "torch / this", "processor ms", "torch / this", "KiB sent per step", "as described",
+        "peak MiB per rank", "loss gap", title=f"training steps over {chosen.ranks} ranks",
+    )  # fmt: skip
     for name in chosen.workloads.split():
         groups: list[Group] = []
         try:
@@ -108,7 +110,8 @@ def main() -> None:
                 words = "" if "sent" not in last else "rows of the batch" if told is None else "equal" if told == last["sent"] else f"{told / 1024:.1f}"
                 table.add_row(
                     name, group.label, f"{statistics.median(group.times):.3f}", f"{min(group.times):.3f} .. {max(group.times):.3f}", f"{ratio:.2f}",
-                    f"{statistics.median(group.busy):.3f}", f"{busy:.2f}", f"{last['sent'] / 1024:.1f}" if "sent" in last else "", words, f"{max(one['peak_mib'] for one in group.last):.0f}", f"{gap:.1e}",
+                    f"{statistics.median(group.busy):.3f}", f"{busy:.2f}", f"{last['sent'] / 1024:.1f}" if "sent" in last else "", words,
+                    f"{max(one['peak_mib'] for one in group.last):.0f}", f"{gap:.1e}",
                 )  # fmt: skip
         finally:
             for group in groups:

@@ -116,7 +116,7 @@ def started(
         try:
             for number in range(ranks):
                 whole = {
-                    **variables(), "RANK": str(number), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                    **variables(), "RANK": str(number), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                     **(environment or {}), **(each(number) if each is not None else {}),
                 }  # fmt: skip
                 log = Path(folder) / f"rank{number}"

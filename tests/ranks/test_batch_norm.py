@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from foreshape.operator import get
 from foreshape.operator.operator import Operator
 

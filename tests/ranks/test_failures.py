@@ -8,11 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import foreshape as fs
 import pytest
+from ranks import launch
+
+import foreshape as fs
 from foreshape.ranks import join
 from foreshape.training import container
-from ranks import launch
 
 SCRIPT = Path(__file__).parent / "mishaps.py"
 long = pytest.mark.long

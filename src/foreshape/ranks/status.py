@@ -100,7 +100,8 @@ class Board:
             self._given_up.add(rank)
             place = (now.get(rank) or first.get(rank) or "0\nbefore its first step").partition("\n")[2]
             if now.get(rank) is None or now.get(rank) == first.get(rank):
-                words.append(f"rank {rank} is gone or has stopped: no sign of life since it was {place}" if not self._get(rank, "left") else f"rank {rank} has left the run")
+                gone = f"rank {rank} is gone or has stopped: no sign of life since it was {place}"
+                words.append(f"rank {rank} has left the run" if self._get(rank, "left") else gone)
             else:
                 words.append(f"rank {rank} lives, and has not come for {self.patience:g} s; it is {place}")
         return "; ".join(words) or "all other ranks waited, too"
