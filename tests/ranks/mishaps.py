@@ -147,7 +147,7 @@ def main() -> None:
     x, y, extra = layer.data("x", input_size=6), layer.data("y", input_size=1), layer.data("extra", shape=["batch", "columns"])
     size = 5 if MISHAP.chosen and WHAT == "has another program" else 4
     block = fs.default_main_program().global_block
-    hidden = block.apply("passed_by_a_mishap", {"X": layer.tanh(layer.fc(x, output_size=size))})
+    hidden = block.apply("passed_by_a_mishap", {"X": layer.dropout(layer.tanh(layer.fc(x, output_size=size)), 0.3)})
     predicted = layer.fc(hidden, output_size=1) + layer.reduce_sum(extra, 1, keepdim=True) * 0.0
     if MISHAP.chosen and WHAT == "has another version":
         fs.__version__ = "0.0.1"
