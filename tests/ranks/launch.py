@@ -93,6 +93,12 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def variables() -> dict[str, str]:
+    """What processes of ranks are told beside their numbers: where the sources are, and one thread each."""
+    path = [str(SOURCES), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+
+
 @contextmanager
 def started(
     ranks: int, script: Path | str, *arguments: object, deadline: float = SAFETY, environment: Mapping[str, str] | None = None,
@@ -110,8 +116,7 @@ def started(
         try:
             for number in range(ranks):
                 whole = {
-                    **os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCES), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]), "OMP_NUM_THREADS": "1",
-                    "RANK": str(number), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(number), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+                    **variables(), "RANK": str(number), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                     **(environment or {}), **(each(number) if each is not None else {}),
                 }  # fmt: skip
                 log = Path(folder) / f"rank{number}"

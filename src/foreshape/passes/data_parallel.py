@@ -31,7 +31,7 @@ class DataParallel:
     """
 
     bucket: int | None = None
-    patience: float = 25.0
+    patience: float = 20.0
     synchronise_batch_norm: bool = False
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
@@ -132,7 +132,7 @@ def _writer(block: Block, name: str) -> Op:
     raise SchemaError(f"no op makes {name}")
 
 
-def data_parallel(bucket: int | None = None, patience: float = 25.0, synchronise_batch_norm: bool = False) -> DataParallel:
+def data_parallel(bucket: int | None = None, patience: float = 20.0, synchronise_batch_norm: bool = False) -> DataParallel:
     """Train with a part of every batch on each of the ranks that torchrun started: ``fs.train(cost, data, ranks=fs.data_parallel())``.
 
     Args:

@@ -148,7 +148,7 @@ def _begin(startup: Program, name: str, part: Part) -> None:
 
 
 def split_tables(
-    rest: DataParallel | None = None, tables: tuple[str, ...] | None = None, *, bucket: int | None = None, patience: float = 25.0,
+    rest: DataParallel | None = None, tables: tuple[str, ...] | None = None, *, bucket: int | None = None, patience: float = 20.0,
     synchronise_batch_norm: bool = False,
 ) -> SplitTables:  # fmt: skip
     """Train with embedding tables divided by rows over the ranks, and all else as ``rest`` says.

@@ -46,10 +46,13 @@ class Ranks:
 
     def __exit__(self, *error: object) -> None:
         set_team(0, None)
+        if self.board is not None and error[0] is not None:
+            self.board.stopped(f"{getattr(error[0], '__name__', 'error')}: {error[1]}")
+        if self._own and self.team is not None:
+            self.team = None
+            torch.distributed.destroy_process_group()  # whoever waits for this rank is told by it, and reads on the board why
         if self.board is not None:
             self.board.close()
-        if self._own and self.team is not None:
-            torch.distributed.destroy_process_group()
 
     # --- what is said outside of a step
 

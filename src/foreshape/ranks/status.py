@@ -5,9 +5,20 @@ It goes through torch's own store, key by key, as plain text of bounded length; 
 
 from __future__ import annotations
 
+import os
+import sys
+import sysconfig
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any, TypeVar
+
+from foreshape.engine.emit import STEP_FILE, op_at
+from foreshape.ranks.store import held_by_torchrun
+
+T = TypeVar("T")
 
 BEAT = 1.0
 """Seconds between two signs of life."""
@@ -15,6 +26,8 @@ SILENT = 4.0
 """A rank whose last sign of life is older has died, or its machine has stopped."""
 _LONGEST = 2000
 """Characters of a reason."""
+_NOT_THE_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), *{sysconfig.get_path(n) for n in ("stdlib", "platlib", "purelib")}, "<")
+"""How the files begin that no user writes: of this package, of Python, and of other packages."""
 
 
 class Board:
@@ -23,10 +36,15 @@ class Board:
     def __init__(self, store: Any, rank: int, ranks: int, patience: float) -> None:
         self.rank, self.ranks, self.patience = rank, ranks, patience
         self._store = store
+        self._holder = "torchrun on the first machine" if held_by_torchrun() else "rank 0"
         self._gone = False
-        self._told = 0.0
         self._seen: dict[int, tuple[str, float]] = {}
         self._count = 0
+        self._said = False
+        self._given_up: set[int] = set()
+        """Ranks of which this one has said that they do not come."""
+        self._told = 0.0
+        self._runs = threading.get_ident()
         self._place = "before the first step"
         self.fed = ""
         """What this rank does now, in words that are the same on ranks which do the same."""
@@ -41,7 +59,10 @@ class Board:
             self._say()
 
     def stopped(self, why: str) -> None:
-        """Tell the others that this rank stops of its own accord, and why."""
+        """Tell the others that this rank stops of its own accord, and why; the first reason counts."""
+        if self._said:
+            return
+        self._said = True
         self._set("stopped", f"{self._place}\n{self.fed[:_LONGEST]}\n{why[:_LONGEST]}")
 
     def close(self) -> None:
@@ -49,8 +70,9 @@ class Board:
         self._ended.set()
         self._thread.join(timeout=2 * BEAT)
         self._set("left", "yes")
-        until = time.monotonic() + 2 * (SILENT + 2 * BEAT)
-        while self.rank == 0 and time.monotonic() < until and not all(self._get(r, "left") or self._is_silent(r) for r in range(1, self.ranks)):
+        until = time.monotonic() + SILENT + 2 * BEAT
+        others = [r for r in range(self.ranks) if r not in (self.rank, *self._given_up)]
+        while self.rank == 0 and time.monotonic() < until and not all(self._get(r, "left") or self._is_silent(r) for r in others):
             time.sleep(BEAT / 100)
 
     def explain(self) -> str:
@@ -70,14 +92,16 @@ class Board:
             time.sleep(BEAT / 4)
         now = self._beats()
         if not now:
-            return "the store that the ranks meet at does not answer: the process or machine that holds it is gone"
+            return f"the store that the ranks meet at does not answer: {self._holder}, which holds it, is gone or has stopped"
         words: list[str] = []
         for rank in range(self.ranks):
             if rank == self.rank or rank in said:
                 continue
+            self._given_up.add(rank)
             place = (now.get(rank) or first.get(rank) or "0\nbefore its first step").partition("\n")[2]
             if now.get(rank) is None or now.get(rank) == first.get(rank):
-                words.append(f"rank {rank} is gone: no sign of life since it was {place}")
+                gone = f"rank {rank} is gone or has stopped: no sign of life since it was {place}"
+                words.append(f"rank {rank} has left the run" if self._get(rank, "left") else gone)
             else:
                 words.append(f"rank {rank} lives, and has not come for {self.patience:g} s; it is {place}")
         return "; ".join(words) or "all other ranks waited, too"
@@ -99,28 +123,53 @@ class Board:
     def _say(self) -> bool:
         self._told = time.monotonic()
         self._count += 1
-        return self._set("beat", f"{self._count}\n{self._place}")
+        return self._set("beat", f"{self._count}\n{self._place}{self._doing()[:_LONGEST]}")
+
+    def _doing(self) -> str:
+        """At which op, and which line of the user's, the thread is that runs the steps."""
+        frame = sys._current_frames().get(self._runs)  # pyright: ignore[reportPrivateUsage]
+        found: FrameType | None = frame
+        while found is not None:
+            if found.f_code.co_filename == STEP_FILE:
+                op = op_at(found.f_code, found.f_lineno)
+                if op is None:
+                    return ""
+                site = op.call_site
+                return f", at {op.type}" + (f" ({site.short()})" if site is not None else "")
+            if not found.f_code.co_filename.startswith(_NOT_THE_USERS):
+                return f", at {os.path.basename(found.f_code.co_filename)}:{found.f_lineno}"
+            found = found.f_back
+        return ""
 
     def _beats(self) -> dict[int, str]:
         return {r: text for r in range(self.ranks) if (text := self._get(r, "beat"))}
 
     def _set(self, what: str, text: str) -> bool:
-        try:
-            if not self._gone:
-                self._store.set(f"foreshape/{what}/{self.rank}", text.encode())
-        except RuntimeError:  # the store is gone, and with it whoever could read this
-            self._gone = True
-        return not self._gone
+        """Whether the store still answers."""
+        return self._answer(lambda: self._store.set(f"foreshape/{what}/{self.rank}", text.encode()) or True, False)
 
     def _get(self, rank: int, what: str) -> str:
         key = f"foreshape/{what}/{rank}"
-        try:
-            if self._gone or not self._store.check([key]):
-                return ""
-            return bytes(self._store.get(key)[: 2 * _LONGEST]).decode(errors="replace")
-        except RuntimeError:  # as above: what cannot be read is not known
-            self._gone = True
-            return ""
+        return self._answer(lambda: bytes(self._store.get(key)[: 2 * _LONGEST]).decode(errors="replace") if self._store.check([key]) else "", "")
+
+    def _answer(self, ask: Callable[[], T], otherwise: T) -> T:
+        """What the store says. Where the process that holds it has stopped, torch would wait for ever: in a thread of its own."""
+        found: list[T] = []
+
+        def run() -> None:
+            with suppress(RuntimeError):  # the store is gone, and with it whoever could read this
+                found.append(ask())
+
+        if self._gone:
+            return otherwise
+        if threading.current_thread() is self._thread:
+            run()
+        else:
+            thread = threading.Thread(target=run, name="a question to the store", daemon=True)
+            thread.start()
+            thread.join(SILENT)
+        self._gone = not found
+        return found[0] if found else otherwise
 
 
 NEWLINE = "\n"

@@ -31,25 +31,33 @@ def store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> An
     Raises:
         ExecutionError: it cannot be reached or made, or not all ranks come.
     """
+    distributed: Any = torch.distributed
     met = _stores.get((host, port, rank, ranks))
     if met is None:
         met = _stores[host, port, rank, ranks] = _Met(_store(host, port, rank, ranks, patience))
-    met.joined += 1
-    made = torch.distributed.PrefixStore(f"foreshape/{met.joined}", met.store)
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store may hold what the ranks before have left
+    made = distributed.PrefixStore(f"foreshape/{restarts}/{met.joined}", met.store)
     _wait_for_all(made, f"{host}:{port}", rank, ranks, patience)
+    met.joined += 1
     return made
 
 
 def _store(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
+    distributed: Any = torch.distributed
     settings: dict[str, Any] = {"timeout": timedelta(seconds=patience), "wait_for_workers": False}
     try:
-        if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # torchrun has made one otherwise
-            return torch.distributed.TCPStore(host, port, ranks, True, master_listen_fd=_listening(host, port), **settings)
-        return torch.distributed.TCPStore(host, port, ranks, False, **settings)
+        if rank == 0 and not held_by_torchrun():
+            return distributed.TCPStore(host, port, ranks, True, master_listen_fd=_listening(host, port), **settings)
+        return distributed.TCPStore(host, port, ranks, False, **settings)
     except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
         raise ExecutionError(f"rank {rank} of {ranks} cannot reach the store of the ranks at {host}:{port} within {patience:g} s; "
                              f"is rank 0 started there, and the port open? {reason}") from error  # fmt: skip
+
+
+def held_by_torchrun() -> bool:
+    """Whether torchrun has made the store already."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _listening(host: str, port: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from foreshape.engine import LoDTensor
 from foreshape.errors import FeedError
 from foreshape.program import Program
 from foreshape.training.data import Batch, batch_examples, examples, rows_of
@@ -34,7 +35,7 @@ def share_of(batch: Batch, program: Program, rank: int, ranks: int) -> Share:
 
     total = batch_examples(batch)
     first, end = bounds_of(total, rank, ranks)
-    chosen = numpy.arange(first, end) if end > first else numpy.zeros(1, numpy.int64)
+    taken = slice(first, end) if end > first else slice(0, 1)
     out: dict[str, Any] = {}
     for name, value in batch.items():
         variable = program.global_block.find(name)
@@ -48,5 +49,5 @@ def share_of(batch: Batch, program: Program, rank: int, ranks: int) -> Share:
             if examples(name, given) != total:
                 raise FeedError(f"all inputs of a batch must have as many examples, so that they can be divided over ranks: {name} has "
                                 f"{examples(name, given)}, others have {total}")  # fmt: skip
-            out[name] = rows_of(given, chosen)
+            out[name] = rows_of(given, numpy.arange(total)[taken]) if isinstance(given, LoDTensor) else given[taken]
     return Share(out, total, end - first)

@@ -1,4 +1,5 @@
-"""What is said to OpenMP, which torch's kernels run on: how long a thread waits awake, how many threads there are, one of them in a forked child.
+"""What is said to torch when it loads, and to OpenMP, which its kernels run on: how long a thread waits awake, how many threads there are, one
+of them in a forked child.
 
 libgomp reads its settings once, when torch loads it. Where nobody else is on the machine it is best to wait awake for the next piece of
 work; where others are, a thread that waits awake takes the time of the one that it waits for.
@@ -21,6 +22,7 @@ from foreshape.values.processors import processors
 SPINS = "30000"
 """How often a thread looks for work before it sleeps."""
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+_LOG = "TORCH_CPP_LOG_LEVEL"
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -53,7 +55,7 @@ def forked() -> bool:
 
 def _make_ready() -> None:
     before = "torch" in sys.modules
-    with _waiting_briefly():
+    with _set_while_loading(_settings()):
         torch = importlib.import_module("torch")
     if _Process.forked:
         torch.set_num_threads(1)
@@ -61,17 +63,28 @@ def _make_ready() -> None:
         torch.set_num_threads(processors())
 
 
+def _settings() -> dict[str, str]:
+    """What libgomp and torch read once, when they load, unless the user has said it.
+
+    A rank of a run says itself, in words, when others are gone; torch's store would write a stack of C++ calls for each look at it.
+    """
+    out: dict[str, str] = {}
+    if not any(n in os.environ for n in _WAITING):
+        out["GOMP_SPINCOUNT"] = SPINS
+    if "RANK" in os.environ and _LOG not in os.environ:
+        out[_LOG] = "ERROR"
+    return out
+
+
 @contextmanager
-def _waiting_briefly() -> Generator[None]:
-    """Have libgomp read our number of spins, unless the user has said how to wait; other programs that are started are told nothing."""
-    if any(n in os.environ for n in _WAITING):
-        yield
-        return
-    os.environ["GOMP_SPINCOUNT"] = SPINS
+def _set_while_loading(settings: dict[str, str]) -> Generator[None]:
+    """Set variables; other programs that are started are told nothing."""
+    os.environ.update(settings)
     try:
         yield
     finally:
-        os.environ.pop("GOMP_SPINCOUNT", None)
+        for name in settings:
+            os.environ.pop(name, None)
 
 
 def _is_set(torch: Any) -> bool:

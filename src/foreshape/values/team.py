@@ -5,6 +5,7 @@ Kernels of collectives find their group here. Who joins the ranks of a run (`for
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ def numbers_of(tensor: Tensor) -> list[Any]:
     return given()
 
 
+_WIDEST = 16
+"""The bytes that the place of a tensor in a message is a multiple of: no element is wider."""
 _SOURCE = re.compile(r"^\[[^\]]*\] ")
 """The place in torch's own source that its errors begin with."""
 
@@ -119,17 +122,28 @@ class Team:
         return out
 
     def gather_uneven(self, tensors: Sequence[Tensor], what: str) -> list[list[Tensor]]:
-        """For each rank its tensors, all of which have as many rows, which may be others from rank to rank."""
-        count = torch.tensor([tensors[0].shape[0]], dtype=torch.int64)
-        counts = numbers_of(self.gather(count, what))
+        """For each rank its tensors, all of which have as many rows, which may be others from rank to rank.
+
+        Two messages: how many rows each rank has, and one with all tensors, one after the other, each with as many rows as the most of any rank.
+        """
+        count = tensors[0].shape[0]
+        counts: list[int] = numbers_of(self.gather(torch.tensor([count], dtype=torch.int64), what))
         most = max(counts)
-        parts: list[list[Tensor]] = [[] for _ in counts]
-        for tensor in tensors:
-            padded = tensor.new_zeros((most, *tensor.shape[1:]))
-            padded[: tensor.shape[0]] = tensor
-            for own, rows, part in zip(parts, counts, self.gather(padded, what).chunk(self.ranks) if most else [padded] * self.ranks, strict=True):
-                own.append(part[:rows])
-        return parts
+        if not most:
+            return [list(tensors)] * self.ranks
+        ends = [0]
+        for t in tensors:
+            ends.append(ends[-1] + -(-most * math.prod(t.shape[1:]) * t.element_size() // _WIDEST) * _WIDEST)
+
+        def rows_in(message: Tensor) -> list[Tensor]:
+            each = zip(ends, ends[1:], tensors, strict=False)
+            return [message[a:b].view(t.dtype)[: most * math.prod(t.shape[1:])].view(most, *t.shape[1:]) for a, b, t in each]
+
+        message = torch.empty(ends[-1], dtype=torch.uint8)
+        for place, tensor in zip(rows_in(message), tensors, strict=True):
+            place[:count] = tensor
+            place[count:] = 0
+        return [[part[:rows] for part in rows_in(one)] for rows, one in zip(counts, self.gather(message, what).chunk(self.ranks), strict=True)]
 
     def scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
         """The sum of a tensor over the ranks, of which each gets its part: ``[n / ranks, *rest]``."""

@@ -1,0 +1,149 @@
+"""What goes wrong on one rank is said on every rank that lives: which rank, where it was, and why; and none of them hangs."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import launch
+
+import foreshape as fs
+from foreshape.ranks import join
+from foreshape.training import container
+
+SCRIPT = Path(__file__).parent / "mishaps.py"
+long = pytest.mark.long
+
+GONE = r"rank {n} is gone or has stopped: no sign of life since it was (before the first step|in step \d+)"
+HOLDER = "the store that the ranks meet at does not answer: rank 0, which holds it, is gone or has stopped"
+OTHERS = r"the ranks are at different things: .*rank {n}: no more data"
+
+
+@pytest.mark.parametrize(
+    ("what", "rank", "says"),
+    [
+        ("is killed in a collective", 1, GONE),
+        pytest.param("is killed in the forward pass", 1, GONE, marks=long),
+        pytest.param("is killed in the forward pass", 0, HOLDER, marks=long),
+        pytest.param("is killed while it writes", 0, HOLDER, marks=long),
+        pytest.param("is stopped", 1, GONE, marks=long),
+        pytest.param("is stopped", 0, HOLDER, marks=long),
+        pytest.param("stalls in its data", 1, r"rank 1 lives, and has not come for 4 s; it is in step 3, at mishaps\.py:{line}", marks=long),
+        pytest.param("stalls in the forward pass", 0, r"rank 0 lives, and has not come for 4 s; it is in step 4, at mishaps\.py:\d+", marks=long),
+    ],
+)
+def test_who_does_not_come_is_named(what: str, rank: int, says: str, tmp_path: Path) -> None:
+    line = SCRIPT.read_text().split("# the line at which it stalls")[0].count("\n") + 1
+    with launch.started(3, SCRIPT, what, rank, tmp_path) as run:
+        living = [n for n in range(3) if n != rank]
+        assert run.wait(living) == [3, 3], run.words()
+        for n in living:
+            words = run.ranks[n].words
+            assert re.search(rf"^STOPPED RankError: rank {n}: .*" + says.format(n=rank, line=line), words), words
+            assert "it was found by" in words
+            assert "mishaps.py:" in words
+            assert "TCPStore" not in words, "torch's own words of the store are noise"
+    for path in tmp_path.rglob("*.safetensors"):
+        container.read(path)  # what a rank leaves is whole
+
+
+@pytest.mark.parametrize(
+    ("what", "rank", "own", "others"),
+    [
+        ("has other dims", 1, "FeedError: extra must have 2 dims", "rank 1 stopped in step 4: FeedError: extra must have 2 dims"),
+        pytest.param("has more columns", 1, "the ranks are at different things: rank 0: step 4 with .*9.*rank 1: step 4 with .*8", None, marks=long),
+        pytest.param("has another element type", 0, "FeedError: extra must be fp32", "rank 0 stopped in step 4: FeedError: extra must be fp32", marks=long),
+        pytest.param("has no more data", 1, OTHERS, None, marks=long),
+        pytest.param("has no more data", 0, OTHERS, None, marks=long),
+        pytest.param("has another program", 1, "do not run the same program with the same versions .* alike are ranks 0 | 1", None, marks=long),
+        pytest.param("has another version", 1, "do not run the same program with the same versions .* alike are ranks 0 | 1", None, marks=long),
+        pytest.param("has no number", 1, "ExecutionError: the loss .* is nan on rank 1 at step 4", None, marks=long),
+        pytest.param("has a full disk", 0, "FormatError: .*No space left on device", "rank 0 stopped in step 8: FormatError: .*No space left", marks=long),
+        pytest.param("raises", 1, "KeyError: .what the user's code says", "rank 1 stopped in step 3: KeyError: .what the user's code says", marks=long),
+    ],
+)
+def test_what_stops_a_rank_stops_all_and_is_said_on_each(what: str, rank: int, own: str, others: str | None, tmp_path: Path) -> None:
+    with launch.started(2, SCRIPT, what, rank, tmp_path) as run:
+        codes = run.wait()
+        assert codes[1 - rank] == 3 and codes[rank] in (1, 3), run.words()
+        for n in range(2):
+            words, want = run.ranks[n].words, own if n == rank or others is None else others
+            assert re.search(want.format(n=rank), words), words
+    assert not list(tmp_path.rglob(".writing*")), "no partial file"
+    for path in tmp_path.rglob("*.safetensors"):
+        container.read(path)
+
+
+@long
+@pytest.mark.parametrize(("what", "rank"), [("is killed in a collective", 1), ("is killed while it writes", 0), ("is killed in the forward pass", 0)])
+def test_a_restart_goes_on_with_the_same_bits(what: str, rank: int, tmp_path: Path) -> None:
+    """torchrun starts all ranks again, and they go on from the last checkpoint."""
+
+    def ended(what: str) -> set[str]:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2", "--master-addr", "127.0.0.1", "--master-port",
+                   str(launch.free_port()), str(SCRIPT), what, str(rank), str(tmp_path / what.replace(" ", "-"))]  # fmt: skip
+        run = subprocess.run(command, capture_output=True, text=True, timeout=launch.SAFETY, env=launch.variables())
+        assert run.returncode == 0, run.stdout + run.stderr
+        found = re.findall(r"ENDED rank (\d) (\w+) (\S+)", run.stdout)
+        assert sorted(r for r, _, _ in found) == ["0", "1"], run.stdout + run.stderr
+        return {f"{digits} {loss}" for _, digits, loss in found}
+
+    plain = ended("nothing")
+    assert len(plain) == 1
+    assert ended(what) == plain
+
+
+def environment(port: int, **changed: str) -> dict[str, str]:
+    return {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **changed}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, r"rank 0 of 2 has waited 0.5 s at 127.0.0.1:\d+: not there is rank 1"),
+        ({"WORLD_SIZE": "4"}, "rank 0 of 4 has waited 0.5 s .*: not there are ranks 1, 2, 3"),
+        ({"RANK": "1"}, r"rank 1 of 2 cannot reach the store of the ranks at 127.0.0.1:\d+ within 0.5 s; is rank 0 started there"),
+        ({"MASTER_ADDR": "203.0.113.7"}, "rank 0 cannot listen at 203.0.113.7:.*no address of this machine"),
+        ({"MASTER_ADDR": "no.such.host.invalid"}, "rank 0 cannot listen at no.such.host.invalid:"),
+        ({"MASTER_ADDR": "no.such.host.invalid", "RANK": "1"}, "rank 1 of 2 cannot reach the store of the ranks at no.such.host.invalid:"),
+        ({"MASTER_PORT": "many"}, "MASTER_PORT must be a number from 1 to 65535; seen 'many'"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT must be a number from 1 to 65535; seen '70000'"),
+        ({"RANK": "2"}, r"RANK must be in 0..1"),
+        ({"RANK": "x"}, "RANK and WORLD_SIZE must be numbers"),
+    ],
+)
+def test_an_address_or_number_that_is_wrong(changed: dict[str, str], says: str) -> None:
+    with pytest.raises(fs.ExecutionError, match=says):
+        join(0.5, environment(launch.free_port(), **changed))
+
+
+def test_a_port_that_is_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(fs.ExecutionError, match=rf"rank 0 cannot listen at 127.0.0.1:{port} .*: the port is in use"):
+            join(0.5, environment(port))
+
+
+def test_a_variable_that_is_missing() -> None:
+    with pytest.raises(fs.ExecutionError, match="missing: MASTER_ADDR, MASTER_PORT"):
+        join(0.5, {"RANK": "0", "WORLD_SIZE": "2"})
+
+
+def test_the_store_listens_at_the_given_address_alone() -> None:
+    port = launch.free_port()
+    with pytest.raises(fs.ExecutionError, match="not there is rank 1"):
+        join(0.2, environment(port, MASTER_ADDR="127.0.0.1"))
+    socket.create_connection(("127.0.0.1", port), 5).close()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", port), 5)
+
+
+@long
+def test_ranks_that_do_not_agree_on_how_many_they_are(tmp_path: Path) -> None:
+    with launch.started(2, SCRIPT, "nothing", 0, tmp_path, each=lambda n: {"WORLD_SIZE": str(2 + n)}) as run:
+        run.wait()
+        assert "the ranks do not agree on how many they are (WORLD_SIZE): rank 0: 2, rank 1: 3" in run.ranks[0].words, run.words()
