@@ -11,7 +11,7 @@ import torch
 from described import count, expect, looped, trained
 
 from foreshape import layer
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 
 
 def a_result_is_written_again(x: Any) -> Any:

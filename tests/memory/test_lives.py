@@ -19,7 +19,7 @@ from foreshape.lowering.claims import number
 from foreshape.memory import liveness
 from foreshape.memory.records import WORKSPACE
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
-from foreshape.program.program import region
+from foreshape.program.current import region
 from foreshape.spec import FLOATING, SELECTED_ROWS
 
 EVERY = [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in NAMES]

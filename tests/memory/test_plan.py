@@ -17,7 +17,7 @@ from foreshape.dims import evaluate, minimum, symbol, symbols_of
 from foreshape.memory import Plan, bytes_of
 from foreshape.memory.formula import Formula, byte_text
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
-from foreshape.program.program import region
+from foreshape.program.current import region
 from foreshape.spec import FLOATING, LOD_TENSOR, LOD_TENSOR_ARRAY
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))

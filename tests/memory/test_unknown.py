@@ -22,7 +22,7 @@ from foreshape.operator import registry
 from foreshape.operator.operator import Operator
 from foreshape.ops import FLOATING, NOT_DIFFERENTIABLE, operand, result
 from foreshape.program import Program
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 
 
 def _fails(self: Any, X: Any) -> Any:

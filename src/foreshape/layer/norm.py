@@ -11,7 +11,7 @@ from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.vision import known_channels
 from foreshape.ops.nn.normalization import statistics_type
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 _ONE = Constant(1.0)
