@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from foreshape.dims import Size
 from foreshape.infer.guards import Guard
 from foreshape.infer.rules import Answer
+from foreshape.program.carried import GRAD
 from foreshape.program.names import blocks_of
 from foreshape.spec import Spec
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from foreshape.program.program import Program
     from foreshape.program.variable import Variable
 
-GRAD = "@GRAD"
 MAX_VISITS = 100_000
 """So many ops of blocks are inferred for one outermost op in any case,"""
 MAX_VISITS_PER_OP = 50
