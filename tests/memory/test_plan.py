@@ -14,8 +14,8 @@ from counted import assert_calls_grow_with_size
 import foreshape as fs
 from foreshape import layer
 from foreshape.dims import evaluate, minimum, symbol, symbols_of
-from foreshape.memory import Plan, bytes_of
-from foreshape.memory.formula import Formula, byte_text
+from foreshape.memory import Plan, byte_text, bytes_of
+from foreshape.memory.formula import Formula
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
 from foreshape.program.current import region
 from foreshape.spec import FLOATING, LOD_TENSOR, LOD_TENSOR_ARRAY

@@ -11,17 +11,8 @@ import numpy
 from foreshape.dims import INT64_MAX, Dim, Size, evaluate, symbols_of
 from foreshape.dims.expression import Atom, Monomial, of_atom
 from foreshape.errors import MemoryPlanError
+from foreshape.memory.byte_counts import byte_text
 from foreshape.program.literal import quoted
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def byte_text(count: int | float) -> str:
-    """A number of bytes as a person writes it: ``4.1 MiB``."""
-    size, unit = float(count), 0
-    while abs(size) >= 1024 and unit + 1 < len(_UNITS):
-        size, unit = size / 1024, unit + 1
-    return f"{int(size)} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}" if abs(size) < 100 else f"{size:.0f} {_UNITS[unit]}"
 
 
 class Terms:
