@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from foreshape.errors import FeedError
+from foreshape.values.conversion import is_masked, to_tensor
+from foreshape.values.offsets import Offsets
 
 
 class LoDTensor:
@@ -136,9 +138,6 @@ class LoDTensor:
     def offsets_on(self, device: Any) -> Any:
         """The offsets as the engine's kernels take them; made once, and on a device other than the CPU where that is given."""
         if self._offsets is None or self._offsets.levels[0].device != (device or self._offsets.levels[0].device):
-            from foreshape.engine.scope import to_tensor
-            from foreshape.values.offsets import Offsets
-
             levels = [to_tensor(level) for level in self._lengths]
             self._offsets = Offsets.of_lengths(*(levels if device is None else [level.to(device) for level in levels]))
         return self._offsets
@@ -173,11 +172,6 @@ def _array(data: Any) -> Any:
     if array.ndim < 1:
         raise FeedError("a ragged tensor needs at least the dim of its rows")
     return array
-
-
-def is_masked(given: Any) -> bool:
-    """Whether it is an array with elements that have no value."""
-    return type(given).__name__ == "MaskedArray" and bool(given.mask.any())
 
 
 def _shortened(level: Any, most: int = 12) -> str:
