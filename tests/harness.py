@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foreshape.engine.values import LoDTensor
 from foreshape.infer.rules import Key, answer
 from foreshape.operator.fields import Reject, Sample, Value
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
 from foreshape.program import Block, Op, Program, Variable, program_guard
 from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
+from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.tensor_array import TensorArray
 
 

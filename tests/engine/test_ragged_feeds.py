@@ -11,8 +11,8 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.engine.values import LoDTensor
 from foreshape.errors import FeedError
+from foreshape.values.lod_tensor import LoDTensor
 
 nested: Any = torch.nested
 

@@ -33,13 +33,13 @@ from torch import Tensor  # noqa: E402
 import foreshape.wire  # noqa: E402, F401  the codec
 from foreshape.dims import evaluate, symbols_of  # noqa: E402
 from foreshape.engine import Executor, Scope  # noqa: E402
-from foreshape.engine.values import LoDTensor  # noqa: E402
 from foreshape.errors import ForeshapeError  # noqa: E402
 from foreshape.operator.attributes import AttrType  # noqa: E402
 from foreshape.operator.fields import Sample, Value  # noqa: E402
 from foreshape.operator.operator import Operator  # noqa: E402
 from foreshape.ops import Offsets  # noqa: E402
 from foreshape.spec import FP16, FP32, FP64, INT32, INT64, LOD_TENSOR, DType, Spec  # noqa: E402
+from foreshape.values.lod_tensor import LoDTensor  # noqa: E402
 from foreshape.values.rows import Rows  # noqa: E402
 from foreshape.values.tensor_array import TensorArray  # noqa: E402
 from foreshape.values.torch_types import dtype_of_torch  # noqa: E402

@@ -13,11 +13,11 @@ from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
-from foreshape.engine.values import LoDTensor
 from foreshape.operator.fields import Gradient, NoGradient, Sample, Value
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.values.lod_tensor import LoDTensor
 
 ROWS, SEQUENCES = symbol("rows"), symbol("sequences")
 LOD = Lod("ragged", (SEQUENCES,))

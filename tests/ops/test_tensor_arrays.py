@@ -11,9 +11,9 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.backward import append_backward
-from foreshape.engine.values import LoDTensor
 from foreshape.errors import ExecutionError, ShapeError, TypeMismatchError
 from foreshape.program import Program
+from foreshape.values.lod_tensor import LoDTensor
 
 torch = pytest.importorskip("torch")
 
