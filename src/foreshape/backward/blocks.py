@@ -179,5 +179,3 @@ _FORMS: dict[str, Callable[[Visit, Path, set[str], Undo], list[Step]]] = {
     "conditional": _conditional_steps,
     "recurrent": _recurrent_steps,
 }
-
-
