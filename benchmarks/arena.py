@@ -16,7 +16,7 @@ from foreshape.memory.greedy import height, in_order
 from foreshape.memory.search import can_compile
 from foreshape.memory.sections import checked
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "memory"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from networks import Ints, hard, network
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import foreshape as fs
 from foreshape.errors import MemoryPlanError
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "memory"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from measured import allocated, held_bytes, measure, sizes_of, storage_bytes
 
 

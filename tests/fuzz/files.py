@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "hostile")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "support")]
 
 import crafted_checkpoints  # noqa: E402
 import crafted_headers  # noqa: E402

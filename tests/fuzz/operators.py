@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent), str(HERE)]
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE)]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402

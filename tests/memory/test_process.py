@@ -20,7 +20,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.values.torch_proxy import torch
 
-STEADY = Path(__file__).with_name("steady.py")
+STEADY = Path(__file__).parents[1] / "support" / "steady.py"
 MIB = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="pages are kept on Linux with glibc")
 
