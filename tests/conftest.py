@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "support")]
+sys.path.insert(0, str(Path(__file__).parent))
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of each would wait for those of the others
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("anywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # which a slow or busy machine would be

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from counted import assert_calls_grow_with_size, calls
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from support.counted import assert_calls_grow_with_size, calls
 
 from foreshape.dims import (
     INT64_MAX,

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "support"), str(HERE)]
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from harness import answer, build, operators  # noqa: E402
-from kernel_calls import Call, backward, bits, forward, in_a_row, mapped, part, permuted, tensors_of  # noqa: E402
 from references import REFERENCES, given  # noqa: E402
+from support.harness import answer, build, operators  # noqa: E402
+from support.kernel_calls import Call, backward, bits, forward, in_a_row, mapped, part, permuted, tensors_of  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import foreshape.wire  # noqa: E402, F401  the codec

@@ -9,8 +9,8 @@ import numpy as np
 import operators as fuzzer
 import pytest
 import torch
-from harness import answer
-from kernel_calls import backward, forward
+from support.harness import answer
+from support.kernel_calls import backward, forward
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.operator import registry

@@ -6,10 +6,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-import crafted_checkpoints as crafted
 import numpy as np
 import pytest
-from survival import checked_words
+from support import crafted_checkpoints as crafted
+from support.survival import checked_words
 
 import foreshape as fs
 from foreshape.training import Checkpoint, container

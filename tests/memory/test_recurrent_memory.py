@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.measured import Measured, measure, sizes_of
 
 import foreshape as fs
 from foreshape import layer
@@ -20,9 +19,6 @@ from foreshape.kernels.recurrent_memory import GATES
 from foreshape.kernels.recurrent_net import Net
 from foreshape.ops import Offsets
 from foreshape.ops.recurrent.rnn import Ragged
-
-sys.path.insert(0, str(Path(__file__).parent))
-from measured import Measured, measure, sizes_of
 
 HIDDEN, FEATURES, BATCH = 128, 96, 32
 OVER, UNDER, SMALL = 0.05, 0.01, 1 << 18

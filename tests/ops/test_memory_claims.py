@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import of_each_operator, sampled
-from kernel_calls import (
+from support.harness import of_each_operator, sampled
+from support.kernel_calls import (
     Call,
     backward,
     bits,
@@ -29,7 +29,7 @@ from kernel_calls import (
     tensors_of,
     written,
 )
-from kernel_memory import has_bound, measured
+from support.kernel_memory import has_bound, measured
 
 from foreshape.errors import SchemaError
 from foreshape.operator.fields import Result, Sample
@@ -104,7 +104,7 @@ ONLY_THE_RUN_TELLS = ("array_to_lod_tensor-2,",)
 @pytest.mark.long
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.longest)], ids=["first samples", "all samples"])
 def test_kernels_take_no_more_than_their_operators_say(first: bool) -> None:
-    """Of the operators that have a rule; ``python tests/kernel_memory.py`` tells of all.
+    """Of the operators that have a rule; ``PYTHONPATH=tests python -m support.kernel_memory`` tells of all.
 
     Where a result carries more than it shows, and its gradient uses that up, a kernel alone cannot be measured again and again:
     ``tests/memory/test_recurrent_memory.py`` measures whole steps.

@@ -1,4 +1,4 @@
-"""What kernels take from torch's allocator while they run, beside what their operators say: ``python tests/kernel_memory.py [TYPE ...]``.
+"""What kernels take from torch's allocator while they run, beside what their operators say: ``PYTHONPATH=tests python -m support.kernel_memory [TYPE ...]``.
 
 A sample is measured as it is, and with each of its sizes made larger, so that what grows with a size is seen to. All calls run in one
 profile, with marks between them (a tensor of a size that nothing else has, taken and dropped), since a profile is slow to start.
@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import sampled
-from kernel_calls import Call, calls, in_a_row, in_natural_order, permuted, resized, sizes_of, tensors_of
 from torch.profiler import ProfilerActivity, profile
 
 from foreshape.dims import evaluate, symbols_of
@@ -24,6 +22,8 @@ from foreshape.ops import Offsets
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import Spec
 from foreshape.values.rows import Rows
+from support.harness import sampled
+from support.kernel_calls import Call, calls, in_a_row, in_natural_order, permuted, resized, sizes_of, tensors_of
 
 MARK = 10_007
 SMALL = 1024

@@ -1,4 +1,4 @@
-"""The reference corpus: programs that PaddlePaddle 2.6.2 built, and what they computed (see README.md beside this file)."""
+"""The reference corpus: programs that PaddlePaddle 2.6.2 built, and what they computed (see tests/corpus/README.md)."""
 
 from __future__ import annotations
 
