@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from described import count, expect, looped, trained
+from support.described import count, expect, looped, trained
 
 from foreshape import layer
 from foreshape.program.program import current_block
