@@ -31,11 +31,10 @@ from support.kernel_calls import (
 )
 from support.kernel_memory import has_bound, measured
 
-from foreshape.errors import SchemaError
 from foreshape.operator.fields import Result, Sample
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
-from foreshape.ops import NOT_DIFFERENTIABLE, Offsets, operand, result
+from foreshape.ops import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 
@@ -113,27 +112,6 @@ def test_kernels_take_no_more_than_their_operators_say(first: bool) -> None:
     found = [m for m in measured(bounded, first) if m.over > 0 and not m.name.startswith(ONLY_THE_RUN_TELLS)] if bounded else []
     over = [f"{m.call.cls.type} takes {m.most} bytes and says {m.bound}: {m.name}" for m in found]
     assert not over, "\n".join(over[:40])
-
-
-@pytest.mark.parametrize(
-    ("results", "into", "says"),
-    [
-        ({"Out": "X"}, False, "its kernel must have the keyword-only parameter into"),
-        ({"Out": None}, True, "no result says with may_share"),
-        ({"Out": "X", "Other": "X"}, True, "seen Out and Other"),
-    ],
-)
-def test_a_claim_and_the_kernel_that_makes_it_true_come_together(results: dict[str, str | None], into: bool, says: str) -> None:
-    def kernel(self: Any, X: Any) -> Any:
-        return X
-
-    def kernel_into(self: Any, X: Any, *, into: Any = None) -> Any:
-        return X
-
-    declared: dict[str, Any] = {n: result(may_share=of) for n, of in results.items()}
-    hooks = {"infer_shape": lambda self, X: X, "kernel": kernel_into if into else kernel, "gradient": NOT_DIFFERENTIABLE}
-    with pytest.raises(SchemaError, match=says):
-        type("Claiming", (Operator,), {"type": "claiming", "__doc__": "A claim.", "X": operand(), **declared, **hooks})
 
 
 def prove(call: Call, parts: bool = False) -> tuple[Any, ...]:
