@@ -79,10 +79,22 @@ def test_variables_that_change_places() -> None:
         np.testing.assert_allclose(seen, wanted.detach().numpy(), rtol=1e-6)
 
 
-def test_loops_in_loops_with_gradients() -> None:
-    def describe() -> Any:
-        x = differentiable("x", ["batch", 3])
+def expect_of_state(make: Callable[[Any], Any], eager: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    """Compare the mean of the squares of what is made of x and the weight "w", and its gradients, with torch's."""
 
+    def describe() -> Any:
+        h = make(differentiable("x", ["batch", 3]))
+        loss = layer.mean(h * h)
+        return [loss, *(g for _, g in fs.append_backward(loss, ["w", "x"]))]
+
+    main, startup, fetch = build(describe)
+    scope = started(startup)
+    w, x = torch.tensor(scope.get("w"), requires_grad=True), torch.tensor(X, requires_grad=True)
+    assert_loss_and_gradients(run_all(main, {"x": X}, fetch, scope), eager(x, w).square().mean(), w, x)
+
+
+def test_loops_in_loops_with_gradients() -> None:
+    def make(x: Any) -> Any:
         def outer(i: Any, h: Any) -> Any:
             def inner(j: Any, g: Any) -> Any:
                 return j + 1, layer.fc(g, 3, activation="tanh", weight="w", bias=False)
@@ -90,43 +102,34 @@ def test_loops_in_loops_with_gradients() -> None:
             _, g = layer.while_loop(lambda j, g: layer.less_than(j, i + 1), inner, [count(0), h])
             return i + 1, g + h * 0.5
 
-        _, h = layer.while_loop(lambda i, h: less(i, 3), outer, [count(0), x])
-        loss = layer.mean(h * h)
-        return [loss, *(g for _, g in fs.append_backward(loss, ["w", "x"]))]
+        return layer.while_loop(lambda i, h: less(i, 3), outer, [count(0), x])[1]
 
-    main, startup, fetch = build(describe)
-    scope = started(startup)
-    w, x = torch.tensor(scope.get("w"), requires_grad=True), torch.tensor(X, requires_grad=True)
-    h = x
-    for i in range(3):
-        g = h
-        for _ in range(i + 1):
-            g = torch.tanh(g @ w)
-        h = g + h * 0.5
-    loss = (h * h).mean()
-    assert_loss_and_gradients(run_all(main, {"x": X}, fetch, scope), loss, w, x)
+    def eager(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for i in range(3):
+            g = h
+            for _ in range(i + 1):
+                g = torch.tanh(g @ w)
+            h = g + h * 0.5
+        return h
+
+    expect_of_state(make, eager)
 
 
 def test_a_branch_in_a_loop_with_gradients() -> None:
-    def describe() -> Any:
-        x = differentiable("x", ["batch", 3])
-
+    def make(x: Any) -> Any:
         def body(i: Any, h: Any) -> Any:
             even = layer.equal(i % 2, count(0))
             return i + 1, layer.cond(even, lambda: layer.fc(h, 3, weight="w", bias=False), lambda: layer.tanh(h) * x)
 
-        _, h = layer.while_loop(lambda i, h: less(i, 5), body, [count(0), x])
-        loss = layer.mean(h * h)
-        return [loss, *(g for _, g in fs.append_backward(loss, ["w", "x"]))]
+        return layer.while_loop(lambda i, h: less(i, 5), body, [count(0), x])[1]
 
-    main, startup, fetch = build(describe)
-    scope = started(startup)
-    w, x = torch.tensor(scope.get("w"), requires_grad=True), torch.tensor(X, requires_grad=True)
-    h = x
-    for i in range(5):
-        h = h @ w if i % 2 == 0 else torch.tanh(h) * x
-    loss = (h * h).mean()
-    assert_loss_and_gradients(run_all(main, {"x": X}, fetch, scope), loss, w, x)
+    def eager(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = x
+        for i in range(5):
+            h = h @ w if i % 2 == 0 else torch.tanh(h) * x
+        return h
+
+    expect_of_state(make, eager)
 
 
 def test_a_size_that_changes_from_round_to_round_becomes_a_symbol() -> None:
