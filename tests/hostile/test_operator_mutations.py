@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import array, operators, placed, split
-from survival import checked_words
+from support.harness import array, operators, placed, split
+from support.survival import checked_words
 
 import foreshape.wire  # noqa: F401  the codec
 from foreshape.engine import Executor, Scope

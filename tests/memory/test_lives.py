@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from observed import Moment, Observed, alive, observe, planned, planned_places
-from proofs import X, check_bytes, check_places, check_ways, data, is_same, proved, small
-from replayed import NAMES, SLOW, replayed, run
+from support.observed import Moment, Observed, alive, observe, planned, planned_places
+from support.proofs import X, check_bytes, check_places, check_ways, data, is_same, proved, small
+from support.replayed import NAMES, SLOW, replayed, run
 
 import foreshape as fs
 from foreshape import layer

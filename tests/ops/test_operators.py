@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Case, answer, build, key_of, of_each_operator, operators, rejected, sampled
+from support.harness import Case, answer, build, key_of, of_each_operator, operators, rejected, sampled
 
 import foreshape.wire  # noqa: F401  the codec
 from foreshape.backward import append_backward

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Case, answer, build, key_of, of_each_operator, sampled
+from support.harness import Case, answer, build, key_of, of_each_operator, sampled
 
 import foreshape as fs
 from foreshape import layer

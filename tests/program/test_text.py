@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counted import assert_time_grows_with_size
-from harness import build, of_each_operator, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.counted import assert_time_grows_with_size
+from support.harness import build, of_each_operator, sampled
 
 import foreshape as fs
 from foreshape import layer

@@ -1,4 +1,4 @@
-"""What kernels take from torch's allocator while they run, beside what their operators say: ``python tests/kernel_memory.py [TYPE ...]``.
+"""What kernels take from torch's allocator while they run, beside what their operators say: ``PYTHONPATH=tests python -m support.kernel_memory [TYPE ...]``.
 
 A sample is measured as it is, and with each of its sizes made larger, so that what grows with a size is seen to. All calls run in one
 profile, with marks between them (a tensor of a size that nothing else has, taken and dropped), since a profile is slow to start.
@@ -12,10 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from harness import sampled
-from kernel_calls import Call, calls, in_a_row, in_natural_order, permuted, resized, sizes_of, tensors_of
-from torch.profiler import ProfilerActivity, profile
 
 from foreshape.dims import evaluate, symbols_of
 from foreshape.operator.fields import Sample
@@ -24,8 +20,10 @@ from foreshape.ops import Offsets
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import Spec
 from foreshape.values.rows import Rows
+from support.harness import sampled
+from support.kernel_calls import Call, calls, in_a_row, in_natural_order, permuted, resized, sizes_of, tensors_of
+from support.measured import allocator_events, between_marks, mark
 
-MARK = 10_007
 SMALL = 1024
 """Bytes that a kernel may take beside its bound: scalars, shapes, the offsets of a few sequences."""
 ELEMENTS = 4096
@@ -58,15 +56,15 @@ def workspaces(given: Sequence[tuple[str, Call]]) -> list[Measured]:
     What stays is the results, and what a kernel keeps with offsets so that the next one finds it.
     """
     held: list[Any] = []
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+
+    def run() -> None:
         for _, call in given:
-            torch.empty(MARK, dtype=torch.uint8)
+            mark()
             held.append(call.run())
-            torch.empty(MARK, dtype=torch.uint8)
+            mark()
             held[-1] = result_bytes(call, held[-1])
-    every: list[Any] = seen.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess, reportAssignmentType]
-    events = [int(e.nbytes()) for e in sorted((e for e in every if e.name() == "[memory]"), key=lambda e: int(e.start_ns()))]
-    parts = list(_between_marks(events))
+
+    parts = list(between_marks(allocator_events(run)[0]))
     assert len(parts) == 2 * len(given) + 1, "marks and calls are not one to one"
     out: list[Measured] = []
     for (name, call), part, size in zip(given, parts[1::2], held, strict=True):
@@ -81,20 +79,6 @@ def result_bytes(call: Call, made: tuple[Any, ...]) -> int:
     given = {t.untyped_storage().data_ptr() for v in call.arguments for t in tensors_of(v)}
     own = {s.data_ptr(): s.nbytes() for v in made for t in tensors_of(v) if (s := t.untyped_storage()).data_ptr() not in given}
     return sum(own.values())
-
-
-def _between_marks(events: Sequence[int]) -> Iterator[list[int]]:
-    part: list[int] = []
-    at = 0
-    while at < len(events):
-        if events[at] == MARK and at + 1 < len(events) and events[at + 1] == -MARK:
-            yield part
-            part = []
-            at += 2
-        else:
-            part.append(events[at])
-            at += 1
-    yield part
 
 
 def has_bound(cls: type[Operator]) -> bool:

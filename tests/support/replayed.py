@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,9 +23,7 @@ from foreshape.memory.records import Liveness
 from foreshape.ops.tensor.random import current
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
-from reference import LARGE, REPLAYED, SAVED, case
+from support.corpus import LARGE, REPLAYED, SAVED, case
 
 TESTS = Path(__file__).parents[1]
 CONTROL = tuple(sorted(p.stem for p in (TESTS / "control/paddlepaddle").glob("*.pdmodel")))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # for who is run as a script
-
-from counted import calls
 
 from foreshape.errors import DescriptionError, ForeshapeError, FormatError
 from foreshape.program import Program
 from foreshape.wire import load_program
+from support.counted import calls
 
 CALLS, CALLS_PER_BYTE = 2_000_000, 10
 """What a file may cost in all stages together: so many calls, and so many more for each of its bytes."""

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from types import CodeType, FrameType
 from typing import Any
 
@@ -106,6 +107,25 @@ def allocator_events(run: Callable[[], object]) -> tuple[list[int], object]:
     return [int(e.nbytes()) for e in sorted(memory, key=lambda e: int(e.start_ns()))], kept
 
 
+def mark() -> None:
+    torch.empty(MARK, dtype=torch.uint8)
+
+
+def between_marks(events: Sequence[int]) -> Iterator[list[int]]:
+    """The events before the first mark, between each two, and after the last."""
+    part: list[int] = []
+    at = 0
+    while at < len(events):
+        if events[at] == MARK and at + 1 < len(events) and events[at + 1] == -MARK:
+            yield part
+            part = []
+            at += 2
+        else:
+            part.append(events[at])
+            at += 1
+    yield part
+
+
 def most_and_last(events: Sequence[int]) -> tuple[int, int]:
     """The largest running sum, and the last."""
     if not events:
@@ -194,7 +214,7 @@ class _Tracer:
 
     def _traced(self, frame: FrameType, event: str, argument: object) -> Any:
         if event in ("line", "return"):
-            torch.empty(MARK, dtype=torch.uint8)
+            mark()
             self.seen.append((frame.f_code, frame.f_lineno if event == "line" else 0, self.depth))
         if event == "return":
             self.depth -= 1
@@ -202,17 +222,9 @@ class _Tracer:
 
     def lines(self, events: Sequence[int]) -> Iterator[Line]:
         """The lines with their bytes. Raises `ValueError` where marks are not one to one with lines."""
-        alive, before, runs = 0, 0, [[0]]  # of each stretch between marks the running sums, the first being the one before it
-        at = 0
-        while at < len(events):
-            if events[at] == MARK and at + 1 < len(events) and events[at + 1] == -MARK:
-                before = alive
-                runs.append([before])
-                at += 2
-            else:
-                alive += events[at]
-                runs[-1].append(alive)
-                at += 1
+        runs: list[list[int]] = []  # of each stretch between marks the running sums, the first being the one before it
+        for part in between_marks(events):
+            runs.append(list(accumulate(part, initial=runs[-1][-1] if runs else 0)))
         if len(runs) != len(self.seen) + 1:
             raise ValueError(f"{len(runs) - 1} marks for {len(self.seen)} lines")
         most = [max(r) for r in runs[1:]]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from kernel_calls import Call
 from torch import Tensor
 
 from foreshape.dims import Size, symbol
@@ -20,6 +19,7 @@ from foreshape.ops import Offsets
 from foreshape.spec import LOD_TENSOR, Lod, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
+from support.kernel_calls import Call
 
 Place = tuple[int, int, int]
 """Operand, number in its list (0 where there is none), axis; counts of sequences are the axes from `COUNTS` on."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import gc
 import resource
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.measured import allocator_events, most_and_last
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.engine.pages import keep_pages
-
-sys.path.insert(0, str(Path(__file__).parent))
-from measured import allocator_events, most_and_last
 
 BATCHES = (4, 64, 16, 1)
 

@@ -20,7 +20,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.values.torch_proxy import torch
 
-STEADY = Path(__file__).with_name("steady.py")
+STEADY = Path(__file__).parents[1] / "support" / "steady.py"
 MIB = 1 << 20
 linux = pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="pages are kept on Linux with glibc")
 
@@ -103,23 +103,6 @@ def test_what_onednn_keeps_for_sizes_of_products_does_not_add_up() -> None:
     sizes = list(range(33, 224, 3))
     few, exact = process("dense", sizes)["warmed"], process("dense", sizes, "exact")["warmed"]
     assert few < exact / 2
-
-
-@pytest.mark.parametrize("rows", [1, 15, 16, 17, 100])
-def test_products_of_rows_that_are_not_whole_steps(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreshape.kernels import products
-
-    monkeypatch.setattr(products, "LARGE", 0)
-    monkeypatch.setattr(products, "prefers_onednn", lambda: True)
-    a, w, bias, d = (torch.from_numpy(np.random.RandomState(k).standard_normal(s).astype("f")) for k, s in enumerate([(rows, 24), (24, 40), 40, (rows, 40)]))
-    close = torch.testing.assert_close
-    close(products.linear(a, w, bias), torch.addmm(bias, a, w))
-    close(products.mm(a, w), a @ w)
-    close(products.mm(d, w.t()), d @ w.t())
-    close(products.mm(a.t(), d), a.t() @ d)
-    close(products.add_product_(w.clone(), a.t(), d, -0.5), w - 0.5 * (a.t() @ d))
-    cube = a[None].expand(3, rows, 24)
-    close(products.onednn_linear()(cube, w.t(), bias, "none", (), ""), cube @ w + bias)
 
 
 # --- several executors, and threads

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from replayed import Ran, Replayed, run
 
 from foreshape.dims import is_symbol, symbols_of
 from foreshape.engine.checked import Frame
@@ -16,6 +15,7 @@ from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.memory.records import WORKSPACE, Liveness, Record
 from foreshape.memory.rounds import rounds_of
 from foreshape.values.offsets import Offsets
+from support.replayed import Ran, Replayed, run
 
 
 class Held(NamedTuple):

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from observed import Observed, observe, planned_places
-from replayed import Ran, Replayed, run
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.lowering.claims import number
 from foreshape.memory.records import Record
 from foreshape.spec import LOD_TENSOR
+from support.observed import Observed, observe, planned_places
+from support.replayed import Ran, Replayed, run
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 

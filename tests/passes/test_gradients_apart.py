@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.retrained import QUICK_AND_LONG, Network, assert_same, described, droppable, images, least_of, loss_of, numbers, trained
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.backward.recompute import SUFFIX
 from foreshape.passes.recompute import gradients_apart, recompute_values
-
-sys.path.insert(0, str(Path(__file__).parent))
-from retrained import QUICK_AND_LONG, Network, assert_same, described, droppable, images, least_of, loss_of, numbers, trained
 
 
 @pytest.fixture(params=QUICK_AND_LONG, ids=lambda n: n.__name__)

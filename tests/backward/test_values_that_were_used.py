@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from described import count, expect, looped, trained
+from support.described import count, expect, looped, trained
 
 from foreshape import layer
 from foreshape.program.current import current_block
@@ -18,6 +18,13 @@ def a_result_is_written_again(x: Any) -> Any:
     y = layer.tanh(x)
     layer.assign(y * 3.0, y)
     return layer.reduce_sum(y * y)
+
+
+def read_before_and_after_it_is_written(x: Any) -> Any:
+    c = x * 1.0
+    y = layer.square(c)
+    layer.assign(c * 3.0, c)
+    return layer.reduce_sum(y * c)
 
 
 def read_after_it_is_written_in_a_round(x: Any) -> Any:
@@ -93,6 +100,7 @@ def _inner(s: Any) -> Any:
 EAGER: dict[Callable[[Any], Any], Callable[[Any], Any]] = {
     a_result_is_written_again: lambda x: (torch.tanh(x) * 3).square().sum(),
     another_shape_is_written: lambda x: torch.tanh(x).square().sum() + 2 * torch.tanh(torch.tanh(x)).sum(),
+    read_before_and_after_it_is_written: lambda x: (x**3 * 3).sum(),
     read_after_it_is_written_in_a_round: lambda x: _rounds(x, lambda s: s + (s * 0.5) ** 2),
     made_in_place_in_a_round: lambda x: _rounds(x, lambda s: s + torch.tanh(s)),
     read_by_a_loop_and_written_after_it: _loop_and_after,

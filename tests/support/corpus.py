@@ -1,4 +1,4 @@
-"""The reference corpus: programs that PaddlePaddle 2.6.2 built, and what they computed (see README.md beside this file)."""
+"""The reference corpus: programs that PaddlePaddle 2.6.2 built, and what they computed (see tests/corpus/README.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 import foreshape as fs
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1] / "corpus"
 REPLAYED = ("lenet", "vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "mlp_momentum", "lenet_bn_adam", "transformer_encoder",
             "transformer_adamw", "housing_clip_decay", "metrics", "tensor_surgery", "convolution_family", "sequence_ops", "bow_sparse_sgd",
             "bow_sparse_lazy_adam", "while_loop", "cond_branches", "lstm_bidirectional")  # fmt: skip

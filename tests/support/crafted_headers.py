@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from crafted_checkpoints import WRONG, places, replaced, with_more, without
+
+from support.crafted_checkpoints import WRONG, places, replaced, with_more, without
 
 DIGITS = "9" * 5000
 

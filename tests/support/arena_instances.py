@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-HARD = Path(__file__).parent / "minimalloc"
+HARD = Path(__file__).parents[1] / "memory" / "minimalloc"
 
 
 def hard(letter: str) -> tuple[Ints, Ints, Ints]:

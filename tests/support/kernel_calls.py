@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import answer, build, key_of, split
 from torch import Tensor
 
 from foreshape.errors import ForeshapeError, ShapeError
@@ -20,6 +19,7 @@ from foreshape.spec import LOD_TENSOR, Lod, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_types import dtype_of_torch
+from support.harness import answer, build, key_of, split
 
 
 @dataclass(frozen=True)
