@@ -5,11 +5,11 @@ Each module is one rewrite: ``apply(graph) -> bool``, whether anything changed. 
 
 from __future__ import annotations
 
-from foreshape.lowering.fusion import alias, attention, bias, classification, constant, convolution, embedding, linear, rectifier, update
+from foreshape.lowering.fusion import attention, bags, bias_gradient, class_loss, constant, convolution, descent, linear, passed_gradients, rectifier
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Lowered
 
-REWRITES = (constant, embedding, alias, attention, bias, classification, linear, convolution, rectifier, update)
+REWRITES = (constant, bags, passed_gradients, attention, bias_gradient, class_loss, linear, convolution, rectifier, descent)
 """In this order; then the order of what is left is chosen, and updates that have come to stand together are grouped."""
 
 
@@ -19,6 +19,6 @@ def fuse(lowered: Lowered) -> Lowered:
     for rewrite in REWRITES:
         rewrite.apply(graph)
     graph.reorder()
-    update.group(graph)
+    descent.group(graph)
     graph.finish()
     return lowered
