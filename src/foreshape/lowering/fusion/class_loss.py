@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from foreshape.dims import Size
+from foreshape.kernels import class_loss
 from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.spec import INT64
-from foreshape.values.torch_proxy import Late, aten, aten_into, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_MEAN = 1
+from foreshape.values.torch_proxy import Late, torch
 
 
 def apply(graph: Graph) -> bool:
@@ -40,25 +33,19 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     found = _backward(graph, back[0], softmax) if back else None
     if (back and found is None) or (not back and not graph.unused(softmax)):
         return False
-    loss_of = _ClassLoss(attr(i, "ignore_index"))
+    loss_of = class_loss.ClassLoss(attr(i, "ignore_index"))
     fresh = graph.fresh()
     assert isinstance(logits, Value)
     logs, weight = Value("log_softmax", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
     graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Late(lambda: torch.log_softmax)))
-    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _as_int64(label), loss=loss_of.forward))
+    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _needs(label), loss=loss_of.forward))
     if found is not None:
         start, mean_grad, grad = found
         arguments: list[Argument] = [logs, label, start, weight]
         text = "{gradient}({0}, {1}, {2}, {3})"
-        graph.replace(grad, fused(grad, text, arguments, [grad.results[0]], workspace=lambda: _as_int64(label), gradient=loss_of.backward))
+        graph.replace(grad, fused(grad, text, arguments, [grad.results[0]], workspace=lambda: _needs(label), gradient=loss_of.backward))
         graph.remove([mean_grad])
     return True
-
-
-def _as_int64(label: Argument) -> Size:
-    """The bytes of a label's copy in the type that torch's kernels take; 0 where it is of that type."""
-    spec = spec_of(label)
-    return 0 if spec is None or spec.dtype is INT64 else INT64.itemsize * spec.elements
 
 
 def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument) -> tuple[Value, Instruction, Instruction] | None:
@@ -73,38 +60,6 @@ def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument) -> tuple[
     return (start, mean_grad, grad) if graph.only_reader(softmax) is grad else None
 
 
-class _ClassLoss:
-    """The mean negative log likelihood over all rows; rows with the ignored class count as zeros, as the two ops do.
-
-    torch's own mean leaves ignored rows out of the count; where there are any, its result is scaled.
-    """
-
-    __slots__ = ("ignored",)
-
-    def __init__(self, ignored: int) -> None:
-        self.ignored = ignored
-
-    def forward(self, logs: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        if label.dim() == 2:
-            label = label.view(-1)
-        if label.dtype is not torch.int64:
-            label = label.long()
-        loss, counted = aten.nll_loss_forward(logs, label, None, _MEAN, self.ignored)
-        rows = logs.shape[0]
-        if counted.item() != rows:
-            loss = loss.mul_(counted / rows) if counted.item() else torch.zeros_like(loss)
-        return loss, counted
-
-    def backward(self, logs: Tensor, label: Tensor, start: Tensor, counted: Tensor) -> Tensor:
-        if label.dim() == 2:
-            label = label.view(-1)
-        if label.dtype is not torch.int64:
-            label = label.long()
-        rows = logs.shape[0]
-        if counted.item() != rows:
-            start = start * counted / rows
-            if not counted.item():
-                return torch.zeros_like(logs)
-        d_logs = aten.nll_loss_backward(start, logs, label, None, _MEAN, self.ignored, counted)
-        return aten_into._log_softmax_backward_data(d_logs, logs, 1, logs.dtype, into=d_logs)
-
+def _needs(label: Argument) -> Size:
+    spec = spec_of(label)
+    return 0 if spec is None else class_loss.workspace(spec)

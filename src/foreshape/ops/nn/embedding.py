@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.errors import TypeMismatchError
+from foreshape.kernels.bags import outside
 from foreshape.operator import (
     FLOATING,
     INDEX,
@@ -41,11 +42,6 @@ _FETCHED = 8
 
 def _gradient_kind(self: Any, Ids: Spec, d_out: Spec, W: Spec) -> Kind:
     return SELECTED_ROWS if self.is_sparse else LOD_TENSOR
-
-
-def outside(type: str, ids: Tensor, W: Tensor) -> ExecutionError:
-    """The error of a lookup whose ids are not all rows of its table."""
-    return ExecutionError(f"{type}: Ids must be in [0, {W.shape[0]}), the rows of W; seen {int(ids.min())} to {int(ids.max())}")
 
 
 class Lookup(Operator):
