@@ -1,24 +1,60 @@
 """Rewrites of a step's instructions that save kernels and memory and change no result beyond rounding.
 
-Each module is one rewrite: ``apply(graph) -> bool``, whether anything changed. The program is never touched.
+Each module of `REWRITES` is one rewrite: ``apply(graph) -> bool``, whether anything changed. The program is never touched. The other modules
+are no rewrites: `graph` is what all of them ask, `products` and `images` what some of them share.
 """
 
 from __future__ import annotations
 
-from foreshape.lowering.fusion import attention, bags, bias_gradient, class_loss, constant, convolution, descent, linear, passed_gradients, rectifier
+from foreshape.lowering.fusion import (
+    attention,
+    bags,
+    bias_gradient,
+    class_loss,
+    constant,
+    convolution,
+    convolution_gradient,
+    descent,
+    linear,
+    linear_gradient,
+    operand_dims,
+    passed_gradients,
+    rectifier,
+    rectifier_gradient,
+    update_groups,
+)
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Lowered
 
-REWRITES = (constant, bags, passed_gradients, attention, bias_gradient, class_loss, linear, convolution, rectifier, descent)
-"""In this order; then the order of what is left is chosen, and updates that have come to stand together are grouped."""
+BEFORE_ORDER = (
+    constant,
+    bags,
+    passed_gradients,
+    operand_dims,
+    attention,
+    bias_gradient,
+    class_loss,
+    linear,
+    linear_gradient,
+    convolution,
+    convolution_gradient,
+    rectifier,
+    rectifier_gradient,
+    descent,
+)
+AFTER_ORDER = (update_groups,)
+"""These join what has come to stand together."""
+REWRITES = (*BEFORE_ORDER, *AFTER_ORDER)
+"""In this order. The order of what the first ones leave is chosen before the last ones."""
 
 
 def fuse(lowered: Lowered) -> Lowered:
     """The same step with every rewrite applied, in their order."""
     graph = Graph(lowered)
-    for rewrite in REWRITES:
+    for rewrite in BEFORE_ORDER:
         rewrite.apply(graph)
     graph.reorder()
-    descent.group(graph)
+    for rewrite in AFTER_ORDER:
+        rewrite.apply(graph)
     graph.finish()
     return lowered

@@ -7,7 +7,7 @@ from foreshape.lowering.instruction import Value
 
 
 def apply(graph: Graph) -> bool:
-    """The gradient of a sum with an operand of the result's own shape is the result's gradient; what is left of it reads no more than it must."""
+    """The gradient of a sum with an operand of the result's own shape is the result's gradient."""
     changed = False
     for i in graph.instructions("elementwise_add_grad"):
         *operands, d_out = i.arguments
@@ -20,10 +20,4 @@ def apply(graph: Graph) -> bool:
                 changed = True
         if not i.writes():
             graph.remove([i])
-    for i in graph.instructions("elementwise_add_grad", "elementwise_sub_grad"):
-        *operands, d_out = i.arguments
-        for of in operands:
-            if isinstance(of, Value) and isinstance(d_out, Value) and of is not d_out and graph.dims(of) is not None and graph.dims(of) == graph.dims(d_out):
-                graph.replace_argument(i, of, d_out)  # it is read for its dims only, and need not live for them
-                changed = True
     return changed

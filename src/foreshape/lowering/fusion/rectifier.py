@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, fused
-from foreshape.values.torch_proxy import Late, aten, torch
+from foreshape.values.torch_proxy import Late, torch
 
 
 def apply(graph: Graph) -> bool:
@@ -13,9 +13,4 @@ def apply(graph: Graph) -> bool:
         x = i.arguments[0]
         graph.replace(i, fused(i, "{relu}({0})", [x], [i.results[0]], may_share=(0, 0), in_place="{0}.relu_()", relu=Late(lambda: torch.relu)))
         changed = True
-    for i in graph.instructions("relu_grad"):
-        out, d_out = i.arguments
-        graph.replace(i, fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=Late(lambda: aten.threshold_backward)))
-        changed = True
     return changed
-
