@@ -1,7 +1,8 @@
 """Rewrites of a step's instructions that save kernels and memory and change no result beyond rounding.
 
-Each module of `REWRITES` is one rewrite: ``apply(graph) -> bool``, whether anything changed. The program is never touched. The other modules
-are no rewrites: `graph` is what all of them ask, `products` and `images` what some of them share.
+Each module of `REWRITES` is one rewrite: its docstring says what is there before and after, and unless what, and ``apply(graph) -> int`` says how
+often it was found. It asks operators what they compute (`foreshape.operator.computations`) and knows none by its type. The program is never
+touched. The other modules are no rewrites: `graph` is what all of them ask, `products` and `images` what some of them share.
 """
 
 from __future__ import annotations
@@ -50,11 +51,15 @@ REWRITES = (*BEFORE_ORDER, *AFTER_ORDER)
 
 def fuse(lowered: Lowered) -> Lowered:
     """The same step with every rewrite applied, in their order."""
-    graph = Graph(lowered)
-    for rewrite in BEFORE_ORDER:
-        rewrite.apply(graph)
-    graph.reorder()
-    for rewrite in AFTER_ORDER:
-        rewrite.apply(graph)
-    graph.finish()
+    apply_all(lowered)
     return lowered
+
+
+def apply_all(lowered: Lowered) -> dict[str, int]:
+    """Apply every rewrite to a step, in their order; how often each was found, by the name of its module."""
+    graph = Graph(lowered)
+    found = [rewrite.apply(graph) for rewrite in BEFORE_ORDER]
+    graph.reorder()
+    found += [rewrite.apply(graph) for rewrite in AFTER_ORDER]
+    graph.finish()
+    return {rewrite.__name__.rpartition(".")[2]: count for rewrite, count in zip(REWRITES, found, strict=True)}

@@ -1,4 +1,10 @@
-"""Scaled dot-product attention in one kernel each way, which makes the weights piece by piece and keeps one number for each row of them."""
+"""Scaled dot-product attention in one kernel each way, which makes the weights piece by piece and keeps one number for each row of them.
+
+Before: ``out = softmax(scale * (q k') + mask) v`` of fp32, where q may be scaled instead or besides, k may come transposed, and there may be no
+    mask; and the gradients of q, k and v
+After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(q, k, v, out, sums, d_out, mask)``
+Unless: something else reads what is between, or the gradient of the mask is wanted
+"""
 
 from __future__ import annotations
 
@@ -7,23 +13,20 @@ from dataclasses import dataclass, field
 
 from foreshape.dims import Size, equal
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
-from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
 from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.operator.computations import MatrixProduct, Scaling, Softmax, Sum
 from foreshape.spec import FP32, tensor
 
 
-def apply(graph: Graph) -> bool:
-    """Rewrite ``softmax(scale q k' + mask) v`` of fp32, with its gradient, where nothing else needs what is between.
-
-    The scale may be of q or of the scores, or absent; so may the mask, which gets no gradient.
-    """
-    changed = False
-    for i in graph.instructions("softmax"):
-        found = _find(graph, i)
+def apply(graph: Graph) -> int:
+    count = 0
+    for i, of in graph.computing(Softmax):
+        found = _find(graph, i, of)
         if found is not None:
             _rewrite(graph, found)
-            changed = True
-    return changed
+            count += 1
+    return count
 
 
 @dataclass(slots=True)
@@ -35,6 +38,8 @@ class _Found:
     v: Value
     mask: Argument
     scale: float
+    turned: bool
+    """Whether k comes with its last two axes swapped."""
     scores: Instruction
     mix: Instruction
     """The product of weights and values."""
@@ -43,20 +48,16 @@ class _Found:
     backward: list[Instruction] = field(default_factory=list[Instruction])
     """From the gradient of the product on."""
     d_q: Argument = None
-
-    @property
-    def turned(self) -> bool:
-        """Whether k comes with its last two axes swapped."""
-        return not attr(self.scores, "trans_y")
+    d_k: Argument = None
 
 
-def _find(graph: Graph, softmax: Instruction) -> _Found | None:
+def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
     weights = softmax.results[0]
     spec = spec_of(weights)
-    if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or attr(softmax, "axis") not in (-1, spec.rank - 1):
+    if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or of.axis not in (-1, spec.rank - 1):
         return None
-    mix = next((r for r in graph.readers(weights) if _is(r, "matmul_v2") and r.arguments[0] is weights), None)
-    if mix is None or attr(mix, "trans_x") or attr(mix, "trans_y"):
+    mix = next((r for r in graph.readers(weights) if computes(r, MatrixProduct) is not None and r.arguments[0] is weights), None)
+    if mix is None or computes(mix, MatrixProduct) != MatrixProduct():
         return None
     gone, mask, scale = [softmax], None, None
     at = graph.maker(softmax.arguments[0])
@@ -67,13 +68,14 @@ def _find(graph: Graph, softmax: Instruction) -> _Found | None:
     if at is not None and (scale := _scale(at)) is not None:
         gone.append(at)
         at = graph.maker(at.arguments[0])
-    if at is None or not _is(at, "matmul_v2") or attr(at, "trans_x"):
+    scores = computes(at, MatrixProduct)
+    if at is None or scores is None or scores.x_transposed:
         return None
     (q, k), v = at.arguments, mix.arguments[1]
     if not (isinstance(q, Value) and isinstance(k, Value) and isinstance(v, Value)):
         return None
-    found = _Found(q, k, v, mask, 1.0 if scale is None else scale, at, mix, [*gone, at])
-    if not _fits(graph, found) or not _with_gradient(graph, found, softmax, scale):
+    found = _Found(q, k, v, mask, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at])
+    if not _fits(graph, found) or not _with_gradient(graph, found, softmax, of, scale):
         return None
     taken = [*found.gone, mix, *found.backward]
     for i in found.gone:
@@ -83,23 +85,21 @@ def _find(graph: Graph, softmax: Instruction) -> _Found | None:
     return found
 
 
-def _is(i: Instruction, type: str) -> bool:
-    return i.op.type == type and i.expression is None
-
-
 def _scale(i: Instruction) -> float | None:
     """What an op multiplies its operand by, where it does no more."""
-    return attr(i, "scale") if _is(i, "scale") and i.arguments[1] is None and attr(i, "bias") == 0 else None
+    found = computes(i, Scaling)
+    return None if found is None else found.by
 
 
 def _adds_mask(graph: Graph, i: Instruction) -> bool:
     """Whether an op adds something that is broadcast to the first operand, axis by axis from the last."""
-    if not _is(i, "elementwise_add"):
+    total = computes(i, Sum)
+    if total is None:
         return False
     scores, mask = graph.dims(i.arguments[0]), graph.dims(i.arguments[1])
     if scores is None or mask is None or scores != graph.dims(i.results[0]) or not 1 <= len(mask) <= len(scores):
         return False
-    return attr(i, "axis") in (-1, len(scores) - len(mask))
+    return total.axis in (-1, len(scores) - len(mask))
 
 
 def _fits(graph: Graph, found: _Found) -> bool:
@@ -115,19 +115,19 @@ def _same(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return all(equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, scale: float | None) -> bool:
+def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, of: Softmax, scale: float | None) -> bool:
     """Find the gradient ops. False where there are some that are not the usual ones."""
     weights = softmax.results[0]
     readers = [r for r in graph.readers(weights) if r is not found.mix]
     if not readers:
         return True
-    at = next((r for r in readers if _is(r, "matmul_v2_grad")), None)
+    at = next((r for r in readers if undoes(r, MatrixProduct) == MatrixProduct()), None)
     if at is None or at.arguments[0] is not weights or at.arguments[1] is not found.v:
         return False
     found.backward.append(at)
     d = at.results[0]
     at = graph.only_reader(d)
-    if at is None or not _is(at, "softmax_grad") or at.arguments[0] is not weights or at.arguments[1] is not d:
+    if at is None or undoes(at, Softmax) != of or at.arguments[0] is not weights or at.arguments[1] is not d:
         return False
     found.backward.append(at)
     d = at.results[0]
@@ -138,10 +138,12 @@ def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, scale: flo
         found.backward.append(at)
         d = at.results[0]
         at = graph.only_reader(d)
-    if at is None or not _is(at, "matmul_v2_grad") or any(a is not b for a, b in zip(at.arguments, (found.q, found.k, d), strict=True)):
+    if at is None or undoes(at, MatrixProduct) != computes(found.scores, MatrixProduct):
+        return False
+    if any(a is not b for a, b in zip(at.arguments, (found.q, found.k, d), strict=True)):
         return False
     found.backward.append(at)
-    found.d_q = at.results[0]
+    found.d_q, found.d_k = at.results
     return True
 
 
@@ -188,8 +190,7 @@ def _rewrite(graph: Graph, found: _Found) -> None:
     if not found.backward:
         return
     first, *rest = found.backward
-    d_k = next(i for i in rest if i.op.type == "matmul_v2_grad").results[1]
-    results = [found.d_q, d_k, first.results[1]]
+    results = [found.d_q, found.d_k, first.results[1]]
     dropped = [x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None]  # they are made all the same
 
     def backward_needs() -> Size:

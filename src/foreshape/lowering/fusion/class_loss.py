@@ -1,39 +1,43 @@
-"""Softmax, cross entropy and their mean, with the gradient that starts at one: four kernels instead of a dozen."""
+"""Softmax, cross entropy and their mean, with the gradient that starts there: four kernels instead of a dozen.
+
+Before: ``softmax, loss = class_loss(logits, label)`` over the last axis of a matrix, ``out = mean(loss)`` over all; and their gradients
+After: ``logs = log_softmax(logits); out = mean_loss(logs, label)``; and ``d_logits = gradient(logs, label, d_out)``
+Unless: something else reads the loss, its gradient or the softmax
+"""
 
 from __future__ import annotations
 
 from foreshape.dims import Size
 from foreshape.kernels import class_loss
-from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
 from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.operator.computations import ClassLoss, Reduction
 from foreshape.values.torch_proxy import Late, torch
 
-
-def apply(graph: Graph) -> bool:
-    """Rewrite ``mean(softmax_with_cross_entropy(x, label))`` of class numbers over the last axis of a matrix."""
-    changed = False
-    for i in graph.instructions("softmax_with_cross_entropy"):
-        changed |= _rewrite(graph, i)
-    return changed
+_MEAN = Reduction("AVERAGE")
 
 
-def _rewrite(graph: Graph, i: Instruction) -> bool:
+def apply(graph: Graph) -> int:
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(ClassLoss))
+
+
+def _rewrite(graph: Graph, i: Instruction, of: ClassLoss) -> bool:
     logits, label = i.arguments
     softmax, loss = i.results
     dims = dims_of(logits)
-    if dims is None or len(dims) != 2 or attr(i, "soft_label") or not attr(i, "use_softmax") or attr(i, "axis") not in (-1, 1):
+    if dims is None or len(dims) != 2 or of.axis not in (-1, 1):
         return False
     readers = graph.readers(loss)
     if graph.is_fixed(loss) or not 1 <= len(readers) <= 2:
         return False
-    mean = next((r for r in readers if r.op.type == "mean" or (r.op.type == "reduce_mean" and attr(r, "reduce_all"))), None)
+    mean = next((r for r in readers if computes(r, Reduction) == _MEAN), None)
     if mean is None or not isinstance(mean.results[0], Value):
         return False
     back = [r for r in readers if r is not mean]
-    found = _backward(graph, back[0], softmax) if back else None
+    found = _backward(graph, back[0], softmax, of) if back else None
     if (back and found is None) or (not back and not graph.unused(softmax)):
         return False
-    loss_of = class_loss.ClassLoss(attr(i, "ignore_index"))
+    loss_of = class_loss.ClassLoss(of.ignored)
     fresh = graph.fresh()
     assert isinstance(logits, Value)
     logs, weight = Value("log_softmax", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
@@ -48,14 +52,14 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     return True
 
 
-def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument) -> tuple[Value, Instruction, Instruction] | None:
+def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument, of: ClassLoss) -> tuple[Value, Instruction, Instruction] | None:
     """The gradient ops behind the loss, where they are the usual two: (gradient of the mean, its op, the softmax's op)."""
-    if mean_grad.op.type not in ("mean_grad", "reduce_mean_grad"):
+    if undoes(mean_grad, Reduction) != _MEAN:
         return None
     start = mean_grad.arguments[1]
     d_loss = mean_grad.results[0]
     grad = graph.only_reader(d_loss)
-    if not isinstance(start, Value) or grad is None or grad.op.type != "softmax_with_cross_entropy_grad" or grad.arguments[1] is not softmax:
+    if not isinstance(start, Value) or grad is None or undoes(grad, ClassLoss) != of or grad.arguments[1] is not softmax:
         return None
     return (start, mean_grad, grad) if graph.only_reader(softmax) is grad else None
 

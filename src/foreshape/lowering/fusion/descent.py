@@ -1,4 +1,9 @@
-"""A weight's gradient that only its SGD step reads goes into the weight at once."""
+"""A weight's gradient that only its step of gradient descent reads goes into the weight at once.
+
+Before: ``g = mm(x', d)``, ``w -= rate * g``
+After: ``w.addmm_(x', d, alpha=-rate)``, or oneDNN's product in pieces that are added; of another dense gradient ``w.add_(g, alpha=-rate)``
+Unless: the step keeps the weight in full precision besides; and of the product, something else reads g, or reads w in between
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,11 @@ from foreshape.kernels import products
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.products import choice, elements_for_onednn, rows_of
 from foreshape.lowering.instruction import Instruction, Value
+from foreshape.operator.computations import Descent
 
 
-def apply(graph: Graph) -> bool:
-    """Fuse dense SGD steps with what makes their gradient."""
-    changed = False
-    for i in graph.instructions("sgd"):
-        changed |= _sgd(graph, i)
-    return changed
+def apply(graph: Graph) -> int:
+    return sum(_rewrite(graph, i) for i, _ in graph.computing(Descent))
 
 
 def _rate(graph: Graph, value: Value) -> str:
@@ -28,9 +30,9 @@ def _rate(graph: Graph, value: Value) -> str:
     return name
 
 
-def _sgd(graph: Graph, i: Instruction) -> bool:
-    param, grad, rate, master = i.arguments
-    if master is not None or not isinstance(param, Value) or not isinstance(rate, Value) or i.copies or i.stores:
+def _rewrite(graph: Graph, i: Instruction) -> bool:
+    param, grad, rate = i.arguments[:3]
+    if not isinstance(param, Value) or not isinstance(rate, Value) or i.copies or i.stores:
         return False
     if spec_of(grad) is None or not isinstance(grad, Value) or not graph.is_constant(rate) or not param.persistable:
         return False

@@ -1,4 +1,4 @@
-"""Convolutions of images that torch takes as they are. What the rewrites of convolutions share."""
+"""Convolutions of images: their settings and their memory. What rewrites of convolutions share; no rewrite."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ from collections.abc import Sequence
 
 from foreshape.dims import Size
 from foreshape.kernels import onednn
-from foreshape.lowering.fusion.graph import attr, dims_of, spec_of
+from foreshape.lowering.fusion.graph import dims_of, spec_of
 from foreshape.lowering.instruction import Argument, Instruction
+from foreshape.operator.computations import ImageConvolution
 
-TYPES = ("conv2d", "depthwise_conv2d")
 
-
-def is_plain(i: Instruction) -> bool:
-    """Whether torch's convolution takes it as it is: channels first, the same padding at both ends."""
+def are_images(i: Instruction) -> bool:
+    """Whether both operands have the dims of images."""
     x, w = dims_of(i.arguments[0]), dims_of(i.arguments[1])
-    symmetric = attr(i, "padding_algorithm") == "EXPLICIT" and len(attr(i, "paddings")) == 2
-    images = x is not None and w is not None and len(x) == len(w) == 4
-    return images and attr(i, "data_format") in ("NCHW", "AnyLayout") and symmetric
+    return x is not None and w is not None and len(x) == len(w) == 4
 
 
-def settings(i: Instruction) -> str:
-    return f"{list(attr(i, 'strides'))}, {list(attr(i, 'paddings'))}, {list(attr(i, 'dilations'))}"
+def settings(of: ImageConvolution) -> str:
+    return f"{list(of.strides)}, {list(of.paddings)}, {list(of.dilations)}"
 
 
-def workspace(i: Instruction, out: Argument, wants: Sequence[bool] | None = None) -> Size:
+def workspace(i: Instruction, of: ImageConvolution, out: Argument, wants: Sequence[bool] | None = None) -> Size:
     """The bytes that a convolution takes besides its results; with ``wants``, that its gradients take."""
     x, w, y = dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(out)
     spec = spec_of(out)
     if x is None or w is None or y is None or spec is None or spec.dtype is None:
         return 0
-    given = (spec.dtype.itemsize, attr(i, "groups"), attr(i, "strides"), attr(i, "dilations"))
+    given = (spec.dtype.itemsize, of.groups, of.strides, of.dilations)
     return onednn.convolution(x, w, y, *given) if wants is None else onednn.convolution_backward(x, w, y, *given, wants)

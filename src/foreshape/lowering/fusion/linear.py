@@ -1,24 +1,27 @@
-"""A product with a bias on the kernel that fits its size."""
+"""A product of rows with a weight matrix, with its bias, on the kernel that fits its size.
+
+Before: ``y = x w`` of rows ``[..., k]`` with a matrix ``[k, n]``; ``out = y + b``, where ``b`` is ``[n]`` (or nothing)
+After: ``out = addmm(b, x, w)`` (``mm``), or oneDNN's linear where the product is large and oneDNN the better choice
+Unless: something else reads y, which then gets no bias
+"""
 
 from __future__ import annotations
 
 from foreshape.kernels import products
-from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused
-from foreshape.lowering.fusion.products import MM, ONEDNN, TRANSPOSED, choice, elements_for_onednn, is_plain, rows_of
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
+from foreshape.lowering.fusion.products import MM, ONEDNN, TRANSPOSED, choice, elements_for_onednn, products_of_rows, rows_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.operator.computations import Sum
 from foreshape.values.torch_proxy import Late, torch
 
 _ADDMM = Late(lambda: torch.addmm)
 
 
-def apply(graph: Graph) -> bool:
-    """Rewrite products of rows with a weight matrix, with their bias where there is one."""
-    changed = False
-    for i in graph.instructions("mul", "matmul_v2"):
-        if is_plain(i):
-            _product(graph, i)
-            changed = True
-    return changed
+def apply(graph: Graph) -> int:
+    found = products_of_rows(graph)
+    for i in found:
+        _product(graph, i)
+    return len(found)
 
 
 def _product(graph: Graph, i: Instruction) -> None:
@@ -26,9 +29,10 @@ def _product(graph: Graph, i: Instruction) -> None:
     out, bias, like, gone = i.results[0], None, i, list[Instruction]()
     add = graph.only_reader(out)
     wide = dims_of(out)
-    if add is not None and wide is not None and add.op.type == "elementwise_add" and add.expression is None and add.arguments[0] is out:
+    total = computes(add, Sum)
+    if add is not None and total is not None and wide and add.arguments[0] is out:
         shape = dims_of(add.arguments[1])
-        if shape is not None and len(shape) == 1 and shape[0] == wide[-1] and attr(add, "axis") in (-1, len(wide) - 1):
+        if shape is not None and len(shape) == 1 and shape[0] == wide[-1] and total.axis in (-1, len(wide) - 1):
             # The product's place is that of the sum: the bias may be made between the two.
             bias, out, like, gone = add.arguments[1], add.results[0], add, [i]
     graph.remove(gone)

@@ -1,21 +1,22 @@
-"""The two products behind a product with a weight matrix, each a kernel of its own."""
+"""The two products behind a product of rows with a weight matrix, each a kernel of its own.
+
+Before: ``d_x, d_w = product_gradient(x, w, d_out)`` of ``out = x w``
+After: ``d_x = mm(d_out, w')``, or oneDNN's linear; ``d_w = mm(x', d_out)``; each only where somebody reads it
+"""
 
 from __future__ import annotations
 
 from foreshape.kernels import products
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.fusion.products import MM, ONEDNN, TRANSPOSED, choice, elements_for_onednn, is_fp32, is_plain, rows_of
+from foreshape.lowering.fusion.products import MM, ONEDNN, TRANSPOSED, choice, elements_for_onednn, gradients_of_rows, is_fp32, rows_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
 
 
-def apply(graph: Graph) -> bool:
-    """Rewrite the gradients of products of rows with a weight matrix: one kernel per gradient."""
-    changed = False
-    for i in graph.instructions("mul_grad", "matmul_v2_grad"):
-        if is_plain(i):
-            _split(graph, i)
-            changed = True
-    return changed
+def apply(graph: Graph) -> int:
+    found = gradients_of_rows(graph)
+    for i in found:
+        _split(graph, i)
+    return len(found)
 
 
 def _split(graph: Graph, i: Instruction) -> None:

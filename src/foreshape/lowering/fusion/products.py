@@ -1,4 +1,4 @@
-"""Products of rows with a weight matrix: which they are, and the kernel that fits their size. What the rewrites of products share."""
+"""Products of rows with a weight matrix: which they are, and the kernel that fits their size. What rewrites of products share; no rewrite."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from operator import methodcaller
 
 from foreshape.dims import Size, product
 from foreshape.kernels import products
-from foreshape.lowering.fusion.graph import attr, dims_of, spec_of
+from foreshape.lowering.fusion.graph import Graph, dims_of, spec_of
 from foreshape.lowering.instruction import Argument, Instruction
+from foreshape.operator.computations import FlattenedProduct, MatrixProduct
 from foreshape.spec import FP32
 from foreshape.values.torch_proxy import Late, torch
 
@@ -15,14 +16,25 @@ MM, ONEDNN = Late(lambda: torch.mm), Late(products.onednn_linear)
 TRANSPOSED = methodcaller("t")
 
 
-def is_plain(i: Instruction) -> bool:
-    """Whether it is the product of rows ``[..., k]`` with a matrix ``[k, n]``, both as they are."""
+def products_of_rows(graph: Graph) -> list[Instruction]:
+    """The products of rows ``[..., k]`` with a matrix ``[k, n]``, both as they are."""
+    found = [*graph.computing(FlattenedProduct), *graph.computing(MatrixProduct)]
+    return sorted([i for i, of in found if _is_of_rows(i, of)], key=graph.position)
+
+
+def gradients_of_rows(graph: Graph) -> list[Instruction]:
+    """The gradient ops of such products."""
+    found = [*graph.undoing(FlattenedProduct), *graph.undoing(MatrixProduct)]
+    return sorted([i for i, of in found if _is_of_rows(i, of)], key=graph.position)
+
+
+def _is_of_rows(i: Instruction, of: FlattenedProduct | MatrixProduct) -> bool:
     x, y = dims_of(i.arguments[0]), dims_of(i.arguments[1])
     if x is None or y is None or len(x) < 2 or len(y) != 2:
         return False
-    if i.op.type.startswith("matmul"):
-        return not (attr(i, "trans_x") or attr(i, "trans_y"))
-    return attr(i, "x_num_col_dims") == len(x) - 1 and attr(i, "y_num_col_dims") == 1
+    if isinstance(of, MatrixProduct):
+        return not (of.x_transposed or of.y_transposed)
+    return of.x_rows == len(x) - 1 and of.y_rows == 1
 
 
 def elements_for_onednn(k: object, n: object, of: Argument) -> int | None:

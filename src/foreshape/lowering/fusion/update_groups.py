@@ -1,4 +1,10 @@
-"""Equal updates become one call."""
+"""Equal updates of several parameters become one call.
+
+Before: ``update(w1, g1, ...)``, ``update(w2, g2, ...)`` by one operator that has a kernel for many (`Operator.group_kernel`)
+After: ``update([w1, w2], [g1, g2], ...)``, where the last of them stood
+Unless: a gradient is sparse; something between reads or writes what they change; or their gradients would wait for one another with more than
+    a sixteenth of the bytes of all
+"""
 
 from __future__ import annotations
 
@@ -12,9 +18,8 @@ GROUPS, LEAST = 16, 1 << 18
 """Updates are grouped into about so many groups, of at least so many bytes of gradients."""
 
 
-def apply(graph: Graph) -> bool:
-    """Updates with one operator become one call, where the operator has a kernel for many tensors (``group_kernel``)."""
-    changed = False
+def apply(graph: Graph) -> int:
+    count = 0
     runs: dict[int, list[Instruction]] = {}
     for i in graph.plain():
         operator = i.op.operator
@@ -33,8 +38,8 @@ def apply(graph: Graph) -> bool:
         made.workspace = no_less(*(workspace_in_rows(i) for i in run))
         made.unknown = next((i.unknown for i in run if i.unknown), "")
         graph.replace(last, made)
-        changed = True
-    return changed
+        count += 1
+    return count
 
 
 def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:
