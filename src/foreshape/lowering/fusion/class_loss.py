@@ -40,7 +40,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ClassLoss) -> bool:
     loss_of = class_loss.ClassLoss(of.ignored)
     fresh = graph.fresh()
     assert isinstance(logits, Value)
-    logs, weight = Value("log_softmax", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
+    logs, weight = Value("log_probabilities", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
     graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Late(lambda: torch.log_softmax)))
     graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _needs(label), loss=loss_of.forward))
     if found is not None:
