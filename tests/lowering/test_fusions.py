@@ -31,6 +31,7 @@ LOWERING = sorted([*FOLDER.glob("*.py"), *FOLDER.parent.glob("*.py")])
 SHARED = {"__init__", "graph", "images", "products"}
 KINDS = tuple(c for c in vars(computations).values() if isinstance(c, type) and issubclass(c, Computation) and c is not Computation)
 
+
 def name_of(rewrite: ModuleType) -> str:
     return rewrite.__name__.rpartition(".")[2]
 
