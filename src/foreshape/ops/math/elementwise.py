@@ -14,6 +14,7 @@ from foreshape.operator import (
     AttrType,
     Operator,
     attribute,
+    computations,
     f32,
     fail,
     gradient,
@@ -108,6 +109,9 @@ class ElementwiseAdd(Elementwise):
     type = "elementwise_add"
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.add)
+
+    def computes(self) -> computations.Sum:
+        return computations.Sum(self.axis)
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.add(*self._pair(X, Y), out=into)
