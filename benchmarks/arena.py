@@ -16,8 +16,8 @@ from foreshape.memory.greedy import height, in_order
 from foreshape.memory.search import can_compile
 from foreshape.memory.sections import checked
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "memory"))
-from networks import Ints, hard, network
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.arena_instances import Ints, hard, network
 
 
 def greedy(triple: tuple[Ints, Ints, Ints]) -> int:

@@ -16,8 +16,8 @@ from typing import Any
 import foreshape as fs
 from foreshape.errors import MemoryPlanError
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "memory"))
-from measured import allocated, held_bytes, measure, sizes_of, storage_bytes
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from support.measured import allocated, held_bytes, measure, sizes_of, storage_bytes
 
 
 def memory(step: Any) -> dict[str, Any]:

@@ -9,32 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.described import X, build, count, differentiable, less, started
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.passes import for_test
-
-X = np.random.RandomState(0).randn(5, 3).astype("float32")
-
-
-def build(describe: Callable[[], Any]) -> tuple[fs.Program, fs.Program, Any]:
-    main, startup = fs.Program(), fs.Program()
-    with fs.program_guard(main, startup):
-        return main, startup, describe()
-
-
-def started(startup: fs.Program) -> fs.Scope:
-    scope = fs.Scope()
-    fs.Executor(seed=3).run(startup, scope=scope)
-    return scope
-
-
-def zero() -> fs.Variable:
-    return layer.fill_constant([1], "int64", 0)
-
-
-def less(i: fs.Variable, n: int) -> fs.Variable:
-    return layer.less_than(i, layer.fill_constant([1], "int64", n))
 
 
 @pytest.mark.parametrize("flag", [False, True])
@@ -42,7 +21,7 @@ def test_an_inference_model_with_a_loop_and_a_branch(tmp_path: Path, flag: bool)
     def describe() -> Any:
         x, f = layer.data("x", shape=["batch", 3]), layer.data("f", shape=[1], dtype="bool")
         _, h = layer.while_loop(
-            lambda i, h: less(i, 3), lambda i, h: [i + 1, layer.dropout(layer.tanh(layer.fc(h, 3, weight="w", bias=False)), 0.5)], [zero(), x]
+            lambda i, h: less(i, 3), lambda i, h: [i + 1, layer.dropout(layer.tanh(layer.fc(h, 3, weight="w", bias=False)), 0.5)], [count(0), x]
         )
         h = layer.cond(f, lambda: layer.fc(h, 2, weight="v", bias=False), lambda: layer.fc(h, 2, weight="u", bias=False) * 2.0)
         fs.optimizer.SGD(0.1).minimize(layer.mean(h * h))
@@ -76,7 +55,7 @@ def test_what_a_branch_needs_is_missed_when_it_is_saved(tmp_path: Path) -> None:
 
 def test_a_loop_is_trained() -> None:
     x, y = layer.data("x", shape=["batch", 3]), layer.data("y", shape=["batch", 1])
-    _, h = layer.while_loop(lambda i, h: less(i, 2), lambda i, h: [i + 1, layer.fc(h, 3, activation="tanh", weight="w", bias=False)], [zero(), x])
+    _, h = layer.while_loop(lambda i, h: less(i, 2), lambda i, h: [i + 1, layer.fc(h, 3, activation="tanh", weight="w", bias=False)], [count(0), x])
     loss = layer.mean(layer.square(layer.fc(h, 1) - y))
     history = fs.train(loss, {"x": np.tile(X, (20, 1)), "y": np.tile(X[:, :1], (20, 1))}, epochs=30, batch_size=20, optimizer=fs.optimizer.Adam(0.02))
     losses = history.column("loss")
@@ -86,7 +65,7 @@ def test_a_loop_is_trained() -> None:
 def test_dropout_in_a_loop_is_off_in_a_test() -> None:
     def describe() -> Any:
         x = layer.data("x", shape=["batch", 3])
-        return layer.while_loop(lambda i, h: less(i, 3), lambda i, h: [i + 1, layer.dropout(h, 0.5, is_test=False)], [zero(), x])[1]
+        return layer.while_loop(lambda i, h: less(i, 3), lambda i, h: [i + 1, layer.dropout(h, 0.5, is_test=False)], [count(0), x])[1]
 
     main, _, h = build(describe)
     assert (fs.Executor(seed=1).run(main, {"x": np.ones((9, 3), "float32")}, [h], fs.Scope())[0] == 0).any()
@@ -99,9 +78,8 @@ def test_a_loop_over_sequences_that_grow(check: bool) -> None:
     """The offsets that a round makes are those of the next one, and of what reads the loop's result; gradients included."""
 
     def describe() -> Any:
-        x = layer.data("x", shape=[-1, 3], lod_level=1)
-        x.stop_gradient = False
-        _, h = layer.while_loop(lambda i, h: less(i, 2), lambda i, h: [i + 1, layer.sequence_concat([h * 2.0, x])], [zero(), x])
+        x = differentiable("x", [-1, 3], lod_level=1)
+        _, h = layer.while_loop(lambda i, h: less(i, 2), lambda i, h: [i + 1, layer.sequence_concat([h * 2.0, x])], [count(0), x])
         pooled = layer.sequence_pool(h, "sum")
         loss = layer.reduce_sum(pooled * pooled)
         return [h, pooled, fs.append_backward(loss, ["x"])[0][1]]
@@ -127,7 +105,7 @@ def test_rows_that_nothing_looked_up_are_no_rows(check: bool) -> None:
         x = layer.data("x", shape=["batch", 2])
         h = layer.cond(less(n, 1), lambda: layer.fc(x, 2), lambda: layer.embedding(ids, [9, 2], weight="a", is_sparse=True))
         _, g = layer.while_loop(
-            lambda i, g: layer.less_than(i, n), lambda i, g: [i + 1, g + layer.embedding(ids, [9, 2], weight="b", is_sparse=True)], [zero(), x]
+            lambda i, g: layer.less_than(i, n), lambda i, g: [i + 1, g + layer.embedding(ids, [9, 2], weight="b", is_sparse=True)], [count(0), x]
         )
         loss = layer.mean(h * h + g * g)
         fs.optimizer.Momentum(0.1, 0.9).minimize(loss)
@@ -142,7 +120,7 @@ def test_rows_that_nothing_looked_up_are_no_rows(check: bool) -> None:
 
 
 def test_what_a_loop_keeps_is_not_fetched() -> None:
-    main, _, _ = build(lambda: layer.while_loop(lambda i: less(i, 3), lambda i: [i + 1], [zero()]))
+    main, _, _ = build(lambda: layer.while_loop(lambda i: less(i, 3), lambda i: [i + 1], [count(0)]))
     kept = next(op.output("StepScopes") for op in main.all_ops() if op.type == "while")
     with pytest.raises(fs.ExecutionError, match="cannot be fetched"):
         fs.Executor().run(main, {}, [kept], fs.Scope())
@@ -151,20 +129,20 @@ def test_what_a_loop_keeps_is_not_fetched() -> None:
 @pytest.mark.parametrize(
     ("describe", "says"),
     [
-        (lambda: layer.while_loop(3, lambda i: [i + 1], [zero()]), "cond must be a function"),
-        (lambda: layer.while_loop(lambda i: less(i, 3), None, [zero()]), "body must be a function"),
-        (lambda: layer.while_loop(lambda i: less(i, 3), lambda i: [i + 1], [zero()], max_iterations=2.5), "a whole number"),
-        (lambda: layer.while_loop(lambda i: less(i, 3), lambda i: [i + 1], [zero()], max_iterations=-1), "at least 0"),
-        (lambda: layer.cond(less(zero(), 3), 3, 4), "true_fn must be a function"),
-        (lambda: layer.cond(True, lambda: zero(), lambda: zero()), "pred must be a bool variable"),
+        (lambda: layer.while_loop(3, lambda i: [i + 1], [count(0)]), "cond must be a function"),
+        (lambda: layer.while_loop(lambda i: less(i, 3), None, [count(0)]), "body must be a function"),
+        (lambda: layer.while_loop(lambda i: less(i, 3), lambda i: [i + 1], [count(0)], max_iterations=2.5), "a whole number"),
+        (lambda: layer.while_loop(lambda i: less(i, 3), lambda i: [i + 1], [count(0)], max_iterations=-1), "at least 0"),
+        (lambda: layer.cond(less(count(0), 3), 3, 4), "true_fn must be a function"),
+        (lambda: layer.cond(True, lambda: count(0), lambda: count(0)), "pred must be a bool variable"),
         (lambda: layer.case([3]), "a list of pairs"),
         (lambda: layer.case(None), "a list of pairs"),
-        (lambda: layer.case([(less(zero(), 3), 3)]), "must be a function"),
-        (lambda: layer.switch_case(zero(), None), "functions, in a list or by their numbers"),
-        (lambda: layer.switch_case(zero(), {}), "at least one branch"),
-        (lambda: layer.switch_case(3, {0: zero}), "must give variables"),
-        (lambda: layer.switch_case(zero(), {"a": zero, 2: zero}), "chosen by a whole number"),
-        (lambda: layer.switch_case(zero(), {0: 1}), "must be a function"),
+        (lambda: layer.case([(less(count(0), 3), 3)]), "must be a function"),
+        (lambda: layer.switch_case(count(0), None), "functions, in a list or by their numbers"),
+        (lambda: layer.switch_case(count(0), {}), "at least one branch"),
+        (lambda: layer.switch_case(3, {0: lambda: count(0)}), "must give variables"),
+        (lambda: layer.switch_case(count(0), {"a": lambda: count(0), 2: lambda: count(0)}), "chosen by a whole number"),
+        (lambda: layer.switch_case(count(0), {0: 1}), "must be a function"),
         (lambda: layer.rnn(lambda x: (x, [])), "needs an input"),
     ],
 )

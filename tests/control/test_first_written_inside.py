@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from described import X, count, expect, looped, trained
+from support.described import X, count, expect, looped, trained
 
 import foreshape as fs
 from foreshape import layer

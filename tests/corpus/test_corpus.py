@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support.corpus import CASES, FOLDER, LARGE, PROGRAMS, REPLAYED, SAVED, assert_agrees, case
 
 import foreshape as fs
 from foreshape.interop import read_parameters, write_parameters
 from foreshape.wire import framework_pb2 as pb
-
-sys.path.insert(0, str(Path(__file__).parent))
-from reference import CASES, FOLDER, LARGE, PROGRAMS, REPLAYED, SAVED, assert_agrees, case
 
 SMALL = tuple(c for c in REPLAYED if c not in LARGE)
 INFERRED = tuple(p for p in PROGRAMS if p.split("/")[0] in REPLAYED)

@@ -7,20 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.described import differentiable, looped
 
 import foreshape as fs
 from foreshape import layer
 
 X = np.random.RandomState(0).randn(16, 3).astype("float32")
-
-
-def count(number: int) -> fs.Variable:
-    return layer.fill_constant([1], "int64", number)
-
-
-def looped(body: Callable[..., Any], state: list[Any], rounds: int = 3) -> list[Any]:
-    done = layer.while_loop(lambda i, *s: layer.less_than(i, count(rounds)), lambda i, *s: [i + 1, *body(*s)], [count(0), *state])
-    return done[1:]
 
 
 def halved(x: Any) -> Any:
@@ -29,23 +21,23 @@ def halved(x: Any) -> Any:
 
 def shrinks_to_what_is_known_after_it(x: Any) -> Any:
     """The sum after the loop says that two rows are left: that is no claim about the rounds, nor about what was before them."""
-    (h,) = looped(lambda h: [halved(h)], [x * 1.0])
+    (h,) = looped(lambda i, h: [halved(h)], [x * 1.0], 3)
     return h + layer.fill_constant([2, 3], "fp32", 1.0)
 
 
 def grows(x: Any) -> Any:
-    (h,) = looped(lambda h: [layer.concat([h, layer.tanh(h)], axis=0)], [x])
+    (h,) = looped(lambda i, h: [layer.concat([h, layer.tanh(h)], axis=0)], [x], 3)
     return layer.reduce_sum(h)
 
 
 def chosen_in_every_round(x: Any) -> Any:
     """How many are chosen only each round tells."""
 
-    def body(h: Any, n: Any) -> Any:
+    def body(i: Any, h: Any, n: Any) -> Any:
         positive = layer.masked_select(h, layer.greater_than(h, layer.fill_constant([], "fp32", 0.0)))
         return [h - 0.5, n + layer.reduce_sum(layer.square(positive))]
 
-    return layer.reduce_sum(looped(body, [x, layer.fill_constant([], "fp32", 0.0)])[1])
+    return layer.reduce_sum(looped(body, [x, layer.fill_constant([], "fp32", 0.0)], 3)[1])
 
 
 def made_first_inside(x: Any) -> Any:
@@ -54,15 +46,15 @@ def made_first_inside(x: Any) -> Any:
     kept = block.create_variable("kept", layer.fill_constant([7], "fp32", 0.0).spec.like())
     block.append_op("fill_constant", {}, {"Out": kept}, {"shape": [7], "dtype": 5, "value": 0.0})
 
-    def body(h: Any) -> Any:
+    def body(i: Any, h: Any) -> Any:
         layer.assign(layer.masked_select(h, layer.greater_than(h, layer.fill_constant([], "fp32", 0.0))), kept)
         return [h - 0.5]
 
-    return layer.reduce_sum(looped(body, [x])[0]) + layer.reduce_sum(kept)
+    return layer.reduce_sum(looped(body, [x], 3)[0]) + layer.reduce_sum(kept)
 
 
 def loops_in_loops(x: Any) -> Any:
-    (h,) = looped(lambda h: [layer.concat([looped(lambda t: [layer.concat([t, x], axis=0)], [h], 2)[0], h], axis=0)], [x], 2)
+    (h,) = looped(lambda i, h: [layer.concat([looped(lambda j, t: [layer.concat([t, x], axis=0)], [h], 2)[0], h], axis=0)], [x], 2)
     return layer.reduce_sum(h)
 
 
@@ -82,8 +74,7 @@ def written_with_another_shape(x: Any) -> Any:
 def test_a_good_program_passes(describe: Callable[[Any], Any], check: Any) -> None:
     main = fs.Program()
     with fs.program_guard(main, fs.Program()):
-        x = layer.data("x", shape=["batch", 3])
-        x.stop_gradient = False
+        x = differentiable("x", ["batch", 3])
         out = describe(x)
         gradient = fs.append_backward(layer.reduce_sum(layer.square(out)), ["x"])[0][1] if describe is not chosen_in_every_round else out
     plain = fs.Executor().run(main, {"x": X}, [out, gradient], fs.Scope())
@@ -113,7 +104,7 @@ def test_a_size_that_is_not_as_inferred_is_still_found(monkeypatch: pytest.Monke
     main = fs.Program()
     with fs.program_guard(main, fs.Program()):
         x = layer.data("x", shape=["batch", 3])
-        (h,) = looped(lambda h: [layer.concat([layer.tanh(h), h], axis=0)], [x])
+        (h,) = looped(lambda i, h: [layer.concat([layer.tanh(h), h], axis=0)], [x], 3)
     kernel = get("tanh").kernel
     monkeypatch.setattr(get("tanh"), "kernel", lambda self, X: kernel(self, X)[: -1 if X.shape[0] > 40 else None])
     with pytest.raises(fs.ExecutionError, match="the kernel made"):

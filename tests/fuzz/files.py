@@ -27,14 +27,13 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "hostile")]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import crafted_checkpoints  # noqa: E402
-import crafted_headers  # noqa: E402
 import numpy as np  # noqa: E402
-from messages import good  # noqa: E402
 from mutation import mutate  # noqa: E402
-from survival import checked_words, survive  # noqa: E402
+from support import crafted_checkpoints, crafted_headers  # noqa: E402
+from support.messages import good  # noqa: E402
+from support.survival import checked_words, survive  # noqa: E402
 
 import foreshape as fs  # noqa: E402
 from foreshape.cli.arrays import read_array  # noqa: E402

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import operator_cases
 import operators as fuzzer
 import pytest
 import torch
-from harness import answer
-from kernel_calls import backward, forward
+from support.harness import answer
+from support.kernel_calls import backward, forward
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.operator import registry
@@ -88,7 +89,7 @@ def test_labels_that_lie_apart_are_read_as_labels() -> None:
         "Logits": replace(value(FP64, 9, 4), lengths=((4, 5),)), "Label": replace(value(INT64, 4, 1, data=[[1], [2], [2], [3]]), lengths=((1, 3),)),
     }  # fmt: skip
     call = forward(registry.get("warpctc"), Sample(arguments))
-    for plain, apart in zip(call.run(), call.laid(fuzzer.sliced, "Label").run(), strict=True):
+    for plain, apart in zip(call.run(), call.laid(operator_cases.sliced, "Label").run(), strict=True):
         np.testing.assert_array_equal(plain.numpy(), apart.numpy())
 
 

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
 
-from counted import calls, spent
-from messages import attr, block, dense, fixed32, message, number, op, program, relu, slot, text, var, varint
+from support.counted import calls, spent
+from support.messages import attr, block, dense, fixed32, message, number, op, program, relu, slot, text, var, varint
 
 MIB = 2**20
 SIZE = 16 * MIB

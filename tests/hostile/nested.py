@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from messages import attr, block, dense, fixed32, number, op, program, text, var
+from support.messages import attr, block, dense, fixed32, number, op, program, text, var
 
 BOOL, INT64, FP32 = 0, 3, 5
 LOOP, BRANCH = "while", "conditional_block"

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from messages import good
-from survival import checked_words
+from support.messages import good
+from support.survival import checked_words
 
 import foreshape as fs
 from foreshape import layer

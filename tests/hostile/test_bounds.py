@@ -10,7 +10,7 @@ from typing import Any
 
 import bounds
 import pytest
-from counted import NO_SQUARE, power
+from support.counted import NO_SQUARE, power
 
 MIB, QUICK_MIB = 256, 80
 """Of memory, for a whole file and for a small one."""

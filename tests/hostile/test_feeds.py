@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from survival import checked_words
+from support.survival import checked_words
 
 import foreshape as fs
 from foreshape import layer

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from messages import attr, block, dense, fixed32, good, message, number, op, program, relu, slot, text, var, varint
-from survival import survive
+from support.messages import attr, block, dense, fixed32, good, message, number, op, program, relu, slot, text, var, varint
+from support.survival import survive
 
 from foreshape.errors import FormatError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.wire import Limits, load_program

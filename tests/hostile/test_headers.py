@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-import crafted_headers as crafted
 import numpy as np
 import pytest
-from survival import checked_words
+from support import crafted_headers as crafted
+from support.survival import checked_words
 
 import foreshape as fs
 from foreshape.cli.arrays import read_array

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from nested import INVALID, VALID, nest
-from survival import use
+from support.survival import use
 
 from foreshape.errors import DescriptionError
 from foreshape.program import Block, Program, names

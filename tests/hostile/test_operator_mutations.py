@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import array, operators, placed, split
-from survival import checked_words
+from support.harness import array, operators, placed, split
+from support.survival import checked_words
 
 import foreshape.wire  # noqa: F401  the codec
 from foreshape.engine import Executor, Scope
-from foreshape.engine.values import LoDTensor
 from foreshape.errors import DescriptionError, ForeshapeError
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
@@ -27,6 +26,7 @@ from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
 from foreshape.program import Op, Program
 from foreshape.spec import FP16, FP32, INT32, INT64, KINDS, LOD_TENSOR, SELECTED_ROWS, UINT8, Lod, Spec
+from foreshape.values.lod_tensor import LoDTensor
 
 OPERATORS = operators()
 GRADIENTS = sorted(t for t, c in all_operators().items() if c.forward_class is not None and c.__module__.startswith("foreshape."))

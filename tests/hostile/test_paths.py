@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from messages import good
+from support.messages import good
 
 import foreshape
 from foreshape.errors import FormatError

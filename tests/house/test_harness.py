@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counted import assert_calls_grow_with_size, assert_time_grows_with_size, calls
-from harness import of_each_operator, operators
+from support.counted import assert_calls_grow_with_size, assert_time_grows_with_size, calls
+from support.harness import of_each_operator, operators
 
 RELU, TANH = (next(c for c in operators() if c.type == kind) for kind in ("relu", "tanh"))
 

@@ -1,10 +1,12 @@
-"""What holds for the whole house: what is imported when, and that describing needs no torch."""
+"""What holds for the whole house: what is imported when, that describing needs no torch, and how long files are."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,3 +65,9 @@ def test_describing_imports_no_torch() -> None:
 def test_every_public_name_is_there() -> None:
     code = "import foreshape as fs; [getattr(fs, n) for n in dir(fs)]; [getattr(fs, n) for n in fs.__all__]; print('all')"
     assert run(code).strip() == "all"
+
+
+@pytest.mark.parametrize(("folder", "most"), [("src", 400), ("tests", 500)])
+def test_no_file_is_too_long_to_be_read_at_once(folder: str, most: int) -> None:
+    lines = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in (ROOT / folder).rglob("*.py")}
+    assert lines and {name: n for name, n in lines.items() if n > most} == {}

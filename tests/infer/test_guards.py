@@ -6,9 +6,9 @@ import itertools
 import random
 
 import pytest
-from counted import assert_calls_grow_with_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.counted import assert_calls_grow_with_size
 
 from foreshape.dims import Size, ceildiv, evaluate, maximum, substitute, symbol, symbols_of
 from foreshape.errors import GuardError, ShapeError

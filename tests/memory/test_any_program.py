@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from observed import observe
-from proofs import X, check_bytes, check_places, check_ways, data, small
+from support.observed import observe
+from support.proofs import X, check_bytes, check_places, check_ways, data, small
 
 import foreshape as fs
 from foreshape import layer

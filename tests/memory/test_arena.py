@@ -5,20 +5,17 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.arena_instances import hard, network
 
 import foreshape as fs
 from foreshape.memory import arena, lower_bound
 from foreshape.memory.search import FOUND, IMPOSSIBLE, STRATEGIES, Searcher
 from foreshape.memory.sections import Buffers, checked, sections
-
-sys.path.insert(0, str(Path(__file__).parent))
-from networks import hard, network
 
 Triple = tuple[list[int], list[int], list[int]]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernel_calls import backward, forward, mapped, tensors_of
-from kernel_memory import SMALL, bound, workspaces
-from measured import allocated
+from support.kernel_calls import backward, forward, mapped, tensors_of
+from support.kernel_memory import SMALL, bound, workspaces
+from support.measured import allocated
 from torch import Tensor
 
 from foreshape.ops import Offsets, f32, get, i64, sample

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measured import compare, measure, sizes_of
+from support.measured import compare, measure, sizes_of
 
 import foreshape as fs
 from foreshape import layer

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from replayed import CONTROL, REPLAYED, SAVED, replayed, sizes
+from support.replayed import CONTROL, REPLAYED, SAVED, replayed, sizes
 
 import foreshape as fs
 from foreshape.passes import for_test

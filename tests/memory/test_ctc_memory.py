@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_calls import Call, backward, forward, in_a_row
-from kernel_memory import SMALL, Measured, workspaces
-from measured import fresh, measure, sizes_of
+from support.kernel_calls import Call, backward, forward, in_a_row
+from support.kernel_memory import SMALL, Measured, workspaces
+from support.measured import fresh, measure, sizes_of
 
 import foreshape as fs
 from foreshape import layer

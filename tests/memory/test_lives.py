@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from observed import Moment, Observed, alive, observe, planned, planned_places
-from proofs import X, check_bytes, check_places, check_ways, data, is_same, proved, small
-from replayed import NAMES, SLOW, replayed, run
+from support.observed import Moment, Observed, alive, observe, planned, planned_places
+from support.proofs import X, check_bytes, check_places, check_ways, data, is_same, proved, small
+from support.replayed import NAMES, SLOW, replayed, run
 
 import foreshape as fs
 from foreshape import layer
@@ -19,7 +19,7 @@ from foreshape.lowering.claims import number
 from foreshape.memory import liveness
 from foreshape.memory.records import WORKSPACE
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
-from foreshape.program.program import region
+from foreshape.program.current import region
 from foreshape.spec import FLOATING, SELECTED_ROWS
 
 EVERY = [pytest.param(n, marks=pytest.mark.long) if n in SLOW else n for n in NAMES]

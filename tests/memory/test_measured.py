@@ -16,12 +16,10 @@ import foreshape as fs
 from foreshape import layer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
-sys.path.insert(0, str(Path(__file__).parent))
 import with_foreshape
 import workloads
-from measured import Measured, allocator_events, compare, measure, most_and_last, sizes_of, table
-from reference import CASES, FOLDER, case
+from support.corpus import CASES, FOLDER, case
+from support.measured import Measured, allocator_events, compare, measure, most_and_last, sizes_of, table
 
 pytestmark = pytest.mark.long
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.measured import allocated, fed_bytes, fresh, held_bytes, sizes_of
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.layer.parameter import create_parameter
 from foreshape.spec import FP32
-
-sys.path.insert(0, str(Path(__file__).parent))
-from measured import allocated, fed_bytes, fresh, held_bytes, sizes_of
 
 UNDER, OVER, SMALL = 0.01, 0.1, 1 << 18
 """Parts of the measured bytes by which the plan may be under and over, and bytes by which it may be over besides."""

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from counted import assert_calls_grow_with_size
+from support.corpus import case
+from support.counted import assert_calls_grow_with_size
+from support.replayed import sizes
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.dims import evaluate, minimum, symbol, symbols_of
-from foreshape.memory import Plan, bytes_of
-from foreshape.memory.formula import Formula, byte_text
+from foreshape.memory import Plan, byte_text, bytes_of
+from foreshape.memory.formula import Formula
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
-from foreshape.program.program import region
+from foreshape.program.current import region
 from foreshape.spec import FLOATING, LOD_TENSOR, LOD_TENSOR_ARRAY
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
-from reference import case
-from replayed import sizes
 
 TESTS = Path(__file__).parents[1]
 FILES = sorted([*TESTS.glob("corpus/*/*.pdmodel"), *TESTS.glob("control/paddlepaddle/*.pdmodel")])

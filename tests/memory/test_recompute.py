@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-import foreshape as fs
-from foreshape import layer
-from foreshape.backward.recompute import Recomputing
-from foreshape.passes import for_test, recompute_values
-from foreshape.program import Role
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "corpus"))
-sys.path.insert(0, str(Path(__file__).parent))
-from reference import CASES, LARGE, case
-from retrained import (
+from support.corpus import CASES, LARGE, case
+from support.retrained import (
     QUICK_AND_LONG,
     STEPS,
     Network,
@@ -38,6 +27,12 @@ from retrained import (
     state,
     trained,
 )
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.backward.recompute import Recomputing
+from foreshape.passes import for_test, recompute_values
+from foreshape.program import Role
 
 
 @pytest.fixture(params=QUICK_AND_LONG, ids=lambda n: n.__name__)

@@ -17,12 +17,12 @@ from foreshape.cli import app
 from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
 from foreshape.errors import MemoryPlanError
-from foreshape.lowering.fusion import convolution
+from foreshape.lowering.fusion import images
 from foreshape.operator import registry
 from foreshape.operator.operator import Operator
 from foreshape.ops import FLOATING, NOT_DIFFERENTIABLE, operand, result
 from foreshape.program import Program
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 
 
 def _fails(self: Any, X: Any) -> Any:
@@ -108,7 +108,7 @@ def test_an_op_within_a_block_and_one_that_is_rewritten(monkeypatch: pytest.Monk
     def fails(*given: Any) -> Any:
         raise ValueError("no such kernel")
 
-    monkeypatch.setattr(convolution.onednn, "convolution", fails)
+    monkeypatch.setattr(images.onednn, "convolution", fails)
     program = Program()
     with fs.program_guard(program):
         x = layer.data("x", shape=["batch", 2, 5, 5])

@@ -11,8 +11,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.engine.values import LoDTensor
 from foreshape.errors import ExecutionError
+from foreshape.values.lod_tensor import LoDTensor
 
 END = 0
 Step = tuple[Sequence[int], Sequence[float], list[list[int]]]

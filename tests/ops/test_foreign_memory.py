@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from guarded import Guarded, survivors
-from harness import answer, operators, sampled
-from kernel_calls import Call, backward, forward, mapped
-from open_dims import places, resized
+from support.guarded import Guarded, survivors
+from support.harness import answer, operators, sampled
+from support.kernel_calls import Call, backward, forward, mapped
+from support.open_dims import places, resized
 from torch import Tensor
 
 from foreshape.errors import ForeshapeError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import of_each_operator, sampled
-from kernel_calls import (
+from support.harness import of_each_operator, sampled
+from support.kernel_calls import (
     Call,
     backward,
     bits,
@@ -29,13 +29,12 @@ from kernel_calls import (
     tensors_of,
     written,
 )
-from kernel_memory import has_bound, measured
+from support.kernel_memory import has_bound, measured
 
-from foreshape.errors import SchemaError
 from foreshape.operator.fields import Result, Sample
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
-from foreshape.ops import NOT_DIFFERENTIABLE, Offsets, operand, result
+from foreshape.ops import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 
@@ -104,7 +103,7 @@ ONLY_THE_RUN_TELLS = ("array_to_lod_tensor-2,",)
 @pytest.mark.long
 @pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.longest)], ids=["first samples", "all samples"])
 def test_kernels_take_no_more_than_their_operators_say(first: bool) -> None:
-    """Of the operators that have a rule; ``python tests/kernel_memory.py`` tells of all.
+    """Of the operators that have a rule; ``PYTHONPATH=tests python -m support.kernel_memory`` tells of all.
 
     Where a result carries more than it shows, and its gradient uses that up, a kernel alone cannot be measured again and again:
     ``tests/memory/test_recurrent_memory.py`` measures whole steps.
@@ -113,27 +112,6 @@ def test_kernels_take_no_more_than_their_operators_say(first: bool) -> None:
     found = [m for m in measured(bounded, first) if m.over > 0 and not m.name.startswith(ONLY_THE_RUN_TELLS)] if bounded else []
     over = [f"{m.call.cls.type} takes {m.most} bytes and says {m.bound}: {m.name}" for m in found]
     assert not over, "\n".join(over[:40])
-
-
-@pytest.mark.parametrize(
-    ("results", "into", "says"),
-    [
-        ({"Out": "X"}, False, "its kernel must have the keyword-only parameter into"),
-        ({"Out": None}, True, "no result says with may_share"),
-        ({"Out": "X", "Other": "X"}, True, "seen Out and Other"),
-    ],
-)
-def test_a_claim_and_the_kernel_that_makes_it_true_come_together(results: dict[str, str | None], into: bool, says: str) -> None:
-    def kernel(self: Any, X: Any) -> Any:
-        return X
-
-    def kernel_into(self: Any, X: Any, *, into: Any = None) -> Any:
-        return X
-
-    declared: dict[str, Any] = {n: result(may_share=of) for n, of in results.items()}
-    hooks = {"infer_shape": lambda self, X: X, "kernel": kernel_into if into else kernel, "gradient": NOT_DIFFERENTIABLE}
-    with pytest.raises(SchemaError, match=says):
-        type("Claiming", (Operator,), {"type": "claiming", "__doc__": "A claim.", "X": operand(), **declared, **hooks})
 
 
 def prove(call: Call, parts: bool = False) -> tuple[Any, ...]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import answer, sampled
-from kernel_calls import Call, calls
-from kernel_memory import longest_sequences
-from open_dims import Place, openings, places, values, with_sizes
+from support.harness import answer, sampled
+from support.kernel_calls import Call, calls
+from support.kernel_memory import longest_sequences
+from support.open_dims import Place, openings, places, values, with_sizes
 
 from foreshape.dims import Dim, Size, evaluate, explain_symbols, symbols_of
 from foreshape.infer.rules import Key

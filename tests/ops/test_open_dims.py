@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import answer, sampled
-from kernel_calls import Call, backward, forward, in_a_row
-from open_dims import Place, openings, places, resized, sizes_like, values, with_sizes
+from support.harness import answer, sampled
+from support.kernel_calls import Call, backward, forward, in_a_row
+from support.open_dims import Place, openings, places, resized, sizes_like, values, with_sizes
 
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ForeshapeError

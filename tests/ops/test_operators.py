@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Case, answer, build, key_of, of_each_operator, operators, rejected, sampled
+from support.harness import Case, answer, build, key_of, of_each_operator, operators, rejected, sampled
 
 import foreshape.wire  # noqa: F401  the codec
 from foreshape.backward import append_backward
 from foreshape.dims import evaluate, symbol, symbols_of
 from foreshape.engine import Executor, Scope
-from foreshape.engine.values import LoDTensor
 from foreshape.operator.fields import Gradient, NoGradient, Reject, Sample
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.ops import Offsets
 from foreshape.program import Program
 from foreshape.spec import LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_types import dtype_of_torch
 

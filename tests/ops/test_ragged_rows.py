@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Case, answer, build, key_of, of_each_operator, sampled
+from support.harness import Case, answer, build, key_of, of_each_operator, sampled
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.dims import symbol
 from foreshape.engine import Executor, Scope
-from foreshape.engine.values import LoDTensor
 from foreshape.operator.fields import Gradient, NoGradient, Sample, Value
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Lod, Spec
+from foreshape.values.lod_tensor import LoDTensor
 
 ROWS, SEQUENCES = symbol("rows"), symbol("sequences")
 LOD = Lod("ragged", (SEQUENCES,))

@@ -13,9 +13,9 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.engine import Executor, Scope
-from foreshape.engine.values import LoDTensor
 from foreshape.program import Program
 from foreshape.spec import LOD_TENSOR, Lod, Spec, dtype
+from foreshape.values.lod_tensor import LoDTensor
 
 LENGTHS = [[3, 0, 4, 1], [[2, 0, 2], [3, 0, 4, 1]]]
 """One level, and two."""

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from counted import assert_time_grows_with_size
-from harness import build, of_each_operator, sampled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.counted import assert_time_grows_with_size
+from support.harness import build, of_each_operator, sampled
 
 import foreshape as fs
 from foreshape import layer
@@ -22,7 +22,7 @@ from foreshape.operator.attributes import AttrType, Raw
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program
 from foreshape.program.literal import escape, float_text, quoted
-from foreshape.program.reader import parse
+from foreshape.program.reader import read
 from foreshape.program.structure import link_makers
 from foreshape.program.text import program_text, spec_text
 from foreshape.spec import DTYPES, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, TENSOR_KINDS, Lod, Spec, other_kind
@@ -350,7 +350,7 @@ def test_memory_is_bounded() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(fs.FormatError, match="more memory than the limit"):
-            parse(text, memory=5 * 2**20)
+            read(Program(), text, memory=5 * 2**20)
         assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
     finally:
         tracemalloc.stop()

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from foreshape.backward.append import undo
 from foreshape.backward.path import find_path
 from foreshape.backward.recompute import recompute_marked
-from foreshape.backward.steps import GRAD, GradientSlots
+from foreshape.backward.steps import GradientSlots
 from foreshape.dims import equal, product
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.program import Block, Role, Variable
 from foreshape.program.call_site import tells_line
+from foreshape.program.carried import GRAD
 from foreshape.program.collector import collector_waits
 
 __all__ = ["GRAD", "GradientSlots", "append_backward"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from foreshape.backward.gradient_op import Step, append_gradient_op
 from foreshape.backward.path import Path, Visit, name_of
-from foreshape.backward.steps import GRAD, Step, steps_of
-from foreshape.errors import SchemaError
-from foreshape.operator.bound_attributes import Attributes
+from foreshape.backward.steps import steps_of
 from foreshape.operator.registry import get
-from foreshape.program import Block, Op, Role
+from foreshape.program import Block, Op
+from foreshape.program.carried import GRAD
 from foreshape.program.op import EMPTY, Slots, is_absent
 from foreshape.spec import LOD_TENSOR_ARRAY
 
@@ -31,7 +31,7 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
     for visit in reversed(path.visits):
         if not _is_reached(visit, grads):
             continue
-        made = steps_of(visit, path, grads)
+        made = steps_of(visit, path, grads, undo)
         if made:
             if path.last_write:
                 copies += _keep_overwritten(visit, made, path, entries)
@@ -167,14 +167,3 @@ def _is_array(block: Block, name: str) -> bool:
     """Whether the gradient of a name is gathered in place, element by element."""
     variable = block.find(name)
     return variable is not None and variable.kind is LOD_TENSOR_ARRAY
-
-
-def append_gradient_op(block: Block, attributes: Attributes, inputs: Slots, outputs: Slots, roles: tuple[str, ...], forward: Op) -> Op:
-    """Append one op of the backward pass, at the user's line of the op that it undoes."""
-    if attributes.operator is None and attributes.error is None:
-        raise SchemaError(f"there is no operator {attributes.type!r}")
-    op = Op(block, attributes, inputs, outputs, Role.BACKWARD, roles, forward.site)
-    block.infer_op(op)
-    block.ops.append(op)
-    block.program.touch()
-    return op

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Generator
-from typing import Any
+from collections.abc import Callable, Collection, Generator, Sequence
+from typing import Any, TypeAlias
 
+from foreshape.backward.gradient_op import Step, append_gradient_op, zeros_step
 from foreshape.backward.path import Path, Visit, find_path, is_floating, reads_of
-from foreshape.backward.steps import GRAD, Step, zeros_step
 from foreshape.errors import SchemaError
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op
-from foreshape.program.carried import carried_names, names_in, setting, sub_block, written_before
+from foreshape.program.carried import GRAD, carried_names, names_in, setting, sub_block, written_before
 from foreshape.program.op import EMPTY, Slots
 from foreshape.spec import LOD_TENSOR_ARRAY
 
+Undo: TypeAlias = Callable[[Path, Block, Sequence[str], Collection[str], Collection[str]], set[str]]
+"""Appends the gradient ops of a path to a block, as `foreshape.backward.append.undo` does: path, block, ends, trained, entries."""
 
-def block_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
-    """The gradient op of an op that runs a block, with the block that it runs.
+
+def block_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+    """The gradient op of an op that runs a block, with the block that it runs, which ``undo`` writes.
 
     Raises:
         SchemaError: an op that has no gradient is on the way through the block, or the form of running it has none.
@@ -27,7 +30,7 @@ def block_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
     form = _FORMS.get(operator.region)
     if form is None:
         raise SchemaError(f"a gradient of {visit.op.type} is not written")
-    return form(visit, path, grads)
+    return form(visit, path, grads, undo)
 
 
 def is_array(op: Op, name: str) -> bool:
@@ -68,8 +71,6 @@ def _found_again(block: Block) -> Generator[None]:
 
 def _zeros(block: Block, op: Op, name: str) -> None:
     """Let the gradient of a carried value, as it goes on to the round before, be zero."""
-    from foreshape.backward.append import append_gradient_op
-
     shaped = name if name in sub_block(op).vars or written_before(op, name) else name + GRAD
     append_gradient_op(block, get("fill_zeros_like").describe(None), {"X": (shaped,)}, {"Out": (name + GRAD,)}, (), op)
 
@@ -88,10 +89,8 @@ def _grown(start: set[str], live: set[str], forward: Block, pairs: dict[str, str
         start, live = start | more_start, live | more_live
 
 
-def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: str, again: bool) -> list[Step]:
+def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: str, scopes: str, again: bool) -> list[Step]:
     """The gradient of a block that writes variables around it: once (``again`` is False), or round after round."""
-    from foreshape.backward.append import undo
-
     op, forward = visit.op, sub_block(visit.op)
     carried = carried_names(op)
     outside = _needed_outside(visit, path)
@@ -131,17 +130,15 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], slot: str, scopes: 
     return [*out, Step(op, get(f"{op.type}_grad").describe(attrs), takes, {slot + GRAD: nodes})]
 
 
-def _while_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
-    return _carried_step(visit, path, grads, "X", "StepScopes", True)
+def _while_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+    return _carried_step(visit, path, grads, undo, "X", "StepScopes", True)
 
 
-def _conditional_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
-    return _carried_step(visit, path, grads, "Input", "Scope", False)
+def _conditional_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+    return _carried_step(visit, path, grads, undo, "Input", "Scope", False)
 
 
-def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
-    from foreshape.backward.append import undo
-
+def _recurrent_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
     op, forward = visit.op, sub_block(visit.op)
     sequences, initial, outputs = names_in(op, "inputs"), names_in(op, "initial_states"), names_in(op, "outputs")
     previous, new = list(setting(op, "ex_states")), list(setting(op, "states"))
@@ -177,10 +174,8 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
     return [Step(op, get("recurrent_grad").describe(attrs), {s: n for s, n in takes.items() if n}, gives)]
 
 
-_FORMS: dict[str, Callable[[Visit, Path, set[str]], list[Step]]] = {
+_FORMS: dict[str, Callable[[Visit, Path, set[str], Undo], list[Step]]] = {
     "while": _while_steps,
     "conditional": _conditional_steps,
     "recurrent": _recurrent_steps,
 }
-
-

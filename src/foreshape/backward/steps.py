@@ -6,26 +6,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from foreshape.backward.blocks import Undo, block_steps
+from foreshape.backward.gradient_op import Step, zeros_step
 from foreshape.backward.path import Path, Visit, at
 from foreshape.errors import SchemaError
-from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.fields import BlockGradient, Gradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.program import Op
+from foreshape.program.carried import GRAD
 from foreshape.program.op import EMPTY, Slots, is_absent
-
-GRAD = "@GRAD"
-
-
-@dataclass(slots=True)
-class Step:
-    """A gradient op that is to be appended. In ``outputs`` stand the nodes whose gradients they are."""
-
-    forward: Op
-    attributes: Attributes
-    inputs: Slots
-    outputs: Slots
 
 
 @dataclass(slots=True)
@@ -62,8 +52,11 @@ class GradientSlots:
         self.added.append((type, takes, gives, attrs or {}))
 
 
-def steps_of(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
-    """The gradient ops of one op. ``grads``: the nodes whose gradients there are; those that these make are added."""
+def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
+    """The gradient ops of one op. ``grads``: the nodes whose gradients there are; those that these make are added.
+
+    ``undo`` appends the gradient ops of a block that the op runs.
+    """
     op = visit.op
     operator = op.operator
     assert operator is not None
@@ -71,9 +64,7 @@ def steps_of(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
     if isinstance(cls.gradient, Gradient):
         return _declared_step(visit, cls, cls.gradient, path.needed, grads)
     if isinstance(cls.gradient, BlockGradient):
-        from foreshape.backward.blocks import block_steps
-
-        return block_steps(visit, path, grads)
+        return block_steps(visit, path, grads, undo)
     if visit.alias or visit.written:
         needed: Collection[str] = {n for n in op.input_names() if visit.read(n) in path.needed}
         available: Collection[str] = {n for n in op.output_names() if visit.wrote(n) in grads}
@@ -88,11 +79,6 @@ def steps_of(visit: Visit, path: Path, grads: set[str]) -> list[Step]:
         grads.update(n for names in nodes.values() for n in names if not is_absent(n))
         out.append(Step(op, get(type_name).describe(attrs), {slot: tuple(names) for slot, names in takes.items()}, nodes))
     return out
-
-
-def zeros_step(op: Op, name: str, node: str) -> Step:
-    """Zeros as the gradient of a node into which nothing flows."""
-    return Step(op, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (node,)})
 
 
 def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed: set[str], grads: set[str]) -> list[Step]:

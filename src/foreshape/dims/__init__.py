@@ -17,7 +17,6 @@ from foreshape.dims.expression import (
     MAX_TERMS,
     Dim,
     Size,
-    bounds,
     ceildiv,
     floordiv,
     is_symbol,
@@ -25,25 +24,14 @@ from foreshape.dims.expression import (
     no_less,
     only_atom,
     product,
-    reaches,
     symbol,
     symbol_after,
     symbol_name,
 )
-from foreshape.dims.questions import (
-    broadcast,
-    broadcast_symbols,
-    broadcasts,
-    equal,
-    evaluate,
-    explain_symbols,
-    less_equal,
-    maximum,
-    minimum,
-    substitute,
-    symbols_of,
-)
+from foreshape.dims.extremes import broadcast, maximum, minimum, reaches
+from foreshape.dims.questions import bounds, broadcasts, equal, less_equal
 from foreshape.dims.reader import MAX_TEXT, parse
+from foreshape.dims.symbols import broadcast_symbols, evaluate, explain_symbols, substitute, symbols_of
 
 __all__ = [
     "INT64_MAX",

@@ -1,15 +1,15 @@
-"""The normal form of sizes, and arithmetic and questions over it."""
+"""The normal form of sizes, and arithmetic over it."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
+from foreshape.dims.questions import SIGNED, bounds, bounds_of_terms, equal
+from foreshape.dims.text import CALLED, symbol_text, term_text, text_of_terms
 from foreshape.errors import ShapeError
 
 Size: TypeAlias = "int | Dim"
@@ -25,11 +25,6 @@ MAX_LENGTH = 3000
 """An expression whose factors are written with more characters than this is replaced by a symbol of its own."""
 MAX_NAME = 512
 """The longest name of a symbol, in characters."""
-CALLED = ("min", "max", "broadcast")
-"""The operations that are written as calls."""
-_SIGNED = "signed_size_"
-"""How the name of a symbol begins that stands for an expression which may be negative."""
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@]*\Z")
 
 
 class Atom:
@@ -47,7 +42,7 @@ class Atom:
         self.depth = 0 if not op else 1 + max(_depth(a) for a in args)
         self.stands_for: str | None = None
         """For a symbol that replaced an expression past the limits: how that expression began."""
-        self.text = _symbol_text(name) if not op else name if op in CALLED else f"({name})"
+        self.text = symbol_text(name) if not op else name if op in CALLED else f"({name})"
         """How it is written as a factor."""
 
     def __repr__(self) -> str:
@@ -68,11 +63,6 @@ class Dim:
     def __repr__(self) -> str:
         return self.text
 
-    def __reduce__(self) -> tuple[Callable[[str], Size], tuple[str]]:
-        from foreshape.dims.reader import parse
-
-        return (parse, (self.text,))
-
     def __copy__(self) -> Dim:
         return self
 
@@ -85,8 +75,6 @@ class Dim:
     __index__ = __int__
 
     def __bool__(self) -> bool:
-        from foreshape.dims.questions import equal
-
         answer = equal(self, 0)
         if answer is None:
             raise ShapeError(f"whether {self.text} is zero is not known before values are fed")
@@ -112,7 +100,7 @@ class Dim:
         if isinstance(other, int):
             if other == 1:
                 return self
-            return 0 if other == 0 else _make({m: c * other for m, c in self.terms})
+            return 0 if other == 0 else of_terms({m: c * other for m, c in self.terms})
         if not isinstance(other, Dim):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         out: dict[Monomial, int] = {}
@@ -120,7 +108,7 @@ class Dim:
             for m2, c2 in other.terms:
                 m = tuple(sorted(m1 + m2, key=_atom_order))
                 out[m] = out.get(m, 0) + c1 * c2
-        return _make(out)
+        return of_terms(out)
 
     __rmul__ = __mul__
 
@@ -137,18 +125,6 @@ class Dim:
         return mod(other, self)
 
 
-def reaches(size: Size, least: int) -> Size:
-    """1 where a size that is not negative is at least ``least``, which is more than 0, else 0; symbols stand for at least 1."""
-    if isinstance(size, Dim) and len(size.terms) == 1:
-        monomial, coefficient = size.terms[0]
-        size, least = _make({monomial: 1}), -(-least // coefficient)
-    if least <= 1 or isinstance(size, int):
-        return int(least <= 0 or (size >= least)) if isinstance(size, int) else 1
-    from foreshape.dims.questions import minimum
-
-    return minimum(floordiv(size, least), 1)
-
-
 def no_less(*sizes: Size) -> Size:
     """A polynomial that is at least as large as each of some sizes: of each product of symbols the largest coefficient.
 
@@ -158,7 +134,7 @@ def no_less(*sizes: Size) -> Size:
     for size in sizes:
         for monomial, coefficient in size.terms if isinstance(size, Dim) else _constant_terms(size):
             out[monomial] = max(out.get(monomial, 0), coefficient)
-    return _make(out)
+    return of_terms(out)
 
 
 _atoms: WeakValueDictionary[tuple[str, str, tuple[Size, ...]], Atom] = WeakValueDictionary()
@@ -228,15 +204,15 @@ def floordiv(a: Size, b: Size) -> Size:
                 if r:
                     rest[m] = r
         if not rest:
-            return _make(whole)
-        left = _make(rest)
+            return of_terms(whole)
+        left = of_terms(rest)
         low, high = bounds(left)
         if low is not None and high is not None and low // b == high // b:
-            return _make(whole) + low // b
+            return of_terms(whole) + low // b
         inner = only_atom(left)
         if inner is not None and inner.op == "//" and isinstance(inner.args[1], int):  # (x // 2) // 3 == x // 6
-            return _make(whole) + floordiv(inner.args[0], checked(inner.args[1] * b))
-        return _make(whole) + compound("//", (left, b))
+            return of_terms(whole) + floordiv(inner.args[0], checked(inner.args[1] * b))
+        return of_terms(whole) + compound("//", (left, b))
     if isinstance(a, int) and a == 0:
         return 0
     if a is b:
@@ -263,7 +239,7 @@ def mod(a: Size, b: Size) -> Size:
             return a % b
         if b < 0:
             return a - b * floordiv(a, b)
-        left = _make({m: c % b for m, c in a.terms if c % b})
+        left = of_terms({m: c % b for m, c in a.terms if c % b})
         low, high = bounds(left)
         if low is not None and high is not None and low // b == high // b:
             return left - b * (low // b)
@@ -281,17 +257,6 @@ def product(sizes: Iterable[Size]) -> Size:
     for size in sizes:
         out = out * size
     return checked(out) if isinstance(out, int) else out
-
-
-def bounds(a: Size) -> tuple[int | None, int | None]:
-    """The least and the greatest value that ``a`` can take; None where there is none, or none was found."""
-    if isinstance(a, int):
-        return a, a
-    try:
-        return a._bounds  # pyright: ignore[reportPrivateUsage]
-    except AttributeError:
-        a._bounds = found = _bounds_of(a.terms)  # pyright: ignore[reportPrivateUsage]
-        return found
 
 
 # --- the normal form
@@ -321,14 +286,15 @@ def _sum(parts: Iterable[tuple[tuple[Monomial, int], ...]]) -> Size:
     for terms in parts:
         for m, c in terms:
             out[m] = out.get(m, 0) + c
-    return _make(out)
+    return of_terms(out)
 
 
 def _term_order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[str, str]]]:
     return -len(term[0]), [a.order for a in term[0]]
 
 
-def _make(terms: Mapping[Monomial, int]) -> Size:
+def of_terms(terms: Mapping[Monomial, int]) -> Size:
+    """The size that is the sum of these products, each times its factor."""
     kept = [(m, c) for m, c in terms.items() if c]
     if not kept:
         return 0
@@ -349,17 +315,17 @@ def _make(terms: Mapping[Monomial, int]) -> Size:
                 depth = atom.depth
     is_bare = len(key) == 1 and len(key[0][0]) == 1 and not key[0][0][0].op
     if not is_bare and (len(key) > MAX_TERMS or depth > MAX_DEPTH or length > MAX_LENGTH):
-        return replacement((part for term in key for part in _term_text(term)), _bounds_of(key)[0])
+        return replacement((part for term in key for part in term_text(term)), bounds_of_terms(key)[0])
     made: Dim = object.__new__(Dim)
     made.terms = key
-    made.text = _text(key)
+    made.text = text_of_terms(key)
     return _dims.setdefault(key, made)
 
 
 def replacement(text: Iterable[str], low: int | None) -> Dim:
     """A symbol that stands for an expression past the limits, named by its text, so that equals stay equal."""
     pieces = list(text)
-    name = ("size_" if low is not None and low >= 0 else _SIGNED) + _digest(pieces)
+    name = ("size_" if low is not None and low >= 0 else SIGNED) + _digest(pieces)
     atom = _atom("", name, ())
     atom.stands_for = "".join(pieces[:120])[:120] + " ..."
     return of_atom(atom)
@@ -380,7 +346,7 @@ def _atom(op: str, name: str, args: tuple[Size, ...]) -> Atom:
 
 def of_atom(atom: Atom) -> Dim:
     """The size that is just this atom."""
-    made = _make({(atom,): 1})
+    made = of_terms({(atom,): 1})
     assert isinstance(made, Dim)
     return made
 
@@ -392,6 +358,13 @@ def compound(op: str, args: tuple[Size, ...]) -> Size:
             checked(a)
     name = f"{op}({', '.join(map(str, args))})" if op in CALLED else f"{_grouped(args[0])} {op} {_grouped(args[1])}"
     return of_atom(_atom(op, name, args))
+
+
+def _grouped(a: Size) -> str:
+    if isinstance(a, int):
+        return str(a)
+    atom = only_atom(a)
+    return a.text if atom is not None and atom.op not in ("//", "%") else f"({a.text})"
 
 
 def _divide_by_monomial(a: Size, b: Dim) -> Size | None:
@@ -412,97 +385,4 @@ def _divide_by_monomial(a: Size, b: Dim) -> Size | None:
         if c % by:
             return None
         out[tuple(left)] = c // by
-    return _make(out)
-
-
-def _bounds_of(terms: Iterable[tuple[Monomial, int]]) -> tuple[int | None, int | None]:
-    low: int | None = 0
-    high: int | None = 0
-    for m, c in terms:
-        l, h = _monomial_bounds(m)
-        if c < 0:
-            l, h = h, l
-        low = None if low is None or l is None else low + c * l
-        high = None if high is None or h is None else high + c * h
-    return low, high
-
-
-def _monomial_bounds(m: Monomial) -> tuple[int | None, int | None]:
-    low = 1
-    high: int | None = 1
-    for atom in m:
-        l, h = _atom_bounds(atom)
-        if l is None or l < 0:
-            return None, None
-        low, high = low * l, None if high is None or h is None else high * h
-    return low, high
-
-
-def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
-    if not atom.op:
-        return (None if atom.name.startswith(_SIGNED) else 0), None
-    limits = [bounds(x) for x in atom.args]
-    if atom.op == "//":
-        (low, high), (bl, bh) = limits
-        if bl is not None and bl >= 1 and bl == bh:
-            return None if low is None else low // bl, None if high is None else high // bl
-        if low is not None and low >= 0 and bl is not None and bl >= 0:
-            return 0 if bh is None else low // max(bh, 1), None if high is None else high // max(bl, 1)
-        return None, None
-    if atom.op == "%":
-        (low, high), (bl, bh) = limits
-        if bl is None or bl < 0:
-            return None, None
-        most = None if bh is None else max(bh - 1, 0)
-        if low is not None and low >= 0 and high is not None:
-            most = high if most is None else min(high, most)
-        return 0, most
-    lows = [l for l, _ in limits]
-    highs = [h for _, h in limits]
-    if atom.op == "broadcast":  # one of them
-        return (
-            min(l for l in lows if l is not None) if None not in lows else None,
-            max(h for h in highs if h is not None) if None not in highs else None,
-        )
-    pick = min if atom.op == "min" else max
-    known_lows = [x for x in lows if x is not None]
-    known_highs = [x for x in highs if x is not None]
-    if atom.op == "min":
-        return (pick(known_lows) if len(known_lows) == len(lows) else None, pick(known_highs) if known_highs else None)
-    return (pick(known_lows) if known_lows else None, pick(known_highs) if len(known_highs) == len(highs) else None)
-
-
-# --- the text form
-
-
-def _symbol_text(name: str) -> str:
-    if _PLAIN_NAME.match(name) and name not in CALLED:
-        return name
-    return json.dumps(name).replace(";", "\\u003b")  # a file separates sizes with semicolons
-
-
-def _term_text(term: tuple[Monomial, int]) -> Iterator[str]:
-    """A term with its sign, in pieces."""
-    m, c = term
-    yield " - " if c < 0 else " + "
-    size = abs(c)
-    if size != 1 or not m:
-        yield str(size)
-        if m:
-            yield "*"
-    for at, atom in enumerate(m):
-        yield "*" + atom.text if at else atom.text
-
-
-def _text(terms: tuple[tuple[Monomial, int], ...]) -> str:
-    if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 and terms[0][0][0].op in ("//", "%"):
-        return terms[0][0][0].name
-    out = "".join([part for term in terms for part in _term_text(term)])
-    return "-" + out[3:] if out[1] == "-" else out[3:]
-
-
-def _grouped(a: Size) -> str:
-    if isinstance(a, int):
-        return str(a)
-    atom = only_atom(a)
-    return a.text if atom is not None and atom.op not in ("//", "%") else f"({a.text})"
+    return of_terms(out)

@@ -1,12 +1,16 @@
-"""Reading a size from its text."""
+"""Reading a size from its text, which is also how it is pickled."""
 
 from __future__ import annotations
 
+import copyreg
 import json
 import re
+from collections.abc import Callable
+from typing import Any
 
-from foreshape.dims.expression import CALLED, INT64_MAX, MAX_DEPTH, Size, checked, symbol
-from foreshape.dims.questions import apply
+from foreshape.dims.expression import INT64_MAX, MAX_DEPTH, Dim, Size, checked, symbol
+from foreshape.dims.extremes import apply
+from foreshape.dims.text import CALLED
 from foreshape.errors import ShapeError
 
 _TOKEN = re.compile(r'\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_.@]*)|("(?:[^"\\]|\\.)*")|(//|[-+*%(),]))')
@@ -105,3 +109,10 @@ class _Reader:
         if token[0].isalpha() or token[0] == "_":
             return symbol(token)
         raise ShapeError(f"{self.text!r} is not a size: {token!r} was not expected")
+
+
+def _reduced(size: Dim) -> tuple[Callable[[str], Any], tuple[str]]:
+    return parse, (size.text,)
+
+
+copyreg.pickle(Dim, _reduced)

@@ -2,6 +2,7 @@
 
 from foreshape.engine.executor import Executor
 from foreshape.engine.scope import Scope, default_scope
-from foreshape.engine.values import LoDTensor, SelectedRows
+from foreshape.values.lod_tensor import LoDTensor
+from foreshape.values.selected_rows import SelectedRows
 
 __all__ = ["Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope"]

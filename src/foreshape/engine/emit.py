@@ -12,7 +12,8 @@ from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.program import Op
-from foreshape.values.torch_proxy import Late
+from foreshape.values.conversion import to_tensor
+from foreshape.values.torch_proxy import Late, torch
 from foreshape.values.torch_types import torch_dtype
 
 STEP_FILE = "<foreshape step>"
@@ -99,9 +100,6 @@ class Bound(NamedTuple):
 
 def constant_tensor(variable: Any) -> Any:
     """The tensor of a variable with a constant value."""
-    from foreshape.engine.scope import to_tensor
-    from foreshape.values.torch_proxy import torch
-
     spec = variable.spec
     if spec.dtype is None:
         raise ExecutionError(f"{variable.name} is {spec.text()}, which no kernel takes")

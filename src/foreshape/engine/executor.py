@@ -17,9 +17,8 @@ from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
-from foreshape.engine.scope import Scope, default_scope, to_numpy, to_tensor
+from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_for, threads_here, work_of_all
-from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, ShapeError, border
 from foreshape.lowering import Value, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
@@ -31,8 +30,11 @@ from foreshape.ops.tensor.random_state import check_state
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.collector import collector_waits
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES
+from foreshape.values.conversion import to_numpy, to_tensor
+from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
+from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import torch
 

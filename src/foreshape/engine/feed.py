@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.engine.held import NOTHING, Held, OpenDim
 from foreshape.engine.ragged import as_ragged
-from foreshape.engine.scope import to_tensor
-from foreshape.engine.values import LoDTensor, SelectedRows
 from foreshape.errors import FeedError, TypeMismatchError
 from foreshape.infer.guards import Guards
 from foreshape.kernels.pages import copied, is_aligned
@@ -17,8 +15,11 @@ from foreshape.lowering.instruction import Value
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.program import Program, Variable
 from foreshape.spec import SELECTED_ROWS, Spec
+from foreshape.values.conversion import to_tensor
+from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
+from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 

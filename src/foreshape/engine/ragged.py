@@ -11,10 +11,11 @@ from itertools import chain
 from typing import Any, NoReturn
 
 from foreshape.engine.columns import column_of
-from foreshape.engine.scope import to_tensor
-from foreshape.engine.values import LoDTensor, SelectedRows, is_masked
 from foreshape.errors import FeedError
 from foreshape.spec import DType, Spec
+from foreshape.values.conversion import is_masked, to_tensor
+from foreshape.values.lod_tensor import LoDTensor
+from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.torch_proxy import torch
 
 _FAMILY = {"i": "int", "u": "int", "f": "float", "b": "bool"}

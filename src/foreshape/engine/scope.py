@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError, border
 from foreshape.kernels.pages import copied, is_aligned
+from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
 
@@ -88,6 +89,7 @@ class Scope:
         self.version += 1
         return kept
 
+
 _default: list[Scope] = []
 
 
@@ -96,32 +98,3 @@ def default_scope() -> Scope:
     if not _default:
         _default.append(Scope())
     return _default[0]
-
-
-def to_tensor(array: Any) -> Tensor:
-    """A tensor with an array's numbers; it shares the memory where it can, and never writes to it. What it copies has memory of torch's own.
-
-    Raises:
-        TypeError, ValueError: it has none, or not one for each element.
-    """
-    import numpy
-
-    if isinstance(array, torch.Tensor):
-        if array.layout is not torch.strided or array.is_meta or array.is_quantized:
-            what = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a sparse"
-            raise TypeError(f"{what} tensor has no number for each element in memory")
-        return array.detach().resolve_conj().resolve_neg()
-    array = numpy.asarray(array)
-    if array.dtype.isnative and array.flags.writeable and all(s >= 0 for s in array.strides):
-        return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
-    of = torch.from_numpy(numpy.empty(0, array.dtype.newbyteorder("="))).dtype  # pyright: ignore[reportUnknownMemberType]
-    out = torch.empty(array.shape, dtype=of, device="cpu")
-    out.numpy()[...] = array
-    return out
-
-
-def to_numpy(value: Tensor) -> Any:
-    """An array with a tensor's numbers (bf16 as fp32, which numpy has)."""
-    if value.device.type != "cpu":
-        value = value.cpu()
-    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()

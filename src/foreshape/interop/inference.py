@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreshape.engine import Executor, Scope, default_scope
-from foreshape.engine.scope import to_numpy, to_tensor
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.interop.parameters import read_parameters, write_parameters
 from foreshape.passes import for_test, prune
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
+from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 from foreshape.wire import load_program, save_program

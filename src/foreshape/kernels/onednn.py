@@ -1,7 +1,7 @@
 """What oneDNN's kernels take of memory while they run: upper bounds, found by measurement over many sizes and by what the kernels must do.
 
 oneDNN computes convolutions over channels in blocks of 16, so that operands and results in rows are brought into blocks and back; its
-products pack a piece of the weight for each thread. All of it goes through torch's allocator. ``tests/kernel_memory.py`` measures.
+products pack a piece of the weight for each thread. All of it goes through torch's allocator. ``tests/support/kernel_memory.py`` measures.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape.errors import TypeMismatchError
 from foreshape.program.call_site import tells_line
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import LOD_TENSOR_ARRAY, Spec
 from foreshape.spec import dtype as dtype_of

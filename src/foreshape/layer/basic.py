@@ -10,7 +10,7 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter
 from foreshape.operator.registry import find
 from foreshape.program.call_site import here, tells_line
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable, dims_of
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 

@@ -13,8 +13,8 @@ from foreshape.layer.math import cast
 from foreshape.program import Block, Variable
 from foreshape.program.call_site import tells_line
 from foreshape.program.carried import carried_names
+from foreshape.program.current import current_block, region
 from foreshape.program.op import Op
-from foreshape.program.program import current_block, region
 from foreshape.spec import BOOL, INT32, LOD_TENSOR_ARRAY
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP64, INT32, INT64, DType
 from foreshape.spec import dtype as dtype_of

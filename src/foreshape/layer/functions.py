@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import create_parameter
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 

@@ -6,7 +6,7 @@ from foreshape.errors import TypeMismatchError
 from foreshape.layer.creation import constant_like
 from foreshape.layer.functions import unary
 from foreshape.layer.math import Operand, binary
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 

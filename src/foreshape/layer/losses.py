@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.layer.basic import mean
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.dims import Dim
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import INT32, UNK, dtype
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from foreshape.errors import TypeMismatchError
 from foreshape.layer.creation import constant_like
 from foreshape.layer.functions import unary
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import dtype as dtype_of
 

@@ -10,8 +10,8 @@ from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.vision import known_channels
-from foreshape.ops.nn.normalization import statistics_type
-from foreshape.program.program import current_block
+from foreshape.ops.rules.statistics import statistics_type
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 _ONE = Constant(1.0)

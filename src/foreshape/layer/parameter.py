@@ -10,7 +10,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.layer.initializer import Constant, Initializer, Xavier
 from foreshape.program.call_site import here
-from foreshape.program.program import current_block, default_startup_program
+from foreshape.program.current import current_block, default_startup_program
 from foreshape.program.variable import Variable
 from foreshape.spec import LOD_TENSOR, DType, Spec
 

@@ -12,7 +12,7 @@ from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Block, Op
 from foreshape.program.call_site import tells_line
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 
 SCOPE: Final = "recompute_scope"
 MARK: Final = re.compile(rf"/({SCOPE}_\d+)/")

@@ -13,7 +13,7 @@ from foreshape.layer.initializer import Constant, Uniform
 from foreshape.layer.manipulation import transpose
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.program.call_site import tells_line
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 _ZERO = ParamAttr(initializer=Constant(0.0), trainable=False)

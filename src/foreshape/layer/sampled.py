@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.initializer import Initializer
 from foreshape.layer.parameter import create_parameter, initialise
 from foreshape.program.call_site import tells_line
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import FP32, INT32, LOD_TENSOR, DType, Spec
 

@@ -9,7 +9,7 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.parameter import create_parameter
 from foreshape.program.call_site import tells_line
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 

@@ -12,7 +12,7 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter, param_attr
 from foreshape.program.block import Block
 from foreshape.program.call_site import tells_line
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import INT64, dtype
 

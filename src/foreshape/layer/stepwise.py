@@ -10,7 +10,7 @@ from foreshape.layer.creation import assign
 from foreshape.layer.manipulation import transpose
 from foreshape.program import Block, Variable
 from foreshape.program.call_site import tells_line
-from foreshape.program.program import current_block, region
+from foreshape.program.current import current_block, region
 from foreshape.spec import LOD_TENSOR, Spec
 
 Step = Callable[..., Any]

@@ -8,7 +8,7 @@ from typing import Any
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter
 from foreshape.program.call_site import tells_line
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import dtype as dtype_of
 

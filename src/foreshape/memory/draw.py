@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.errors import FormatError
-from foreshape.memory.formula import byte_text
+from foreshape.memory.byte_counts import byte_text
+from foreshape.memory.figures import Buffer, Figures
 from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, unknown_words
 from foreshape.program.literal import escape
-
-if TYPE_CHECKING:
-    from foreshape.memory.plan import Buffer, Plan
 
 COLOURS: dict[str, str] = {
     PARAMETERS: "#3b4252",
@@ -29,7 +27,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 _LABELS = 40
 
 
-def draw(plan: Plan, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
+def draw(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
     """Draw a plan into an image file.
 
     Raises:
@@ -102,7 +100,7 @@ def _corners(b: Buffer, scale: float) -> list[tuple[float, float]]:
     return [(left, low), (right, low), (right, high), (left, high)]
 
 
-def _title(figure: Any, plan: Plan, symbols: Mapping[str, int], height: int, held: int) -> None:
+def _title(figure: Any, plan: Figures, symbols: Mapping[str, int], height: int, held: int) -> None:
     given = ", ".join(f"{n} = {v:,}" for n, v in symbols.items())
     words = f"peak {byte_text(plan.peak(**symbols))}" + (f" for {given}" if given else "") + unknown_words(plan.unknown(**symbols))
     more = f"arena of {byte_text(height)}, and {byte_text(held)} of parameters and state beside it, kept from run to run"

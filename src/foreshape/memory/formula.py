@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 
 from foreshape.dims import INT64_MAX, Dim, Size, evaluate, symbols_of
+from foreshape.dims.expression import Atom, Monomial, of_atom
 from foreshape.errors import MemoryPlanError
+from foreshape.memory.byte_counts import byte_text
 from foreshape.program.literal import quoted
-
-if TYPE_CHECKING:
-    from foreshape.dims.expression import Atom, Monomial
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
-
-def byte_text(count: int | float) -> str:
-    """A number of bytes as a person writes it: ``4.1 MiB``."""
-    size, unit = float(count), 0
-    while abs(size) >= 1024 and unit + 1 < len(_UNITS):
-        size, unit = size / 1024, unit + 1
-    return f"{int(size)} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}" if abs(size) < 100 else f"{size:.0f} {_UNITS[unit]}"
 
 
 class Terms:
@@ -98,7 +87,7 @@ class Formula:
     def symbols(self) -> frozenset[str]:
         """The names of the symbols that it depends on."""
         used = self._pieces.any(axis=0)
-        return frozenset(n for m, u in zip(self._monomials, used.tolist(), strict=True) if u for atom in m for n in symbols_of(_dim_of(atom)))
+        return frozenset(n for m, u in zip(self._monomials, used.tolist(), strict=True) if u for atom in m for n in symbols_of(of_atom(atom)))
 
     def __call__(self, values: Mapping[str, int]) -> int:
         """The number of bytes. Raises `MemoryPlanError` where a symbol has no value."""
@@ -122,7 +111,7 @@ class Formula:
         for m in self._monomials:
             factor = 1
             for atom in m:
-                factor *= evaluate(_dim_of(atom), values) if symbols_of(_dim_of(atom)) <= values.keys() else 0
+                factor *= evaluate(of_atom(atom), values) if symbols_of(of_atom(atom)) <= values.keys() else 0
             out.append(factor)
         return out
 
@@ -130,7 +119,7 @@ class Formula:
         """Whether it can only grow with a symbol, as it does unless sizes are subtracted."""
         for piece in self._pieces.tolist():
             for m, c in zip(self._monomials, piece, strict=True):
-                if c and any(name in symbols_of(_dim_of(atom)) and (c < 0 or not _rises(atom, name)) for atom in m):
+                if c and any(name in symbols_of(of_atom(atom)) and (c < 0 or not _rises(atom, name)) for atom in m):
                     return False
         return True
 
@@ -184,13 +173,7 @@ def _rises(atom: Atom, name: str) -> bool:
     if atom.op not in ("", "//", "min", "max", "broadcast") or (atom.op == "//" and name in symbols_of(atom.args[1])):
         return False
     terms = [t for a in atom.args if isinstance(a, Dim) for t in a.terms]
-    return all(c > 0 and _rises(inner, name) for m, c in terms for inner in m if name in symbols_of(_dim_of(inner)))
-
-
-def _dim_of(atom: Any) -> Dim:
-    from foreshape.dims.expression import of_atom
-
-    return of_atom(atom)
+    return all(c > 0 and _rises(inner, name) for m, c in terms for inner in m if name in symbols_of(of_atom(inner)))
 
 
 def _is_switch(atom: Atom) -> bool:

@@ -9,28 +9,26 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.memory.draw import COLOURS
+from foreshape.memory.figures import Figures
 from foreshape.memory.records import CLASSES
 from foreshape.program.literal import escape
-
-if TYPE_CHECKING:
-    from foreshape.memory.plan import Plan
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _LONGEST = 300
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.S)
 
 
-def write_page(plan: Plan, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
+def write_page(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
     """Write the page of a plan. Raises `MemoryPlanError` where a symbol has no value."""
     text = page(plan, symbols)
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
 
 
-def page(plan: Plan, symbols: Mapping[str, int]) -> str:
+def page(plan: Figures, symbols: Mapping[str, int]) -> str:
     """The page as text. Names come from files, so that they are in it only as JSON without a character that HTML reads,
     and get onto the screen as text; the page's policy lets no other script run and fetches nothing."""
     template = _TEMPLATE.read_text(encoding="utf-8")
@@ -39,7 +37,7 @@ def page(plan: Plan, symbols: Mapping[str, int]) -> str:
     return template.replace("POLICY", policy, 1).replace('"DATA"', _json(facts(plan, symbols)), 1)
 
 
-def facts(plan: Plan, symbols: Mapping[str, int]) -> dict[str, Any]:
+def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
     """What the page's script is given: texts are kept once, in a list, and named by their place in it."""
     texts: dict[str, int] = {}
 

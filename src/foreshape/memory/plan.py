@@ -3,60 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from fractions import Fraction
-from operator import index
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
 
-import numpy
-
-from foreshape.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
-from foreshape.errors import MemoryPlanError, SchemaError, ShapeError
+from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering import fuse, lower
-from foreshape.lowering.claims import number
-from foreshape.memory.arena import arena
-from foreshape.memory.formula import Formula, Terms, byte_text, require_values
+from foreshape.memory.draw import draw
+from foreshape.memory.figures import Figures
 from foreshape.memory.liveness import find_liveness
-from foreshape.memory.records import CLASSES, WORKSPACE, Liveness, Record, Unknown, unknown_words
-from foreshape.program import Block, Op, Program, Variable
+from foreshape.memory.page import write_page
+from foreshape.memory.records import Liveness, unknown_words
+from foreshape.program import Block, Program, Variable
 from foreshape.program.collector import collector_waits
 from foreshape.program.needed import needed_ops
 from foreshape.spec import TENSOR_KINDS
 
-_BYTES = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([KMGTP]?)((?<=[A-Z])i)?B?\s*\Z", re.IGNORECASE)
-_LARGEST = 1 << 40
-_FEW_PIECES = 4
 
-
-class Buffer(NamedTuple):
-    """One piece of the arena: bytes, the ops (positions, both included) from and to which it is needed, and where it lies.
-
-    Views, and results in the memory of their operands, are in the record of what they live in.
-    """
-
-    name: str
-    size: int
-    first: int
-    last: int
-    offset: int
-    what: str
-    names: tuple[str, ...]
-    spec: str
-    line: str
-
-
-class Holder(NamedTuple):
-    """A value that is alive at the peak: its name, bytes, what it is for, its type and dims, and the user's line that made it."""
-
-    name: str
-    size: int
-    what: str
-    spec: str
-    line: str
-
-
-class Plan:
+class Plan(Figures):
     """The memory of a program. Made by `plan`.
 
     Every question takes the values of the program's symbols by name, ``plan.peak(batch=64)``, and raises `MemoryPlanError` with
@@ -67,187 +29,17 @@ class Plan:
     def __init__(self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None) -> None:
         self.program = program
         self.fetch = tuple(_names(program, fetch))
-        self.live: Liveness = live if live is not None else _live(program, self.fetch)
-        self.symbols: frozenset[str] = frozenset(n for r in _all_records(self.live) for n in symbols_of(r.size))
-        """The names of the symbols that the memory depends on."""
-        self.leading: tuple[str, ...] = tuple(_leading(self.live))
-        """The symbols that say how many rows the inputs have; of ragged inputs, how many sequences."""
-        self._formula: Formula | None = None
-
-    @property
-    def ops(self) -> list[Op]:
-        """The ops in the order in which they run, which positions count: the program's own, or one that needs less memory."""
-        return self.live.ops
-
-    # --- numbers
-
-    def peak(self, **symbols: int) -> int:
-        """The most bytes that are held at once in a run: parameters and state, inputs, and what is alive at the worst op.
-
-        What is not known of an op's memory is left out; `unknown` says of which ops.
-        """
-        return self.held(**symbols) + self.lower_bound(**symbols)
-
-    def unknown(self, **symbols: int) -> list[Unknown]:
-        """The ops of whose memory a part is not known, since a rule of their operator fails, and why: all figures leave that part out.
-        With values of the symbols, those too whose rules give no bytes for these."""
-        found = list(self.live.unknown)
-        if symbols:
-            values = self._values(symbols)
-            found += [Unknown(r.op, f"it gives no number of bytes with these sizes: {r.size}") for r in _all_records(self.live)
-                      if r.op is not None and _workspace(r, values) is None]  # fmt: skip
-        return found
-
-    def held(self, **symbols: int) -> int:
-        """The bytes that are kept from run to run: parameters and optimizer state."""
-        values = self._values(symbols, {n for r in self.live.held for n in symbols_of(r.size)})
-        return sum(number(r.size, values) for r in self.live.held)
-
-    def lower_bound(self, **symbols: int) -> int:
-        """The largest sum of the sizes in the arena that are needed at one op: no layout can be smaller."""
-        return int(self.timeline(**symbols).max(initial=0))
-
-    def timeline(self, **symbols: int) -> Any:
-        """The bytes of the arena that are needed at every op of the global block: int64 ``[ops]``."""
-        sizes, records = self._sizes(symbols)
-        change = numpy.zeros(self.live.positions + 1, dtype=numpy.int64)
-        numpy.add.at(change, [r.first for r in records], sizes)
-        numpy.subtract.at(change, [r.last + 1 for r in records], sizes)
-        return numpy.cumsum(change)[: self.live.positions]
-
-    def arena(self, **symbols: int) -> int:
-        """The bytes of the arena in the layout that was found."""
-        return max((b.offset + b.size for b in self.buffers(**symbols)), default=0)
-
-    def buffers(self, time_limit: float | None = None, **symbols: int) -> list[Buffer]:
-        """Everything in the arena with its place. ``time_limit``: seconds to look for a better layout."""
-        sizes, records = self._sizes(symbols)
-        first, last = (numpy.array([getattr(r, n) for r in records], dtype=numpy.int64) for n in ("first", "last"))
-        offsets: list[int] = arena(first, last + 1, sizes, time_limit=time_limit).tolist() if records else []
-        every = zip(records, sizes.tolist(), offsets, strict=True)
-        return [Buffer(r.name, size, r.first, r.last, at, r.what, tuple(r.names), _spec(r), _line(r)) for r, size, at in every]
-
-    def breakdown(self, **symbols: int) -> dict[str, int]:
-        """What the bytes at the peak are for."""
-        out: dict[str, int] = dict.fromkeys(CLASSES, 0)
-        values = self._values(symbols)
-        for r in self.live.held:
-            out[r.what] += number(r.size, values)
-        for record, size in self._alive_at_peak(symbols):
-            out[record.what] += size
-        return out
-
-    def who(self, **symbols: int) -> list[Holder]:
-        """What is alive at the peak, the largest first, parameters and state included."""
-        values = self._values(symbols)
-        alive = self._alive_at_peak(values) + [(r, number(r.size, values)) for r in self.live.held]
-        return [Holder(r.name, size, r.what, _spec(r), _line(r)) for r, size in sorted(alive, key=lambda a: (-a[1], a[0].name)) if size]
-
-    def peak_position(self, **symbols: int) -> int:
-        """The position of the op at which most is needed."""
-        line = self.timeline(**symbols)
-        return int(line.argmax()) if len(line) else 0
-
-    def largest(self, name: str, /, within: int | str, **symbols: int) -> int:
-        """The largest value of a symbol with which the peak is at most ``within`` (bytes, or as "16 GiB").
-
-        Raises:
-            MemoryPlanError: it does not fit even with 1, or the memory does not depend on the symbol.
-        """
-        limit = bytes_of(within)
-        formula = self.peak_formula()
-        given = self._values({name: 1, **symbols})
-        names = [n for n in self._meant_by(name) if n in formula.symbols and n not in symbols]
-        if not names:
-            raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(formula.symbols)) or 'nothing'}")
-        above, below = (formula, formula) if all(formula.rises_in(n) for n in names) else formula.limits()
-        if not all(f.rises_in(n) for n in names for f in (above, below)):
-            raise MemoryPlanError(f"the memory does not simply grow with {name}, so that there is no one largest value")
-
-        def fits(value: int, formula: Formula = formula) -> bool:
-            return formula({**given, **dict.fromkeys(names, value)}) <= limit
-
-        if not fits(1):
-            least = formula(given)
-            raise MemoryPlanError(f"with {name} = 1 the program needs {byte_text(least)}, which is more than {byte_text(limit)}")
-        low, high = 1, 2
-        while high < _LARGEST and fits(high, below):
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle, below) else (low, middle)
-        while not fits(low):  # by a remainder a little more may be needed than for the next larger one
-            low -= 1
-        return low
-
-    def peak_op(self, **symbols: int) -> Op | None:
-        """The op at which most is needed; None where there are no ops."""
-        ops = self.ops
-        return ops[self.peak_position(**symbols)] if ops else None
+        super().__init__(live if live is not None else _live(program, self.fetch))
 
     # --- to look at
 
     def draw(self, path: str | os.PathLike[str], /, **symbols: int) -> None:
         """Draw the arena, offset against op, into an image file (PNG, SVG or PDF, by its ending). Needs matplotlib."""
-        from foreshape.memory.draw import draw
-
         draw(self, path, symbols)
 
     def write_page(self, path: str | os.PathLike[str], /, **symbols: int) -> None:
         """Write one self-contained HTML file in which every box of the arena tells what it is."""
-        from foreshape.memory.page import write_page
-
         write_page(self, path, symbols)
-
-    # --- the formula
-
-    def peak_formula(self) -> Formula:
-        """The peak as a formula: the largest of some sums of products of the program's symbols."""
-        if self._formula is None:
-            terms = Terms(s for r in _all_records(self.live) for s in _either(r) or (r.size,))
-            base = numpy.zeros(len(terms), dtype=numpy.int64)
-            for record in self.live.held:
-                _add(base, terms, record.size, 1)
-            rows = _rows(self.live, terms)
-            self._formula = Formula.of_pieces(terms, rows + base if len(rows) else base.reshape(1, -1))
-        return self._formula
-
-    def peak_words(self, **symbols: int) -> str:
-        """The formula where it is short; of a long one the piece that is the largest with these values. Then, what it leaves out."""
-        formula, left_out = self.peak_formula(), unknown_words(self.unknown(**symbols))
-        if len(formula) <= _FEW_PIECES:
-            return f"{formula}{left_out}"
-        return f"{formula.at(self._values(symbols))}, the largest of {len(formula)} such sums with these sizes{left_out}"
-
-    # --- helpers
-
-    def _meant_by(self, name: str) -> tuple[str, ...]:
-        return self.leading if name == "batch" and name not in self.symbols else (name,)
-
-    def _values(self, symbols: Mapping[str, Any], needed: Collection[str] | None = None) -> dict[str, int]:
-        """The values of all symbols that are needed. Raises `MemoryPlanError` where one is missing, or is no size."""
-        values: dict[str, int] = {}
-        for name, value in symbols.items():
-            if isinstance(value, bool) or not hasattr(value, "__index__") or not 0 <= (size := index(value)) <= INT64_MAX:
-                raise MemoryPlanError(f"a size is a whole number of at least 0; seen {name}={value!r}")
-            values[name] = size
-        if "batch" in values:
-            for name in self._meant_by("batch"):
-                values.setdefault(name, values["batch"])
-        require_values(self.symbols if needed is None else needed, values)
-        return values
-
-    def _sizes(self, symbols: Mapping[str, int]) -> tuple[Any, list[Record]]:
-        records, values = self.live.records, self._values(symbols)
-        sizes = [_record_size(r, values) for r in records]
-        if sum(sizes) > INT64_MAX:
-            raise MemoryPlanError("with these values the sizes of this program together are past a 64-bit integer")
-        return numpy.array(sizes, dtype=numpy.int64), records
-
-    def _alive_at_peak(self, symbols: Mapping[str, int]) -> list[tuple[Record, int]]:
-        """What is in the arena at the peak; of an op that runs a block, what is alive within it then."""
-        values, at = self._values(symbols), self.peak_position(**symbols)
-        return [one for r in self.live.records if r.first <= at <= r.last for one in _parts(r, values)]
 
     def __repr__(self) -> str:
         return f"Plan(peak = {self.peak_formula()}{unknown_words(self.unknown())})"
@@ -275,19 +67,6 @@ def _live(program: Program, fetch: tuple[str, ...]) -> Liveness:
     return find_liveness(fuse(lower(program.global_block, fetch)))
 
 
-def bytes_of(given: int | str) -> int:
-    """A number of bytes, from itself or from words: ``"16 GiB"``, ``"500MB"`` (1000s), ``"2g"`` (1024s)."""
-    if isinstance(given, str):
-        found = _BYTES.match(given)
-        if found is not None:
-            value, unit, binary = found.groups()
-            base = 1000 if unit and not binary and given.rstrip()[-1] in "bB" else 1024
-            return int(Fraction(value) * base ** " KMGTP".index(unit.upper() or " "))
-    elif hasattr(given, "__index__") and not isinstance(given, bool) and given >= 0:
-        return index(given)
-    raise MemoryPlanError(f'a number of bytes is a whole number of at least 0, or as "16 GiB"; seen {given!r}')
-
-
 def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:
     names: list[str] = []
     block = program.global_block
@@ -312,106 +91,3 @@ def _last_results(block: Block) -> Iterator[str]:
             for slot in slots[:1]:
                 yield from (n for n in op.outputs[slot] if (found := block.find(n)) is not None and found.kind in TENSOR_KINDS)
         read |= op.all_reads()
-
-
-def _leading(live: Liveness) -> Iterator[str]:
-    found: dict[str, None] = {}
-    for record in live.records:
-        spec = record.variable.spec if record.variable is not None and record.op is None else None
-        if spec is not None and spec.dims:
-            size = spec.dims[0] if spec.lod is None else spec.lod.counts[0]
-            if is_symbol(size):
-                found.update(dict.fromkeys(symbols_of(size)))
-    yield from found
-
-
-def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]]:
-    """A record with its bytes; of an op that runs a block, those of the worst position within."""
-    if record.inner is None:
-        return [(record, _workspace(record, values) or 0 if record.what == WORKSPACE else number(record.size, values))]
-    inner = record.inner
-    within = [_parts(r, values) for r in inner.records]  # each once: blocks lie in blocks
-    change = [0] * (inner.positions + 1)
-    for r, parts in zip(inner.records, within, strict=True):
-        size = sum(size for _, size in parts)
-        change[min(r.first, inner.positions)] += size
-        change[min(r.last + 1, inner.positions)] -= size
-    alive, most, at = 0, 0, -1
-    for position in range(inner.positions):
-        alive += change[position]
-        if alive > most:
-            most, at = alive, position
-    return [one for r, parts in zip(inner.records, within, strict=True) if r.first <= at <= r.last for one in parts]
-
-
-def _record_size(record: Record, values: Mapping[str, int]) -> int:
-    return sum(size for _, size in _parts(record, values))
-
-
-def _workspace(record: Record, values: Mapping[str, int]) -> int | None:
-    """The bytes of a kernel's workspace; None where its operator's rule gives none with these sizes. 0 of another record."""
-    if record.what != WORKSPACE:
-        return 0
-    try:
-        return number(record.size, values)
-    except (ShapeError, MemoryPlanError):
-        return None
-
-
-def _add(row: Any, terms: Terms, size: Size, sign: int) -> None:
-    for column, coefficient in terms.of(size):
-        row[column] += sign * coefficient
-
-
-def _rows(live: Liveness, terms: Terms) -> Any:
-    """What is needed at each op, as coefficients of the terms; for an op that runs a block a row for each op inside of it."""
-    change = numpy.zeros((live.positions + 1, len(terms)), dtype=numpy.int64)
-    inner: dict[int, list[Liveness]] = {}
-    ways: dict[int, list[tuple[Size, ...]]] = {}
-    for r in live.records:
-        if r.inner is not None:
-            inner.setdefault(r.first, []).append(r.inner)
-        elif (either := _either(r)) is not None:
-            ways.setdefault(r.first, []).append(either)
-        else:
-            _add(change[r.first], terms, r.size, 1)
-            _add(change[r.last + 1], terms, r.size, -1)
-    rows = numpy.cumsum(change[:-1], axis=0)
-    more: list[Any] = [rows]
-    for position in dict.fromkeys((*inner, *ways)):
-        variants = rows[position : position + 1]
-        for either in ways.get(position, ()):
-            added = numpy.zeros((len(either), len(terms)), dtype=numpy.int64)
-            for row, size in zip(added, either, strict=True):
-                _add(row, terms, size, 1)
-            variants = (variants[:, None, :] + added[None, :, :]).reshape(-1, rows.shape[1])
-        for block in inner.get(position, ()):
-            within = _rows(block, terms)
-            if len(within):
-                variants = (variants[:, None, :] + within[None, :, :]).reshape(-1, rows.shape[1])
-        more.append(variants)
-    return numpy.concatenate(more)
-
-
-def _either(record: Record) -> tuple[Size, ...] | None:
-    """The sizes of which a kernel's workspace is the largest, where it is the largest of several."""
-    atom = only_atom(record.size) if record.what == WORKSPACE else None
-    return atom.args if atom is not None and atom.op == "max" else None
-
-
-def _all_records(live: Liveness) -> list[Record]:
-    out: list[Record] = list(live.held)
-    for r in live.records:
-        out.append(r)
-        if r.inner is not None:
-            out += _all_records(r.inner)
-    return out
-
-
-def _line(record: Record) -> str:
-    site = record.op.call_site if record.op is not None else record.variable.call_site if record.variable is not None else None
-    return site.short() if site is not None else ""
-
-
-def _spec(record: Record) -> str:
-    return record.variable.spec.text() if record.variable is not None else ""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from foreshape.errors import MemoryPlanError, SchemaError
-from foreshape.memory.formula import byte_text
-from foreshape.memory.plan import Plan, bytes_of
+from foreshape.memory.byte_counts import byte_text, bytes_of
+from foreshape.memory.plan import Plan
 from foreshape.memory.recompute_search import Choice, Search
 from foreshape.memory.step_model import StepModel
 from foreshape.passes.recompute import gradients_apart, recompute_values

@@ -17,7 +17,8 @@ from foreshape.operator.schema import Schema
 if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
-_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace", "carries"})
+_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace", "carries", "computes",
+                    "undoes"})  # fmt: skip
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
                        "collective", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
@@ -62,6 +63,7 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
         _check_parameters(cls.workspace, names, f"{where}: workspace")
     if cls.carries is not root.carries:
         _check_parameters(cls.carries, names, f"{where}: carries")
+    _check_computes(cls, root, where)
     if not cls.sub_blocks:
         note_keywords(cls, cls.kernel)
         check_in_place(cls, where)
@@ -82,6 +84,18 @@ def _check_slots_named(cls: type[Operator], where: str) -> None:
         for other in (r.may_share, r.view_of, r.updates):
             if other is not None and other not in schema.operand_names:
                 raise SchemaError(f"{where}: {r.name} names {other}, which is not an operand")
+
+
+def _check_computes(cls: type[Operator], root: type[Operator], where: str) -> None:
+    """Refuse a class with a kernel or a gradient of its own that leaves it to a base to say what they compute."""
+    if cls.computes is root.computes:
+        return
+    for base in cls.__mro__:
+        own = base.__dict__
+        if "computes" in own:
+            return
+        if "kernel" in own or any(isinstance(v, Gradient) and name != "gradient" for name, v in own.items()):
+            raise SchemaError(f"{where} has a kernel or a gradient that is not that of its base, and the base's computes: say what it computes, or None")
 
 
 def _check_parameters(function: Callable[..., Any], names: Sequence[str], what: str) -> None:

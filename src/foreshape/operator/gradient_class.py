@@ -66,6 +66,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     if declared.kinds is not None:
         body["infer_var_type"] = declared.kinds
     body["workspace"] = declared.workspace or root.workspace
+    body["computes"], body["undoes"] = root.computes, cls.computes
     for name, value in vars(cls).items():  # helpers that the kernel calls
         if name.startswith("_") and not name.startswith("__") and name not in ("_instances", "_described"):
             body.setdefault(name, value)

@@ -13,6 +13,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType, coerce, exact, infer_type, words_for
 from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
+from foreshape.operator.computations import Computation
 from foreshape.operator.definition import define
 from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part, Reject, Sample
 from foreshape.operator.registry import get
@@ -50,6 +51,9 @@ class Operator:
     ``carries(self, <slots>)``
         from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be. A
         keyword-only ``wants`` receives which results somebody needs.
+    ``computes(self)``
+        what it does with these attributes, where the rewrites of a step are to know it: one of `foreshape.operator.computations`. Its
+        gradient operator answers ``undoes(self)`` with that; a gradient operator that is a class of its own defines ``undoes``.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
@@ -118,6 +122,12 @@ class Operator:
 
     def carries(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
         return {}
+
+    def computes(self) -> Computation | None:
+        return None
+
+    def undoes(self) -> Computation | None:
+        return None
 
     def carried(self, specs: Sequence[Any], wanted: Sequence[bool]) -> Mapping[str, Size]:
         """What `carries` says for these operands, asked with the results that are wanted where it takes them."""

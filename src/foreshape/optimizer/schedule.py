@@ -14,7 +14,7 @@ from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise
 from foreshape.program import Program, Role, Variable, program_guard
-from foreshape.program.program import current_block
+from foreshape.program.current import current_block
 from foreshape.spec import FP32, INT64, tensor
 
 COUNTER = "@LR_DECAY_COUNTER@"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.errors import ShapeError, TypeMismatchError
 from foreshape.program.call_site import tells_line
+from foreshape.program.current import current_block
 
 if TYPE_CHECKING:
     from foreshape.program.variable import Variable
@@ -28,8 +29,6 @@ class Arithmetic:
     __slots__ = ()
 
     def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Variable:
-        from foreshape.program.program import current_block
-
         return current_block().apply(type, inputs, attrs)
 
     def _takes(self, number: Any) -> bool:

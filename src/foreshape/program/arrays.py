@@ -9,14 +9,13 @@ from foreshape.errors import DescriptionError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import describe_failure
 from foreshape.operator.require import RuleError
 from foreshape.ops.rules.array_rules import EACH
+from foreshape.program.carried import GRAD
 from foreshape.spec import LOD_TENSOR_ARRAY, Lod, Spec
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
     from foreshape.program.op import Op
     from foreshape.program.program import Program
-
-GRAD = "@GRAD"
 
 
 def gathered(op: Op, name: str, written: Spec) -> Spec:

@@ -13,9 +13,10 @@ from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
 from foreshape.program.arrays import gathered
-from foreshape.program.call_site import Site, here
+from foreshape.program.call_site import Site, call_site, here
 from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op, Slots
+from foreshape.program.regions import infer_region
 from foreshape.program.variable import Variable, note_made
 from foreshape.spec import Spec
 
@@ -82,7 +83,7 @@ class Block:
         name = variable.name
         if name in self.vars:
             taken = RuleError(f"the name {name!r} is taken in this block", {"first": None}, SchemaError)
-            raise describe_failure(taken, variable.role_words, {"first": [self.vars[name]]}, _call_site(variable.site))
+            raise describe_failure(taken, variable.role_words, {"first": [self.vars[name]]}, call_site(variable.site))
         if not name:
             raise SchemaError("a variable's name must not be empty")
         self.vars[name] = variable
@@ -211,8 +212,6 @@ class Block:
             error = op.attributes.error
             raise _placed(error if error is not None else SchemaError(f"there is no operator {op.type!r}"), op.type, op.site)
         if operator.sub_blocks:
-            from foreshape.program.regions import infer_region
-
             self._set_results(op, operator, infer_region(op), make, prefix)
             return
         key = self._key(op, operator)
@@ -378,10 +377,4 @@ def _check_kept(op: Op, variable: Variable, spec: Spec) -> None:
 
 def _placed(error: DescriptionError, type: str, site: Site) -> DescriptionError:
     """The same error with the op and the user's line, for what no rule has seen yet."""
-    return describe_failure(RuleError(str(error), {}, error.__class__), type, {}, None if site is None else _call_site(site))
-
-
-def _call_site(site: Site) -> Any:
-    from foreshape.program.call_site import call_site
-
-    return call_site(site)
+    return describe_failure(RuleError(str(error), {}, error.__class__), type, {}, call_site(site))

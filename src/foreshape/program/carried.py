@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal, product, symbol, symbols_of
 from foreshape.errors import DescriptionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import describe_failure
 from foreshape.operator.require import RuleError
-from foreshape.program.block import Block
 from foreshape.program.names import names_of
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable, note_made
 from foreshape.spec import LOD_TENSOR, Lod, Spec
+
+if TYPE_CHECKING:
+    from foreshape.program.block import Block
 
 GRAD = "@GRAD"
 
@@ -73,24 +75,6 @@ def refused(op: Op, words: str, error: type[DescriptionError] = ShapeError, slot
     """The error of an op that runs a block, in terms of its slots."""
     views = {slot: [v for n in names if (v := op.block.find(n)) is not None] for slot, names in op.inputs.items()}
     return describe_failure(RuleError(words, {slot: None} if slot else {}, error), op.type, views, op.call_site)
-
-
-def walk_block(block: Block) -> None:
-    """Infer the ops of a block in order; what depends on an operator that is not known is marked so."""
-    from foreshape.program.program import mark_unknown
-
-    walk = block.program.walk
-    if walk is not None:
-        walk.visit(block)
-    unknown = False
-    for op in block.ops:
-        if op.attributes.operator is None and op.attributes.error is None:
-            mark_unknown(op)
-            unknown = True
-        elif unknown and any(not v.known for v in op.input_variables()):
-            mark_unknown(op)
-        else:
-            block.infer_op(op)
 
 
 def set_spec(variable: Variable, spec: Spec, maker: Op | None = None) -> None:

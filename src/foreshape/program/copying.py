@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
 from foreshape.program.op import Op
-from foreshape.program.program import Program
 from foreshape.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.program.program import Program
 
 _FLAGS = ("persistable", "trainable", "stop_gradient", "is_parameter", "need_check_feed", "value", "extra_attributes", "unknown_fields", "site",
           "_spec", "_declared", "_known")  # fmt: skip
 
 
 @collector_waits
-def clone(program: Program) -> Program:
-    """An equal program; nothing that changes is shared."""
-    out = Program()
+def fill(out: Program, program: Program) -> None:
+    """Make an empty program equal to another one; nothing that changes is shared."""
     out._counters = dict(program._counters)  # pyright: ignore[reportPrivateUsage]
     out._guards = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
     out._stale = program._stale  # pyright: ignore[reportPrivateUsage]
@@ -40,4 +43,3 @@ def clone(program: Program) -> Program:
                 setattr(copy, flag, getattr(variable, flag))
             copy.op = copies.get(id(variable.op)) if variable.op is not None else None
             new.vars[name] = copy
-    return out

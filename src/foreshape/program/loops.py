@@ -18,14 +18,13 @@ from foreshape.program.carried import (
     refused,
     set_spec,
     sub_block,
-    walk_block,
     writer_site,
     written_before,
 )
 from foreshape.program.names import names_of
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable
-from foreshape.program.walk import Walk
+from foreshape.program.walk import Walk, walk_block
 from foreshape.spec import STEP_SCOPES, Lod, Spec
 
 SCOPES = Spec(STEP_SCOPES, None, None)

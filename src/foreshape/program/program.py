@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from foreshape.dims import substitute
 from foreshape.errors import DescriptionError, SchemaError, ShapeError
 from foreshape.infer.guards import Guard, Guards
 from foreshape.program.arrays import forget_elements
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
+from foreshape.program.current import begin_with
 from foreshape.program.names import BlockNames
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable, dims_of
-from foreshape.program.walk import Walk
+from foreshape.program.walk import Walk, mark_unknown
 from foreshape.spec import Lod, Spec
 
 _codec: dict[str, Callable[..., Any]] = {}
@@ -213,8 +213,6 @@ class Program:
 
     def _bind(self, values: Mapping[str, Any]) -> None:
         """Replace symbols of inputs that other inputs' new shapes have made numbers."""
-        from foreshape.dims import substitute
-
         if not values:
             return
         for variable in self.global_block.vars.values():
@@ -227,9 +225,11 @@ class Program:
 
     def clone(self) -> Program:
         """An equal program of its own."""
-        from foreshape.program.copying import clone
+        from foreshape.program.copying import fill
 
-        return clone(self)
+        out = Program()
+        fill(out, self)
+        return out
 
     def to_bytes(self) -> bytes:
         """The program in the file format; equal programs give equal bytes."""
@@ -247,9 +247,11 @@ class Program:
     @staticmethod
     def parse(text: str) -> Program:
         """The program that a text writes; the inverse of ``str(program)``. Raises `FormatError` with the line."""
-        from foreshape.program.reader import parse
+        from foreshape.program.reader import read
 
-        return parse(text)
+        out = Program()
+        read(out, text)
+        return out
 
     def __str__(self) -> str:
         from foreshape.program.text import program_text
@@ -270,93 +272,9 @@ class Program:
         return self._guards.list()
 
 
-def mark_unknown(op: Op) -> None:
-    """Say of what an op writes that nothing is known of it, and the same of the blocks that it runs."""
-    for index in op.sub_block_indices():
-        for inner in op.block.program.blocks[index].ops:
-            mark_unknown(inner)
-    for name in op.output_names():
-        variable = op.block.find(name)
-        if variable is not None and not variable.persistable:
-            variable._known = False  # pyright: ignore[reportPrivateUsage]
-
-
 def register_codec(**functions: Callable[..., Any]) -> None:
     """Let the wire room say how programs become bytes and back."""
     _codec.update(functions)
 
 
-# --- the programs that layers append to
-
-
-class _Current(threading.local):
-    def __init__(self) -> None:
-        self.main = Program()
-        self.startup = Program()
-        self.block: Block | None = None
-
-
-_current = _Current()
-
-
-def default_main_program() -> Program:
-    """The program that layers append to now, in this thread."""
-    return _current.main
-
-
-def default_startup_program() -> Program:
-    """The program that makes the parameters of the default main program."""
-    return _current.startup
-
-
-def current_block() -> Block:
-    """The block that layers append to now."""
-    block = _current.block
-    return block if block is not None and block.program is _current.main else _current.main.blocks[0]
-
-
-@contextlib.contextmanager
-def program_guard(main: Program, startup: Program | None = None) -> Generator[None]:
-    """Make these the programs that layers append to, inside of the ``with``."""
-    before = (_current.main, _current.startup, _current.block)
-    main.refresh()
-    _current.main, _current.startup, _current.block = main, startup if startup is not None else _current.startup, None
-    try:
-        yield
-    finally:
-        _current.main, _current.startup, _current.block = before
-
-
-@contextlib.contextmanager
-def region(parent: Block | None = None) -> Generator[Block]:
-    """A new block that layers append to inside of the ``with``, for an op of the current block to run.
-
-    What was found while it was written, for the values that its variables have then, is dropped: it is found again, for all that
-    they may have, when the op is appended that runs it.
-    """
-    parent = parent if parent is not None else current_block()
-    program = parent.program
-    before = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
-    block = program.create_block(parent)
-    block.before = {}
-    try:
-        with block_guard(block):
-            yield block
-    finally:
-        program._guards = before  # pyright: ignore[reportPrivateUsage]
-        for variable, spec, known in block.before.values():
-            variable._spec, variable._known = spec, known  # pyright: ignore[reportPrivateUsage]
-        block.before = None
-
-
-@contextlib.contextmanager
-def block_guard(block: Block) -> Generator[Block]:
-    """Make this the block that layers append to, inside of the ``with``."""
-    before = _current.block
-    _current.block = block
-    try:
-        yield block
-    finally:
-        _current.block = before
-
-
+begin_with(Program)

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from foreshape.errors import FormatError, border
 from foreshape.operator.registry import find
 from foreshape.program.block import Block
 from foreshape.program.cursor import END, NAMES, Cursor
 from foreshape.program.layout import Item
-from foreshape.program.program import Program
 from foreshape.program.reader_ops import OpReader
 from foreshape.program.structure import check_structure, link_makers
 from foreshape.program.text import DEFAULT_FLAGS, names_by_use
 from foreshape.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.program.program import Program
 
 MEMORY: Final = 160 * 2**20
 """The bytes of memory that a described program may take, by estimate, beyond twice the length of its text."""
 
 
 @border("the text cannot be read as a program", FormatError)
-def parse(text: str, memory: int = MEMORY) -> Program:
-    """The program that ``text`` writes.
+def read(out: Program, text: str, memory: int = MEMORY) -> None:
+    """Read into an empty program what ``text`` writes.
 
     Time grows with the length of the text, and memory is bounded; nothing in the text is executed.
 
     Raises:
         FormatError: it is not the text form of a program: the line, the column, what was expected and what was seen.
     """
-    return _Reader(text, memory).program()
+    _Reader(out, text, memory).read()
 
 
 class _Reader(OpReader):
-    def __init__(self, text: str, memory: int) -> None:
-        super().__init__(text, memory)
+    def __init__(self, out: Program, text: str, memory: int) -> None:
+        super().__init__(out, text, memory)
         self.orders: list[tuple[Block, Cursor]] = []
 
-    def program(self) -> Program:
+    def read(self) -> None:
         self._find_layouts()
         at, number = 0, 0
         while at <= len(self.text):
@@ -60,7 +62,6 @@ class _Reader(OpReader):
         for block, cursor in self.orders:
             self._order(block, cursor)
         self.out.mark_loaded()
-        return self.out
 
     def _statement(self, cursor: Cursor) -> None:
         kind, word = cursor.next

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
@@ -16,14 +16,17 @@ from foreshape.program.layout import Layout, default_of, own_layout, type_of
 from foreshape.program.op import Op, Slots
 from foreshape.program.reader_variables import CACHE_LIMIT, VariableReader
 
+if TYPE_CHECKING:
+    from foreshape.program.program import Program
+
 _BRACES: Final = re.compile(r'[ \t]*+\{(?:[^"{}]++|"(?:[^"\\\n]++|\\.)*+")*+\}')
 
 
 class OpReader(VariableReader):
     """The part of the reader that knows ops."""
 
-    def __init__(self, text: str, memory: int) -> None:
-        super().__init__(text, memory)
+    def __init__(self, out: Program, text: str, memory: int) -> None:
+        super().__init__(out, text, memory)
         self.layouts: dict[str, list[Layout]] = {}
         self.attributes: dict[tuple[str, int, str], tuple[Attributes, int, tuple[str, ...]]] = {}
         self.own: dict[str, Layout] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.dims import Size
 from foreshape.dims import parse as parse_size
@@ -12,10 +12,12 @@ from foreshape.errors import DescriptionError
 from foreshape.operator.attributes import AttrType
 from foreshape.program.block import Block
 from foreshape.program.cursor import END, NAMES, Cursor
-from foreshape.program.program import Program
 from foreshape.program.text import DEFAULT_FLAGS, FLAGS
 from foreshape.program.variable import Variable
 from foreshape.spec import DTYPES, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, MAX_RANK, SELECTED_ROWS, TENSOR_KINDS, DType, Kind, Lod, Spec, other_kind
+
+if TYPE_CHECKING:
+    from foreshape.program.program import Program
 
 CACHE_LIMIT: Final = 4096
 _DTYPE: Final = {d.short: d for d in DTYPES}
@@ -27,11 +29,11 @@ _OTHER_KIND_CODES: Final = {*range(32)} - {16} - {k.code for k in KINDS}
 class VariableReader:
     """The part of the reader that knows variables; it holds what is read so far, and the memory that is left."""
 
-    def __init__(self, text: str, memory: int) -> None:
+    def __init__(self, out: Program, text: str, memory: int) -> None:
         self.text = text
         self.left = memory + 2 * len(text)
-        self.out = Program()
-        self.out.blocks = []
+        self.out = out
+        out.blocks = []
         self.specs: dict[str, Spec] = {}
 
     def take_memory(self, amount: int, cursor: Cursor) -> None:

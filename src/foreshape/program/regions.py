@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, equal, symbol, symbols_of
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.infer.rules import Answer
 from foreshape.operator.require import Condition
-from foreshape.program.block import Block
-from foreshape.program.carried import GRAD, carried_names, check_condition, join, names_in, refused, set_spec, setting, sub_block, walk_block, written_before
+from foreshape.program.carried import GRAD, carried_names, check_condition, join, names_in, refused, set_spec, setting, sub_block, written_before
 from foreshape.program.loops import SCOPES, infer_while
 from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op
-from foreshape.program.variable import Variable
-from foreshape.program.walk import Walk
+from foreshape.program.walk import Walk, walk_block
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
+
+if TYPE_CHECKING:
+    from foreshape.program.block import Block
+    from foreshape.program.variable import Variable
 
 
 def infer_region(op: Op) -> Answer:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from foreshape.errors import FormatError
-from foreshape.program.op import Op
-from foreshape.program.program import Program
+
+if TYPE_CHECKING:
+    from foreshape.program.op import Op
+    from foreshape.program.program import Program
 
 MAX_DEPTH = 64
 """How deeply sub-blocks may be nested unless a reader is told otherwise."""

@@ -10,6 +10,7 @@ from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import CallSite
 from foreshape.program.arithmetic import Arithmetic
 from foreshape.program.call_site import Site, call_site, here, located, tells_line
+from foreshape.program.current import current_block
 from foreshape.program.literal import escape
 from foreshape.spec import FP32, LOD_TENSOR, TENSOR_KINDS, UNK, UNKNOWN, DType, Kind, Lod, Spec, Unknown, dtype, kind
 
@@ -61,8 +62,6 @@ class Variable(Arithmetic):
         stop_gradient: bool = False,
         block: Block | None = None,
     ) -> None:
-        from foreshape.program.program import current_block
-
         if shape is not None and dims is not None:
             raise SchemaError("a variable takes shape or dims, not both: they are two names of one thing")
         if data_type is not None and type is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from foreshape.dims import Size
 from foreshape.infer.guards import Guard
 from foreshape.infer.rules import Answer
+from foreshape.program.carried import GRAD
 from foreshape.program.names import blocks_of
 from foreshape.spec import Spec
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from foreshape.program.program import Program
     from foreshape.program.variable import Variable
 
-GRAD = "@GRAD"
 MAX_VISITS = 100_000
 """So many ops of blocks are inferred for one outermost op in any case,"""
 MAX_VISITS_PER_OP = 50
@@ -130,3 +130,30 @@ def _add_name(out: dict[Variable, None], name: str, block: Block) -> None:
         variable = block.find(each)
         if variable is not None:
             out[variable] = None
+
+
+def walk_block(block: Block) -> None:
+    """Infer the ops of a block in order; what depends on an operator that is not known is marked so."""
+    walk = block.program.walk
+    if walk is not None:
+        walk.visit(block)
+    unknown = False
+    for op in block.ops:
+        if op.attributes.operator is None and op.attributes.error is None:
+            mark_unknown(op)
+            unknown = True
+        elif unknown and any(not v.known for v in op.input_variables()):
+            mark_unknown(op)
+        else:
+            block.infer_op(op)
+
+
+def mark_unknown(op: Op) -> None:
+    """Say of what an op writes that nothing is known of it, and the same of the blocks that it runs."""
+    for index in op.sub_block_indices():
+        for inner in op.block.program.blocks[index].ops:
+            mark_unknown(inner)
+    for name in op.output_names():
+        variable = op.block.find(name)
+        if variable is not None and not variable.persistable:
+            variable._known = False  # pyright: ignore[reportPrivateUsage]

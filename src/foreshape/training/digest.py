@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from foreshape.engine import LoDTensor, SelectedRows
-from foreshape.engine.scope import to_numpy
 from foreshape.errors import FeedError, border
+from foreshape.values.conversion import to_numpy
 
 SAMPLE: Final = 1 << 24
 """The bytes of an array that are looked at; all of a smaller one."""

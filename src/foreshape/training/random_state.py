@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.engine import Executor
-from foreshape.engine.scope import to_tensor
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.ops.tensor.random_state import STATE_BYTES, check_state
+from foreshape.values.conversion import to_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,24 +1,65 @@
 """Rewrites of a step's instructions that save kernels and memory and change no result beyond rounding.
 
-Each module is one rewrite: ``apply(graph) -> bool``, whether anything changed. The program is never touched.
+Each module of `REWRITES` is one rewrite: its docstring says what is there before and after, and unless what, and ``apply(graph) -> int`` says how
+often it was found. It asks operators what they compute (`foreshape.operator.computations`) and knows none by its type. The program is never
+touched. The other modules are no rewrites: `graph` is what all of them ask, `products` and `images` what some of them share.
 """
 
 from __future__ import annotations
 
-from foreshape.lowering.fusion import alias, attention, bias, classification, constant, convolution, embedding, linear, rectifier, update
+from foreshape.lowering.fusion import (
+    attention,
+    bags,
+    bias_gradient,
+    class_loss,
+    constant,
+    convolution,
+    convolution_gradient,
+    descent,
+    linear,
+    linear_gradient,
+    operand_dims,
+    passed_gradients,
+    rectifier,
+    rectifier_gradient,
+    update_groups,
+)
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Lowered
 
-REWRITES = (constant, embedding, alias, attention, bias, classification, linear, convolution, rectifier, update)
-"""In this order; then the order of what is left is chosen, and updates that have come to stand together are grouped."""
+BEFORE_ORDER = (
+    constant,
+    bags,
+    passed_gradients,
+    operand_dims,
+    attention,
+    bias_gradient,
+    class_loss,
+    linear,
+    linear_gradient,
+    convolution,
+    convolution_gradient,
+    rectifier,
+    rectifier_gradient,
+    descent,
+)
+AFTER_ORDER = (update_groups,)
+"""These join what has come to stand together."""
+REWRITES = (*BEFORE_ORDER, *AFTER_ORDER)
+"""In this order. The order of what the first ones leave is chosen before the last ones."""
 
 
 def fuse(lowered: Lowered) -> Lowered:
     """The same step with every rewrite applied, in their order."""
-    graph = Graph(lowered)
-    for rewrite in REWRITES:
-        rewrite.apply(graph)
-    graph.reorder()
-    update.group(graph)
-    graph.finish()
+    apply_all(lowered)
     return lowered
+
+
+def apply_all(lowered: Lowered) -> dict[str, int]:
+    """Apply every rewrite to a step, in their order; how often each was found, by the name of its module."""
+    graph = Graph(lowered)
+    found = [rewrite.apply(graph) for rewrite in BEFORE_ORDER]
+    graph.reorder()
+    found += [rewrite.apply(graph) for rewrite in AFTER_ORDER]
+    graph.finish()
+    return {rewrite.__name__.rpartition(".")[2]: count for rewrite, count in zip(REWRITES, found, strict=True)}

@@ -1,41 +1,32 @@
-"""Scaled dot-product attention in one kernel each way, which makes the weights piece by piece and keeps one number for each row of them."""
+"""Scaled dot-product attention in one kernel each way, which makes the weights piece by piece and keeps one number for each row of them.
+
+Before: ``out = softmax(scale * (q k') + mask) v`` of fp32, where q may be scaled instead or besides, k may come transposed, and there may be no
+    mask; and the gradients of q, k and v
+After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(q, k, v, out, sums, d_out, mask)``
+Unless: something else reads what is between, or the gradient of the mask is wanted
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, equal, maximum, minimum, product, reaches
-from foreshape.kernels import onednn
-from foreshape.lowering.fusion.graph import Graph, attr, dims_of, fused, spec_of
+from foreshape.dims import Size, equal
+from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
 from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.operator.computations import MatrixProduct, Scaling, Softmax, Sum
 from foreshape.spec import FP32, tensor
-from foreshape.values.torch_proxy import aten, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_BYTES = 4
-_FAR = 128.0
-"""Sums of exponentials whose logarithm is farther from 0 are not kept to enough digits to make the weights from them again."""
-
-_PIECE = 1 << 13
-"""About so many weights are made at once where the kernel is of no use."""
 
 
-def apply(graph: Graph) -> bool:
-    """Rewrite ``softmax(scale q k' + mask) v`` of fp32, with its gradient, where nothing else needs what is between.
-
-    The scale may be of q or of the scores, or absent; so may the mask, which gets no gradient.
-    """
-    changed = False
-    for i in graph.instructions("softmax"):
-        found = _find(graph, i)
+def apply(graph: Graph) -> int:
+    count = 0
+    for i, of in graph.computing(Softmax):
+        found = _find(graph, i, of)
         if found is not None:
             _rewrite(graph, found)
-            changed = True
-    return changed
+            count += 1
+    return count
 
 
 @dataclass(slots=True)
@@ -47,6 +38,8 @@ class _Found:
     v: Value
     mask: Argument
     scale: float
+    turned: bool
+    """Whether k comes with its last two axes swapped."""
     scores: Instruction
     mix: Instruction
     """The product of weights and values."""
@@ -55,20 +48,16 @@ class _Found:
     backward: list[Instruction] = field(default_factory=list[Instruction])
     """From the gradient of the product on."""
     d_q: Argument = None
-
-    @property
-    def turned(self) -> bool:
-        """Whether k comes with its last two axes swapped."""
-        return not attr(self.scores, "trans_y")
+    d_k: Argument = None
 
 
-def _find(graph: Graph, softmax: Instruction) -> _Found | None:
+def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
     weights = softmax.results[0]
     spec = spec_of(weights)
-    if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or attr(softmax, "axis") not in (-1, spec.rank - 1):
+    if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or of.axis not in (-1, spec.rank - 1):
         return None
-    mix = next((r for r in graph.readers(weights) if _is(r, "matmul_v2") and r.arguments[0] is weights), None)
-    if mix is None or attr(mix, "trans_x") or attr(mix, "trans_y"):
+    mix = next((r for r in graph.readers(weights) if computes(r, MatrixProduct) is not None and r.arguments[0] is weights), None)
+    if mix is None or computes(mix, MatrixProduct) != MatrixProduct():
         return None
     gone, mask, scale = [softmax], None, None
     at = graph.maker(softmax.arguments[0])
@@ -79,13 +68,14 @@ def _find(graph: Graph, softmax: Instruction) -> _Found | None:
     if at is not None and (scale := _scale(at)) is not None:
         gone.append(at)
         at = graph.maker(at.arguments[0])
-    if at is None or not _is(at, "matmul_v2") or attr(at, "trans_x"):
+    scores = computes(at, MatrixProduct)
+    if at is None or scores is None or scores.x_transposed:
         return None
     (q, k), v = at.arguments, mix.arguments[1]
     if not (isinstance(q, Value) and isinstance(k, Value) and isinstance(v, Value)):
         return None
-    found = _Found(q, k, v, mask, 1.0 if scale is None else scale, at, mix, [*gone, at])
-    if not _fits(graph, found) or not _with_gradient(graph, found, softmax, scale):
+    found = _Found(q, k, v, mask, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at])
+    if not _fits(graph, found) or not _with_gradient(graph, found, softmax, of, scale):
         return None
     taken = [*found.gone, mix, *found.backward]
     for i in found.gone:
@@ -95,23 +85,21 @@ def _find(graph: Graph, softmax: Instruction) -> _Found | None:
     return found
 
 
-def _is(i: Instruction, type: str) -> bool:
-    return i.op.type == type and i.expression is None
-
-
 def _scale(i: Instruction) -> float | None:
     """What an op multiplies its operand by, where it does no more."""
-    return attr(i, "scale") if _is(i, "scale") and i.arguments[1] is None and attr(i, "bias") == 0 else None
+    found = computes(i, Scaling)
+    return None if found is None else found.by
 
 
 def _adds_mask(graph: Graph, i: Instruction) -> bool:
     """Whether an op adds something that is broadcast to the first operand, axis by axis from the last."""
-    if not _is(i, "elementwise_add"):
+    total = computes(i, Sum)
+    if total is None:
         return False
     scores, mask = graph.dims(i.arguments[0]), graph.dims(i.arguments[1])
     if scores is None or mask is None or scores != graph.dims(i.results[0]) or not 1 <= len(mask) <= len(scores):
         return False
-    return attr(i, "axis") in (-1, len(scores) - len(mask))
+    return total.axis in (-1, len(scores) - len(mask))
 
 
 def _fits(graph: Graph, found: _Found) -> bool:
@@ -127,19 +115,19 @@ def _same(a: Sequence[Size], b: Sequence[Size]) -> bool:
     return all(equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, scale: float | None) -> bool:
+def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, of: Softmax, scale: float | None) -> bool:
     """Find the gradient ops. False where there are some that are not the usual ones."""
     weights = softmax.results[0]
     readers = [r for r in graph.readers(weights) if r is not found.mix]
     if not readers:
         return True
-    at = next((r for r in readers if _is(r, "matmul_v2_grad")), None)
+    at = next((r for r in readers if undoes(r, MatrixProduct) == MatrixProduct()), None)
     if at is None or at.arguments[0] is not weights or at.arguments[1] is not found.v:
         return False
     found.backward.append(at)
     d = at.results[0]
     at = graph.only_reader(d)
-    if at is None or not _is(at, "softmax_grad") or at.arguments[0] is not weights or at.arguments[1] is not d:
+    if at is None or undoes(at, Softmax) != of or at.arguments[0] is not weights or at.arguments[1] is not d:
         return False
     found.backward.append(at)
     d = at.results[0]
@@ -150,10 +138,12 @@ def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, scale: flo
         found.backward.append(at)
         d = at.results[0]
         at = graph.only_reader(d)
-    if at is None or not _is(at, "matmul_v2_grad") or any(a is not b for a, b in zip(at.arguments, (found.q, found.k, d), strict=True)):
+    if at is None or undoes(at, MatrixProduct) != computes(found.scores, MatrixProduct):
+        return False
+    if any(a is not b for a, b in zip(at.arguments, (found.q, found.k, d), strict=True)):
         return False
     found.backward.append(at)
-    found.d_q = at.results[0]
+    found.d_q, found.d_k = at.results
     return True
 
 
@@ -193,20 +183,21 @@ def _rewrite(graph: Graph, found: _Found) -> None:
     text = _call("attention", len(given)) + one
 
     def needs() -> Size:
-        of = _Needs(found)
+        of = _memory(found)
         return of.forward + (of.sums if sums is None else 0)
 
     graph.replace(mix, fused(mix, text, given, results, workspace=needs, in_order=in_order, lies={0: by_time}, attention=kernel.forward))
     if not found.backward:
         return
     first, *rest = found.backward
-    d_k = next(i for i in rest if i.op.type == "matmul_v2_grad").results[1]
-    results = [found.d_q, d_k, first.results[1]]
+    results = [found.d_q, found.d_k, first.results[1]]
     dropped = [x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None]  # they are made all the same
 
     def backward_needs() -> Size:
-        of = _Needs(found)
-        return of.backward + of.of(dropped)
+        total = _memory(found).backward
+        for value in dropped:
+            total = total + bytes_of(dims_of(value) or ())
+        return total
 
     given = [q, k, v, out, sums, first.arguments[2], *masks]
     text = _call("gradient", len(given))
@@ -220,106 +211,7 @@ def _call(name: str, arguments: int) -> str:
     return f"{{{name}}}({', '.join(f'{{{n}}}' for n in range(arguments))})"
 
 
-class _Needs:
-    """The bytes that the kernels take while they run: each thread makes a few rows of the weights, at most 512 columns at once."""
-
-    def __init__(self, found: _Found) -> None:
-        q, v, mask = dims_of(found.q), dims_of(found.v), dims_of(found.mask)
-        assert q is not None and v is not None
-        time, keys, width = q[-2], v[-2], q[-1]
-        self.sums = product(q[:-1]) * _BYTES
-        rows = minimum(time, 32 + 32 * reaches(time, 192) + 192 * reaches(time, 768))
-        columns = minimum(keys, 512)
-        self.forward = onednn.thread_count() * rows * (columns + 2 + width) * _BYTES
-        self.backward = onednn.thread_count() * rows * (2 * columns + 1) * _BYTES
-        if mask is not None:
-            self.forward = self.forward + product(mask[:-1]) * (_BYTES + 1)
-            self.backward = maximum(self.backward, (3 * minimum(time * keys, _PIECE + keys) + 3 * keys * width) * _BYTES) + self.sums * 2
-
-    def of(self, values: Iterable[Value]) -> Size:
-        total: Size = 0
-        for value in values:
-            total = total + product(dims_of(value) or ()) * _BYTES
-        return total
-
-
-class Attention:
-    """Attention ``softmax(scale q k' + mask) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'."""
-
-    __slots__ = ("scale", "turned")
-
-    def __init__(self, scale: float, turned: bool) -> None:
-        self.scale, self.turned = scale, turned
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The result, and the logarithm of the sum of exponentials of each row of scores."""
-        rank = q.dim()
-        q, k, v, mask = self._operands(q, k, v, mask)
-        if q.numel() and k.numel():
-            out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=self.scale)
-            if mask is not None:
-                nowhere = mask.amax(-1, keepdim=True) == -torch.inf
-                if nowhere.any():  # the kernel gives zeros there
-                    out.masked_fill_(nowhere, torch.nan)
-                    sums.masked_fill_(nowhere.squeeze(-1), torch.nan)
-        else:
-            out, sums = self._weights(q, k, mask) @ v, q.new_zeros(q.shape[:-1])
-        return out if rank == 4 else out.squeeze(1), sums
-
-    def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, d: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of q, k and v."""
-        rank = q.dim()
-        if rank == 3:
-            out, d = out.unsqueeze(1), d.unsqueeze(1)
-        q, k, v, mask = self._operands(q, k, v, mask)
-        if q.numel() and k.numel():
-            made = aten._scaled_dot_product_flash_attention_for_cpu_backward(d, q, k, v, out, sums, 0.0, False, attn_mask=mask, scale=self.scale)
-            if mask is not None:
-                self._correct(made, q, k, v, sums, d, mask)
-        else:
-            made = self._gradients(q, k, v, d, mask)
-        d_q, d_k, d_v = made if rank == 4 else (g.squeeze(1) for g in made)
-        return d_q, d_k.mT if self.turned else d_k, d_v
-
-    def _operands(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """The operands as the kernels take them."""
-        if self.turned:
-            k = k.mT
-        if q.dim() == 3:
-            q, k, v = q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
-            mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
-        if mask is not None and mask.dim() in (1, 3):
-            mask = mask.unsqueeze(0)
-        return _in_rows(q), _in_rows(k), _in_rows(v), mask
-
-    def _correct(self, made: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, sums: Tensor, d: Tensor, mask: Tensor) -> None:
-        """Make the gradients of those heads again, one by one, and piece by piece, that have rows which a mask moved far away from 0."""
-        far = ~(sums.abs() <= _FAR).all(-1)
-        if not far.any():
-            return
-        masks = mask.expand(*q.shape[:-1], k.shape[-2])
-        rows = _PIECE // k.shape[-2] + 1
-        heads: Any = far.nonzero()
-        for batch, head in heads.tolist():
-            d_q, d_k, d_v = (whole[batch, head] for whole in made)
-            d_k.zero_()
-            d_v.zero_()
-            for first in range(0, d_q.shape[0], rows):
-                at = batch, head, slice(first, first + rows)
-                d_q[at[2]], of_k, of_v = self._gradients(q[at], k[batch, head], v[batch, head], d[at], masks[at])
-                d_k.add_(of_k)
-                d_v.add_(of_v)
-
-    def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        scores = (q * self.scale) @ k.mT
-        return torch.softmax(scores if mask is None else scores.add_(mask), -1)
-
-    def _gradients(self, q: Tensor, k: Tensor, v: Tensor, d: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        weights = self._weights(q, k, mask)
-        d_scores = aten._softmax_backward_data(d @ v.mT, weights, -1, weights.dtype)
-        return (d_scores @ k).mul_(self.scale), (d_scores.mT @ q).mul_(self.scale), weights.mT @ d
-
-
-def _in_rows(x: Tensor) -> Tensor:
-    """``x`` with the elements of each row side by side, and rows apart, which the kernels take for granted."""
-    return x if x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1] else x.contiguous()
+def _memory(found: _Found) -> AttentionMemory:
+    q, v = dims_of(found.q), dims_of(found.v)
+    assert q is not None and v is not None
+    return AttentionMemory(q, v, dims_of(found.mask))

@@ -1,21 +1,25 @@
-"""What the rewrites ask: who makes a value, who reads it, and whether it may vanish."""
+"""What the rewrites ask: what an instruction computes, who makes a value, who reads it, and whether it may vanish. No rewrite."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from foreshape.dims import Size
 from foreshape.lowering.claims import told
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.lowering.order import reorder
+from foreshape.operator.computations import Computation, is_usual_gradient
+from foreshape.operator.operator import Operator
 from foreshape.spec import LOD_TENSOR, Spec
+
+_Computation = TypeVar("_Computation", bound=Computation)
 
 
 class Graph:
     """The instructions of a step with their uses, kept true as they are rewritten: each has a place, which those that stand for it inherit."""
 
-    __slots__ = ("_derived", "_fixed", "_makers", "_of_type", "_places", "_readers", "_written", "lowered", "places")
+    __slots__ = ("_computing", "_derived", "_fixed", "_makers", "_places", "_readers", "_undoing", "_written", "lowered", "places")
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
@@ -30,9 +34,20 @@ class Graph:
                 self.places.append([])
             self.places[-1].append(i)
         self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
-        self._of_type: dict[str, list[Instruction]] = {}
+        self._computing: dict[type[Computation], list[tuple[Instruction, Any]]] = {}
+        self._undoing: dict[type[Computation], list[tuple[Instruction, Any]]] = {}
+        asked: dict[Operator, tuple[Computation | None, Computation | None]] = {}
         for i in lowered.instructions:
-            self._of_type.setdefault(i.op.type, []).append(i)
+            operator = i.op.operator
+            if operator is not None and i.expression is None:
+                said = asked.get(operator)
+                if said is None:
+                    said = asked[operator] = (operator.computes(), _undone(operator))
+                computed, undone = said
+                if computed is not None and not any(i.arguments[computed.operands :]):
+                    self._computing.setdefault(type(computed), []).append((i, computed))
+                if undone is not None:
+                    self._undoing.setdefault(type(undone), []).append((i, undone))
             self._add(i)
             for copy, source in i.copies:
                 self._readers.setdefault(source, []).append(i)
@@ -66,10 +81,16 @@ class Graph:
         self.places = reorder(self.lowered, self.places)
         self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
 
-    def instructions(self, *types: str) -> list[Instruction]:
-        """The instructions of these op types that no rewrite has taken yet, in order."""
-        found = [i for t in types for i in self._of_type.get(t, ()) if id(i) in self._places and i.expression is None]
-        return sorted(found, key=self.position) if len(types) > 1 else found
+    def computing(self, kind: type[_Computation]) -> list[tuple[Instruction, _Computation]]:
+        """The instructions that compute this, of those that no rewrite has taken yet, in order, with what exactly they compute."""
+        return [pair for pair in self._computing.get(kind, ()) if self._is_left(pair[0])]
+
+    def undoing(self, kind: type[_Computation]) -> list[tuple[Instruction, _Computation]]:
+        """The gradient ops of such instructions."""
+        return [pair for pair in self._undoing.get(kind, ()) if self._is_left(pair[0])]
+
+    def _is_left(self, i: Instruction) -> bool:
+        return i.expression is None and id(i) in self._places
 
     def plain(self) -> list[Instruction]:
         """All instructions that no rewrite has taken, in order."""
@@ -197,6 +218,22 @@ def dims_of(value: Argument) -> tuple[Size, ...] | None:
     return spec.dims if spec is not None else None
 
 
-def attr(i: Instruction, name: str) -> Any:
-    """An attribute of an instruction's operator."""
-    return getattr(i.op.operator, name)
+def computes(i: Instruction | None, kind: type[_Computation]) -> _Computation | None:
+    """What an instruction computes, where it is of this kind and no rewrite has taken it; None otherwise."""
+    if i is None or i.expression is not None or i.op.operator is None:
+        return None
+    found = i.op.operator.computes()
+    return found if isinstance(found, kind) and not any(i.arguments[found.operands :]) else None
+
+
+def undoes(i: Instruction | None, kind: type[_Computation]) -> _Computation | None:
+    """What an instruction is the usual gradient op of, where it is of this kind and no rewrite has taken it; None otherwise."""
+    if i is None or i.expression is not None or i.op.operator is None:
+        return None
+    found = _undone(i.op.operator)
+    return found if isinstance(found, kind) else None
+
+
+def _undone(operator: Operator) -> Computation | None:
+    found = operator.undoes()
+    return found if found is not None and is_usual_gradient(type(operator), type(found)) else None

@@ -1,21 +1,19 @@
-"""Rectifiers in the memory of what they rectify."""
+"""A rectifier works in the memory of what it rectifies.
+
+Before: ``out = relu(x)``
+After: ``out = relu_(x)``, where a product or a convolution has made x, and nothing needs that any more; torch's ``relu(x)`` otherwise
+"""
 
 from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, fused
-from foreshape.values.torch_proxy import Late, aten, torch
+from foreshape.operator.computations import Rectifier
+from foreshape.values.torch_proxy import Late, torch
 
 
-def apply(graph: Graph) -> bool:
-    """A relu whose input nobody else reads, and which a product or convolution has just made, works in place."""
-    changed = False
-    for i in graph.instructions("relu"):
+def apply(graph: Graph) -> int:
+    found = graph.computing(Rectifier)
+    for i, _ in found:
         x = i.arguments[0]
         graph.replace(i, fused(i, "{relu}({0})", [x], [i.results[0]], may_share=(0, 0), in_place="{0}.relu_()", relu=Late(lambda: torch.relu)))
-        changed = True
-    for i in graph.instructions("relu_grad"):
-        out, d_out = i.arguments
-        graph.replace(i, fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=Late(lambda: aten.threshold_backward)))
-        changed = True
-    return changed
-
+    return len(found)

@@ -9,7 +9,7 @@ from foreshape.errors import TypeMismatchError
 from foreshape.operator import FLOATING, aten, f32, gradient, i64, operand, reject, require_equal, sample, torch
 from foreshape.operator.temporaries import copies
 from foreshape.ops.collective.sums import Collective
-from foreshape.ops.nn.normalization import BatchNorm, check_channels
+from foreshape.ops.nn.batch_norm import BatchNorm, check_channels
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.window import channels_back, channels_first, is_channels_last
 from foreshape.spec import FP64, Spec

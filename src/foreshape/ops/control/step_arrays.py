@@ -27,6 +27,7 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.ops.control.rank_tables import TABLE, at_first, ranked, selected
+from foreshape.ops.control.tensor_arrays import ArrayGradient
 from foreshape.ops.rules.array_rules import ARRAY, EACH, d_out_slot, known_array, own_size
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
 from foreshape.spec import LOD_TENSOR_ARRAY, Kind, Spec
@@ -263,18 +264,12 @@ class ArrayToLodTensor(Operator):
     ]
 
 
-class ArrayToLodTensorGrad(Operator):
+class ArrayToLodTensorGrad(ArrayGradient):
     """X@GRAD, an array: to element t is added what Out@GRAD has at time step t, in place."""
 
     type = "array_to_lod_tensor_grad"
     RankTable = operand(kinds=TABLE)
     Out_GRAD = operand(FLOATING, name="Out@GRAD", doc="as Out")
-    X_GRAD = result(name="X@GRAD", doc="an array")
-    accumulates = ("X@GRAD",)
-    gradient = NOT_WRITTEN
-
-    def infer_var_type(self, *specs: Spec) -> Kind:
-        return LOD_TENSOR_ARRAY
 
     def infer_shape(self, *specs: Spec) -> Spec:
         lod = ragged(specs[1], "Out@GRAD")

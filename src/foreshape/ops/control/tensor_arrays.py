@@ -174,18 +174,24 @@ class ReadFromArray(Operator):
     ]
 
 
-class ReadFromArrayGrad(Operator):
-    """X@GRAD, an array: Out@GRAD is added to its element I, in place."""
+class ArrayGradient(Operator):
+    """The base of what adds to elements of X@GRAD, the gradient of an array, in place."""
 
-    type = "read_from_array_grad"
-    I = operand(INDEX, doc="one position, from 0")
-    Out_GRAD = operand(FLOATING, name="Out@GRAD", doc="as the element")
+    abstract = True
     X_GRAD = result(name="X@GRAD", doc="an array")
     accumulates = ("X@GRAD",)
     gradient = NOT_WRITTEN
 
     def infer_var_type(self, *specs: Spec) -> Kind:
         return LOD_TENSOR_ARRAY
+
+
+class ReadFromArrayGrad(ArrayGradient):
+    """X@GRAD, an array: Out@GRAD is added to its element I, in place."""
+
+    type = "read_from_array_grad"
+    I = operand(INDEX, doc="one position, from 0")
+    Out_GRAD = operand(FLOATING, name="Out@GRAD", doc="as the element")
 
     def infer_shape(self, *specs: Spec) -> Spec:
         one_position(specs[0])
@@ -281,21 +287,15 @@ class TensorArrayToTensor(Operator):
     ]
 
 
-class TensorArrayToTensorGrad(Operator):
+class TensorArrayToTensorGrad(ArrayGradient):
     """X@GRAD, an array: to each element its part of Out@GRAD is added, in place."""
 
     type = "tensor_array_to_tensor_grad"
     X = operand(kinds=ARRAY, optional=True, doc="the array, where OutIndex is not given, as in PaddlePaddle's files")
     OutIndex = operand((INT32,), optional=True, doc="the size of each element along axis")
     Out_GRAD = operand(FLOATING, name="Out@GRAD", doc="as Out")
-    X_GRAD = result(name="X@GRAD", doc="an array")
     axis = attribute(AttrType.INT, 0)
     use_stack = attribute(AttrType.BOOLEAN, False)
-    accumulates = ("X@GRAD",)
-    gradient = NOT_WRITTEN
-
-    def infer_var_type(self, *specs: Spec) -> Kind:
-        return LOD_TENSOR_ARRAY
 
     def infer_shape(self, *specs: Spec | None) -> Spec:
         X, sizes, d_out = specs
@@ -343,18 +343,13 @@ class TensorArrayToTensorGrad(Operator):
     ]
 
 
-class AssignArrayGrad(Operator):
+class AssignArrayGrad(ArrayGradient):
     """The gradient of `assign` where it copies an array: each element of Out@GRAD is added to X@GRAD and taken out, in place."""
 
     type = "assign_array_grad"
     Out_GRAD = operand(FLOATING, kinds=ARRAY, name="Out@GRAD", doc="an array")
-    X_GRAD = result(name="X@GRAD", doc="an array")
     Rest_GRAD = result(optional=True, name="Rest@GRAD", doc="Out@GRAD, empty")
     accumulates = ("X@GRAD", "Rest@GRAD")
-    gradient = NOT_WRITTEN
-
-    def infer_var_type(self, *specs: Spec) -> Kind:
-        return LOD_TENSOR_ARRAY
 
     def infer_shape(self, *specs: Spec) -> tuple[Spec, Spec]:
         return specs[0].like(), specs[0].like()

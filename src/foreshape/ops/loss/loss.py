@@ -13,6 +13,7 @@ from foreshape.operator import (
     Operator,
     attribute,
     axis_of,
+    computations,
     f32,
     fail,
     gradient,
@@ -88,6 +89,10 @@ class SoftmaxWithCrossEntropy(Operator):
         axis = axis_of(self.axis, Logits.rank, Logits=None)
         dims = check_label(Logits, Label, axis, self.soft_label, "Logits")
         return Logits.like(), Logits.with_dims(dims)
+
+    def computes(self) -> computations.ClassLoss | None:
+        plain = self.use_softmax and not self.soft_label
+        return computations.ClassLoss(self.axis, self.ignore_index) if plain else None
 
     def kernel(self, Logits: Tensor, Label: Tensor, *, wants: tuple[bool, ...]) -> Any:
         log_p = torch.log_softmax(Logits, self.axis) if self.use_softmax else Logits.log()

@@ -14,6 +14,7 @@ from foreshape.operator import (
     aten,
     aten_into,
     attribute,
+    computations,
     f32,
     gradient,
     i64,
@@ -61,6 +62,9 @@ class Relu(Unary):
     """Out = max(X, 0), elementwise."""
 
     type = "relu"
+
+    def computes(self) -> computations.Rectifier:
+        return computations.Rectifier()
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.relu(X) if into is None else torch.relu_(into)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape import dims as sizes
 from foreshape.errors import TypeMismatchError
@@ -13,6 +14,7 @@ from foreshape.operator import (
     AttrType,
     Operator,
     attribute,
+    computations,
     f32,
     fail,
     gradient,
@@ -107,6 +109,9 @@ class ElementwiseAdd(Elementwise):
     type = "elementwise_add"
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.add)
+
+    def computes(self) -> computations.Sum:
+        return computations.Sum(self.axis)
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.add(*self._pair(X, Y), out=into)
@@ -224,7 +229,28 @@ class ElementwiseDiv(Elementwise):
     rejects = [reject(X=i64(2, data=[1, 2]), Y=i64(2, data=[1, 0]), says="Y must not be 0")]
 
 
-class ElementwiseMax(Elementwise):
+class Extreme(Elementwise):
+    """The base of the larger and the smaller of two: where they are equal the gradient is Y's."""
+
+    abstract = True
+    samples = [
+        sample(X=f32(2, 3), Y=f32(2, 3)),
+        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
+        sample(X=f32(5), Y=f32(2, 3, 5)),
+        sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, 8, 3])),
+    ]
+
+    _takes_first: ClassVar[Callable[..., Tensor]]
+    """Two tensors -> where the result is the first."""
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        first = self._takes_first(*self._pair(X, Y))
+        d_y = torch.where(first, 0.0, d_out) if wants[1] else None
+        return self._summed(X, Y, where_else_zero(first, d_out, into) if wants[0] else None, d_y)
+
+
+class ElementwiseMax(Extreme):
     """Out = the larger of X and Y; where they are equal the gradient is Y's."""
 
     type = "elementwise_max"
@@ -233,22 +259,12 @@ class ElementwiseMax(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.maximum(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
-        x, y = self._pair(X, Y)
-        larger = torch.gt(x, y)
-        d_y = torch.where(larger, 0.0, d_out) if wants[1] else None
-        return self._summed(X, Y, where_else_zero(larger, d_out, into) if wants[0] else None, d_y)
-
-    samples = [
-        sample(X=f32(2, 3), Y=f32(2, 3)),
-        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
-        sample(X=f32(5), Y=f32(2, 3, 5)),
-        sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, 8, 3])),
-    ]
+    @staticmethod
+    def _takes_first(x: Tensor, y: Tensor) -> Tensor:
+        return torch.gt(x, y)
 
 
-class ElementwiseMin(Elementwise):
+class ElementwiseMin(Extreme):
     """Out = the smaller of X and Y; where they are equal the gradient is Y's."""
 
     type = "elementwise_min"
@@ -257,19 +273,9 @@ class ElementwiseMin(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.minimum(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
-        x, y = self._pair(X, Y)
-        smaller = torch.lt(x, y)
-        d_y = torch.where(smaller, 0.0, d_out) if wants[1] else None
-        return self._summed(X, Y, where_else_zero(smaller, d_out, into) if wants[0] else None, d_y)
-
-    samples = [
-        sample(X=f32(2, 3), Y=f32(2, 3)),
-        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
-        sample(X=f32(5), Y=f32(2, 3, 5)),
-        sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, 8, 3])),
-    ]
+    @staticmethod
+    def _takes_first(x: Tensor, y: Tensor) -> Tensor:
+        return torch.lt(x, y)
 
 
 class ElementwisePow(Elementwise):

@@ -14,6 +14,7 @@ from foreshape.operator import (
     AttrType,
     Operator,
     attribute,
+    computations,
     f32,
     f64,
     gradient,
@@ -65,6 +66,9 @@ class Mul(Operator):
 
     def work(self, X: Spec, Y: Spec) -> Size:
         return X.elements * product(Y.known_dims[self.y_num_col_dims :])
+
+    def computes(self) -> computations.FlattenedProduct:
+        return computations.FlattenedProduct(self.x_num_col_dims, self.y_num_col_dims)
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         if X.dim() == 2 and Y.dim() == 2:
@@ -142,6 +146,9 @@ class MatmulV2(Operator):
     def work(self, X: Spec, Y: Spec) -> Size:
         columns = Y.known_dims[-2:-1] if self.trans_y else Y.known_dims[1:][-1:]
         return X.elements * product(columns)
+
+    def computes(self) -> computations.MatrixProduct:
+        return computations.MatrixProduct(self.trans_x, self.trans_y)
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         x = X.transpose(-1, -2) if self.trans_x and X.dim() > 1 else X

@@ -15,6 +15,7 @@ from foreshape.operator import (
     Operator,
     attribute,
     b1,
+    computations,
     f32,
     gradient,
     i32,
@@ -48,6 +49,9 @@ class Mean(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.dense(())
+
+    def computes(self) -> computations.Reduction:
+        return computations.Reduction("AVERAGE")
 
     def kernel(self, X: Tensor) -> Tensor:
         return torch.mean(X)
@@ -113,6 +117,11 @@ class Reduction(Operator):
         """The result, before it is given another element type."""
         return reduced(X, self._axes(X.rank), self.keep_dim).nbytes if self.out_dtype >= 0 else 0
 
+    def _pools(self, how: computations.Pooled) -> computations.Reduction | None:
+        """What it computes, where that is in the element type of X."""
+        over = None if self.reduce_all or not self.dim else self.dim
+        return computations.Reduction(how, over, self.keep_dim) if self.out_dtype < 0 else None
+
     def _cast(self, out: Tensor) -> Tensor:
         return out if self.out_dtype < 0 else out.to(torch_dtype(self.out_dtype))
 
@@ -147,6 +156,9 @@ class ReduceSum(Reduction):
         to = self._type(X.known_dtype)
         return 0 if to is X.dtype else X.with_dtype(to).nbytes
 
+    def computes(self) -> computations.Reduction | None:
+        return self._pools("SUM")
+
     def kernel(self, X: Tensor) -> Tensor:
         to = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype is torch.bool else X.dtype
         return torch.sum(X, self._over(X), self.keep_dim, dtype=to)
@@ -165,6 +177,9 @@ class ReduceMean(Reduction):
 
     type = "reduce_mean"
     X = operand(FLOATING, doc="any shape")
+
+    def computes(self) -> computations.Reduction | None:
+        return self._pools("AVERAGE")
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.mean(X, self._over(X), self.keep_dim))

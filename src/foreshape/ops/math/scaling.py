@@ -14,6 +14,7 @@ from foreshape.operator import (
     Operator,
     attribute,
     b1,
+    computations,
     f32,
     fail,
     gradient,
@@ -74,6 +75,9 @@ class Scale(Operator):
         if X.value is None or ScaleTensor is not None:
             return X.like()
         return carry(X, mapped(X, lambda v: v * scale + bias if self.bias_after_scale else (v + bias) * scale))
+
+    def computes(self) -> computations.Scaling | None:
+        return computations.Scaling(self.scale) if self.bias == 0.0 else None
 
     def kernel(self, X: Tensor | Rows, ScaleTensor: Tensor | None, *, into: Tensor | None = None) -> Any:
         if isinstance(X, Rows):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import AttrType, F, aten, aten_into, attribute, axis_of, f32, gradient, reject, require, sample, torch
+from foreshape.operator import AttrType, F, aten, aten_into, attribute, axis_of, computations, f32, gradient, reject, require, sample, torch
 from foreshape.operator.temporaries import copies, one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.spec import Spec
@@ -252,6 +252,9 @@ class Softmax(OverAxis):
 
     type = "softmax"
     axis = attribute(AttrType.INT, -1, doc="the axis that sums to one")
+
+    def computes(self) -> computations.Softmax:
+        return computations.Softmax(self.axis)
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.softmax(X, self.axis, out=into)

@@ -15,6 +15,7 @@ from foreshape.operator import (
     Operator,
     aten,
     attribute,
+    computations,
     f32,
     f64,
     gradient,
@@ -111,6 +112,12 @@ class Convolution(Windowed):
 
     def work(self, Input: Spec, Filter: Spec) -> Size:
         return self.infer_shape(Input, Filter).elements * product(Filter.known_dims[1:])
+
+    def computes(self) -> computations.ImageConvolution | None:
+        of_images = self._axes == 2 and not is_channels_last(self.data_format)
+        if not of_images or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2:
+            return None
+        return computations.ImageConvolution(self.strides, self.paddings, self.dilations, self.groups)
 
     def kernel(self, Input: Tensor, Filter: Tensor) -> Tensor:
         last = is_channels_last(self.data_format)

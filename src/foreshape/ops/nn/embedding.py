@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.errors import TypeMismatchError
+from foreshape.kernels.bags import outside
 from foreshape.operator import (
     FLOATING,
     INDEX,
@@ -13,6 +14,7 @@ from foreshape.operator import (
     Operator,
     aten,
     attribute,
+    computations,
     f32,
     gradient,
     i32,
@@ -43,11 +45,6 @@ def _gradient_kind(self: Any, Ids: Spec, d_out: Spec, W: Spec) -> Kind:
     return SELECTED_ROWS if self.is_sparse else LOD_TENSOR
 
 
-def outside(type: str, ids: Tensor, W: Tensor) -> ExecutionError:
-    """The error of a lookup whose ids are not all rows of its table."""
-    return ExecutionError(f"{type}: Ids must be in [0, {W.shape[0]}), the rows of W; seen {int(ids.min())} to {int(ids.max())}")
-
-
 class Lookup(Operator):
     """The base of the lookups: Out = the rows of W that Ids name."""
 
@@ -67,6 +64,9 @@ class Lookup(Operator):
 
     def work(self, W: Spec, Ids: Spec) -> Any:
         return Ids.elements * W.known_dims[-1] * _FETCHED
+
+    def computes(self) -> computations.Lookup:
+        return computations.Lookup(self.padding_idx, self.is_sparse)
 
     def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
         ids = self._ids(Ids)

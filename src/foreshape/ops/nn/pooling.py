@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, F, Operator, aten, aten_into, attribute, f32, gradient, i64, operand, reject, require, result, sample, torch
+from foreshape.kernels.pooling import FEW, INDEX, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
+from foreshape.operator import FLOATING, AttrType, F, Operator, aten, attribute, f32, gradient, i64, operand, reject, require, result, sample, torch
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.window import (
@@ -28,47 +29,6 @@ from foreshape.spec import INT32, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_FEW = 16
-"""Up to so many rows and columns of a window the maximum of slices is faster than torch's own kernel, by three to fifteen times."""
-_INDEX = 8
-"""Bytes of torch's numbers for where a maximum is."""
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """The windows along one axis: ``count`` of ``span`` elements, every ``stride``, the first one ``before`` its first element."""
-
-    size: int
-    span: int
-    stride: int
-    before: int
-    count: int
-
-    @property
-    def behind(self) -> int:
-        """How many elements the windows need after the last one."""
-        return max(0, (self.count - 1) * self.stride + self.span - self.size - self.before)
-
-    def torch_count(self, ceil: bool) -> int:
-        """How many windows torch makes when told to pad ``before`` at both ends; 0 where that is more than it takes."""
-        if self.before > self.span // 2:
-            return 0
-        room = self.size + 2 * self.before - self.span
-        if not ceil:
-            return room // self.stride + 1
-        count = -(-room // self.stride) + 1
-        return count - 1 if (count - 1) * self.stride >= self.size + self.before else count
-
-    def counts(self, exclusive: bool) -> list[int]:
-        """The number of elements of each window: those inside, or all up to the padding. At least 1, so that an empty window
-        gives 0 where PaddlePaddle divides by zero."""
-        out: list[int] = []
-        for at in range(self.count):
-            start = at * self.stride - self.before
-            end = min(start + self.span, self.size + (0 if exclusive else self.before))
-            out.append(max(1, end - (max(start, 0) if exclusive else start)))
-        return out
 
 
 @dataclass(frozen=True)
@@ -118,14 +78,14 @@ class Pooling(Operator):
         each = zip(image, self.ksize, pads, self.strides, strict=True)
         return tuple(count_windows(n, k, pad, s, "the window", ceil, X=at) for at, (n, k, pad, s) in enumerate(each, axis))
 
-    def _axes(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> tuple[_Axis, _Axis] | None:
+    def _axes(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> Axes | None:
         """The windows over the images in ``x``; None where they are adaptive (or the whole image)."""
         if self.global_pooling or self.adaptive:
             return None
         image = (x.shape[2], x.shape[3])
         pads = pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
         counts = self._counts(image, algorithm, ceil)
-        h, w = (_Axis(n, k, s, pad[0], c) for n, k, s, pad, c in zip(image, self.ksize, self.strides, pads, counts, strict=True))  # pyright: ignore[reportArgumentType]
+        h, w = (Axis(n, k, s, pad[0], c) for n, k, s, pad, c in zip(image, self.ksize, self.strides, pads, counts, strict=True))  # pyright: ignore[reportArgumentType]
         return h, w
 
     def _sizes(self, X: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False) -> _Sizes:
@@ -165,9 +125,9 @@ class Pool2d(Pooling):
         x = channels_first(X, last)
         axes = self._axes(x, self.padding_algorithm, self.ceil_mode)
         if self.pooling_type == "max":
-            out = aten.adaptive_max_pool2d(x, self._adapted())[0] if axes is None else _maxima(x, axes)
+            out = aten.adaptive_max_pool2d(x, self._adapted())[0] if axes is None else maxima(x, axes)
         else:
-            out = F.adaptive_avg_pool2d(x, self._adapted()) if axes is None else _means(x, axes, self.exclusive)
+            out = F.adaptive_avg_pool2d(x, self._adapted()) if axes is None else means(x, axes, self.exclusive)
         return channels_back(out, last)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
@@ -177,8 +137,8 @@ class Pool2d(Pooling):
         needs = copies(strided, X=X) + around + (windows if last else 0)
         if self.pooling_type == "avg":
             return windows if self.global_pooling else needs
-        by_torch = needs + sizes.windows * _INDEX
-        if self.global_pooling or self.adaptive or sum(self.ksize) > _FEW or last:
+        by_torch = needs + sizes.windows * INDEX
+        if self.global_pooling or self.adaptive or sum(self.ksize) > FEW or last:
             return by_torch
         by_slices = sizes.filled + (sizes.rows if self.ksize[0] > 1 else windows)
         return no_less(by_slices, by_torch) if strided else by_slices
@@ -197,10 +157,10 @@ class Pool2d(Pooling):
         if self.global_pooling or self.adaptive:
             if self.pooling_type == "avg":
                 return sizes.windows * size if self.global_pooling else copies(strided, Out_GRAD=d_out)
-            return copies(strided, X=X, Out_GRAD=d_out) + sizes.windows * (size + _INDEX)
+            return copies(strided, X=X, Out_GRAD=d_out) + sizes.windows * (size + INDEX)
         if self.pooling_type == "avg":
             return copies(strided, X=X, Out_GRAD=d_out) + (0 if sizes.native else 2 * sizes.filled + sizes.windows * size)
-        found, image = sizes.windows * (size + _INDEX), X.nbytes
+        found, image = sizes.windows * (size + INDEX), X.nbytes
         return no_less(image, found) if sizes.native else no_less(2 * sizes.filled, sizes.filled - image + found)
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
@@ -212,9 +172,9 @@ class Pool2d(Pooling):
             if axes is None:
                 out = aten.adaptive_max_pool2d_backward(d, x, aten.adaptive_max_pool2d(x, self._adapted())[1])
             else:
-                out = _maxima_backward(x, d, axes)
+                out = maxima_backward(x, d, axes)
         else:
-            out = aten._adaptive_avg_pool2d_backward(d, x) if axes is None else _means_backward(x, d, axes, self.exclusive)
+            out = aten._adaptive_avg_pool2d_backward(d, x) if axes is None else means_backward(x, d, axes, self.exclusive)
         return channels_back(out, last)
 
     samples = [
@@ -271,21 +231,16 @@ class MaxPool2dWithIndex(Pooling):
         axes = self._axes(X)
         if axes is None:
             out, index = aten.adaptive_max_pool2d(X, (1, 1) if self.global_pooling else self.ksize)
-        elif (native := _native(axes)) is not None:
-            out, index = aten.max_pool2d_with_indices(X, *native)
         else:
-            (h, w), x = axes, _filled(X, axes, _least(X))
-            out, index = aten.max_pool2d_with_indices(x, *_bare(axes))
-            width = x.shape[3]
-            index = (index // width - h.before).clamp_(0, h.size - 1) * w.size + (index % width - w.before).clamp_(0, w.size - 1)
+            out, index = maxima_with_index(X, axes)
         return out, index.to(torch.int32)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         sizes = self._sizes(X)
-        return copies(strided, X=X) + (sizes.windows * _INDEX if sizes.native else sizes.filled + 4 * sizes.windows * _INDEX)
+        return copies(strided, X=X) + (sizes.windows * INDEX if sizes.native else sizes.filled + 4 * sizes.windows * INDEX)
 
     def _gradient_workspace(self, X: Spec, Mask: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return Mask.elements * _INDEX + copies(strided, Mask=Mask, Out_GRAD=d_out)
+        return Mask.elements * INDEX + copies(strided, Mask=Mask, Out_GRAD=d_out)
 
     def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
         made, mask = MaxPool2dWithIndex.infer_shape(self, X)
@@ -306,102 +261,3 @@ class MaxPool2dWithIndex(Pooling):
         sample(X=f32(0, 3, 7, 8), ksize=[3, 2]),
     ]
     rejects = [reject(X=f32(2, 3, 1, 7), ksize=[2, 2], says="must fit into the padded image")]
-
-
-# --- the kernels. ``x`` is [batch, channels, height, width], in any order in memory
-
-
-def _native(axes: tuple[_Axis, _Axis]) -> tuple[Any, ...] | None:
-    """Window, strides, padding, dilation and ceil_mode with which torch's kernels have these windows; None where they do not."""
-    h, w = axes
-    for ceil in (False, True):
-        if h.torch_count(ceil) == h.count and w.torch_count(ceil) == w.count:
-            return (h.span, w.span), (h.stride, w.stride), (h.before, w.before), (1, 1), ceil
-    return None
-
-
-def _filled(x: Tensor, axes: tuple[_Axis, _Axis], fill: float) -> Tensor:
-    """``x`` with ``fill`` around it, as far as the windows go."""
-    h, w = axes
-    if not (h.before or w.before or h.behind or w.behind):
-        return x
-    return F.pad(x, (w.before, w.behind, h.before, h.behind), value=fill)
-
-
-def _inside(padded: Tensor, axes: tuple[_Axis, _Axis]) -> Tensor:
-    """The inverse of `_filled`."""
-    h, w = axes
-    return padded[:, :, h.before : h.before + h.size, w.before : w.before + w.size]
-
-
-def _least(x: Tensor) -> float:
-    """What no element is below: with it PaddlePaddle begins a maximum, so that an empty window gives it."""
-    return torch.finfo(x.dtype).min
-
-
-def _bare(axes: tuple[_Axis, _Axis]) -> tuple[Any, ...]:
-    """Window, strides, padding, dilation and ceil_mode over a `_filled` image."""
-    h, w = axes
-    return (h.span, w.span), (h.stride, w.stride), (0, 0), (1, 1), False
-
-
-def _maxima(x: Tensor, axes: tuple[_Axis, _Axis]) -> Tensor:
-    h, w = axes
-    if h.span + w.span > _FEW or x.device.type != "cpu" or not x.is_contiguous():
-        native = _native(axes)
-        return torch.max_pool2d(x, *native) if native is not None else torch.max_pool2d(_filled(x, axes, _least(x)), *_bare(axes))
-    x = _filled(x, axes, _least(x))
-    reach = (h.count - 1) * h.stride + 1
-    rows = x[:, :, :reach : h.stride]
-    for at in range(1, h.span):
-        rows = torch.maximum(rows, x[:, :, at : at + reach : h.stride], out=rows if at > 1 else None)
-    reach = (w.count - 1) * w.stride + 1
-    out = rows[..., :reach : w.stride]
-    for at in range(1, w.span):
-        out = torch.maximum(out, rows[..., at : at + reach : w.stride], out=out if at > 1 else None)
-    return out.clone(memory_format=torch.contiguous_format) if w.span == 1 else out
-
-
-def _maxima_backward(x: Tensor, d: Tensor, axes: tuple[_Axis, _Axis]) -> Tensor:
-    """The gradient goes to the first maximum of a window. Where that is, has to be found again: with the channels last, where
-    torch's kernel works on many channels at once, that takes a fraction of the time."""
-    window = _native(axes)
-    padded = x if window is not None else _filled(x, axes, _least(x))
-    window = window or _bare(axes)
-    if x.device.type == "cpu" and x.shape[1] > 1:
-        padded = padded.contiguous(memory_format=torch.channels_last)
-    index = aten.max_pool2d_with_indices(padded, *window)[1]
-    if padded.is_contiguous(memory_format=torch.channels_last):
-        d = d.contiguous(memory_format=torch.channels_last)
-    # of the image torch asks no more than how it lies, so that a copy of it has room for the gradient
-    if padded.data_ptr() == x.data_ptr():
-        out = aten.max_pool2d_with_indices_backward(d, padded, *window, index)
-    else:
-        out = aten_into.max_pool2d_with_indices_backward(d, padded, *window, index, into=padded)
-    del d, index
-    if padded.shape != x.shape:
-        return torch.empty_like(x).copy_(_inside(out, axes))
-    return out.contiguous() if x.is_contiguous() else out
-
-
-def _means(x: Tensor, axes: tuple[_Axis, _Axis], exclusive: bool) -> Tensor:
-    native = _native(axes)
-    if native is not None:
-        return aten.avg_pool2d(x, *native[:3], native[4], not exclusive)
-    window = _bare(axes)
-    return aten.avg_pool2d(_filled(x, axes, 0.0), *window[:3], False, True, 1).div_(_divisors(x, axes, exclusive))
-
-
-def _means_backward(x: Tensor, d: Tensor, axes: tuple[_Axis, _Axis], exclusive: bool) -> Tensor:
-    native = _native(axes)
-    if native is not None:
-        return aten.avg_pool2d_backward(d, x, *native[:3], native[4], not exclusive, None)
-    window = _bare(axes)
-    padded = _filled(x, axes, 0.0)  # its numbers do not matter, its size does
-    d_padded = aten.avg_pool2d_backward(d / _divisors(x, axes, exclusive), padded, *window[:3], False, True, 1)
-    return d_padded if padded is x else torch.empty_like(x).copy_(_inside(d_padded, axes))
-
-
-def _divisors(x: Tensor, axes: tuple[_Axis, _Axis], exclusive: bool) -> Tensor:
-    h, w = (torch.tensor(a.counts(exclusive), dtype=x.dtype, device=x.device) for a in axes)
-    return h[:, None] * w

@@ -16,6 +16,7 @@ from foreshape.operator import (
     Offsets,
     Operator,
     attribute,
+    computations,
     f32,
     fail,
     i64,
@@ -80,6 +81,9 @@ class SequencePool(Operator):
             return 2 * copies(strided, X=X) + (0 if self.pooltype == "SUM" else count * made * X.known_dtype.itemsize)
         own = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
         return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if wants[1] else 0)
+
+    def computes(self) -> computations.SequencePooling | None:
+        return _pooling(self.pooltype, self.pad_value)
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets], wants: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
         where = offsets[0]
@@ -151,6 +155,10 @@ class SequencePool(Operator):
     ]
 
 
+def _pooling(pooltype: Any, pad_value: float) -> computations.SequencePooling | None:
+    return computations.SequencePooling(pooltype) if pooltype in _SUMS and pad_value == 0.0 else None
+
+
 def _width(X: Tensor) -> int:
     out = 1
     for size in X.shape[1:]:
@@ -202,6 +210,9 @@ class SequencePoolGrad(Operator):
         _, index, d_out = specs
         made = 0 if self.pooltype == "SUM" else d_out.nbytes
         return made + (0 if index is None else 16 * index.elements)
+
+    def undoes(self) -> computations.SequencePooling | None:
+        return _pooling(self.pooltype, self.pad_value)
 
     def kernel(self, *tensors: Any, offsets: list[Offsets]) -> Tensor:
         X, index, d_out = tensors

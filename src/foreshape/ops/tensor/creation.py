@@ -17,6 +17,7 @@ from foreshape.operator import (
     attribute,
     axis_of,
     b1,
+    computations,
     f32,
     fail,
     i32,
@@ -110,6 +111,9 @@ class FillConstant(Operator):
             return filled(out, number_of(of, self.value, _text(self.str_value)))
         known_number(0, ValueTensor, "ValueTensor")
         return out
+
+    def computes(self) -> computations.Constant:
+        return computations.Constant()
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor], ValueTensor: Tensor | None) -> Tensor:
         shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)

@@ -16,6 +16,7 @@ from foreshape.operator import (
     AttrType,
     Operator,
     attribute,
+    computations,
     f32,
     f64,
     operand,
@@ -109,6 +110,9 @@ class Sgd(Update):
             most = CHUNK + CHUNK // 16  # rows at a time, and of bags the value of each once, by estimate
             return minimum(rows, most * product(Grad.known_dims[1:]) * Grad.known_dtype.itemsize)
         return 0 if MasterParam is None else MasterParam.nbytes  # the gradient in its element type
+
+    def computes(self) -> computations.Descent:
+        return computations.Descent()
 
     def kernel(self, Param: Tensor, Grad: Tensor | Rows, LearningRate: Tensor, MasterParam: Tensor | None) -> Any:
         rate = number(LearningRate)

@@ -27,6 +27,17 @@ def few(d: Drawing, most: int) -> None:
     draw_steps(d, d.chance.between(0, most))
 
 
+def branches(d: Drawing, number: int, most: int, results: Sequence[Value]) -> list[Block]:
+    """Blocks of at most so many steps, each of which gives values like these."""
+    blocks: list[Block] = []
+    for _ in range(number):
+        with d.block([]) as block:
+            few(d, most)
+            object.__setattr__(block, "gives", tuple(like(d, r.shape, None, r).number for r in results))
+        blocks.append(block)
+    return blocks
+
+
 def truth(d: Drawing) -> dict[str, Any]:
     """How a condition is made of a value."""
     return {"test": d.chance.pick(["true", "false", "above", "below"]), "limit": d.chance.pick([0.125, -0.375, 0.875])}
@@ -63,12 +74,7 @@ class Cond(Kind):
         if x is None or given is None or d.depth >= DEEPEST:
             return False
         results = [given, *([d.any(lambda v: v.lod is None) or given] if d.chance.one_in(3) else [])]
-        blocks: list[Block] = []
-        for _ in range(2):
-            with d.block([]) as block:
-                few(d, 4)
-                object.__setattr__(block, "gives", tuple(like(d, r.shape, None, r).number for r in results))
-            blocks.append(block)
+        blocks = branches(d, 2, 4, results)
         scale = max((v.scale for v in d.values), default=1.0)
         # a branch that gives what nothing has written in it gives a constant instead
         constant = [d.chance.one_in(5), d.chance.one_in(5)]
@@ -103,12 +109,7 @@ class Switch(Kind):
         given = d.any(lambda v: v.lod is None)
         if x is None or given is None or d.depth >= DEEPEST:
             return False
-        blocks: list[Block] = []
-        for _ in range(3):
-            with d.block([]) as block:
-                few(d, 2)
-                object.__setattr__(block, "gives", (like(d, given.shape, None, given).number,))
-            blocks.append(block)
+        blocks = branches(d, 3, 2, [given])
         d.add(self.name, [x], [(given.shape, 2.0)], blocks=blocks, default=d.chance.one_in(2), **truth(d))
         return True
 

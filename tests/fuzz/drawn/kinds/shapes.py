@@ -23,6 +23,14 @@ def sizes(shape: Sequence[Size]) -> list[int]:
     return [s if isinstance(s, int) else -1 for s in shape]
 
 
+def an_axis(d: Drawing, x: Value) -> tuple[int, int]:
+    """Any but the first, and its size."""
+    axis = d.chance.between(1, len(x.shape) - 1)
+    size = x.shape[axis]
+    assert isinstance(size, int)
+    return axis, size
+
+
 class Reshape(Kind):
     """Dims joined, or one of them in two parts."""
 
@@ -190,9 +198,7 @@ class Slice(Kind):
         x = d.any(lambda v: dense(v, 2))
         if x is None:
             return False
-        axis = d.chance.between(1, len(x.shape) - 1)
-        size = x.shape[axis]
-        assert isinstance(size, int)
+        axis, size = an_axis(d, x)
         how = d.chance.pick(["slice", "strided", "one", "flip", "roll"])
         start = d.chance.below(size)
         end = d.chance.between(start + 1, size)
@@ -242,9 +248,7 @@ class Repeat(Kind):
         x = d.any(lambda v: dense(v, 2) and math.prod(v.shape[1:]) <= 16)
         if x is None:
             return False
-        axis = d.chance.between(1, len(x.shape) - 1)
-        size = x.shape[axis]
-        assert isinstance(size, int)
+        axis, size = an_axis(d, x)
         how = d.chance.pick(["tile", "pad", "expand"])
         if how == "expand" and size != 1:
             return False
@@ -280,9 +284,7 @@ class Gather(Kind):
         x = d.any(lambda v: dense(v, 2))
         if x is None:
             return False
-        axis = d.chance.between(1, len(x.shape) - 1)
-        size = x.shape[axis]
-        assert isinstance(size, int)
+        axis, size = an_axis(d, x)
         index = [d.chance.below(size) for _ in range(d.chance.between(1, 3))]
         d.add(self.name, [x], [((*x.shape[:axis], len(index), *x.shape[axis + 1 :]), x.scale)], axis=axis, index=index)
         return True

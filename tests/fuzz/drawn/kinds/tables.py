@@ -7,11 +7,19 @@ from typing import Any
 
 import torch
 
-from drawn.drawing import Drawing
+from drawn.drawing import Drawing, Value
 from drawn.kinds.base import At, Kind
 from drawn.kinds.sequences import parts
 from drawn.program import Step
 from foreshape import layer
+
+
+def a_table(d: Drawing) -> tuple[int, int, Value]:
+    """The rows and the width of a table, and ids of its rows, dense or ragged."""
+    rows, width = d.chance.between(2, 7), d.chance.between(1, 4)
+    ragged = d.chance.one_in(2)
+    ids = d.wanted(lambda v: len(v.shape) == (1 if ragged else 2), ("",) if ragged else ("batch", d.chance.between(1, 3)), rows, ragged)
+    return rows, width, ids
 
 
 class Embedding(Kind):
@@ -21,9 +29,7 @@ class Embedding(Kind):
     weight = 5
 
     def draw(self, d: Drawing) -> bool:
-        rows, width = d.chance.between(2, 7), d.chance.between(1, 4)
-        ragged = d.chance.one_in(2)
-        ids = d.wanted(lambda v: len(v.shape) == (1 if ragged else 2), ("",) if ragged else ("batch", d.chance.between(1, 3)), rows, ragged)
+        rows, width, ids = a_table(d)
         sparse = d.chance.one_in(2)
         # a table whose gradients are dense and sparse is another matter: then all of its gradient is dense
         table = d.parameter([rows, width], 1.0)
@@ -56,10 +62,8 @@ class Bag(Kind):
     weight = 3
 
     def draw(self, d: Drawing) -> bool:
-        rows, width = d.chance.between(2, 7), d.chance.between(1, 4)
-        ragged = d.chance.one_in(2)
-        ids = d.wanted(lambda v: len(v.shape) == (1 if ragged else 2), ("",) if ragged else ("batch", d.chance.between(1, 3)), rows, ragged)
-        mode = d.chance.pick(["sum", "mean", "sqrt"] if ragged else ["sum", "mean"])
+        rows, width, ids = a_table(d)
+        mode = d.chance.pick(["sum", "mean", "sqrt"] if ids.lod else ["sum", "mean"])
         padding = d.chance.below(rows) if d.chance.one_in(4) else None
         d.add(self.name, [ids], [(("batch", width), 1.5)], parameters={"weight": d.parameter([rows, width], 1.0)}, rows=rows, width=width, mode=mode,
               is_sparse=d.chance.one_in(2), padding=padding, lod=None, of=ids.lod)  # fmt: skip

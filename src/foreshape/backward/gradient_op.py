@@ -1,0 +1,37 @@
+"""One gradient op: before it is appended, and appending it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foreshape.errors import SchemaError
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.registry import get
+from foreshape.program import Block, Op, Role
+from foreshape.program.op import Slots
+
+
+@dataclass(slots=True)
+class Step:
+    """A gradient op that is to be appended. In ``outputs`` stand the nodes whose gradients they are."""
+
+    forward: Op
+    attributes: Attributes
+    inputs: Slots
+    outputs: Slots
+
+
+def zeros_step(op: Op, name: str, node: str) -> Step:
+    """Zeros as the gradient of a node into which nothing flows."""
+    return Step(op, get("fill_zeros_like").describe(None), {"X": (name,)}, {"Out": (node,)})
+
+
+def append_gradient_op(block: Block, attributes: Attributes, inputs: Slots, outputs: Slots, roles: tuple[str, ...], forward: Op) -> Op:
+    """Append one op of the backward pass, at the user's line of the op that it undoes."""
+    if attributes.operator is None and attributes.error is None:
+        raise SchemaError(f"there is no operator {attributes.type!r}")
+    op = Op(block, attributes, inputs, outputs, Role.BACKWARD, roles, forward.site)
+    block.infer_op(op)
+    block.ops.append(op)
+    block.program.touch()
+    return op

@@ -1,0 +1,101 @@
+"""The smallest and the largest of sizes, and the one to which they broadcast."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from foreshape.dims.expression import MAX_TERMS, Dim, Size, compound, floordiv, mod, of_terms, only_atom, replacement
+from foreshape.dims.questions import bounds, equal, less_equal
+
+
+def minimum(*sizes: Size) -> Size:
+    """The smallest of one or more sizes."""
+    return _extreme("min", sizes)
+
+
+def maximum(*sizes: Size) -> Size:
+    """The largest of one or more sizes."""
+    return _extreme("max", sizes)
+
+
+@lru_cache(1 << 12)
+def broadcast(*sizes: Size) -> Size:
+    """The size to which sizes broadcast that are equal or 1 (see `broadcasts`): the one that is not 1, where there is one.
+
+    Of numbers that do not fit it is the largest; whoever needs that they fit asks first, or leaves a guard.
+    """
+    group: dict[Size, None] = {}
+    for given in sizes:
+        atom = only_atom(given)
+        group.update(dict.fromkeys(atom.args if atom is not None and atom.op == "broadcast" else (given,)))
+    numbers = [size for size in group if isinstance(size, int) and size != 1]
+    if numbers:
+        return max(numbers)
+    # min(x, 1) beside x adds nothing: it is 1, or both are 0
+    open_ones = [s for s in group if not isinstance(s, int) and not any(s is minimum(x, 1) for x in group if x is not s)]
+    if not open_ones:
+        return 1
+    open_ones.sort(key=str)
+    never_1 = next((s for s in open_ones if equal(s, 1) is False), None)
+    if never_1 is not None or len(open_ones) == 1:
+        return never_1 if never_1 is not None else open_ones[0]
+    if len(open_ones) > MAX_TERMS:
+        lows = [low for low, _ in map(bounds, open_ones) if low is not None]
+        return replacement(["broadcast(", *(f"{size}, " for size in open_ones), ")"], min(lows) if len(lows) == len(open_ones) else None)
+    return compound("broadcast", tuple(open_ones))
+
+
+def reaches(size: Size, least: int) -> Size:
+    """1 where a size that is not negative is at least ``least``, which is more than 0, else 0; symbols stand for at least 1."""
+    if isinstance(size, Dim) and len(size.terms) == 1:
+        monomial, coefficient = size.terms[0]
+        size, least = of_terms({monomial: 1}), -(-least // coefficient)
+    if least <= 1 or isinstance(size, int):
+        return int(least <= 0 or (size >= least)) if isinstance(size, int) else 1
+    return minimum(floordiv(size, least), 1)
+
+
+def apply(op: str, args: tuple[Size, ...]) -> Size:
+    """``op`` in ``// % min max broadcast`` of ``args``."""
+    if op == "//":
+        return floordiv(args[0], args[1])
+    if op == "broadcast":
+        return broadcast(*args)
+    return mod(args[0], args[1]) if op == "%" else _extreme(op, args)
+
+
+@lru_cache(1 << 12)
+def _extreme(op: str, sizes: tuple[Size, ...]) -> Size:
+    group: dict[Size, int] = {}  # each argument, and which of the sizes it came with: those of one are compared already
+    numbers: list[int] = []
+    for at, given in enumerate(sizes):
+        atom = only_atom(given)
+        for size in atom.args if atom is not None and atom.op == op else (given,):
+            if isinstance(size, int):
+                numbers.append(size)
+            else:
+                group.setdefault(size, at)
+    distinct: list[Size] = list(group)
+    if numbers:
+        distinct.append(min(numbers) if op == "min" else max(numbers))
+    if len(distinct) > MAX_TERMS:
+        limits = [bounds(size) for size in distinct]
+        lows = [low for low, _ in limits if low is not None]
+        low = max(lows, default=None) if op == "max" else min(lows) if len(lows) == len(limits) else None
+        return replacement([f"{op}(", *(f"{text}, " for text in sorted(map(str, distinct))), ")"], low)
+    kept: list[Size] = []
+    groups = [-1 if isinstance(size, int) else group[size] for size in distinct]
+    for at, size in enumerate(distinct):
+        beaten = False
+        for other_at, other in enumerate(distinct):
+            if groups[other_at] != groups[at]:
+                no_better = less_equal(other, size) if op == "min" else less_equal(size, other)
+                if no_better and (other_at < at or equal(size, other) is not True):
+                    beaten = True
+                    break
+        if not beaten:
+            kept.append(size)
+    if len(kept) == 1:
+        return kept[0]
+    kept.sort(key=lambda s: (isinstance(s, int), str(s)))
+    return compound(op, tuple(kept))

@@ -1,0 +1,72 @@
+"""The symbols of sizes: which there are, and putting sizes in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from foreshape.dims.expression import Atom, Dim, Size, checked, of_atom, only_atom
+from foreshape.dims.extremes import apply
+from foreshape.errors import ShapeError
+
+
+def symbols_of(a: Size) -> set[str]:
+    """The names of the symbols that ``a`` depends on."""
+    return {atom.name for atom in _symbol_atoms(a)}
+
+
+def broadcast_symbols(a: Size) -> set[str]:
+    """The names of the symbols that stand in the broadcasts of ``a`` by themselves."""
+    atoms = [atom for m, _ in a.terms for atom in m] if isinstance(a, Dim) else []
+    return {inner.name for atom in atoms if atom.op == "broadcast" for x in atom.args if (inner := only_atom(x)) is not None and not inner.op}
+
+
+def _symbol_atoms(a: Size) -> Iterator[Atom]:
+    stack: list[Size] = [a]
+    while stack:
+        at = stack.pop()
+        if isinstance(at, Dim):
+            for m, _ in at.terms:
+                for atom in m:
+                    if atom.op:
+                        stack.extend(atom.args)
+                    else:
+                        yield atom
+
+
+def substitute(a: Size, values: Mapping[str, Size]) -> Size:
+    """``a`` with symbols replaced by sizes; symbols that ``values`` lacks stay.
+
+    Raises:
+        ShapeError: a division by zero, or a result past a 64-bit integer.
+    """
+    if isinstance(a, int):
+        return a
+    out: Size = 0
+    for m, c in a.terms:
+        term: Size = c
+        for atom in m:
+            if not atom.op:
+                value = values.get(atom.name)
+                term = term * (of_atom(atom) if value is None else value)
+            else:
+                term = term * apply(atom.op, tuple(substitute(x, values) for x in atom.args))
+        out = out + term
+    return checked(out) if isinstance(out, int) else out
+
+
+def evaluate(a: Size, values: Mapping[str, int]) -> int:
+    """``a`` as a number.
+
+    Raises:
+        ShapeError: a symbol has no value, a division by zero, or a result past a 64-bit integer.
+    """
+    out = substitute(a, values)
+    if isinstance(out, Dim):
+        raise ShapeError(f"{a} needs a value for {', '.join(sorted(symbols_of(out)))}")
+    return out
+
+
+def explain_symbols(a: Size) -> list[str]:
+    """For each symbol in ``a`` that replaced an expression past the limits: what it stands for."""
+    found = {s.name: s.stands_for for s in _symbol_atoms(a) if s.stands_for}
+    return [f"{name} stands for a size that is too long to keep: {text}" for name, text in sorted(found.items())]

@@ -1,0 +1,43 @@
+"""How sizes are written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foreshape.dims.expression import Monomial
+
+CALLED = ("min", "max", "broadcast")
+"""The operations that are written as calls."""
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@]*\Z")
+
+
+def symbol_text(name: str) -> str:
+    """How a symbol is written: a plain name as it is, another one in quotes."""
+    if _PLAIN_NAME.match(name) and name not in CALLED:
+        return name
+    return json.dumps(name).replace(";", "\\u003b")  # a file separates sizes with semicolons
+
+
+def term_text(term: tuple[Monomial, int]) -> Iterator[str]:
+    """A term with its sign, in pieces."""
+    m, c = term
+    yield " - " if c < 0 else " + "
+    size = abs(c)
+    if size != 1 or not m:
+        yield str(size)
+        if m:
+            yield "*"
+    for at, atom in enumerate(m):
+        yield "*" + atom.text if at else atom.text
+
+
+def text_of_terms(terms: tuple[tuple[Monomial, int], ...]) -> str:
+    """A polynomial."""
+    if len(terms) == 1 and terms[0][1] == 1 and len(terms[0][0]) == 1 and terms[0][0][0].op in ("//", "%"):
+        return terms[0][0][0].name
+    out = "".join([part for term in terms for part in term_text(term)])
+    return "-" + out[3:] if out[1] == "-" else out[3:]

@@ -1,0 +1,84 @@
+"""Bags: a lookup and the sum of its rows in one kernel, whose gradient keeps the row of each bag once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.errors import ExecutionError
+from foreshape.values.offsets import Offsets
+from foreshape.values.rows import Rows
+from foreshape.values.torch_proxy import aten, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SUM = 0
+
+
+def outside(type: str, ids: Tensor, W: Tensor) -> ExecutionError:
+    """The error of a lookup whose ids are not all rows of its table."""
+    return ExecutionError(f"{type}: Ids must be in [0, {W.shape[0]}), the rows of W; seen {int(ids.min())} to {int(ids.max())}")
+
+
+class Bag:
+    """The sum, average or sum over the root of the length (``how``) of the rows that each bag of ids names."""
+
+    __slots__ = ("_even", "how", "padding", "type")
+
+    def __init__(self, how: str, padding: int, type: str) -> None:
+        self.how, self.padding, self.type = how, padding, type
+        self._even: tuple[tuple[int, int], Offsets] | None = None
+
+    def forward(self, table: Tensor, ids: Tensor, offsets: Offsets | None = None) -> Tensor:
+        """``[bags, width]``."""
+        where = self._offsets(ids, offsets)
+        flat, starts = ids.reshape(-1), where.last
+        kept = self._kept(flat, table.shape[0])
+        if kept is not None:
+            before = torch.zeros(len(flat) + 1, dtype=torch.int64, device=flat.device)
+            torch.cumsum(kept, 0, out=before[1:])
+            flat, starts = flat[kept], before[starts]
+        try:
+            out = aten._embedding_bag_forward_only(table, flat.long(), starts, False, _SUM, False, None, True, -1)[0]
+        except (RuntimeError, IndexError):
+            if len(flat) and (int(flat.min()) < 0 or int(flat.max()) >= table.shape[0]):
+                raise outside(self.type, ids, table) from None
+            raise
+        return out if self.how == "SUM" else out.mul_(self._weights(where, offsets is None, out))
+
+    def backward(self, ids: Tensor, d_bag: Tensor, height: int, offsets: Offsets | None = None) -> Rows:
+        """The gradient of the table."""
+        where = self._offsets(ids, offsets)
+        flat, which = ids.reshape(-1).long(), where.segments
+        kept = self._kept(flat, height)
+        if kept is not None:
+            flat, which = flat[kept], which[kept]
+        if self.how != "SUM":
+            d_bag = d_bag * self._weights(where, offsets is None, d_bag)
+        return Rows.spread(flat, d_bag, which, height)
+
+    def _offsets(self, ids: Tensor, given: Offsets | None) -> Offsets:
+        """Where the bags begin and end; of dense ids, all are as long."""
+        if given is not None:
+            return given
+        count, length = ids.shape[0], ids.shape[1]
+        if self._even is None or self._even[0] != (count, length):
+            starts = torch.arange(count + 1, device=ids.device).mul_(length)
+            self._even = (count, length), Offsets([starts])
+        return self._even[1]
+
+    def _kept(self, flat: Tensor, height: int) -> Tensor | None:
+        """Which ids are not the padding row; None where there is none."""
+        at = self.padding if self.padding >= -1 else height + self.padding
+        return None if at < 0 else flat != at
+
+    def _weights(self, where: Offsets, even: bool, like: Tensor) -> Tensor:
+        """What each bag's sum is multiplied by, ``[bags, 1]``."""
+
+        def make() -> Tensor:
+            lengths = where.lengths.to(torch.float64)
+            if not even:
+                lengths = lengths.clamp_(min=1.0)  # an empty sequence gives zeros, and the mean of no elements is not a number
+            return (lengths if self.how == "AVERAGE" else lengths.sqrt()).reciprocal().to(like.dtype).unsqueeze(1)
+
+        return where.kept(("bag", self.how, like.dtype), make)

@@ -1,0 +1,55 @@
+"""The mean of the cross entropies of class numbers, from logarithms of probabilities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.spec import INT64, Spec
+from foreshape.values.torch_proxy import aten, aten_into, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MEAN = 1
+
+
+def workspace(label: Spec) -> Size:
+    """The bytes of a label's copy in the type that torch's kernels take; 0 where it is of that type."""
+    return 0 if label.dtype is INT64 else INT64.itemsize * label.elements
+
+
+class ClassLoss:
+    """The mean negative log likelihood over all rows; rows with the ignored class count as zeros, as the two ops do.
+
+    torch's own mean leaves ignored rows out of the count; where there are any, its result is scaled.
+    """
+
+    __slots__ = ("ignored",)
+
+    def __init__(self, ignored: int) -> None:
+        self.ignored = ignored
+
+    def forward(self, logs: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        if label.dim() == 2:
+            label = label.view(-1)
+        if label.dtype is not torch.int64:
+            label = label.long()
+        loss, counted = aten.nll_loss_forward(logs, label, None, _MEAN, self.ignored)
+        rows = logs.shape[0]
+        if counted.item() != rows:
+            loss = loss.mul_(counted / rows) if counted.item() else torch.zeros_like(loss)
+        return loss, counted
+
+    def backward(self, logs: Tensor, label: Tensor, start: Tensor, counted: Tensor) -> Tensor:
+        if label.dim() == 2:
+            label = label.view(-1)
+        if label.dtype is not torch.int64:
+            label = label.long()
+        rows = logs.shape[0]
+        if counted.item() != rows:
+            start = start * counted / rows
+            if not counted.item():
+                return torch.zeros_like(logs)
+        d_logs = aten.nll_loss_backward(start, logs, label, None, _MEAN, self.ignored, counted)
+        return aten_into._log_softmax_backward_data(d_logs, logs, 1, logs.dtype, into=d_logs)

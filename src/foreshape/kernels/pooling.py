@@ -1,0 +1,166 @@
+"""Maxima and means of windows of images. ``x`` is [batch, channels, height, width], in any order in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from foreshape.values.torch_proxy import F, aten, aten_into, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FEW = 16
+"""Up to so many rows and columns of a window the maximum of slices is faster than torch's own kernel, by three to fifteen times."""
+INDEX = 8
+"""Bytes of torch's numbers for where a maximum is."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The windows along one axis: ``count`` of ``span`` elements, every ``stride``, the first one ``before`` its first element."""
+
+    size: int
+    span: int
+    stride: int
+    before: int
+    count: int
+
+    @property
+    def behind(self) -> int:
+        """How many elements the windows need after the last one."""
+        return max(0, (self.count - 1) * self.stride + self.span - self.size - self.before)
+
+    def torch_count(self, ceil: bool) -> int:
+        """How many windows torch makes when told to pad ``before`` at both ends; 0 where that is more than it takes."""
+        if self.before > self.span // 2:
+            return 0
+        room = self.size + 2 * self.before - self.span
+        if not ceil:
+            return room // self.stride + 1
+        count = -(-room // self.stride) + 1
+        return count - 1 if (count - 1) * self.stride >= self.size + self.before else count
+
+    def counts(self, exclusive: bool) -> list[int]:
+        """The number of elements of each window: those inside, or all up to the padding. At least 1, so that an empty window
+        gives 0 where PaddlePaddle divides by zero."""
+        out: list[int] = []
+        for at in range(self.count):
+            start = at * self.stride - self.before
+            end = min(start + self.span, self.size + (0 if exclusive else self.before))
+            out.append(max(1, end - (max(start, 0) if exclusive else start)))
+        return out
+
+
+Axes: TypeAlias = tuple[Axis, Axis]
+"""The windows along the height and along the width."""
+
+
+def _native(axes: Axes) -> tuple[Any, ...] | None:
+    """Window, strides, padding, dilation and ceil_mode with which torch's kernels have these windows; None where they do not."""
+    h, w = axes
+    for ceil in (False, True):
+        if h.torch_count(ceil) == h.count and w.torch_count(ceil) == w.count:
+            return (h.span, w.span), (h.stride, w.stride), (h.before, w.before), (1, 1), ceil
+    return None
+
+
+def _filled(x: Tensor, axes: Axes, fill: float) -> Tensor:
+    """``x`` with ``fill`` around it, as far as the windows go."""
+    h, w = axes
+    if not (h.before or w.before or h.behind or w.behind):
+        return x
+    return F.pad(x, (w.before, w.behind, h.before, h.behind), value=fill)
+
+
+def _inside(padded: Tensor, axes: Axes) -> Tensor:
+    """The inverse of `_filled`."""
+    h, w = axes
+    return padded[:, :, h.before : h.before + h.size, w.before : w.before + w.size]
+
+
+def _least(x: Tensor) -> float:
+    """What no element is below: with it PaddlePaddle begins a maximum, so that an empty window gives it."""
+    return torch.finfo(x.dtype).min
+
+
+def _bare(axes: Axes) -> tuple[Any, ...]:
+    """Window, strides, padding, dilation and ceil_mode over a `_filled` image."""
+    h, w = axes
+    return (h.span, w.span), (h.stride, w.stride), (0, 0), (1, 1), False
+
+
+def maxima(x: Tensor, axes: Axes) -> Tensor:
+    """The maximum of each window."""
+    h, w = axes
+    if h.span + w.span > FEW or x.device.type != "cpu" or not x.is_contiguous():
+        native = _native(axes)
+        return torch.max_pool2d(x, *native) if native is not None else torch.max_pool2d(_filled(x, axes, _least(x)), *_bare(axes))
+    x = _filled(x, axes, _least(x))
+    reach = (h.count - 1) * h.stride + 1
+    rows = x[:, :, :reach : h.stride]
+    for at in range(1, h.span):
+        rows = torch.maximum(rows, x[:, :, at : at + reach : h.stride], out=rows if at > 1 else None)
+    reach = (w.count - 1) * w.stride + 1
+    out = rows[..., :reach : w.stride]
+    for at in range(1, w.span):
+        out = torch.maximum(out, rows[..., at : at + reach : w.stride], out=out if at > 1 else None)
+    return out.clone(memory_format=torch.contiguous_format) if w.span == 1 else out
+
+
+def maxima_with_index(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
+    """The maxima, and where in its image each is: ``row * width + column``, int64."""
+    native = _native(axes)
+    if native is not None:
+        return aten.max_pool2d_with_indices(x, *native)
+    (h, w), filled = axes, _filled(x, axes, _least(x))
+    out, index = aten.max_pool2d_with_indices(filled, *_bare(axes))
+    width = filled.shape[3]
+    return out, (index // width - h.before).clamp_(0, h.size - 1) * w.size + (index % width - w.before).clamp_(0, w.size - 1)
+
+
+def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
+    """The gradient goes to the first maximum of a window. Where that is, has to be found again: with the channels last, where
+    torch's kernel works on many channels at once, that takes a fraction of the time."""
+    window = _native(axes)
+    padded = x if window is not None else _filled(x, axes, _least(x))
+    window = window or _bare(axes)
+    if x.device.type == "cpu" and x.shape[1] > 1:
+        padded = padded.contiguous(memory_format=torch.channels_last)
+    index = aten.max_pool2d_with_indices(padded, *window)[1]
+    if padded.is_contiguous(memory_format=torch.channels_last):
+        d = d.contiguous(memory_format=torch.channels_last)
+    # of the image torch asks no more than how it lies, so that a copy of it has room for the gradient
+    if padded.data_ptr() == x.data_ptr():
+        out = aten.max_pool2d_with_indices_backward(d, padded, *window, index)
+    else:
+        out = aten_into.max_pool2d_with_indices_backward(d, padded, *window, index, into=padded)
+    del d, index
+    if padded.shape != x.shape:
+        return torch.empty_like(x).copy_(_inside(out, axes))
+    return out.contiguous() if x.is_contiguous() else out
+
+
+def means(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:
+    """The mean of each window, of what is inside of the image (``exclusive``) or also of its padding."""
+    native = _native(axes)
+    if native is not None:
+        return aten.avg_pool2d(x, *native[:3], native[4], not exclusive)
+    window = _bare(axes)
+    return aten.avg_pool2d(_filled(x, axes, 0.0), *window[:3], False, True, 1).div_(_divisors(x, axes, exclusive))
+
+
+def means_backward(x: Tensor, d: Tensor, axes: Axes, exclusive: bool) -> Tensor:
+    """The gradient, of which each element of a window has its part."""
+    native = _native(axes)
+    if native is not None:
+        return aten.avg_pool2d_backward(d, x, *native[:3], native[4], not exclusive, None)
+    window = _bare(axes)
+    padded = _filled(x, axes, 0.0)  # its numbers do not matter, its size does
+    d_padded = aten.avg_pool2d_backward(d / _divisors(x, axes, exclusive), padded, *window[:3], False, True, 1)
+    return d_padded if padded is x else torch.empty_like(x).copy_(_inside(d_padded, axes))
+
+
+def _divisors(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:
+    h, w = (torch.tensor(a.counts(exclusive), dtype=x.dtype, device=x.device) for a in axes)
+    return h[:, None] * w

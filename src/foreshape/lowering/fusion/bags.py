@@ -1,0 +1,70 @@
+"""Bags: a lookup and the pooling of its rows in one kernel, whose gradient keeps the row of each bag once.
+
+Before: ``rows = lookup(table, ids); out = pool(rows)``, the sum or mean over dim 1 of three, or a sequence pooling (SUM, AVERAGE, SQRT)
+    that gives zeros for empty sequences; and their gradients
+After: ``out = bag(table, ids)``; and its gradient, where ``d_table = spread(ids, d_out)``, which is sparse where the lookup's is
+Unless: something else reads the rows or their gradient
+"""
+
+from __future__ import annotations
+
+from foreshape.kernels.bags import Bag
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, undoes
+from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.operator.computations import Lookup, Pooled, Reduction, SequencePooling
+
+
+def apply(graph: Graph) -> int:
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(Lookup))
+
+
+def _rewrite(graph: Graph, i: Instruction, of: Lookup) -> bool:
+    table, ids = i.arguments
+    out = i.results[0]
+    if not isinstance(out, Value) or graph.is_fixed(out):
+        return False
+    readers = graph.readers(out)
+    pool, how = next(((r, how) for r in readers if (how := _pooling(r, out)) is not None), (None, None))
+    back = [r for r in readers if r is not pool]
+    if pool is None or how is None or any(not graph.unused(r) for r in pool.results[1:]) or len(back) > 1:
+        return False
+    grad = _lookup_gradient(graph, back[0], pool, i) if back else None
+    if back and grad is None:
+        return False
+    bag = Bag(how, of.padding, i.op.type)
+    offsets: list[Argument] = [out.lod] if out.lod is not None else []
+    given = ", {{{at}}}" if offsets else ""
+    text = f"{{bag}}({{0}}, {{1}}{given.format(at=2)})"
+    graph.remove([pool])
+    graph.replace(i, fused(i, text, [table, ids, *offsets], [pool.results[0]], bag=bag.forward))
+    if grad is not None:
+        d_bag = back[0].arguments[-1]
+        dense = "" if of.sparse else ".to_dense()"
+        text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{given.format(at=3)}){dense}"
+        graph.remove(back)
+        graph.replace(grad, fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], "bag gradient", rows=bag.backward))
+    return True
+
+
+def _pooling(pool: Instruction, out: Value) -> Pooled | None:
+    """How an op pools the rows of each example of a lookup's result; None where it does something else."""
+    rank = len(dims_of(out) or ())
+    sequences = computes(pool, SequencePooling)
+    if sequences is not None:
+        return sequences.how if rank == 2 else None
+    reduction = computes(pool, Reduction)
+    if reduction is None or out.lod is not None or rank != 3:
+        return None
+    return reduction.how if reduction.axes in ((1,), (-2,)) and not reduction.keeps else None
+
+
+def _lookup_gradient(graph: Graph, back: Instruction, pool: Instruction, i: Instruction) -> Instruction | None:
+    """The gradient op of the lookup, where it alone reads what the pooling's gradient gives."""
+    for kind in (SequencePooling, Reduction):
+        if undoes(back, kind) != computes(pool, kind):
+            return None
+    grad = graph.only_reader(back.results[0])
+    if grad is None or undoes(grad, Lookup) != computes(i, Lookup):
+        return None
+    same = grad.arguments[0] is i.arguments[1] and grad.arguments[1] is back.results[0] and grad.arguments[2] is i.arguments[0]
+    return grad if same else None

@@ -1,0 +1,69 @@
+"""Softmax, cross entropy and their mean, with the gradient that starts there: four kernels instead of a dozen.
+
+Before: ``softmax, loss = class_loss(logits, label)`` over the last axis of a matrix, ``out = mean(loss)`` over all; and their gradients
+After: ``logs = log_softmax(logits); out = mean_loss(logs, label)``; and ``d_logits = gradient(logs, label, d_out)``
+Unless: something else reads the loss, its gradient or the softmax
+"""
+
+from __future__ import annotations
+
+from foreshape.dims import Size
+from foreshape.kernels import class_loss
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
+from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.operator.computations import ClassLoss, Reduction
+from foreshape.values.torch_proxy import Late, torch
+
+_MEAN = Reduction("AVERAGE")
+
+
+def apply(graph: Graph) -> int:
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(ClassLoss))
+
+
+def _rewrite(graph: Graph, i: Instruction, of: ClassLoss) -> bool:
+    logits, label = i.arguments
+    softmax, loss = i.results
+    dims = dims_of(logits)
+    if dims is None or len(dims) != 2 or of.axis not in (-1, 1):
+        return False
+    readers = graph.readers(loss)
+    if graph.is_fixed(loss) or not 1 <= len(readers) <= 2:
+        return False
+    mean = next((r for r in readers if computes(r, Reduction) == _MEAN), None)
+    if mean is None or not isinstance(mean.results[0], Value):
+        return False
+    back = [r for r in readers if r is not mean]
+    found = _backward(graph, back[0], softmax, of) if back else None
+    if (back and found is None) or (not back and not graph.unused(softmax)):
+        return False
+    loss_of = class_loss.ClassLoss(of.ignored)
+    fresh = graph.fresh()
+    assert isinstance(logits, Value)
+    logs, weight = Value("log_probabilities", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
+    graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Late(lambda: torch.log_softmax)))
+    graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _needs(label), loss=loss_of.forward))
+    if found is not None:
+        start, mean_grad, grad = found
+        arguments: list[Argument] = [logs, label, start, weight]
+        text = "{gradient}({0}, {1}, {2}, {3})"
+        graph.replace(grad, fused(grad, text, arguments, [grad.results[0]], workspace=lambda: _needs(label), gradient=loss_of.backward))
+        graph.remove([mean_grad])
+    return True
+
+
+def _backward(graph: Graph, mean_grad: Instruction, softmax: Argument, of: ClassLoss) -> tuple[Value, Instruction, Instruction] | None:
+    """The gradient ops behind the loss, where they are the usual two: (gradient of the mean, its op, the softmax's op)."""
+    if undoes(mean_grad, Reduction) != _MEAN:
+        return None
+    start = mean_grad.arguments[1]
+    d_loss = mean_grad.results[0]
+    grad = graph.only_reader(d_loss)
+    if not isinstance(start, Value) or grad is None or undoes(grad, ClassLoss) != of or grad.arguments[1] is not softmax:
+        return None
+    return (start, mean_grad, grad) if graph.only_reader(softmax) is grad else None
+
+
+def _needs(label: Argument) -> Size:
+    spec = spec_of(label)
+    return 0 if spec is None else class_loss.workspace(spec)

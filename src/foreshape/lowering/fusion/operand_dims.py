@@ -1,0 +1,32 @@
+"""Operands of which a gradient reads the dims alone need not live for them.
+
+Before: ``d_x, d_y = gradient(x, y, d_out)``, which reads the dims of x alone (`Operator.gradient_reads_dims`), and d_out has these dims
+After: ``d_x, d_y = gradient(d_out, y, d_out)``
+"""
+
+from __future__ import annotations
+
+from foreshape.lowering.fusion.graph import Graph
+from foreshape.lowering.instruction import Instruction, Value
+
+
+def apply(graph: Graph) -> int:
+    return sum(_rewrite(graph, i) for i in graph.plain())
+
+
+def _rewrite(graph: Graph, i: Instruction) -> int:
+    operator = i.op.operator
+    forward = type(operator).forward_class if operator is not None else None
+    if operator is None or forward is None or not forward.gradient_reads_dims:
+        return 0
+    slots = operator.schema.operands
+    came = [a for o, a in zip(slots, i.arguments, strict=True) if o.name.endswith("@GRAD") and isinstance(a, Value)]
+    count = 0
+    for o, of in zip(slots, i.arguments, strict=True):
+        if o.name not in forward.gradient_reads_dims or not isinstance(of, Value) or graph.dims(of) is None:
+            continue
+        like = next((d for d in came if graph.dims(d) == graph.dims(of)), None)
+        if like is not None and of is not like:
+            graph.replace_argument(i, of, like)
+            count += 1
+    return count

@@ -1,0 +1,76 @@
+"""Equal updates of several parameters become one call.
+
+Before: ``update(w1, g1, ...)``, ``update(w2, g2, ...)`` by one operator that has a kernel for many (`Operator.group_kernel`)
+After: ``update([w1, w2], [g1, g2], ...)``, where the last of them stood
+Unless: a gradient is sparse; something between reads or writes what they change; or their gradients would wait for one another with more than
+    a sixteenth of the bytes of all
+"""
+
+from __future__ import annotations
+
+from foreshape.dims import no_less
+from foreshape.lowering.claims import workspace_in_rows
+from foreshape.lowering.fusion.graph import Graph
+from foreshape.lowering.instruction import Instruction, Value
+from foreshape.spec import LOD_TENSOR
+
+GROUPS, LEAST = 16, 1 << 18
+"""Updates are grouped into about so many groups, of at least so many bytes of gradients."""
+
+
+def apply(graph: Graph) -> int:
+    count = 0
+    runs: dict[int, list[Instruction]] = {}
+    for i in graph.plain():
+        operator = i.op.operator
+        if operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
+            runs.setdefault(id(operator), []).append(i)
+    for run in [part for whole in runs.values() for part in _parts(graph, whole)]:
+        if len(run) < 2 or not _is_independent(graph, run):
+            continue
+        columns = [[i.arguments[k] for i in run] for k in range(len(run[0].arguments))]
+        arguments = [None if all(v is None for v in c) else [v for v in c if isinstance(v, Value)] for c in columns]
+        if any(a is not None and len(a) != len(run) for a in arguments):
+            continue
+        last = run[-1]
+        graph.remove(run[:-1])
+        made = Instruction(last.op, last.op.operator.group_kernel, list(arguments), [], in_rows=(1,))  # pyright: ignore
+        made.workspace = no_less(*(workspace_in_rows(i) for i in run))
+        made.unknown = next((i.unknown for i in run if i.unknown), "")
+        graph.replace(last, made)
+        count += 1
+    return count
+
+
+def _parts(graph: Graph, run: list[Instruction]) -> list[list[Instruction]]:
+    """Updates in groups whose gradients are a small part of all: they wait for one another, and hold memory meanwhile.
+
+    Those that follow one another at once are in one group, since their gradients are all there.
+    """
+    sizes = [max((n for v in i.writes() if isinstance(n := v.variable.spec.nbytes if v.variable is not None else 0, int)), default=0) for i in run]
+    most = max(sum(sizes) // GROUPS, LEAST)
+    parts: list[list[Instruction]] = []
+    waiting = 0
+    for i, size in zip(run, sizes, strict=True):
+        follows = bool(parts) and graph.position(i) == graph.position(parts[-1][-1]) + 1
+        if not parts or (waiting + size > most and not follows):
+            parts.append([])
+            waiting = 0
+        parts[-1].append(i)
+        waiting += size
+    return parts
+
+
+def _is_dense(i: Instruction) -> bool:
+    return all(v.variable is not None and v.variable.spec.kind is LOD_TENSOR for v in i.reads())
+
+
+def _is_independent(graph: Graph, run: list[Instruction]) -> bool:
+    """Whether nothing between the first and the last of them reads or writes what they change."""
+    ids = {id(i) for i in run}
+    changed = {id(v) for i in run for v in i.writes()}
+    span = graph.between(run[0], run[-1])
+    if any(id(v) in changed for i in span if id(i) not in ids for v in (*i.reads(), *i.writes())):
+        return False
+    total = sum(len(i.writes()) for i in run)
+    return len(changed) == total

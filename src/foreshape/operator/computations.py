@@ -1,0 +1,169 @@
+"""What an operator computes, in the words that the rewrites of a step ask for.
+
+A rewrite does not know operators by their types: it asks each what it computes. An operator that says so with `Operator.computes` takes part in
+every rewrite of such ops. What it says must be all that it does with these attributes: its kernel may never be called. Its gradient operator
+says by itself that it undoes that; it takes part where it takes and gives what a rewrite expects, as ``takes`` and ``gives`` of the computation
+have it. A gradient operator that is written out says so with `Operator.undoes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from foreshape.operator.operator import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """The base of them all. Operands and results are told by their places in the schema: ``X0``, ``X1``, ``Out0``."""
+
+    operands: ClassVar[int] = 1
+    """How many operands there are: the first ones. An op that is given more than these computes something else."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """The slots that the gradient operator takes."""
+    gives: ClassVar[tuple[str, ...]] = ("X0@GRAD",)
+    """Those that it gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Computation):
+    """The same in every run, by the attributes alone."""
+
+    operands: ClassVar[int] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling(Computation):
+    """``by * X0``."""
+
+    by: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rectifier(Computation):
+    """``max(X0, 0)``."""
+
+    takes: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax(Computation):
+    """``exp(X0) / sum(exp(X0))`` along an axis, which may count from the back."""
+
+    takes: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(Computation):
+    """``X0 + X1``, broadcast: dim 0 of X1 stands at ``axis`` of X0; -1 lines up the last dims."""
+
+    operands: ClassVar[int] = 2
+    takes: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixProduct(Computation):
+    """The product of the matrices in the last two dims; the dims before are a batch, and broadcast.
+
+    ``x_transposed`` and ``y_transposed`` swap the last two dims first.
+    """
+
+    operands: ClassVar[int] = 2
+    takes: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
+    x_transposed: bool = False
+    y_transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlattenedProduct(Computation):
+    """The product of two tensors seen as matrices, whose first ``x_rows`` and ``y_rows`` dims are the rows, and the others the columns."""
+
+    operands: ClassVar[int] = 2
+    takes: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
+    x_rows: int
+    y_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageConvolution(Computation):
+    """Images ``[batch, channels, height, width]`` X0 convolved with filters X1, padded by zeros alike at both ends, as torch's conv2d does it."""
+
+    operands: ClassVar[int] = 2
+    takes: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
+    strides: tuple[int, ...]
+    paddings: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+
+
+Pooled = Literal["SUM", "AVERAGE", "SQRT"]
+"""A sum, divided by nothing, by the number of elements, or by the root of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction(Computation):
+    """X0 pooled over ``axes``, which may count from the back (None: over all), in its own element type; ``keeps`` a dim of 1 for each of them."""
+
+    takes: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
+    how: Pooled
+    axes: tuple[int, ...] | None = None
+    keeps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SequencePooling(Computation):
+    """The rows of each innermost sequence of X0 pooled; an empty sequence gives zeros."""
+
+    takes: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
+    how: Pooled
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Computation):
+    """The rows of the table X0 that X1 names. Row ``padding`` gives zeros: -1 for none, other negative numbers count from the end.
+
+    ``sparse``: whether the table's gradient is sparse rows.
+    """
+
+    operands: ClassVar[int] = 2
+    takes: ClassVar[tuple[str, ...]] = ("X1", "Out0@GRAD", "X0")
+    padding: int = -1
+    sparse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLoss(Computation):
+    """Out0 = softmax of X0 along ``axis``; Out1 = minus the logarithm of what it gives to the class numbers X1, zero where these are ``ignored``."""
+
+    operands: ClassVar[int] = 2
+    takes: ClassVar[tuple[str, ...]] = ("X1", "Out0", "Out1@GRAD")
+    axis: int
+    ignored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Descent(Computation):
+    """The parameter X0 less X2, one number, times its gradient X1; in place."""
+
+    operands: ClassVar[int] = 3
+
+
+@cache
+def is_usual_gradient(operator: type[Operator], computation: type[Computation]) -> bool:
+    """Whether a gradient operator takes and gives what is expected of the gradient of a computation. One that is written out says so itself."""
+    forward = operator.forward_class
+    if forward is None:
+        return True
+    names = {f"X{at}": o.name for at, o in enumerate(forward.schema.operands)} | {f"Out{at}": r.name for at, r in enumerate(forward.schema.results)}
+    wanted = [[names.get(slot.removesuffix("@GRAD"), "") + slot.removeprefix(slot.removesuffix("@GRAD")) for slot in slots]
+              for slots in (computation.takes, computation.gives)]  # fmt: skip
+    return wanted == [[o.name for o in operator.schema.operands], [r.name for r in operator.schema.results]]

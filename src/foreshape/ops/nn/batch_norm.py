@@ -1,0 +1,176 @@
+"""Normalization over a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels.onednn import thread_count
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    f32,
+    f64,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.statistics import channels_of, check_per_channel, statistics_type
+from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, is_channels_last
+from foreshape.spec import Spec, tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class BatchNorm(Operator):
+    """Y = Scale * (X - mean) / sqrt(variance + epsilon) + Bias, for each channel.
+
+    In training the mean and the (biased) variance are the batch's, and the moving ones follow: ``MeanOut = momentum * Mean +
+    (1 - momentum) * mean``, likewise the variance. With ``is_test`` (unless trainable_statistics) or ``use_global_stats`` the
+    moving ones are used, and stay.
+    """
+
+    type = "batch_norm"
+    moving = ("MeanOut", "VarianceOut")
+    X = operand(FLOATING, doc="[batch, channels, ...], or the channels last where data_layout says so")
+    Scale = operand(FLOATING, doc="[channels]")
+    Bias = operand(FLOATING, doc="[channels]")
+    Mean = operand(FLOATING, doc="[channels], the moving mean")
+    Variance = operand(FLOATING, doc="[channels], the moving variance")
+    MomentumTensor = operand(FLOATING, optional=True, doc="one number, instead of momentum")
+    Y = result(doc="as X")
+    MeanOut = result(updates="Mean")
+    VarianceOut = result(updates="Variance")
+    SavedMean = result(doc="[channels], the mean that was used; nothing (no dims) with is_test and use_global_stats")
+    SavedVariance = result(doc="[channels], 1 / sqrt(variance + epsilon), as PaddlePaddle saves it")
+    ReserveSpace = result(optional=True, doc="empty: a workspace of other makers' kernels")
+    momentum = attribute(AttrType.FLOAT, 0.9)
+    epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+    data_layout = attribute(AttrType.STRING, "NCHW", choices=IMAGE_FORMATS)
+    is_test = attribute(AttrType.BOOLEAN, False)
+    use_global_stats = attribute(AttrType.BOOLEAN, False)
+    trainable_statistics = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None) -> Any:
+        channels, axis = channels_of(X, is_channels_last(self.data_layout))
+        check_per_channel(X, channels, axis, Scale=Scale, Bias=Bias, Mean=Mean, Variance=Variance)
+        if MomentumTensor is not None:
+            require_equal(product(MomentumTensor.known_dims), 1, "MomentumTensor must be one number", MomentumTensor=None)
+        of = statistics_type(X)
+        # a file whose op was switched to is_test after it was described keeps [channels]; one described for tests says no dims
+        saved = tensor(of) if self._saves_nothing() else tensor(of, channels)
+        return X.like(), Mean, Variance, saved, saved, tensor(of, 0)
+
+    def workspace(self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        # a result of channels that come last is brought in a row where X does not lie so
+        return (4 + thread_count()) * Scale.elements * statistics_type(X).itemsize + (copies(strided, X=X) if is_channels_last(self.data_layout) else 0)
+
+    def _tests(self) -> bool:
+        return self.is_test and not self.trainable_statistics
+
+    def _saves_nothing(self) -> bool:
+        return self._tests() and self.use_global_stats
+
+    def kernel(
+        self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, *, wants: tuple[bool, ...]
+    ) -> Any:
+        last = is_channels_last(self.data_layout)
+        x = channels_first(X, last)
+        check_channels(x, Scale, Bias, Mean, Variance)
+        of = torch.float32 if X.element_size() == 2 else X.dtype
+        reserve = Mean.new_empty(0, dtype=of) if wants[5] else None
+        if self.use_global_stats or self._tests():
+            y, _, _ = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, False, 0.0, self.epsilon)
+            if self._saves_nothing():
+                saved = saved_inverse = Mean.new_zeros((), dtype=of) if wants[3] or wants[4] else None
+            else:
+                saved, saved_inverse = Mean.to(of, copy=True) if wants[3] else None, (Variance.to(of) + self.epsilon).rsqrt_() if wants[4] else None
+            return channels_back(y, last), Mean, Variance, saved, saved_inverse, reserve
+        momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
+        count = x.numel() // x.shape[1]
+        if count > 1:
+            # torch moves the variance by the unbiased one of the batch, which is count / (count - 1) times the one wanted here
+            kept = Variance * (momentum / count)
+            y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, True, 1.0 - momentum, self.epsilon)
+            Variance.mul_((count - 1) / count).add_(kept)
+        elif count == 1:
+            y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, None, None, True, 0.0, self.epsilon)
+            Mean.lerp_(mean, 1.0 - momentum)
+            Variance.mul_(momentum)
+        else:  # of nothing there is no mean: the moving ones stay
+            y, mean, inverse = x.clone(), torch.zeros_like(Mean), torch.zeros_like(Variance)
+        return channels_back(y, last), Mean, Variance, mean.to(of), inverse.to(of), reserve
+
+    def _infer_gradient(
+        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec
+    ) -> Any:
+        y, _, _, saved, _, _ = BatchNorm.infer_shape(self, X, Scale, Bias, mean_out, variance_out, None)
+        check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
+        return X.like(), Scale.like(), Bias.like()
+
+    def _gradient_workspace(
+        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec,
+        *, wants: tuple[bool, ...],
+    ) -> Size:  # fmt: skip
+        sums = (3 + 2 * thread_count()) * Scale.elements * statistics_type(X).itemsize
+        return sums + (X.nbytes if wants[0] else 0)  # torch takes memory for that gradient twice
+
+    @gradient(
+        "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD",
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace,
+    )  # fmt: skip
+    def backward(
+        self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
+        reserve: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...],
+    ) -> Any:  # fmt: skip
+        last = is_channels_last(self.data_layout)
+        x, d = channels_first(X, last), channels_first(d_y, last)
+        if not x.numel():
+            return torch.zeros_like(X), torch.zeros_like(Scale), torch.zeros_like(Bias)
+        check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
+        if self.use_global_stats or self._tests():
+            found = aten.native_batch_norm_backward(d, x, Scale, mean_out, variance_out, None, None, False, self.epsilon, list(wants))
+        else:
+            found = aten.native_batch_norm_backward(d, x, Scale, None, None, saved_mean, saved_inverse, True, self.epsilon, list(wants))
+        return channels_back(found[0], last) if wants[0] else None, found[1], found[2]
+
+    samples = [
+        sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5)),
+        sample(X=f32(4, 5, 2, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), data_layout="NHWC", momentum=0.7),
+        sample(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), epsilon=1e-3),
+        sample(X=f32(1, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), differentiate=False),
+        sample(X=f32(0, 3, 4), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), differentiate=False),
+        sample(X=f32(4, 3, 5), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), MomentumTensor=f32(1, data=[0.25])),
+        sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True),
+        sample(X=f32(4, 5, 2, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), use_global_stats=True, data_layout="NHWC"),
+        sample(X=f32(4, 3, 5), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True, trainable_statistics=True),
+    ]
+    rejects = [
+        reject(X=f32(4), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="X must have 2 to 5 dims"),
+        reject(X=f32(4, 3), Scale=f32(4), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="one number for each channel"),
+        reject(X=f32(4, 3), Scale=f32(3), Bias=f32(1, 3), Mean=f32(3), Variance=f32(3), says="Bias must have 1 dim"),
+        reject(X=f32(4, 0), Scale=f32(0), Bias=f32(0), Mean=f32(0), Variance=f32(0), says="at least one channel"),
+        reject(X=f32(4, 3), Scale=f64(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="Scale must be fp32", error=TypeMismatchError),
+        reject(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), epsilon=-1.0, says="at least 0", error=SchemaError),
+        reject(X=i64(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="floating", error=TypeMismatchError),
+    ]
+
+
+def check_channels(x: Tensor, *given: Tensor) -> None:
+    """Refuse statistics of other sizes than the channels of ``x``: torch's kernel reads and writes them unchecked."""
+    channels = x.shape[1]
+    for t in given:
+        if t.numel() != channels:
+            raise ExecutionError(f"batch_norm: Scale, Bias, Mean and Variance must have one number for each channel of X, {channels}; seen {t.numel()}")

@@ -1,0 +1,91 @@
+"""The programs and the block that layers append to now."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foreshape.program.block import Block
+    from foreshape.program.program import Program
+
+
+class _Current(threading.local):
+    """What layers append to in one thread: two programs of its own, until it is told others."""
+
+    def __init__(self, new: Callable[[], Program]) -> None:
+        self.main = new()
+        self.startup = new()
+        self.block: Block | None = None
+
+
+_current: _Current
+
+
+def begin_with(new: Callable[[], Program]) -> None:
+    """Say how the programs are made that a thread begins with."""
+    global _current
+    _current = _Current(new)
+
+
+def default_main_program() -> Program:
+    """The program that layers append to now, in this thread."""
+    return _current.main
+
+
+def default_startup_program() -> Program:
+    """The program that makes the parameters of the default main program."""
+    return _current.startup
+
+
+def current_block() -> Block:
+    """The block that layers append to now."""
+    block = _current.block
+    return block if block is not None and block.program is _current.main else _current.main.blocks[0]
+
+
+@contextlib.contextmanager
+def program_guard(main: Program, startup: Program | None = None) -> Generator[None]:
+    """Make these the programs that layers append to, inside of the ``with``."""
+    before = (_current.main, _current.startup, _current.block)
+    main.refresh()
+    _current.main, _current.startup, _current.block = main, startup if startup is not None else _current.startup, None
+    try:
+        yield
+    finally:
+        _current.main, _current.startup, _current.block = before
+
+
+@contextlib.contextmanager
+def region(parent: Block | None = None) -> Generator[Block]:
+    """A new block that layers append to inside of the ``with``, for an op of the current block to run.
+
+    What was found while it was written, for the values that its variables have then, is dropped: it is found again, for all that
+    they may have, when the op is appended that runs it.
+    """
+    parent = parent if parent is not None else current_block()
+    program = parent.program
+    before = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
+    block = program.create_block(parent)
+    block.before = {}
+    try:
+        with block_guard(block):
+            yield block
+    finally:
+        program._guards = before  # pyright: ignore[reportPrivateUsage]
+        for variable, spec, known in block.before.values():
+            variable._spec, variable._known = spec, known  # pyright: ignore[reportPrivateUsage]
+        block.before = None
+
+
+@contextlib.contextmanager
+def block_guard(block: Block) -> Generator[Block]:
+    """Make this the block that layers append to, inside of the ``with``."""
+    before = _current.block
+    _current.block = block
+    try:
+        yield block
+    finally:
+        _current.block = before

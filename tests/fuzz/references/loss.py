@@ -1,0 +1,68 @@
+"""Losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from references.base import Results, reference
+
+
+def picked(x: Tensor, label: Tensor, axis: int) -> Tensor:
+    """The entries of ``x`` at the labels along an axis, which stays."""
+    index = label if label.dim() == x.dim() else label.unsqueeze(axis)
+    classes = torch.arange(x.shape[axis]).reshape([-1 if k == axis % x.dim() else 1 for k in range(x.dim())])
+    return torch.where(classes == index, x, torch.zeros_like(x)).sum(axis, keepdim=True)
+
+
+@reference("softmax_with_cross_entropy")
+def _softmax_cross_entropy(op: Any, a: Any) -> Results | None:
+    x = a.Logits
+    if not x.numel() or not op.use_softmax:
+        return None
+    p = torch.exp(x) / torch.exp(x).sum(op.axis, keepdim=True)
+    if op.soft_label:
+        return {"Softmax": p.detach(), "Loss": -(a.Label * torch.log(p)).sum(op.axis, keepdim=True)}
+    kept = (a.Label if a.Label.dim() == x.dim() else a.Label.unsqueeze(op.axis)) != op.ignore_index
+    loss = torch.where(kept, -picked(torch.log(p), a.Label, op.axis), x.new_zeros(()))
+    return {"Softmax": p.detach(), "Loss": loss}
+
+
+@reference("cross_entropy")
+def _cross_entropy(op: Any, a: Any) -> Results | None:
+    if not a.X.numel() or bool((a.X <= 0).any()):
+        return None
+    if op.soft_label:
+        return {"Y": -(a.Label * torch.log(a.X)).sum(-1, keepdim=True)}
+    index = a.Label if a.Label.dim() == a.X.dim() else a.Label.unsqueeze(-1)
+    loss = torch.where(index != op.ignore_index, -picked(torch.log(a.X), a.Label, -1), a.X.new_zeros(()))
+    return {"Y": loss if a.Label.dim() == a.X.dim() else loss.squeeze(-1)}
+
+
+@reference("sigmoid_cross_entropy_with_logits")
+def _sigmoid_cross_entropy(op: Any, a: Any) -> Results:
+    p = 1 / (1 + torch.exp(-a.X))
+    kept = a.Label != op.ignore_index
+    loss = torch.where(kept, -(a.Label * torch.log(p) + (1 - a.Label) * torch.log(1 - p)), a.X.new_zeros(()))
+    return {"Out": loss / kept.sum().clamp(min=1) if op.normalize else loss}
+
+
+@reference("huber_loss")
+def _huber(op: Any, a: Any) -> Results:
+    r = a.Y - a.X
+    return {"Residual": r.detach(), "Out": torch.where(r.abs() <= op.delta, r * r / 2, op.delta * (r.abs() - op.delta / 2))}
+
+
+@reference("bce_loss")
+def _bce(op: Any, a: Any) -> Results | None:
+    if not bool(((a.X > 0) & (a.X < 1)).all()):
+        return None
+    return {"Out": -(a.Label * torch.log(a.X) + (1 - a.Label) * torch.log(1 - a.X))}
+
+
+@reference("log_loss")
+def _log_loss(op: Any, a: Any) -> Results:
+    p, y = a.Predicted, a.Labels
+    return {"Loss": -y * torch.log(p + op.epsilon) - (1 - y) * torch.log(1 - p + op.epsilon)}

@@ -1,0 +1,24 @@
+"""A recurrent net's kernels: what they keep for the gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from foreshape.kernels.recurrent_memory import GATES
+from foreshape.kernels.recurrent_net import Net
+from foreshape.ops import Offsets
+from foreshape.ops.recurrent.rnn import Ragged
+
+
+@pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN_TANH"])
+def test_a_gradient_that_is_asked_for_twice_is_computed_again(mode: str) -> None:
+    net, offsets = Net(mode, 2, 1, 8), Offsets.of_lengths(torch.tensor([9, 4, 0, 4, 1, 7]))
+    columns = GATES[mode] * 8
+    weights = [torch.randn(columns, 8) for _ in range(4)] + [torch.randn(columns) for _ in range(4)]
+    x, d_out = torch.randn(25, 8), torch.randn(25, 8)
+    with torch.inference_mode():
+        *_, kept = net.forward(x, weights, None, None, Ragged(offsets), out=True, cell=False, train=True)
+        first, again = (net.backward(kept, x, weights, d_out, None, None, True) for _ in range(2))
+    assert first[0] is not None and again[0] is not None and torch.equal(first[0], again[0])
+    assert all(torch.equal(a, b) for a, b in zip(first[3], again[3], strict=True))
