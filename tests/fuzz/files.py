@@ -37,8 +37,8 @@ from mutation import mutate  # noqa: E402
 from survival import checked_words, survive  # noqa: E402
 
 import foreshape as fs  # noqa: E402
-from foreshape.cli.arrays import read_array  # noqa: E402
 from foreshape.interop import load_safetensors, read_parameters, write_parameters  # noqa: E402
+from foreshape.interop.npy_file import read_array  # noqa: E402
 from foreshape.training import container  # noqa: E402
 
 CORPUS = HERE.parent / "corpus"
