@@ -35,7 +35,10 @@ _END = zlib.crc32(b"the data have ended") % SIGNATURE_LIMIT
 class Strategy(Protocol):
     """How a program is divided over ranks."""
 
-    patience: float
+    @property
+    def patience(self) -> float:
+        """How many seconds a rank waits for the others."""
+        ...
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         """A copy of a training program for so many ranks, and the name of the loss over all."""
