@@ -145,7 +145,7 @@ class Sent:
 
     def stop(self) -> None:
         """Let the training end after the epoch that it is in; `wait` gives what was reached."""
-        self._meeting.set(self._keys.word, STOP)
+        self._meeting.set(self._keys.end, STOP)
 
     def __str__(self) -> str:
         lines = [_HEADS, *map(_cells, self.replies)]

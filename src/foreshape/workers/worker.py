@@ -73,7 +73,7 @@ class _Rank:
     def __init__(self, settings: Settings, ranks: Ranks) -> None:
         self.settings, self.ranks = settings, ranks
         store: Any = ranks.store
-        self.common = Meeting("the store of the ranks", settings.patience, lambda: store) if ranks.count > 1 else None
+        self.common = Meeting(f"rank {ranks.rank}: the store that the ranks meet at", settings.patience, lambda: store) if ranks.count > 1 else None
         self.number: int = 0
         """How many jobs have been given to the ranks."""
 
@@ -314,7 +314,7 @@ class _Leader(_Rank):
             return False
         try:
             self.client.set(keys.epoch(number), json.dumps(row).encode())
-            return word(self.client, keys.word) == STOP
+            return self.client.check([keys.end])
         except ExecutionError as error:
             self.say(f"{error}; the training goes on")
             return False
@@ -374,7 +374,7 @@ def too_much(replies: list[Reply]) -> str:
         memory = min((r.memory for r in here if r.memory is not None), default=None)
         needed = sum(r.peak or 0 for r in here)
         if memory is not None and needed > memory:
-            words.append(f"rank {numbers([r.rank for r in here])} on {host} need {byte_text(needed)} of the {byte_text(memory)} that are there")
+            words.append(f"rank {numbers([r.rank for r in here])} on {host}: {byte_text(needed)} are needed, and {byte_text(memory)} are there")
     return "; ".join(words)
 
 
