@@ -35,7 +35,7 @@ class Process:
     """A process that is ended at the end, with what it has written to a file."""
 
     def __init__(self, log: Path, *args: str, **variables: str) -> None:
-        self.log = log
+        self.log, self.meets_at = log, 0
         environment = {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **variables}
         with log.open("wb") as file:
             self.process = subprocess.Popen([sys.executable, *args], stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
@@ -65,6 +65,7 @@ def processes(ranks: int, folder: Path, *options: str, folders: list[Path] | Non
                 RANK=str(r), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
         for r in range(ranks)
     ]  # fmt: skip
+    started[0].meets_at = int(port)
     try:
         yield started
     finally:
@@ -113,6 +114,10 @@ def test_a_rank_that_is_killed_is_named_to_the_client_and_by_the_others(tmp_path
     cost, _, files = described(tmp_path)
     with processes(3, tmp_path, "--listen", "127.0.0.1:0", "--patience", "8") as ranks:
         address = ranks[0].sees(r"3 ranks waiting for a job at (\S+),")[1]
+        for port in (ranks[0].meets_at, int(address.rpartition(":")[2])):  # neither store is at another address of the machine
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            with pytest.raises(OSError):
+                socket.create_connection(("127.0.0.2", port), timeout=5).close()
         sent = fs.send(cost, files, to=address, epochs=10_000_000, batch_size=9, wait=False, progress=False, patience=60)
         time.sleep(1.0)
         ranks[2].process.kill()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
+from foreshape.ranks.meeting import Address, bound_to
 from foreshape.ranks.status import Board
 from foreshape.values.team import Team, set_team
 from foreshape.values.torch_proxy import torch
@@ -115,11 +117,30 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
         return alone()
     address = f"{given['MASTER_ADDR']}:{given['MASTER_PORT']}"
     try:
-        torch.distributed.init_process_group("gloo", rank=rank, world_size=count, timeout=timedelta(seconds=patience))
+        store = _own_store(given, rank, count, timedelta(seconds=patience))
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
     except (RuntimeError, ValueError, OSError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
         raise ExecutionError(f"rank {rank} of {count} cannot join the others at {address} within {patience:g} s: {reason}") from error
     return _of_group(patience, own=True)
+
+
+def _own_store(given: Mapping[str, str], rank: int, count: int, timeout: timedelta) -> Any:
+    """The store that the ranks meet at, which rank 0 opens at the address that was given and at no other.
+
+    None where torch finds one itself: torchrun has opened its own, or the address is a name, which may be another one here than elsewhere.
+    """
+    host, port = given["MASTER_ADDR"], given["MASTER_PORT"]
+    if given.get("TORCHELASTIC_USE_AGENT_STORE") == "True" or not (port.isascii() and port.isdecimal() and len(port) < 6):
+        return None
+    try:
+        ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        return None
+    listening = bound_to(Address(host, int(port))).detach() if rank == 0 else None
+    distributed: Any = torch.distributed
+    opened = distributed.TCPStore(host, int(port), count, rank == 0, timeout, wait_for_workers=False, master_listen_fd=listening)
+    return distributed.PrefixStore("default_pg", opened)  # as torch's own is
 
 
 def _of_group(patience: float, own: bool) -> Ranks:

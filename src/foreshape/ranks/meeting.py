@@ -167,8 +167,8 @@ def listen(address: Address, patience: float) -> Meeting:
     Raises:
         ExecutionError: the port is in use, or the address is none of this machine's.
     """
-    bound = _bound(address)
-    here = Address(address.host, bound.getsockname()[1])
+    bound = bound_to(address)
+    here = Address(*bound.getsockname()[:2])
     store: Any = torch.distributed.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     def open_store() -> Any:
@@ -192,8 +192,12 @@ def connect(address: Address, patience: float) -> Meeting:
     return Meeting(str(address), patience, open_store, address)
 
 
-def _bound(address: Address) -> socket.socket:
-    """A socket at this address; torch's own would be at all addresses of the machine."""
+def bound_to(address: Address) -> socket.socket:
+    """A socket at this address, where torch's own would be at all addresses of the machine.
+
+    Raises:
+        ExecutionError: the port is in use, or the address is none of this machine's.
+    """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
