@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
     from foreshape.training import infer_shape, train
     from foreshape.wire import Limits, load_program, save_program
+    from foreshape.workers import Job, job, send
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ _ROOM: dict[str, str] = {
                      "LOD_TENSOR_ARRAY", "INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"), "spec"),
     **dict.fromkeys(("infer_shape", "train"), "training"),
     **dict.fromkeys(("Limits", "load_program", "save_program"), "wire"),
+    **dict.fromkeys(("Job", "job", "send"), "workers"),
 }  # fmt: skip
 """Public name -> the room that it lives in; a room is entered when its name is first used."""
 _ROOMS = ("layer", "optimizer", "ops", "passes", "dims", "interop", "memory")
@@ -100,6 +102,7 @@ __all__ = [
     "ForeshapeError",
     "FormatError",
     "GuardError",
+    "Job",
     "Limits",
     "LoDTensor",
     "MemoryPlanError",
@@ -122,6 +125,7 @@ __all__ = [
     "default_scope",
     "default_startup_program",
     "infer_shape",
+    "job",
     "layer",
     "load_inference_model",
     "load_program",
@@ -131,6 +135,7 @@ __all__ = [
     "recompute",
     "save_inference_model",
     "save_program",
+    "send",
     "shard_optimizer",
     "shard_parameters",
     "split_tables",

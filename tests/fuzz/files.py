@@ -1,4 +1,4 @@
-"""Mutated and crafted files for every reader: programs, parameters, safetensors, .npy, .npz, checkpoints with a right checksum and without.
+"""Mutated and crafted files for every reader: programs, parameters, safetensors, .npy, .npz, checkpoints with a right checksum and without, jobs.
 
     python tests/fuzz/files.py --seconds 60 [--seed 1] [--only NUMBER] [--family NAME]
 
@@ -15,6 +15,7 @@ import hashlib
 import io
 import random
 import resource
+import struct
 import subprocess
 import sys
 import tempfile
@@ -36,9 +37,10 @@ from support.messages import good  # noqa: E402
 from support.survival import checked_words, survive  # noqa: E402
 
 import foreshape as fs  # noqa: E402
-from foreshape.cli.arrays import read_array  # noqa: E402
 from foreshape.interop import load_safetensors, read_parameters, write_parameters  # noqa: E402
+from foreshape.interop.npy_file import read_array  # noqa: E402
 from foreshape.training import container  # noqa: E402
+from foreshape.workers import Job  # noqa: E402
 
 CORPUS = HERE.parent / "corpus"
 MOST = 12_000
@@ -127,6 +129,22 @@ def crafted_checkpoint(rng: random.Random) -> bytes:
     return b""
 
 
+@cache
+def jobs() -> list[bytes]:
+    with fs.program_guard(fs.Program(), fs.Program()):
+        x = fs.layer.data("x", input_size=4)
+        cost = fs.layer.square(fs.layer.fc(x, 1))
+        return [fs.job(cost, {"x": "x.npy"}, validation={"x": "v.npy"}, metrics={"m": cost}, checkpoint="c", model=("m", [x], [cost])).to_bytes()]
+
+
+def crafted_job(rng: random.Random) -> bytes:
+    """A job whose document is changed in its bytes, with sizes that are right."""
+    begin, data = len(b"foreshape job\n"), jobs()[0]
+    words, main, startup = struct.unpack_from("<QQQ", data, begin)
+    document = mutate(data[begin + 24 : begin + 24 + words], [data[begin + 24 : begin + 24 + words]], rng)
+    return data[:begin] + struct.pack("<QQQ", len(document), main, startup) + document + data[begin + 24 + words :]
+
+
 MAKERS: dict[str, Callable[[random.Random], Made]] = {
     "programs": lambda rng: ("pdmodel", mutate(rng.choice(programs()), programs(), rng)),
     "parameters": lambda rng: ("pdiparams", mutate(rng.choice(parameters()), parameters(), rng)),
@@ -138,6 +156,8 @@ MAKERS: dict[str, Callable[[random.Random], Made]] = {
     "checkpoints": lambda rng: ("checkpoint", mutate(checkpoint_bytes(), [checkpoint_bytes(), *safetensors()], rng)),
     "checkpoints, right checksum": lambda rng: ("checkpoint", with_checksum(mutate(checkpoint_bytes(), [checkpoint_bytes()], rng))),
     "checkpoints, crafted": lambda rng: ("checkpoint", crafted_checkpoint(rng)),
+    "jobs": lambda rng: ("job", mutate(jobs()[0], jobs(), rng)),
+    "jobs, right sizes": lambda rng: ("job", crafted_job(rng)),
 }
 
 
@@ -172,6 +192,18 @@ def read_checkpoint(path: Path) -> str:
             continue
         return "read"
     return "refused"
+
+
+def read_job(path: Path) -> str:
+    """What is read of it says the same again."""
+    try:
+        found = Job.load(path)
+    except fs.FormatError as error:
+        checked_words(error)
+        return "refused"
+    if Job.from_bytes(found.to_bytes()) != found:
+        raise Violation("a job that is another one after its journey")
+    return "read"
 
 
 def read_tensors(path: Path) -> str:
@@ -213,6 +245,7 @@ READERS: dict[str, Callable[[Path], str]] = {
     "npy": plainly(read_array),
     "npz": plainly(read_array),
     "checkpoint": read_checkpoint,
+    "job": read_job,
 }
 
 

@@ -1,4 +1,4 @@
-"""The commands: show, check, plan, run, train, ops, demo. Each does its imports itself, so that the command starts at once."""
+"""The commands: show, check, plan, run, train, worker, ops, demo. Each does its imports itself, so that the command starts at once."""
 
 from __future__ import annotations
 
@@ -195,6 +195,23 @@ def train(
     code = run_script(script, list(args or ()))
     if code:
         raise typer.Exit(code)
+
+
+@app.command()
+def worker(
+    listen: Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where rank 0 waits for a client; 127.0.0.1:29600 if not given.")] = None,
+    connect: Annotated[str | None, typer.Option("--connect", metavar="HOST:PORT", help="Where a client waits for rank 0, which goes there.")] = None,
+    job: Annotated[Path | None, typer.Option("--job", metavar="FILE", help="A file with the job, which rank 0 reads; no client then.")] = None,
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="What a job reads and writes is in here, and nowhere else.")] = Path("."),
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a job.")] = 3600.0,
+    patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="How long ranks and client wait for one another.")] = 25.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Take another job after the first.")] = False,
+) -> None:
+    """Train what is sent here: run it with torchrun, a process for each rank, as torchrun --nproc-per-node 4 -m foreshape worker."""
+    from foreshape.cli.worker import run_worker
+
+    with plain_errors():
+        run_worker(listen, connect, job, folder, wait, patience, keep)
 
 
 @app.command()

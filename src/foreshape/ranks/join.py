@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_joined = [0]
+"""How often this process has joined: what was said in an earlier run must not be heard in the next."""
 
 
 class Ranks:
@@ -28,10 +30,10 @@ class Ranks:
     Use as a context manager: it leaves the group at the end, so that nothing is left of it.
     """
 
-    __slots__ = ("_own", "board", "count", "rank", "team")
+    __slots__ = ("_own", "board", "count", "rank", "store", "team")
 
-    def __init__(self, rank: int, count: int, team: Team | None, board: Board | None, own: bool) -> None:
-        self.rank, self.count, self.team, self.board = rank, count, team, board
+    def __init__(self, rank: int, count: int, team: Team | None, board: Board | None, own: bool, store: Any = None) -> None:
+        self.rank, self.count, self.team, self.board, self.store = rank, count, team, board, store
         self._own = own
 
     @property
@@ -157,5 +159,7 @@ def _on_loopback(host: str) -> Generator[None]:
 def _of_group(patience: float, own: bool) -> Ranks:
     group = torch.distributed.group.WORLD
     rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    store: Any = torch.distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
-    return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own)
+    _joined[0] += 1
+    common: Any = torch.distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
+    store: Any = torch.distributed.PrefixStore(f"run {_joined[0]}", common)  # pyright: ignore[reportPrivateImportUsage]
+    return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own, store)

@@ -72,7 +72,7 @@ class Board:
         self._set("left", "yes")
         until = time.monotonic() + SILENT + 2 * BEAT
         others = [r for r in range(self.ranks) if r not in (self.rank, *self._given_up)]
-        while self.rank == 0 and time.monotonic() < until and not all(self._get(r, "left") or self._is_silent(r) for r in others):
+        while self.rank == 0 and time.monotonic() < until and not all(self._get(r, "left") or self.is_silent(r) for r in others):
             time.sleep(BEAT / 100)
 
     def explain(self) -> str:
@@ -106,13 +106,13 @@ class Board:
                 words.append(f"rank {rank} lives, and has not come for {self.patience:g} s; it is {place}")
         return "; ".join(words) or "all other ranks waited, too"
 
-    def _is_silent(self, rank: int) -> bool:
-        """Whether a rank gives no signs of life any more."""
+    def is_silent(self, rank: int, seconds: float = SILENT) -> bool:
+        """Whether a rank has given no sign of life for so long, since this was first asked."""
         now, (seen, since) = self._get(rank, "beat"), self._seen.get(rank, ("", 0.0))
         if now != seen or not since:
             self._seen[rank] = (now, time.monotonic())
             return False
-        return time.monotonic() - since > SILENT
+        return time.monotonic() - since > seconds
 
     # --- the store
 

@@ -1,0 +1,234 @@
+"""Where processes that do not know one another meet: torch's own store at an address, of which every question has a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import queue
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias, TypeVar
+
+from foreshape.errors import ExecutionError
+from foreshape.values.torch_proxy import torch
+
+T = TypeVar("T")
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]{2,100})\]|([^\s:\[\]/]{1,253})):([0-9]{1,5})")
+_AGAIN = 0.2
+"""Seconds after which one who was refused knocks again."""
+_SOURCE = re.compile(r"^\[[^\]]*\] ")
+_Said: TypeAlias = "queue.SimpleQueue[tuple[bool, Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port. ``port`` 0: any that is free, for one who listens."""
+
+    host: str
+    port: int
+
+    @staticmethod
+    def of(text: str) -> Address:
+        """From ``host:port`` or ``[IPv6]:port``. Raises `ExecutionError` for anything else."""
+        found = _ADDRESS.fullmatch(text)
+        if found is None or int(found[3]) > 65535:
+            raise ExecutionError(f"an address is HOST:PORT, as 127.0.0.1:29600 or [::1]:29600; seen {text[:300]!r}")
+        return Address(found[1] or found[2], int(found[3]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Meeting:
+    """A store, asked in a thread of its own: whoever asks waits for ``patience`` seconds at most, whatever the network does.
+
+    Where the other side is gone, every further question is an error at once.
+
+    Args:
+        where: what errors call it.
+        open_store: opens the store; called in that thread.
+        address: where others come to it, if it is not known to them already.
+    """
+
+    def __init__(self, where: str, patience: float, open_store: Callable[[], Any], address: Address | None = None) -> None:
+        self.where, self.patience, self.address = where, patience, address
+        self._gone = ""
+        self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], _Said] | None] = queue.SimpleQueue()
+        opened: _Said = queue.SimpleQueue()
+        threading.Thread(target=self._answer, args=(open_store, opened), name=f"store of {where}", daemon=True).start()
+        self._wait(opened, "no store of torch's that answers")
+
+    # --- what a store does
+
+    def set(self, key: str, value: bytes) -> None:
+        """Let a key have a value."""
+        self._ask(lambda store: store.set(key, bytes(value)))
+
+    def get(self, key: str) -> bytes:
+        """The value of a key that is there."""
+        return self._ask(lambda store: bytes(store.get(key)))
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all keys are there."""
+        return self._ask(lambda store: bool(store.check(keys)))
+
+    def delete_key(self, key: str) -> bool:
+        """Remove a key; whether there was one."""
+        return self._ask(lambda store: bool(store.delete_key(key)))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number that begins at 0; returns the sum."""
+        return self._ask(lambda store: int(store.add(key, amount)))
+
+    def close(self) -> None:
+        """Leave; who has opened the store closes it for all."""
+        self._asked.put(None)
+        self._gone = self._gone or f"the store at {self.where} has been left"
+
+    # --- the thread that waits
+
+    def _ask(self, question: Callable[[Any], T]) -> T:
+        if self._gone:
+            raise ExecutionError(self._gone)
+        said: _Said = queue.SimpleQueue()
+        self._asked.put((question, said))
+        return self._wait(said, "no answer any more")
+
+    def _wait(self, said: _Said, otherwise: str) -> Any:
+        try:
+            done, value = said.get(timeout=self.patience)
+        except queue.Empty:
+            self._gone = f"{self.where}: {otherwise}, for {self.patience:g} s"
+            raise ExecutionError(self._gone) from None
+        if done:
+            return value
+        reason = _SOURCE.sub("", str(value).strip().partition("\n")[0])[:300]
+        self._gone = f"{self.where}: the other side is gone: {reason}"
+        raise ExecutionError(self._gone) from value
+
+    def _answer(self, open_store: Callable[[], Any], said: _Said) -> None:
+        try:
+            store = open_store()
+            said.put((True, None))
+            while (asked := self._asked.get()) is not None:
+                question, said = asked
+                said.put((True, question(store)))
+        except (RuntimeError, ValueError, OSError) as error:  # torch's own errors of the store are RuntimeErrors
+            said.put((False, error))
+
+
+class SignsOfLife:
+    """A key whose number rises as long as this process lives, or until the end of the ``with`` block."""
+
+    def __init__(self, meeting: Meeting, key: str, every: float = 1.0) -> None:
+        self._meeting, self._key, self._every = meeting, key, every
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"signs of life at {meeting.where}", daemon=True)
+
+    def __enter__(self) -> SignsOfLife:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=2 * self._every)
+
+    def _run(self) -> None:
+        with contextlib.suppress(ExecutionError):  # whoever could see the signs is gone
+            while not self._ended.is_set():
+                self._meeting.add(self._key, 1)
+                self._ended.wait(self._every)
+
+
+class Watch:
+    """Looks whether another process gives signs of life."""
+
+    def __init__(self, meeting: Meeting, key: str) -> None:
+        self._meeting, self._key = meeting, key
+        self._seen, self._since = -1, time.monotonic()
+
+    @property
+    def silent(self) -> float:
+        """The seconds since the last sign that was seen."""
+        now = self._meeting.add(self._key, 0)
+        if now != self._seen:
+            self._seen, self._since = now, time.monotonic()
+        return time.monotonic() - self._since
+
+
+def listen(address: Address, patience: float) -> Meeting:
+    """Open a store at an address of this machine, and there only.
+
+    Raises:
+        ExecutionError: the port is in use, or the address is none of this machine's.
+    """
+    bound = bound_to(address)
+    here = Address(*bound.getsockname()[:2])
+    store: Any = torch.distributed.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    def open_store() -> Any:
+        return store(here.host, here.port, None, True, timedelta(seconds=patience), wait_for_workers=False, master_listen_fd=bound.detach())
+
+    return Meeting(str(here), patience, open_store, here)
+
+
+def connect(address: Address, patience: float) -> Meeting:
+    """Come to the store that another process has opened, which may take it ``patience`` seconds.
+
+    Raises:
+        ExecutionError: nobody listens there, or it is no store.
+    """
+    _knock(address, patience)
+    store: Any = torch.distributed.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+    def open_store() -> Any:
+        return store(address.host, address.port, None, False, timedelta(seconds=patience), wait_for_workers=False)
+
+    return Meeting(str(address), patience, open_store, address)
+
+
+def bound_to(address: Address) -> socket.socket:
+    """A socket at this address, where torch's own would be at all addresses of the machine.
+
+    Raises:
+        ExecutionError: the port is in use, or the address is none of this machine's.
+    """
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        raise ExecutionError(f"cannot listen at {address}: there is no such host: {_reason(error)}") from None
+    out = socket.socket(family, kind, protocol)
+    try:
+        out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port whose last user has just gone
+        out.bind(where)
+    except OSError as error:
+        out.close()
+        words = {errno.EADDRINUSE: "the port is in use", errno.EADDRNOTAVAIL: "it is no address of this machine", errno.EACCES: "the port is not allowed"}
+        raise ExecutionError(f"cannot listen at {address}: {words.get(error.errno or 0, _reason(error))}") from None
+    return out
+
+
+def _knock(address: Address, patience: float) -> None:
+    """Wait until somebody listens at an address."""
+    until = time.monotonic() + patience
+    if not address.port:
+        raise ExecutionError(f"{address}: nobody can be reached at port 0")
+    while True:
+        try:
+            socket.create_connection((address.host, address.port), timeout=max(until - time.monotonic(), _AGAIN)).close()
+            return
+        except (socket.gaierror, UnicodeError) as error:
+            raise ExecutionError(f"{address} cannot be reached: there is no such host: {_reason(error)}") from None
+        except OSError as error:
+            if time.monotonic() + _AGAIN > until:
+                raise ExecutionError(f"{address} cannot be reached within {patience:g} s: {_reason(error)}") from None
+        time.sleep(_AGAIN)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)

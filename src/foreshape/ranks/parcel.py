@@ -1,0 +1,79 @@
+"""Bytes of any length through a store of keys: in parts of bounded size, told with their number and checksum when all of them are there."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Final, Protocol
+
+from foreshape.errors import FormatError
+
+PART: Final = 1 << 20
+"""The bytes of a part; torch's store refuses more than eight times as many."""
+MAX_WORD: Final = 1 << 16
+"""The bytes of what fits one key."""
+_TOLD: Final = re.compile(rb"([0-9]{1,15}) ([0-9a-f]{64})")
+
+
+class Store(Protocol):
+    """What is used of torch's stores."""
+
+    def set(self, key: str, value: bytes) -> Any: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
+    def delete_key(self, key: str) -> bool: ...
+
+
+def put(store: Store, key: str, data: bytes) -> None:
+    """Put bytes into a store. They are there for others when the last key is."""
+    for at in range(0, len(data), PART):
+        store.set(f"{key}/{at // PART}", data[at : at + PART])
+    store.set(key, f"{len(data)} {hashlib.sha256(data).hexdigest()}".encode())
+
+
+def take(store: Store, key: str, most: int) -> bytearray | None:
+    """The bytes that were put under a key; None where nothing is there yet.
+
+    Raises:
+        FormatError: more than ``most`` bytes, parts that are missing or of another length, or bytes that are not those that were put.
+    """
+    if not store.check([key]):
+        return None
+    told = _TOLD.fullmatch(store.get(key))
+    if told is None:
+        raise FormatError(f"{key}: not a number of bytes and a checksum")
+    size = int(told[1])
+    if size > most:
+        raise FormatError(f"{key}: {size} bytes; at most {most} are taken")
+    out = bytearray()
+    for at in range(0, size, PART):
+        part = f"{key}/{at // PART}"
+        if not store.check([part]):
+            raise FormatError(f"{part}: missing, of {size} bytes in {-(-size // PART)} parts")
+        data = store.get(part)
+        if len(data) != min(PART, size - at):
+            raise FormatError(f"{part}: {len(data)} bytes, where {min(PART, size - at)} must be")
+        out += data
+    if hashlib.sha256(out).hexdigest().encode() != told[2]:
+        raise FormatError(f"{key}: its bytes are not those that were put there (the checksum differs)")
+    return out
+
+
+def drop(store: Store, key: str) -> None:
+    """Remove what was put under a key."""
+    if store.check([key]):
+        told = _TOLD.fullmatch(store.get(key))
+        store.delete_key(key)
+        for at in range(0, int(told[1]) if told is not None else 0, PART):
+            if not store.delete_key(f"{key}/{at // PART}"):  # nobody has put more
+                break
+
+
+def word(store: Store, key: str, most: int = MAX_WORD) -> bytes | None:
+    """What one key holds; None where there is none. Raises `FormatError` for more than ``most`` bytes."""
+    if not store.check([key]):
+        return None
+    data = store.get(key)
+    if len(data) > most:
+        raise FormatError(f"{key}: {len(data)} bytes; at most {most} are taken")
+    return data

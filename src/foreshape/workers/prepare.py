@@ -1,0 +1,218 @@
+"""From a job to all that a rank needs to train: programs that are inferred here, data that are opened, what it will take, paths that are allowed."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from foreshape.engine import Executor, LoDTensor, Scope
+from foreshape.engine.held import compare_spec
+from foreshape.engine.machine_memory import found_limits
+from foreshape.errors import ExecutionError, FeedError, FormatError, MemoryPlanError, SchemaError
+from foreshape.interop import load_safetensors
+from foreshape.interop.npy_file import map_array
+from foreshape.memory.records import unknown_words
+from foreshape.passes import for_test
+from foreshape.passes.data_parallel import COUNTS
+from foreshape.program import Program, Variable
+from foreshape.training.data import Arrays, rows_of
+from foreshape.training.program import persistables
+from foreshape.training.share import share_of
+from foreshape.wire import Limits, load_program
+from foreshape.workers.fields import MOST_WORDS
+from foreshape.workers.jobs import MOST_BYTES, Files, Job
+from foreshape.workers.reply import Reply, alike_of, described
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A job that a rank can begin with."""
+
+    job: Job
+    main: Program
+    startup: Program
+    loss: Variable
+    metrics: dict[str, Variable]
+    data: dict[str, Any]
+    validation: dict[str, Any] | None
+    scope: Scope
+    """On rank 0 with the values that the job begins with."""
+    folder: str
+    reply: Reply
+
+    def path(self, given: str) -> str:
+        """A path of the job's, within the folder."""
+        return within(self.folder, given)
+
+
+def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
+    """Look at everything that a job asks of a rank, and change nothing.
+
+    Args:
+        folder: nothing outside of it is read or written.
+
+    Raises:
+        ForeshapeError: what the rank cannot do, in words.
+    """
+    import foreshape
+
+    if job.foreshape != foreshape.__version__:
+        raise ExecutionError(f"the job is of foreshape {job.foreshape}, and this worker has {foreshape.__version__}")
+    main, startup = (load_inferred(name, data) for name, data in (("main", job.main), ("startup", job.startup)))
+    if described(main) != job.described:
+        raise ExecutionError("what is inferred of the program here is not what was inferred where it was described: the versions are not the same")
+    main.random_seed, startup.random_seed = job.random_seeds
+    loss = _variable(main, "the loss", job.loss)
+    metrics = {name: _variable(main, f"the metric {name!r}", of) for name, of in job.metrics.items()}
+    for name, spec in job.feeds.items():
+        found = _variable(main, "an input", name).spec.text()
+        if found != spec:
+            raise SchemaError(f"the input {name!r} is {found} here, and {spec} in the job")
+    for path in (job.values, job.save_to, job.checkpoint and job.checkpoint.folder, job.model and job.model.path):
+        if path is not None:
+            within(folder, path)
+    data = _open(job.data, folder)
+    validation = None if job.validation is None else _open(job.validation, folder)
+    arrays = Arrays(data, job.batch_size, job.shuffle, job.seed, main)
+    if validation is not None:
+        Arrays(validation, job.batch_size, False, job.seed, main)
+    scope = Scope()
+    if rank == 0 and job.values is not None:
+        _begin_with(within(folder, job.values), main, scope)
+    program, fetch = main, [job.loss, *(m.name for m in metrics.values())]
+    if ranks > 1:
+        made = job.strategy.apply(main, loss, ranks, startup)
+        program, fetch = made.program, [made.loss, *fetch[1:], job.loss]
+    share = min(-(-job.batch_size // ranks), arrays.count)
+    peak, left_out = _peak(program, fetch, main, arrays, share, ranks > 1)
+    reply = Reply(rank, socket.gethostname()[:1000], alike_of(program, job.feeds, arrays.facts()), arrays.count, share, peak, left_out[:MOST_WORDS],
+                  min(found_limits(), default=None))  # fmt: skip
+    return Prepared(job, main, startup, loss, metrics, data, validation, scope, folder, reply)
+
+
+def refusal(rank: int, error: BaseException) -> Reply:
+    """The answer of a rank that cannot do a job."""
+    return Reply(rank, socket.gethostname()[:1000], {}, error=f"{type(error).__name__}: {error}"[:MOST_WORDS])
+
+
+def within(folder: str, given: str) -> str:
+    """A path within a folder, also by way of what links in it lead to.
+
+    Raises:
+        FormatError: it leads out of it.
+    """
+    try:
+        root = os.path.realpath(folder)
+        out = os.path.realpath(os.path.join(root, given))
+        inside = os.path.commonpath([root, out]) == root
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{given!r} is no path: {error}") from None
+    if not inside:
+        raise FormatError(f"{given!r} leads out of {root}, the folder of this worker (--folder)")
+    return out
+
+
+def network_values(program: Program) -> list[str]:
+    """The names of the values that belong to the network itself: without the optimizer's state."""
+    used = {n for op in for_test(program).all_ops() for n in (*op.input_names(), *op.output_names())}
+    return [v.name for v in persistables(program) if v.name in used]
+
+
+def load_inferred(name: str, data: bytes) -> Program:
+    """A program that came as bytes, inferred here. Raises `FormatError`, or `DescriptionError` for one that does not hold together."""
+    try:
+        program = load_program(data, Limits(bytes=MOST_BYTES))
+    except FormatError as error:
+        raise FormatError(f"the {name} program: {error}") from None
+    unknown = program.infer()
+    if unknown:
+        raise SchemaError(f"the {name} program has operators that are not known here: {', '.join(sorted({op.type for op in unknown})[:10])}")
+    return program
+
+
+def _begin_with(path: str, program: Program, scope: Scope) -> None:
+    """Put the values of a file that the program has into a scope."""
+    for name in load_safetensors(path, scope):
+        variable = program.global_block.vars.get(name)
+        if variable is None or not variable.persistable:
+            scope.remove(name)
+        else:
+            compare_spec(name, variable.spec, scope.tensor(name))
+
+
+def _variable(program: Program, what: str, name: str) -> Variable:
+    found = program.global_block.vars.get(name)
+    if found is None:
+        raise SchemaError(f"{what} is {name!r}, of which the program has no variable")
+    return found
+
+
+def _open(files: Mapping[str, Files], folder: str) -> dict[str, Any]:
+    """The arrays in files, which stay there until they are needed."""
+    out: dict[str, Any] = {}
+    for name, one in files.items():
+        rows = map_array(within(folder, one.rows))
+        if not one.lengths:
+            out[name] = rows
+            continue
+        levels = [map_array(within(folder, path)) for path in one.lengths]
+        for path, level in zip(one.lengths, levels, strict=True):
+            if level.ndim != 1 or level.dtype.kind not in "iu":
+                raise FeedError(f"{path}: sequence lengths are whole numbers in one dim; seen {level.dtype.name}{list(level.shape)}")
+        try:
+            out[name] = LoDTensor(rows, levels)
+        except FeedError as error:
+            raise FeedError(f"{name}: {error}") from None
+    return out
+
+
+def _peak(program: Program, fetch: list[str], main: Program, arrays: Arrays, share: int, divided: bool) -> tuple[int | None, str]:
+    """The bytes at the peak of a step on the largest examples that a share can have, and what the plan leaves out.
+
+    Raises:
+        FeedError: data that the program does not take.
+    """
+    import numpy
+
+    feed = dict(share_of({name: rows_of(a, _largest(arrays, share)) for name, a in arrays.arrays.items()}, main, 0, 1))
+    if divided:
+        feed[COUNTS] = numpy.ones(1, numpy.float32)
+    step = Executor(seed=0, memory_limit="none").step(program, fetch)
+    tensors, _ = step.feeder.tensors(feed)
+    symbols = {**step.feeder.admit(tensors), **step.feeder.longest(tensors, step.plan.symbols)}
+    try:
+        sizes = {name: symbols[name] for name in step.plan.symbols}
+        return step.plan.peak(**sizes), unknown_words(step.plan.unknown(**sizes))
+    except KeyError as error:
+        return None, f" depends on {error.args[0]}, which only the run tells"
+    except MemoryPlanError as error:
+        return None, f": {error}"
+
+
+def _largest(arrays: Arrays, share: int) -> Any:
+    """The examples with the most rows, as many as a share has."""
+    import numpy
+
+    rows = numpy.zeros(arrays.count, numpy.int64)
+    for array in arrays.arrays.values():
+        if isinstance(array, LoDTensor):
+            rows += _rows_of_each(array)
+    return numpy.sort(numpy.argsort(-rows, kind="stable")[:share])
+
+
+def _rows_of_each(given: LoDTensor) -> Any:
+    """How many rows each example of a ragged tensor has."""
+    import numpy
+
+    levels = [numpy.asarray(level, numpy.int64) for level in given.sequence_lengths]
+    rows = levels[-1]
+    for level in reversed(levels[:-1]):
+        ends = numpy.concatenate([[0], numpy.cumsum(level)])
+        sums = numpy.concatenate([[0], numpy.cumsum(rows)])
+        rows = sums[ends[1:]] - sums[ends[:-1]]
+    return rows
+
+

@@ -1,0 +1,172 @@
+"""What a rank answers to a job before it begins, what all of them agree in, and what rank 0 says when it is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from foreshape.errors import FormatError
+from foreshape.interop import bounded_json
+from foreshape.ops.collective.sums import Collective
+from foreshape.program import Program
+from foreshape.training import History
+from foreshape.training.changes import op_line
+from foreshape.training.program import persistables
+from foreshape.workers.fields import MOST_WORDS, count, finite, listing, mapping, number, optional, record, text
+
+MOST_REPLY: Final = 1 << 18
+"""The bytes of one rank's answer."""
+MOST_RESULT: Final = 1 << 28
+MOST_RANKS: Final = 100_000
+_ALIKE: Final = {
+    "foreshape": "the version of foreshape", "torch": "the version of torch", "ops": "the ops of the program", "values": "dims or element types of values",
+    "feeds": "dims or element types of inputs", "collectives": "the order of the collectives", "data": "the data",
+}  # fmt: skip
+"""What all ranks must have alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What one rank answers."""
+
+    rank: int
+    host: str
+    alike: dict[str, str] = field(repr=False)
+    """What all ranks must have alike, as versions and checksums."""
+    examples: int = 0
+    """How many examples its data have."""
+    share: int = 0
+    """How many of each batch are its part, at most."""
+    peak: int | None = None
+    """The bytes that it needs at most, as planned for its largest share; None where that is not known."""
+    left_out: str = ""
+    """What the plan cannot count, in words."""
+    memory: int | None = None
+    """The bytes that its machine or container has; None where the system does not tell."""
+    error: str = ""
+    """Why it cannot do the job; empty where it can."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether what it needs is there, as far as both are known."""
+        return self.peak is None or self.memory is None or self.peak <= self.memory
+
+    def to_bytes(self) -> bytes:
+        """The answer as JSON."""
+        return json.dumps(dataclasses.asdict(dataclasses.replace(self, error=self.error[:MOST_WORDS]))).encode()
+
+
+def reply_of(what: str, given: Any) -> Reply:
+    """An answer, all of it looked at. Raises `FormatError` where it is none."""
+    found = record(what, given, (f.name for f in dataclasses.fields(Reply)))
+    return Reply(
+        count(0, MOST_RANKS)("rank", found["rank"]), text(1000, 0)("host", found["host"]), mapping(text(200), 100)("alike", found["alike"]),
+        count()("examples", found["examples"]), count()("share", found["share"]), optional(count())("peak", found["peak"]),
+        text(MOST_WORDS, 0)("left_out", found["left_out"]), optional(count())("memory", found["memory"]), text(MOST_WORDS, 0)("error", found["error"]),
+    )  # fmt: skip
+
+
+def reply_from(data: bytes | bytearray) -> Reply:
+    """The answer in bytes. Raises `FormatError` where there is none."""
+    return reply_of("a reply", bounded_json.parse(bytes(data)))
+
+
+def replies_from(data: bytes | bytearray) -> list[Reply]:
+    """The answers of all ranks. Raises `FormatError` where they are none."""
+    return listing(reply_of, MOST_RANKS)("replies", bounded_json.parse(bytes(data)))
+
+
+def replies_to_bytes(replies: Iterable[Reply]) -> bytes:
+    """The answers of all ranks."""
+    return b"[" + b",".join(r.to_bytes() for r in replies) + b"]"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a job."""
+
+    history: History
+    files: list[str]
+    """What rank 0 has written, besides checkpoints."""
+    error: str = ""
+
+    def to_bytes(self) -> bytes:
+        """The result as JSON."""
+        out = {"losses": self.history.losses, "epochs": self.history.epochs, "files": self.files, "error": self.error[:MOST_WORDS]}
+        return json.dumps(out).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes | bytearray) -> Result:
+        """A result, all of it looked at. Raises `FormatError` where it is none."""
+        found = record("the result", bounded_json.parse(bytes(data)), ("losses", "epochs", "files", "error"))
+        history = History(listing(number, 2**40)("losses", found["losses"]), listing(row, 2**24)("epochs", found["epochs"]))
+        return Result(history, listing(text())("files", found["files"]), text(MOST_WORDS, 0)("error", found["error"]))
+
+
+def row(what: str, given: Any) -> dict[str, float]:
+    """The figures of an epoch."""
+    found = mapping(number)(what, given)
+    if "seconds" not in found:
+        raise FormatError(f"{what} lacks 'seconds'")
+    finite("seconds", found["seconds"])
+    return found
+
+
+def alike_of(program: Program, feeds: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, str]:
+    """What a rank has that all ranks must have alike.
+
+    Args:
+        program: what it is going to run.
+        feeds: input -> what it is.
+        data: facts of its data.
+    """
+    import foreshape
+    from foreshape.values.torch_proxy import torch
+
+    ops = list(program.all_ops())
+    return {
+        "foreshape": foreshape.__version__,
+        "torch": torch.__version__,
+        "ops": digest(map(op_line, ops)),
+        "values": digest(f"{v.name} {v.spec.text()}" for v in persistables(program)),
+        "feeds": digest(f"{name} {spec}" for name, spec in sorted(feeds.items())),
+        "collectives": digest(op_line(op) for op in ops if isinstance(op.operator, Collective)),
+        "data": digest(f"{name} {fact}" for name, fact in sorted(data.items())),
+    }
+
+
+def described(program: Program) -> str:
+    """A checksum of all that is known of a program: its ops, and what each of its variables is."""
+    return digest([*map(op_line, program.all_ops()), *(f"{v.name} {v.spec.text()}" for v in program.all_variables())])
+
+
+def digest(lines: Iterable[str]) -> str:
+    """The SHA-256 of lines."""
+    out = hashlib.sha256()
+    for line in lines:
+        data = line.encode(errors="surrogatepass")
+        out.update(f"{len(data)} ".encode() + data)
+    return out.hexdigest()
+
+
+def differences(replies: Sequence[Reply]) -> str:
+    """In words, what ranks have otherwise than others; empty where nothing is."""
+    answered = [r for r in replies if not r.error]
+    words: list[str] = []
+    for key, what in _ALIKE.items():
+        groups: dict[str, list[int]] = {}
+        for reply in answered:
+            groups.setdefault(reply.alike.get(key, ""), []).append(reply.rank)
+        if len(groups) > 1:
+            plain = key in ("foreshape", "torch")
+            words.append(f"{what} differs: " + " | ".join(f"rank {numbers(ranks)}{f' has {value}' if plain else ''}" for value, ranks in groups.items()))
+    return "; ".join(words)
+
+
+def numbers(ranks: Sequence[int]) -> str:
+    """``0, 1, 2 and 40 more``."""
+    return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

@@ -1,0 +1,312 @@
+"""`send`: gives a job to workers, shows what they would need, and waits for what becomes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, Unpack
+
+from foreshape.engine import Scope
+from foreshape.engine.held import compare_spec
+from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError
+from foreshape.interop import bounded_json, safetensors_file
+from foreshape.memory import byte_text
+from foreshape.optimizer import Optimizer
+from foreshape.passes import DataParallel, data_parallel
+from foreshape.program import Program, Role, Variable, default_startup_program
+from foreshape.program.literal import escape
+from foreshape.ranks.meeting import Address, Meeting, SignsOfLife, Watch, connect, listen
+from foreshape.ranks.parcel import put, take, word
+from foreshape.training import Checkpoint, History
+from foreshape.training.checkpoint import as_checkpoint
+from foreshape.training.program import minimise_once, persistables, scalar_loss
+from foreshape.training.progress import figures
+from foreshape.wire import save_program
+from foreshape.workers.jobs import Files, Job, Keep, Model
+from foreshape.workers.prepare import load_inferred
+from foreshape.workers.reply import MOST_REPLY, MOST_RESULT, Reply, Result, described, replies_from, row
+from foreshape.workers.talk import GO, JOBS, STOP, WORKER_LIVES, Keys, alive, until, worker_at
+from foreshape.workers.worker import MOST_VALUES, too_much
+
+Paths = str | Sequence[str]
+"""The path of a .npy file; of ragged rows, that and one of sequence lengths for each level."""
+
+
+class Settings(TypedDict, total=False):
+    """What `job` takes besides a network and its data."""
+
+    optimizer: Optimizer | None
+    loss: Variable | str | None
+    metrics: Mapping[str, Variable] | None
+    validation: Mapping[str, Paths] | None
+    epochs: int
+    batch_size: int
+    seed: int
+    shuffle: bool
+    startup: Program | None
+    ranks: DataParallel | None
+    values: str | None
+    checkpoint: Checkpoint | str | None
+    save: str | None
+    model: tuple[str, Sequence[Variable | str], Sequence[Variable | str]] | None
+    on_change: Literal["refuse", "take"]
+
+
+def job(
+    what: Variable | Program, data: Mapping[str, Paths], *, optimizer: Optimizer | None = None, loss: Variable | str | None = None,
+    metrics: Mapping[str, Variable] | None = None, validation: Mapping[str, Paths] | None = None, epochs: int = 1, batch_size: int = 32, seed: int = 0,
+    shuffle: bool = True, startup: Program | None = None, ranks: DataParallel | None = None, values: str | None = None,
+    checkpoint: Checkpoint | str | None = None, save: str | None = None,
+    model: tuple[str, Sequence[Variable | str], Sequence[Variable | str]] | None = None, on_change: Literal["refuse", "take"] = "refuse",
+) -> Job:  # fmt: skip
+    """Everything that workers need to train a network that they have no code of.
+
+    All paths are those of the workers' machines, within the folder that they were started with.
+
+    Args:
+        what: a cost, as `train` takes it; or a program that has its updates.
+        data: input -> path of a .npy file ``[examples, ...]``, which every worker opens; of a ragged input the paths of its rows and of the
+            sequence lengths of each level.
+        optimizer, metrics, epochs, batch_size, seed, shuffle, startup, on_change: as `train` has them.
+        loss: of a program, where it is not told by its ops.
+        validation: as ``data``.
+        ranks: how the training is divided; `data_parallel` where it is left out.
+        values: a safetensors file of values to begin with.
+        checkpoint: a folder that all workers see, or a `Checkpoint` in one.
+        save: a safetensors file that the values of the trained network are written to.
+        model: (path without ending, inputs, results): the trained network is saved for use there, as by `save_inference_model`.
+
+    Raises:
+        SchemaError: a variable of another program, or data for what is no input. DescriptionError: a program with mistakes.
+    """
+    startup = startup if startup is not None else default_startup_program()
+    if isinstance(what, Variable):
+        least = scalar_loss(what, startup)
+        minimise_once(least, optimizer, startup)
+    else:
+        least = _loss_of(what, loss)
+    program = least.block.program
+    names = {name: _name(program, metric) for name, metric in (metrics or {}).items()}
+    main_bytes, startup_bytes = save_program(program), save_program(startup)
+    read = load_inferred("main", main_bytes)  # what is inferred of what is sent, as the workers do it
+    feeds: dict[str, str] = {}
+    for name in [*data, *(validation or {})]:
+        variable = read.global_block.vars.get(name)
+        if variable is None or variable.persistable or variable.op is not None:
+            raise SchemaError(f"there are data for {name!r}, which is no input of the program")
+        feeds[name] = variable.spec.text()
+    import foreshape
+
+    keep = as_checkpoint(checkpoint)
+    made = Job(
+        main_bytes, startup_bytes, foreshape.__version__, (program.random_seed, startup.random_seed), described(read), least.name, feeds, _files(data),
+        None if validation is None else _files(validation), names, ranks if ranks is not None else data_parallel(), epochs, batch_size, seed, shuffle,
+        on_change, values, None if keep is None else Keep(keep.path, keep.every, keep.keep), save,
+        None if model is None else Model(model[0], *(tuple(_name(program, v) for v in some) for some in model[1:])), False,
+    )  # fmt: skip
+    try:
+        return Job.from_bytes(made.to_bytes())  # what no worker would take is refused here
+    except FormatError as error:
+        raise SchemaError(f"no worker would take this: {error}") from None
+
+
+class Sent:
+    """A job that workers have taken. Prints as a table of what each rank needs."""
+
+    def __init__(self, meeting: Meeting, keys: Keys, replies: list[Reply], show: Callable[[Any], None], epochs: int, scope: Scope | None, main: bytes) -> None:
+        self.replies = replies
+        """What each rank has answered."""
+        self.history: History | None = None
+        """The losses and figures, when it is done."""
+        self.files: list[str] = []
+        """What rank 0 has written, besides checkpoints."""
+        self._meeting, self._keys, self._show, self._epochs, self._scope, self._main = meeting, keys, show, epochs, scope, main
+        self._watch = Watch(meeting, WORKER_LIVES)
+        self._life = SignsOfLife(meeting, keys.client_lives)
+        self._shown = 0
+
+    def wait(self) -> History:
+        """Wait for the end of the training; shows each epoch as it ends.
+
+        Raises:
+            ExecutionError: it has failed, in the words of the workers; or they give no signs of life any more.
+        """
+        if self.history is None:
+            result = until(self._look, float("inf"), self._check)
+            assert result is not None
+            values = take(self._meeting, self._keys.values, MOST_VALUES + (1 << 27)) if not result.error and self._scope is not None else None
+            self._end()
+            if result.error:
+                raise ExecutionError(f"the workers at {self._meeting.where} have not done the job: {result.error}")
+            if self._scope is not None:
+                _fill(self._scope, values, self._main)
+            self.history, self.files = result.history, result.files
+        return self.history
+
+    def stop(self) -> None:
+        """Let the training end after the epoch that it is in; `wait` gives what was reached."""
+        self._meeting.set(self._keys.end, STOP)
+
+    def __str__(self) -> str:
+        lines = [_HEADS, *map(_cells, self.replies)]
+        widths = [max(len(line[c]) for line in lines) for c in range(len(_HEADS))]
+        return "\n".join("  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+    def _look(self) -> Result | None:
+        while (data := word(self._meeting, self._keys.epoch(self._shown + 1))) is not None:
+            self._shown += 1
+            self._show(f"epoch {self._shown}/{self._epochs}  {figures(row('an epoch', bounded_json.parse(data)))}")
+        found = take(self._meeting, self._keys.result, MOST_RESULT)
+        return None if found is None else Result.from_bytes(found)
+
+    def _check(self) -> None:
+        alive(self._watch, f"the worker at {self._meeting.where}", self._meeting.patience)
+
+    def _end(self) -> None:
+        """Say that nothing more is wanted."""
+        self._meeting.set(self._keys.taken, b"yes")
+        self._life.__exit__()
+        self._meeting.close()
+
+
+def send(
+    what: Job | Variable | Program, data: Mapping[str, Paths] | None = None, *, to: str | None = None, at: str | None = None,
+    agree: Callable[[list[Reply]], bool] | None = None, wait: bool = True, scope: Scope | None = None, progress: bool = True, console: Any = None,
+    patience: float = 25.0, **settings: Unpack[Settings],
+) -> Sent:  # fmt: skip
+    """Give a job to the workers that ``torchrun ... -m foreshape worker`` started, and wait for its end.
+
+    They check the program, answer what each of them would need, and train when that is agreed to.
+
+    Args:
+        what, data, settings: a `Job`; or what `job` makes one of.
+        to: the address of rank 0, ``host:port``.
+        at: where to wait for rank 0, that was started with ``--connect``, instead.
+        agree: is given the replies of the ranks, and says whether to begin; where it is left out it begins if the memory of each machine is enough.
+        wait: for the end; False gives the `Sent` as soon as the training has begun.
+        scope: takes the values of the trained network; they are not sent back where it is left out.
+        progress: show the replies as a table, and a line for each epoch.
+        patience: how many seconds to wait for workers that give no sign of life.
+
+    Raises:
+        ExecutionError: nobody is there, the workers refuse the job, or it fails; in words. MemoryPlanError: it does not fit.
+        SchemaError, DescriptionError: as `job`.
+    """
+    if isinstance(what, Job):
+        if data is not None or settings:
+            raise SchemaError("a Job has its data and settings already")
+        made = what
+    elif data is None:
+        raise SchemaError("a job needs data: input -> path of a .npy file")
+    else:
+        made = job(what, data, **settings)
+    if (to is None) == (at is None):
+        raise SchemaError("say where to send it: to= the address of the workers, or at= an address at which they come")
+    made = dataclasses.replace(made, bring=scope is not None)
+    show = _shower(progress, console)
+    meeting = connect(Address.of(to), patience) if to is not None else listen(Address.of(at or ""), patience)
+    here = worker_at(meeting)
+    number = meeting.add(JOBS, 1)
+    if number > 1 and not here.keeps:
+        raise ExecutionError(f"the workers at {meeting.where} have a job already, and take no other (--keep)")
+    keys = Keys(number)
+    sent = Sent(meeting, keys, [], show, made.epochs, scope, made.main)
+    sent._life.__enter__()  # pyright: ignore[reportPrivateUsage]
+    try:
+        put(meeting, keys.job, made.to_bytes())
+        sent.replies = _replies(sent, meeting, keys, here.ranks)
+        show(table(sent.replies))
+        less = "" if agree is not None else too_much(sent.replies)
+        if less or (agree is not None and not agree(sent.replies)):
+            meeting.set(keys.word, STOP)
+            sent._end()  # pyright: ignore[reportPrivateUsage]
+            raise MemoryPlanError(less) if less else ExecutionError("the job was not agreed to")
+        meeting.set(keys.word, GO)
+        if wait:
+            sent.wait()
+    except BaseException:
+        sent._life.__exit__()  # pyright: ignore[reportPrivateUsage]
+        raise
+    return sent
+
+
+def _replies(sent: Sent, meeting: Meeting, keys: Keys, ranks: int) -> list[Reply]:
+    """What all ranks answer. Raises `ExecutionError` where they refuse the job."""
+
+    def look() -> list[Reply] | None:
+        data = take(meeting, keys.replies, ranks * MOST_REPLY)
+        if data is None and meeting.check([keys.result]):
+            sent.wait()  # which says why there are no replies
+        return None if data is None else replies_from(data)
+
+    found = until(look, float("inf"), sent._check)  # pyright: ignore[reportPrivateUsage]
+    if found is None or [r.rank for r in found] != list(range(ranks)):
+        raise ExecutionError(f"{meeting.where}: {ranks} ranks are there, and others have answered")
+    return found
+
+
+def table(replies: Sequence[Reply]) -> Any:
+    """The answers of ranks, to be printed."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table(title=Text("what each rank needs", style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in _HEADS:
+        out.add_column(name, overflow="fold")
+    for reply in replies:
+        out.add_row(*[Text(escape(cell)) for cell in _cells(reply)])
+    return out
+
+
+_HEADS = ("rank", "machine", "examples", "largest share", "peak", "memory there")
+
+
+def _cells(reply: Reply) -> tuple[str, ...]:
+    peak = "not known" if reply.peak is None else byte_text(reply.peak)
+    there = "not known" if reply.memory is None else byte_text(reply.memory)
+    return str(reply.rank), reply.host, f"{reply.examples:,}", f"{reply.share:,}", peak + reply.left_out, there
+
+
+def _shower(progress: bool, console: Any) -> Callable[[Any], None]:
+    if not progress:
+        return lambda what: None
+    from rich.console import Console
+
+    out = console if console is not None else Console()
+    return lambda what: out.print(what, markup=False, highlight=False, soft_wrap=isinstance(what, str))
+
+
+def _fill(scope: Scope, data: bytearray | None, main: bytes) -> None:
+    """Put values that were sent back into a scope, each as the program describes it."""
+    if data is None:
+        raise ExecutionError("the workers have sent no values back")
+    _, tensors = safetensors_file.parse(data)
+    variables = {v.name: v for v in persistables(load_inferred("main", main))}
+    for name, tensor in tensors.items():
+        if name not in variables:
+            raise ExecutionError(f"the workers have sent back {name[:100]!r}, which is no value of the program")
+        compare_spec(name, variables[name].spec, tensor)
+    scope.fill(tensors)
+
+
+def _loss_of(program: Program, given: Variable | str | None) -> Variable:
+    """The loss that a program minimises."""
+    if not any(op.role & Role.OPTIMIZE for op in program.all_ops()):
+        raise SchemaError("the program has no updates: send its cost instead, or minimise it first")
+    if given is not None:
+        return program.global_block.var(_name(program, given))
+    found = [n for op in program.global_block.ops if op.role & Role.LOSS and not op.role & Role.BACKWARD for n in op.output_names()]
+    if len(found) != 1:
+        raise SchemaError(f"the program does not say what its loss is ({', '.join(found[:5]) or 'no op is marked'}): give loss=")
+    return program.global_block.var(found[0])
+
+
+def _name(program: Program, given: Variable | str) -> str:
+    if isinstance(given, Variable) and given.block.program is not program:
+        raise SchemaError(f"{given.name} is a variable of another program")
+    return program.global_block.var(given if isinstance(given, str) else given.name).name
+
+
+def _files(given: Mapping[str, Paths]) -> dict[str, Files]:
+    return {name: Files(one) if isinstance(one, str) else Files(one[0], tuple(one[1:])) for name, one in given.items()}

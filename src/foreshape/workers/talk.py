@@ -1,0 +1,98 @@
+"""What a client and rank 0 say to each other at a meeting, job by job: under which keys, and how long either waits."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from foreshape.errors import ExecutionError, FormatError
+from foreshape.interop import bounded_json
+from foreshape.ranks.meeting import Meeting, Watch
+from foreshape.ranks.parcel import word
+from foreshape.workers.fields import count, record, text, truth
+
+JOBS: Final = "jobs"
+"""How many jobs have been announced."""
+WORKER: Final = "worker"
+"""Who works here: `Here`."""
+WORKER_LIVES: Final = "worker lives"
+GO: Final = b"go"
+STOP: Final = b"stop"
+AGAIN: Final = 0.05
+"""Seconds between two looks."""
+
+T = TypeVar("T")
+
+
+class Keys:
+    """The keys of one job."""
+
+    def __init__(self, number: int) -> None:
+        self.job = f"job {number}"
+        self.client_lives = f"client lives {number}"
+        self.replies = f"replies {number}"
+        self.word = f"word {number}"
+        """`GO` or `STOP`, by the client, before the first step."""
+        self.end = f"end {number}"
+        """The client wants the run to end after the epoch that it is in."""
+        self.result = f"result {number}"
+        self.values = f"values {number}"
+        self.taken = f"taken {number}"
+        """The client has what it wants."""
+
+    def epoch(self, number: int) -> str:
+        """The figures of an epoch."""
+        return f"{self.job} epoch {number}"
+
+
+class Here:
+    """What workers say of themselves."""
+
+    def __init__(self, version: str, ranks: int, keeps: bool) -> None:
+        self.version, self.ranks, self.keeps = version, ranks, keeps
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        return json.dumps({"foreshape": self.version, "ranks": self.ranks, "keeps": self.keeps}).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Here:
+        """Raises `FormatError` where it is nothing of the kind."""
+        found = record("the worker", bounded_json.parse(data), ("foreshape", "ranks", "keeps"))
+        return Here(text(100)("foreshape", found["foreshape"]), count(1)("ranks", found["ranks"]), truth("keeps", found["keeps"]))
+
+
+def until(look: Callable[[], T | None], seconds: float, check: Callable[[], None] | None = None) -> T | None:
+    """What ``look`` gives as soon as that is something; None after so many seconds. ``check`` may raise whenever nothing is there."""
+    end = time.monotonic() + seconds
+    while (found := look()) is None:
+        if check is not None:
+            check()
+        if time.monotonic() > end:
+            return None
+        time.sleep(AGAIN)
+    return found
+
+
+def worker_at(meeting: Meeting) -> Here:
+    """Who works at a meeting. Raises `ExecutionError` where nobody does, or who does is of another version."""
+    import foreshape
+
+    try:
+        data = until(lambda: word(meeting, WORKER), meeting.patience)
+        if data is None:
+            raise ExecutionError(f"{meeting.where}: no worker has come within {meeting.patience:g} s")
+        here = Here.from_bytes(data)
+    except FormatError as error:
+        raise ExecutionError(f"{meeting.where}: who is there is no worker: {error}") from None
+    if here.version != foreshape.__version__:
+        raise ExecutionError(f"{meeting.where}: the workers have foreshape {here.version}, and here is {foreshape.__version__}")
+    return here
+
+
+def alive(watch: Watch, who: str, patience: float) -> None:
+    """Raise `ExecutionError` where a watched process has given no sign for so long."""
+    if watch.silent > patience:
+        raise ExecutionError(f"{who} gives no sign of life for {patience:g} s")
