@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from foreshape.dims import INT64_MAX, Dim, Size, evaluate, symbols_of
+from foreshape.dims import INT64_MAX, Dim, Size, evaluate, product, substitute, symbols_of
 from foreshape.errors import MemoryPlanError
 from foreshape.program.literal import quoted
 
@@ -93,6 +93,10 @@ class Formula:
             made._monomials, made._pieces = self._monomials, _undominated(pieces, pieces, pieces)
             out.append(made)
         return out[0], out[1]
+
+    def substituted(self, values: Mapping[str, Size]) -> Formula:
+        """The formula with other sizes in the place of symbols: of the whole, where a symbol is a part of it."""
+        return Formula([substitute(product([_dim_of(atom) for atom in m]), values) for m in self._monomials], self._pieces)
 
     @property
     def symbols(self) -> frozenset[str]:
