@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -20,6 +21,8 @@ from foreshape.passes.data_parallel import COUNTS, ForRanks
 from foreshape.program import Program, Role, Variable
 
 RANKS = "ranks"
+_ROUNDED_UP = re.compile(r"(\()?\(([^()]+) \+ ranks - 1\) // ranks(?(1)\))")
+_FEW_PIECES = 4
 _MOST = 1 << 20
 """More ranks than this are not looked for."""
 
@@ -87,6 +90,20 @@ class RanksPlan:
     def peak_formula(self) -> Formula:
         """The same as a formula in ``ranks`` and in the sizes of the whole step."""
         return self.memory.peak_formula().substituted({n: _part(n) for n in self.shared})
+
+    def peak_words(self, **sizes: int) -> str:
+        """The formula where it is short; of a long one the piece that is the largest with these sizes."""
+        formula = self.peak_formula()
+        return self.shared_words(str(formula) if len(formula) <= _FEW_PIECES else formula.at(self._all(sizes)))
+
+    def breakdown(self, **sizes: int) -> dict[str, int]:
+        """What the bytes at the peak of a rank are for."""
+        return self.memory.breakdown(**self._own(sizes))
+
+    @staticmethod
+    def shared_words(formula: str) -> str:
+        """A formula with parts that are rounded up as a person writes them: ``ceil(batch/ranks)``."""
+        return _ROUNDED_UP.sub(r"ceil(\2/ranks)", formula)
 
     def smallest(self, within: int | str, **sizes: int) -> int:
         """The smallest number of ranks on each of which it fits.
@@ -235,7 +252,7 @@ def plan(
     name = loss_of(program) if loss is None else loss if isinstance(loss, str) else loss.name
     on, links = device_of(device, threads), network if network is not None else Network.of()
     made = [RanksPlan(program, name, one, {RANKS: ranks, **sizes}, links, on) for one in strategies or (data_parallel(),)]
-    best = min(made, key=lambda one: _rank(one, within))
+    best = made[0] if len(made) == 1 else min(made, key=lambda one: _rank(one, within))
     for one in made:
         one.alternatives = [best, *(other for other in made if other is not best)]
     return best

@@ -17,7 +17,7 @@ from foreshape.program import Program
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 
-MOST, LARGE = 1 << 28, 1 << 26
+MOST, LARGE = 1 << 29, 1 << 26
 """The multiply-adds of the largest product that is measured, and the bytes of the largest value that is moved."""
 _STEPS = 200
 _DRAWN = 1 << 20

@@ -82,8 +82,9 @@ def hops(way: str, ranks: int) -> int:
     """How many messages of a collective follow each other."""
     if ranks < 2:
         return 0
-    around = ranks - 1
-    return {ALL_REDUCE: 2 * around, ALL_GATHER: around, REDUCE_SCATTER: around, ALL_TO_ALL: around, BROADCAST: ceil(log2(ranks)), BARRIER: 2 * ceil(log2(ranks))}[way]
+    if way in (BROADCAST, BARRIER):
+        return ceil(log2(ranks)) * (1 if way == BROADCAST else 2)
+    return (ranks - 1) * (2 if way == ALL_REDUCE else 1)
 
 
 def bandwidth_of(given: str | float) -> float:
