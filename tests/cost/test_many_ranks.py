@@ -67,6 +67,13 @@ def test_sparse_rows_are_given_as_rows() -> None:
     assert "words" in rows.formula
 
 
+def test_the_rows_of_all_ranks_are_updated_on_each() -> None:
+    plan = planned(words(10**9), words=640)
+    few, many = (plan.timeline(ranks=n, words=160 * n, batch=16 * n).step.by_kind() for n in (4, 64))
+    (update,) = [kind for kind in few if kind.startswith("sgd of")]
+    assert many[update] == pytest.approx(16 * few[update], rel=0.1)
+
+
 def test_what_is_started_is_on_the_way_while_the_backward_pass_goes_on() -> None:
     """The last bucket's start is the last; kernels run between the first start and the first wait."""
     plan = planned(stack(512), network=fs.Network(1e15, 0.0))

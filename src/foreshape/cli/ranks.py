@@ -186,7 +186,11 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
     if any(n < 1 or n > 1024 for n in threads):
         raise typer.BadParameter("a number of threads is from 1 to 1024", param_hint="--threads")
     executor, scope = Executor(), Scope()
-    tell = None if json else lambda words: typer.echo(words, err=True)
+
+    def tell(words: str) -> None:
+        if not json:
+            typer.echo(words, err=True)
+
     found = calibrate(lambda program, feed, name: executor.run(program, feed, [name], scope), threads, said=tell)
     path = found.save(out)
     if json:

@@ -89,7 +89,7 @@ class Sizes:
             given = [self._rows[v] for v in i.reads() if v in self._rows]
             self._made[value] = self.rows_kind(i) or kind_of(i)
             if given:
-                self._rows[value] = sum(given)
+                self._rows[value] = sum(given) * (self.values.get("ranks", 1) if i.op.type == "c_allreduce_sum" else 1)  # those of all ranks
                 continue
             ids = [prod(d) for v in i.reads() if (s := v.spec) is not None and s.dtype is not None and s.dtype.is_integer and (d := self.dims(v)) is not None]
             row = prod(self.number(d) for d in (spec.dims or ())[1:]) * (spec.dtype.itemsize if spec.dtype is not None else 4)

@@ -55,6 +55,7 @@ class Curve:
         x = numpy.concatenate([numpy.ones((len(near), 1)), self.at[near] - at], axis=1)
         ridge = numpy.diag([0.0] + [1e-3] * self.coordinates)
         left = (x * weight[:, None]).T @ x + ridge
-        found = numpy.linalg.solve(left, (x * weight[:, None]).T @ self.seconds[near])
+        solve: Any = numpy.linalg.solve
+        found = solve(left, (x * weight[:, None]).T @ self.seconds[near])
         lowest, highest = self.seconds[near].min(), self.seconds[near].max()
         return float(numpy.clip(found[0], lowest - 1.0, highest + 1.0))

@@ -79,7 +79,7 @@ class Point:
 
 def simulate(
     plan: RanksPlan, numbers: Sequence[int] = NUMBERS, *, batch: int | None = None, batch_per_rank: int | None = None, within: int | str | None = None,
-    stragglers: Stragglers | None = None, seed: int = 0, steps: int = 10,
+    stragglers: Stragglers | None = None, seed: int = 0, steps: int = 20,
 ) -> list[Point]:  # fmt: skip
     """Simulate steps of a plan on other numbers of ranks.
 

@@ -86,8 +86,8 @@ def items_of(step: StepTime, messages: Sequence[Message]) -> list[Item]:
     for timed in step.calls:
         op = timed.instruction.op
         for name in op.input_names():
-            at = made.get(name)
-            if at in seen and at is not None and at not in come:
+            at = made.get(name, -1)
+            if at in seen and at not in come:
                 come.add(at)
                 then(Wait(at))
         together += timed.seconds
