@@ -3,7 +3,7 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
-.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks fuzz fuzz-files fuzz-operators fuzz-programs proto clean
+.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost fuzz fuzz-files fuzz-operators fuzz-programs proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,9 @@ bench-memory: $(VENV)/dev  ## what training steps hold: planned, measured, in to
 
 bench-ranks: $(VENV)/dev   ## training over two ranks beside torch's DistributedDataParallel
 	$(VENV)/bin/python benchmarks/ranks.py
+
+bench-cost: $(VENV)/dev    ## the predicted time of steps beside the measured one
+	$(VENV)/bin/python benchmarks/cost.py
 
 SECONDS ?= 60
 SEED ?= 0

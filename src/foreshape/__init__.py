@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foreshape import layer, optimizer
     from foreshape.backward import append_backward
+    from foreshape.cost import Network, plan
     from foreshape.engine import Executor, LoDTensor, Scope, SelectedRows, default_scope
     from foreshape.errors import (
         DescriptionError,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     )
     from foreshape.interop import load_inference_model, save_inference_model
     from foreshape.layer import ParamAttr
-    from foreshape.memory import Plan, Recomputation, plan, recompute
+    from foreshape.memory import Plan, Recomputation, recompute
     from foreshape.operator import Operator
     from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_tables
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
@@ -47,7 +48,8 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("load_inference_model", "save_inference_model"), "interop"),
     **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_tables"), "passes"),
     "ParamAttr": "layer",
-    **dict.fromkeys(("Plan", "Recomputation", "plan", "recompute"), "memory"),
+    **dict.fromkeys(("Network", "plan"), "cost"),
+    **dict.fromkeys(("Plan", "Recomputation", "recompute"), "memory"),
     "Operator": "ops",
     **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "program_guard"), "program"),
     **dict.fromkeys(("BF16", "BOOL", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UNK", "LOD_TENSOR", "SELECTED_ROWS",
@@ -106,6 +108,7 @@ __all__ = [
     "Limits",
     "LoDTensor",
     "MemoryPlanError",
+    "Network",
     "Op",
     "Operator",
     "ParamAttr",

@@ -1,4 +1,4 @@
-"""The commands: show, check, plan, run, train, worker, ops, demo. Each does its imports itself, so that the command starts at once."""
+"""The commands: show, check, plan, calibrate, simulate, run, train, worker, ops, demo. Each does its imports itself, so that the command starts at once."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ app = typer.Typer(
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program (.pdmodel).")]
 Shapes = Annotated[list[str] | None, typer.Option("--shape", metavar="NAME=SIZES", help="Another shape of an input, as x=8,3,224,224. May be repeated.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
+
+Bandwidth = Annotated[str, typer.Option("--bandwidth", metavar="RATE", help="What a link of a rank carries, as 25Gb/s (bits) or 3GB/s (bytes).")]
+Latency = Annotated[str, typer.Option("--latency", metavar="TIME", help="How long a message is under way, as 30us.")]
+Device = Annotated[
+    str | None, typer.Option("--device", metavar="FILE", help="A calibration, or rates as 150TFLOPS:2TB/s; this machine, if it was calibrated, where left out.")
+]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="Of a calibrated machine, how many threads each rank has.")]
 
 
 def main() -> None:
@@ -127,17 +134,73 @@ def plan(
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the arena into a .png, .svg or .pdf file.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page in which every box of the arena tells what it is.")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Plan for so many ranks, over which --batch and the like are divided.")] = None,
+    bandwidth: Bandwidth = "25Gb/s",
+    latency: Latency = "30us",
+    device: Device = None,
+    threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits."""
+    """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
+    sends and waits for, how long a step takes, and by which strategy it is best trained."""
     from foreshape.cli.plan import print_plan, sizes_of
     from foreshape.wire import load_program
 
     values = sizes_of(sizes)
+    if ranks is not None and (fetch or html is not None):
+        raise typer.BadParameter("is for a plan without --ranks", param_hint="--fetch" if fetch else "--html")
     with plain_errors():
-        fits = print_plan(load_program(os.fspath(file)), list(fetch or ()), batch, values, within, plot, html, json)
+        if ranks is not None:
+            from foreshape.cli.ranks import print_ranks_plan
+
+            fits = print_ranks_plan(load_program(os.fspath(file)), ranks, batch, values, within, bandwidth, latency, device, threads, plot, json)
+        else:
+            fits = print_plan(load_program(os.fspath(file)), list(fetch or ()), batch, values, within, plot, html, json)
     if not fits:
         raise typer.Exit(1)
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to; in the user's cache directory where left out.")] = None,
+    threads: Annotated[list[int] | None, typer.Option("--threads", help="A number of threads. May be repeated; 1 and all where left out.")] = None,
+    json: Json = False,
+) -> None:
+    """Measure this machine's kernels, so that plans know how long a step takes: about half a minute for each number of threads."""
+    from foreshape.cli.ranks import calibrate_here
+
+    with plain_errors():
+        calibrate_here(out, list(threads or ()), json)
+
+
+@app.command()
+def simulate(
+    file: File,
+    ranks: Annotated[list[int] | None, typer.Option("--ranks", min=1, help="A number of ranks. May be repeated; 8 to 4,096 where left out.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Of the whole step, divided over the ranks.")] = None,
+    batch_per_rank: Annotated[int | None, typer.Option("--batch-per-rank", min=1, help="Of each rank, so that the whole step's grows.")] = None,
+    sizes: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=SIZE", help="The value of one symbol, as words=3000. May be repeated.")] = None,
+    within: Annotated[str | None, typer.Option("--within", metavar="BYTES", help="The memory of a rank, as 16GiB.")] = None,
+    bandwidth: Bandwidth = "25Gb/s",
+    latency: Latency = "30us",
+    tree: Annotated[bool, typer.Option("--tree", help="Sums may go by trees where that is faster, as NCCL's do, and not by rings alone.")] = False,
+    device: Device = None,
+    threads: Threads = 1,
+    seed: Annotated[int, typer.Option("--seed", help="Of the stragglers.")] = 0,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it into a .png, .svg or .pdf file.")] = None,
+    json: Json = False,
+) -> None:
+    """Simulate the training of a program on many ranks, with stragglers: time per step, efficiency, memory, and what holds it up."""
+    from foreshape.cli.plan import sizes_of
+    from foreshape.cli.ranks import print_simulation
+    from foreshape.wire import load_program
+
+    values = sizes_of(sizes)
+    if (batch is None) == (batch_per_rank is None):
+        raise typer.BadParameter("give --batch or --batch-per-rank", param_hint="--batch")
+    with plain_errors():
+        print_simulation(load_program(os.fspath(file)), file.stem, list(ranks or ()), batch, batch_per_rank, values, within, bandwidth, latency, tree, device,
+                         threads, seed, plot, json)  # fmt: skip
 
 
 @app.command()

@@ -18,9 +18,10 @@ from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope
-from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_for, threads_here, work_of_all
+from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, ShapeError, border
 from foreshape.lowering import Value, fuse, lower
+from foreshape.lowering.threads import threads_for, work_of_all
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.records import unknown_words

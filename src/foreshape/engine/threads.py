@@ -1,22 +1,16 @@
-"""How many threads a step should have: as many as its work repays, of those that torch has or that the user says."""
+"""How many threads a step has, of those that its work repays: as many as torch has, as the user says, or as are fastest just now."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Literal
 
-from foreshape.dims import Size, product, substitute
-from foreshape.errors import ExecutionError, ShapeError
-from foreshape.lowering.instruction import Instruction, Lowered
-from foreshape.program.work import multiplications
+from foreshape.errors import ExecutionError
 from foreshape.values.openmp import forked
 from foreshape.values.torch_proxy import torch
-
-SMALL_STEP = 4_000_000
-"""A step of fewer multiply-adds (and element operations) runs on one thread: to fork and join costs it more than it gains."""
 
 
 class _Here(threading.local):
@@ -143,36 +137,3 @@ class Fastest:
         self.best = self.best if again else found
         self._left = self._stays
         self._tried.clear()
-
-
-def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
-    """1 for a small step, otherwise ``most``."""
-    if most == 1:
-        return 1
-    total = 0
-    for i in ops.instructions:
-        total += work_of(i, values)
-        if total >= SMALL_STEP:
-            return most
-    return 1
-
-
-def work_of_all(ops: Lowered, values: Mapping[str, int]) -> int:
-    """The work of a whole step."""
-    return sum(work_of(i, values) for i in ops.instructions)
-
-
-def work_of(i: Instruction, values: Mapping[str, int]) -> int:
-    """The multiply-adds of one instruction, or the elements that it writes where it multiplies nothing; by estimate."""
-    found = multiplications(i.op)
-    if found is not None:
-        return _number(found, values)
-    return sum(_number(product(v.spec.known_dims), values) for n in i.op.output_names() if (v := i.op.block.find(n)) is not None and v.spec.dims is not None)
-
-
-def _number(size: Size, values: Mapping[str, int]) -> int:
-    try:
-        out = substitute(size, values)
-    except ShapeError:  # an estimate that has no such size
-        return SMALL_STEP
-    return out if isinstance(out, int) else SMALL_STEP

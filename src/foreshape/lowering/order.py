@@ -3,7 +3,8 @@
 A place whose calls are ready may run. Two ways to choose among those are tried. In one, the place that gives back the most beyond what it takes
 runs next, in the program's own order where several are equal: branches are finished one by one. In the other all keep their own order, but
 that weights are updated as soon as their gradients are there. What comes out is taken only if it lowers the peak, which is counted for each.
-All of the forward pass stays before the backward pass; random calls, and those that act on the outside, keep their own order.
+All of the forward pass stays before the backward pass; random calls, and those that act on the outside, keep their own order. A program with
+collectives keeps its own altogether: what is sent is started where the pass that wrote it put it, so that it is on the way while others compute.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from foreshape.errors import ShapeError
 from foreshape.lowering.claims import carried_of, workspace_in_rows
 from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
 from foreshape.operator.operator import Operator
+from foreshape.ops.collective.sums import Collective
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
 
@@ -30,7 +32,7 @@ Place = list[Instruction]
 def reorder(lowered: Lowered, places: list[Place]) -> list[Place]:
     """The places in the order in which they are to run; positions and `Lowered.ops` go with them."""
     used = [place for place in places if place]
-    if len(used) < 3 or any(i.region is not None or i.before is not None for place in used for i in place):
+    if len(used) < 3 or any(i.region is not None or i.before is not None or isinstance(i.op.operator, Collective) for place in used for i in place):
         return places
     graph = _Graph(lowered, used)
     own = list(range(len(used)))

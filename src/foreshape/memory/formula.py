@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from foreshape.dims import INT64_MAX, Dim, Size, evaluate, symbols_of
+from foreshape.dims import INT64_MAX, Dim, Size, evaluate, product, substitute, symbols_of
 from foreshape.dims.expression import Atom, Monomial, of_atom
 from foreshape.errors import MemoryPlanError
 from foreshape.memory.byte_counts import byte_text
@@ -82,6 +82,10 @@ class Formula:
             made._monomials, made._pieces = self._monomials, _undominated(pieces, pieces, pieces)
             out.append(made)
         return out[0], out[1]
+
+    def substituted(self, values: Mapping[str, Size]) -> Formula:
+        """The formula with other sizes in the place of symbols: of the whole, where a symbol is a part of it."""
+        return Formula([substitute(product([of_atom(atom) for atom in m]), values) for m in self._monomials], self._pieces)
 
     @property
     def symbols(self) -> frozenset[str]:

@@ -1,0 +1,203 @@
+"""Plans for many ranks and their simulation, as tables and as facts for JSON; and the calibration of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from foreshape.cli.output import console, print_json, print_plain, printing, stop
+from foreshape.cli.show import human_bytes, new_row, new_table
+from foreshape.cost import Network, RanksPlan
+from foreshape.cost import plan as plan_ranks
+from foreshape.cost.draw import draw_simulation, draw_timeline
+from foreshape.cost.simulation import NUMBERS, Point, simulate
+from foreshape.errors import MemoryPlanError
+from foreshape.memory import byte_text, bytes_of
+from foreshape.program import Program
+from foreshape.program.literal import escape
+
+
+def print_ranks_plan(
+    program: Program, ranks: int, batch: int | None, sizes: dict[str, int], within: str | None, bandwidth: str, latency: str, device: str | None,
+    threads: int, plot: Path | None, json: bool,
+) -> bool:  # fmt: skip
+    """Print what each of many ranks holds, sends and waits for. Whether it is within the limit."""
+    given = {**({"batch": batch} if batch is not None else {}), **sizes}
+    network = Network.of(bandwidth, latency)
+    found = plan_ranks(program, ranks=ranks, within=within, network=network, device=device, threads=threads, **given)  # pyright: ignore[reportArgumentType]
+    facts = ranks_facts(found, within)
+    if plot is not None:
+        _drawn(lambda: draw_timeline(found, plot))
+    if json:
+        print_json(facts)
+    else:
+        _print_plan(facts)
+    return facts["fits"] is not False
+
+
+def ranks_facts(plan: RanksPlan, within: str | None) -> dict[str, Any]:
+    """A plan for JSON."""
+    limit = None if within is None else bytes_of(within)
+    smallest, reason = None, ""
+    if limit is not None:
+        try:
+            smallest = plan.smallest(limit)
+        except MemoryPlanError as error:
+            reason = str(error)
+    peak = plan.peak()
+    facts: dict[str, Any] = {
+        "strategy": plan.name,
+        "sizes": plan.sizes,
+        "shared": sorted(plan.shared),
+        "network": str(plan.network),
+        "device": None if plan.device is None else str(plan.device),
+        "peak": peak,
+        "formula": plan.peak_words(),
+        "breakdown": plan.breakdown(),
+        "within": limit,
+        "fits": None if limit is None else peak <= limit,
+        "smallest": smallest,
+        "never": reason,
+        "sent": plan.sent(),
+        "collectives": [one._asdict() for one in plan.collectives()],
+        "time": _time_facts(plan),
+        "alternatives": [],
+    }
+    for one in plan.alternatives:
+        held = one.peak()
+        fits = None if limit is None else held <= limit
+        facts["alternatives"].append({"strategy": one.name, "peak": held, "fits": fits, "sent": sum(one.sent().values()), "time": _time_facts(one)})
+    return facts
+
+
+def _time_facts(plan: RanksPlan) -> dict[str, float] | None:
+    if plan.device is None:
+        return None
+    found = plan.timeline()
+    return {
+        "seconds": found.seconds, "computing": found.computing, "communicating": found.communicating, "exposed": found.exposed, "hidden": found.hidden,
+        "guessed": found.step.guessed,
+    }  # fmt: skip
+
+
+def _print_plan(facts: dict[str, Any]) -> None:
+    out = console()
+    with printing():
+        sizes = ", ".join(f"{n} = {v:,}" for n, v in facts["sizes"].items())
+        print_plain(f"{facts['strategy']} for {sizes}; {', '.join(facts['shared'])} divided over the ranks")
+        print_plain(f"peak of a rank: {human_bytes(facts['peak'])}")
+        print_plain(f"formula: {facts['formula']}")
+        if facts["within"] is not None:
+            print_plain(f"{'fits' if facts['fits'] else 'does not fit'} within {human_bytes(facts['within'])}")
+            print_plain(facts["never"] or f"the smallest number of ranks on which it fits: {facts['smallest']:,}")
+        time = facts["time"]
+        if time is None:
+            print_plain("times are not known: run `foreshape calibrate`, or give --device")
+        else:
+            print_plain(f"step: {_ms(time['seconds'])}: {_ms(time['computing'])} of kernels, {_ms(time['exposed'])} of waiting for messages")
+            print_plain(f"communication: {_ms(time['communicating'])}, of which {100 * time['hidden']:.0f} % passes while kernels run")
+            if time["guessed"] > 0.1 and "FLOPS" not in facts["device"]:
+                print_plain(f"{100 * time['guessed']:.0f} % of the time is of kernels that were not measured, by their bytes and work")
+            print_plain(f"device: {facts['device']}; network: {facts['network']}")
+        columns = ("what", "op", "bytes given", "as a formula", "sent on the link", "ready", "begins", "has come", "needed at op", "line")
+        table = new_table("collectives of a step", *columns)
+        for one in facts["collectives"]:
+            times = [_ms(one[k]) if time is not None else "" for k in ("ready", "began", "came")]
+            new_row(table, escape(one["name"]), one["type"], f"{one['bytes']:,}", _share_text(one["formula"]), f"{one['on_the_link']:,}", *times,
+                    f"{one['needed']:,}" if one["needed"] != one["starts"] else "at once", one["line"])  # fmt: skip
+        out.print(table)
+        table = new_table("strategies, the best first", "strategy", "peak of a rank", "fits", "bytes given", "step", "hidden")
+        for one in facts["alternatives"]:
+            when = one["time"]
+            fits = "" if one["fits"] is None else "yes" if one["fits"] else "no"
+            new_row(table, one["strategy"], human_bytes(one["peak"]), fits, f"{one['sent']:,}", "" if when is None else _ms(when["seconds"]),
+                    "" if when is None else f"{100 * when['hidden']:.0f} %")  # fmt: skip
+        out.print(table)
+
+
+def _share_text(formula: str) -> str:
+    """``(batch + ranks - 1) // ranks`` as a person writes it."""
+    return RanksPlan.shared_words(formula)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms" if seconds < 10 else f"{seconds:.3g} s"
+
+
+def simulation_table(points: Sequence[Point], title: str) -> Any:
+    """A simulation as a table."""
+    parts = ("kernels", "waits for bytes", "for latency", "for stragglers", "hidden")
+    table = new_table(title, "ranks", "batch", "step", "efficiency", *parts, "memory of a rank", "fits", "bottleneck")
+    for p in points:
+        fits = "" if p.fits is None else "yes" if p.fits else "no"
+        new_row(table, f"{p.ranks:,}", f"{p.batch:,}", _ms(p.seconds), f"{100 * p.efficiency:.0f} %", _ms(p.computing), _ms(p.bandwidth), _ms(p.latency),
+                _ms(p.waiting), f"{100 * p.hidden:.0f} %", byte_text(p.peak), fits, p.bottleneck)  # fmt: skip
+    return table
+
+
+def print_simulation(
+    program: Program, name: str, numbers: Sequence[int], batch: int | None, batch_per_rank: int | None, sizes: dict[str, int], within: str | None,
+    bandwidth: str, latency: str, tree: bool, device: str | None, threads: int, seed: int, plot: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """Print a simulation over numbers of ranks, and draw it."""
+    numbers = numbers or NUMBERS
+    first = batch if batch is not None else (batch_per_rank or 0) * numbers[0]
+    network = Network.of(bandwidth, latency, tree)
+    plan = plan_ranks(program, ranks=numbers[0], network=network, device=device, threads=threads, batch=first, **sizes)  # pyright: ignore[reportArgumentType]
+    points = simulate(plan, numbers, batch=batch, batch_per_rank=batch_per_rank, within=within, seed=seed)
+    if plot is not None:
+        _drawn(lambda: draw_simulation([(name, points)], plot))
+    if json:
+        names = list(Point.__dataclass_fields__)
+        print_json([{**{n: getattr(p, n) for n in names}, "bottleneck": p.bottleneck} for p in points])
+        return
+    with printing():
+        console().print(simulation_table(points, f"{plan.name}; {plan.device}; {network}"))
+        for words in said(points):
+            print_plain(words)
+
+
+def said(points: Sequence[Point]) -> list[str]:
+    """What holds the ranks up, in sentences: from which number on."""
+    out: list[str] = []
+    last = ""
+    for p in points:
+        if p.bottleneck != last:
+            out.append(f"from {p.ranks:,} ranks on, the bottleneck is {p.bottleneck}")
+            last = p.bottleneck
+    return out
+
+
+def _drawn(draw: Any) -> None:
+    try:
+        draw()
+    except ModuleNotFoundError as error:
+        stop(f"the drawing needs the package {error.name}: pip install 'foreshape[train]'")
+
+
+def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None:
+    """Measure this machine, and save what was found."""
+    from foreshape.cost.measure import calibrate
+    from foreshape.engine import Executor, Scope
+
+    if any(n < 1 or n > 1024 for n in threads):
+        raise typer.BadParameter("a number of threads is from 1 to 1024", param_hint="--threads")
+    executor, scope = Executor(), Scope()
+
+    def tell(words: str) -> None:
+        if not json:
+            typer.echo(words, err=True)
+
+    found = calibrate(lambda program, feed, name: executor.run(program, feed, [name], scope), threads, said=tell)
+    path = found.save(out)
+    if json:
+        print_json({"path": str(path), "machine": found.machine, "threads": {n: {"step": k.step, "kinds": len(k.kinds)} for n, k in found.threads.items()}})
+        return
+    with printing():
+        for n, k in found.threads.items():
+            print_plain(f"{n} thread{'' if n == 1 else 's'}: {len(k.kinds)} kinds of kernels, {sum(map(len, k.kinds.values())):,} measurements; "
+                        f"{1e6 * k.step:.0f} microseconds for a step besides its kernels")  # fmt: skip
+        print_plain(f"{found.machine}: {path}")

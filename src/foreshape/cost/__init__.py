@@ -1,0 +1,10 @@
+"""Cost: what a step takes in time, before it runs: kernels measured once, calls predicted by kind and size, and many ranks simulated."""
+
+from foreshape.cost.calibration import Calibration, default_path
+from foreshape.cost.device import Roofline, device_of, step_time
+from foreshape.cost.many_ranks import RanksPlan, Sent, plan
+from foreshape.cost.network import Network
+from foreshape.cost.predict import StepTime, predict
+from foreshape.cost.timeline import Timeline
+
+__all__ = ["Calibration", "Network", "RanksPlan", "Roofline", "Sent", "StepTime", "Timeline", "default_path", "device_of", "plan", "predict", "step_time"]

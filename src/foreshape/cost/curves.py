@@ -1,0 +1,61 @@
+"""Seconds of kernel calls between and beyond the sizes at which they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from typing import Any
+
+import numpy
+
+_NEAR = 12
+"""How many measured sizes have a say."""
+
+
+class Curve:
+    """Times at measured sizes of one kind of call; called with a size it gives seconds.
+
+    In logarithms a plane is laid through the nearest sizes, the nearer the closer. Beyond what was measured a call takes longer by as much
+    as it is larger, and what is smaller takes as long as the smallest.
+
+    Args:
+        points: ``[[coordinate, ..., seconds], ...]``, each above 0.
+    """
+
+    def __init__(self, points: Sequence[Sequence[float]]) -> None:
+        table = numpy.log(numpy.asarray(points, dtype=numpy.float64))
+        self.at, self.seconds = table[:, :-1], table[:, -1]
+        self.low, self.high = self.at.min(axis=0), self.at.max(axis=0)
+        self._known: dict[tuple[float, ...], tuple[float, Any]] = {}
+
+    @property
+    def coordinates(self) -> int:
+        return int(self.at.shape[1])
+
+    def __call__(self, at: Sequence[float], scaling: int | None = None) -> float:
+        """Seconds at a size, of whose coordinates the first ``scaling`` are what the time grows with (all of them where it is left out)."""
+        key = tuple(at)
+        found = self._known.get(key)
+        if found is None:
+            wanted = numpy.array([log(max(c, 1.0)) for c in key])
+            inside = numpy.clip(wanted, self.low, self.high)
+            within = self._line(float(inside[0])) if self.coordinates == 1 else self._plane(inside)
+            found = self._known[key] = (within, numpy.maximum(wanted - inside, 0))
+        within, beyond = found
+        return float(numpy.exp(within + beyond[:scaling].sum()))
+
+    def _line(self, at: float) -> float:
+        order = numpy.argsort(self.at[:, 0], kind="stable")
+        return float(numpy.interp(at, self.at[order, 0], self.seconds[order]))
+
+    def _plane(self, at: Any) -> float:
+        away = ((self.at - at) ** 2).sum(axis=1)
+        near = numpy.argsort(away, kind="stable")[: max(_NEAR, 3 * self.coordinates)]
+        weight = 1 / (away[near] + 0.02)
+        x = numpy.concatenate([numpy.ones((len(near), 1)), self.at[near] - at], axis=1)
+        ridge = numpy.diag([0.0] + [1e-3] * self.coordinates)
+        left = (x * weight[:, None]).T @ x + ridge
+        solve: Any = numpy.linalg.solve
+        found = solve(left, (x * weight[:, None]).T @ self.seconds[near])
+        lowest, highest = self.seconds[near].min(), self.seconds[near].max()
+        return float(numpy.clip(found[0], lowest - 1.0, highest + 1.0))

@@ -1,0 +1,134 @@
+"""Measures this machine's kernels: `calibrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from time import perf_counter
+from typing import Any
+
+from foreshape.cost.calibration import Calibration, Kernels, Points, this_machine
+from foreshape.cost.calls import Sizes, call_of
+from foreshape.cost.probes import Probe, probes
+from foreshape.cost.runner import clock_for, offsets, timed_calls
+from foreshape.lowering import Instruction, fuse, lower
+from foreshape.memory.liveness import find_liveness
+from foreshape.program import Program
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import torch_dtype
+
+MOST, LARGE = 1 << 29, 1 << 26
+"""The multiply-adds of the largest product that is measured, and the bytes of the largest value that is moved."""
+_STEPS = 200
+_DRAWN = 1 << 20
+"""Larger values are one number: to draw them takes longer than to measure them."""
+
+Step = Callable[[Program, dict[str, Any], str], Any]
+"""Runs a program for feeds and one fetch."""
+
+
+def calibrate(step: Step, threads: Sequence[int] = (), most: int = MOST, large: int = LARGE, said: Callable[[str], None] | None = None) -> Calibration:
+    """Measure this machine: about half a minute for each number of threads.
+
+    Args:
+        step: runs a whole step, as an executor does; what one takes besides its kernels is measured with it.
+        threads: 1 and as many as torch has, where they are left out.
+        most, large: the multiply-adds of the largest product, and the bytes of the largest value.
+        said: is told what is going on.
+    """
+    before = torch.get_num_threads()
+    made: dict[int, Kernels] = {}
+    try:
+        for count in threads or sorted({1, before}):
+            torch.set_num_threads(count)
+            made[count] = _kernels(step, most, large, lambda words, count=count: said(f"{count} threads: {words}") if said is not None else None)
+    finally:
+        torch.set_num_threads(before)
+    return Calibration(this_machine(), made)
+
+
+def _kernels(step: Step, most: int, large: int, said: Callable[[str], None]) -> Kernels:
+    kinds: dict[str, dict[tuple[float, ...], list[float]]] = {}
+    began = perf_counter()
+    with torch.inference_mode():
+        for count, probe in enumerate(probes(most, large)):
+            _measure(probe, kinds)
+            if count % 50 == 0:
+                said(f"{count} networks in {perf_counter() - began:.1f} s")
+        memory = _memory(large)
+    points = {kind: [[*at, min(seconds)] for at, seconds in sorted(found.items())] for kind, found in sorted(kinds.items())}
+    return Kernels(_step(step), points, memory)
+
+
+def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]]) -> None:
+    lowered = fuse(lower(probe.program.global_block, [probe.loss]))
+    find_liveness(lowered)  # which tells results to take over the memory of operands
+    sizes = Sizes(probe.symbols)
+
+    def wanted(i: Instruction) -> bool:
+        sizes.make_rows(i)
+        call = call_of(i, sizes)
+        known = kinds.get(call.kind, {}).get(call.at, ())
+        return len(known) < 2
+
+    given = {v.name: tensor_of(v.variable, probe) for v in (*lowered.feeds, *lowered.persistables)}
+    given.update((name + "@LOD", offsets(lengths)) for name, lengths in probe.lengths.items())
+    for i, seconds in timed_calls(lowered, given, wanted):
+        call = call_of(i, sizes)
+        found = kinds.setdefault(call.kind, {})
+        if not found or len(next(iter(found))) == len(call.at):
+            found.setdefault(call.at, []).append(seconds)
+
+
+def tensor_of(variable: Any, probe: Probe) -> Any:
+    """Values for a variable of a probe: ids within their table, and small positive numbers for all else."""
+    spec = variable.spec
+    shape = probe.shapes.get(variable.name) or tuple(int(d) for d in spec.known_dims)
+    dtype = torch_dtype(spec.known_dtype)
+    if spec.known_dtype.is_integer:
+        return torch.randint(0, probe.below.get(variable.name, 2), shape, dtype=dtype)
+    if not shape or prod(shape) > _DRAWN:
+        return torch.full(shape, 0.05, dtype=dtype)
+    return torch.rand(shape, dtype=dtype) * 0.1 + 0.01
+
+
+def _memory(large: int) -> Points:
+    """Adding to a tensor, again and again: bytes read and written against seconds."""
+    out: Points = []
+    clock = clock_for(torch.get_num_threads())
+    size = 1 << 12
+    while size <= 4 * large:
+        x, y = torch.zeros(size // 8), torch.ones(size // 8)
+        best = float("inf")
+        count = max(1, (1 << 22) // size)
+        for _ in range(5):
+            at = clock()
+            for _ in range(count):
+                x.copy_(y)
+            best = min(best, (clock() - at) / count)
+        out.append([float(size), best])
+        size *= 2
+    return out
+
+
+def _step(step: Step) -> float:
+    """What a step takes besides its kernels: that of a program with two feeds and hardly anything to compute, the call itself included."""
+    import numpy
+
+    from foreshape import layer
+    from foreshape.program import program_guard
+
+    main = Program()
+    with program_guard(main, Program()):
+        x, y = layer.data("x", shape=["batch", 8]), layer.data("y", shape=["batch", 8])
+        total = x + y
+    feed = {"x": numpy.zeros((4, 8), numpy.float32), "y": numpy.zeros((4, 8), numpy.float32)}
+    step(main, feed, total.name)
+    clock = clock_for(torch.get_num_threads())
+    best = float("inf")
+    for _ in range(10):
+        at = clock()
+        for _ in range(_STEPS):
+            step(main, feed, total.name)
+        best = min(best, (clock() - at) / _STEPS)
+    return best

@@ -1,0 +1,110 @@
+"""What a network takes to bring messages to the ranks: bandwidth and latency of a link, and how often a collective uses it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import ceil, log2
+
+from foreshape.errors import SchemaError
+
+_NUMBER = r"\s*([0-9]{1,15}(?:\.[0-9]{1,15})?(?:e[0-9]{1,2})?)\s*"
+_BANDWIDTH = re.compile(_NUMBER + r"([kKMGT]?)(b|B|bit|bits)(?:/s|ps)\s*\Z")
+_SECONDS = re.compile(_NUMBER + r"(s|ms|us|µs|ns)\s*\Z")
+_THOUSANDS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "barrier"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Links between ranks, all alike.
+
+    Args:
+        bandwidth: bytes per second that a rank can send, and take at the same time.
+        latency: seconds until the first byte of a message is there.
+        tree: whether a sum may go by trees where that is faster than the ring, as NCCL does; gloo has the ring.
+    """
+
+    bandwidth: float
+    latency: float
+    tree: bool = False
+
+    def __post_init__(self) -> None:
+        if not (0 < self.bandwidth < 1e18 and 0 <= self.latency < 1e6):
+            raise SchemaError(f"a network has a bandwidth above 0 and a latency of at least 0; seen {self.bandwidth} and {self.latency}")
+
+    @classmethod
+    def of(cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False) -> Network:
+        """From words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds."""
+        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree)
+
+    def seconds(self, way: str, count: float, ranks: int) -> float:
+        """How long a collective takes once all ranks are there.
+
+        Args:
+            way: which collective: ``all-reduce``, ``all-gather`` ...
+            count: the bytes that one rank gives to it.
+        """
+        return self.moving(way, count, ranks) + self.waiting(way, count, ranks)
+
+    def moving(self, way: str, count: float, ranks: int) -> float:
+        """The seconds of it in which bytes move."""
+        return sent(way, count, ranks) / self.bandwidth if not self._by_tree(way, count, ranks) else 2 * count / self.bandwidth
+
+    def waiting(self, way: str, count: float, ranks: int) -> float:
+        """The seconds of it that are latency."""
+        return self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
+
+    def _by_tree(self, way: str, count: float, ranks: int) -> bool:
+        if not self.tree or way != ALL_REDUCE or ranks < 2:
+            return False
+        ring = sent(way, count, ranks) / self.bandwidth + hops(way, ranks) * self.latency
+        return 2 * count / self.bandwidth + 2 * ceil(log2(ranks)) * self.latency < ring
+
+    def __str__(self) -> str:
+        return f"{self.bandwidth * 8 / 1e9:g} Gb/s, {self.latency * 1e6:g} us"
+
+
+def sent(way: str, count: float, ranks: int) -> float:
+    """The bytes that a rank sends over its link, of a collective to which each gives ``count`` bytes; rings of messages.
+
+    A sum goes round twice, a part of it at a time: 2 (n - 1) / n of the bytes. What is gathered goes round whole: n - 1 times.
+    """
+    if ranks < 2:
+        return 0.0
+    rest = ranks - 1
+    return count * {ALL_REDUCE: 2 * rest / ranks, ALL_GATHER: rest, REDUCE_SCATTER: rest / ranks, ALL_TO_ALL: rest / ranks, BROADCAST: 1, BARRIER: 0}[way]
+
+
+def hops(way: str, ranks: int) -> int:
+    """How many messages of a collective follow each other."""
+    if ranks < 2:
+        return 0
+    if way in (BROADCAST, BARRIER):
+        return ceil(log2(ranks)) * (1 if way == BROADCAST else 2)
+    return (ranks - 1) * (2 if way == ALL_REDUCE else 1)
+
+
+def bandwidth_of(given: str | float) -> float:
+    """Bytes per second: ``"25Gb/s"`` are bits, ``"3GB/s"`` bytes, in thousands; a number is bytes. Raises `SchemaError` for anything else."""
+    if isinstance(given, str):
+        found = _BANDWIDTH.match(given)
+        if found is not None:
+            number, prefix, unit = found.groups()
+            return float(number) * _THOUSANDS[prefix] / (1 if unit == "B" else 8)
+    elif not isinstance(given, bool) and 0 < given < 1e18:
+        return float(given)
+    raise SchemaError(f'a bandwidth is written as "25Gb/s" (bits) or "3GB/s" (bytes); seen {given!r}')
+
+
+def seconds_of(given: str | float) -> float:
+    """Seconds: ``"30us"``, ``"1.5ms"``; a number is seconds. Raises `SchemaError` for anything else."""
+    if isinstance(given, str):
+        found = _SECONDS.match(given)
+        if found is not None:
+            return float(found[1]) * _UNITS[found[2]]
+    elif not isinstance(given, bool) and 0 <= given < 1e6:
+        return float(given)
+    raise SchemaError(f'a time is written as "30us" or "1.5ms"; seen {given!r}')

@@ -1,0 +1,114 @@
+"""The time of a step before it runs: each kernel call of the lowered, fused step at its size, by the calibration of a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from foreshape.cost.calibration import Calibration, Kernels
+from foreshape.cost.calls import Call, calls_of
+from foreshape.lowering import Instruction, Lowered
+from foreshape.lowering.threads import threads_for
+
+_OTHER = ("elementwise_add", "elementwise_mul")
+"""Kinds as which one counts that was not measured: it moves its bytes."""
+_RATE = ("product addmm mm onednn", "product addmm mm")
+"""Kinds whose rate one has that multiplies and was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A kernel call with the seconds that it is predicted to take."""
+
+    instruction: Instruction
+    call: Call
+    seconds: float
+    measured: bool
+    """Whether its kind was measured, so that this is no guess from bytes and work alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The predicted time of a step."""
+
+    calls: list[Timed]
+    besides: float
+    """Seconds for what a step does besides its kernels: taking the feeds, giving the fetches."""
+    threads: int
+
+    @property
+    def seconds(self) -> float:
+        return self.besides + sum(c.seconds for c in self.calls)
+
+    def by_kind(self) -> dict[str, float]:
+        """Seconds by kind of kernel, the most first."""
+        out: dict[str, float] = {}
+        for c in self.calls:
+            out[c.call.kind] = out.get(c.call.kind, 0.0) + c.seconds
+        return dict(sorted(out.items(), key=lambda pair: -pair[1]))
+
+    @property
+    def guessed(self) -> float:
+        """Which part of the time is of kinds that were not measured."""
+        total = self.seconds
+        return sum(c.seconds for c in self.calls if not c.measured) / total if total else 0.0
+
+
+def predict(lowered: Lowered, values: Mapping[str, int], calibration: Calibration, threads: int | None = None) -> StepTime:
+    """The time of a lowered step.
+
+    Args:
+        values: of the program's symbols; what only the run tells counts as 1.
+        threads: how many a large step has; as many as were calibrated where it is left out.
+    """
+    most = threads if threads is not None else calibration.most
+    count = threads_for(lowered, values, most)
+    kernels = calibration.on(count)
+    calls = list(calls_of(lowered, values))
+    cold = _Reuse(kernels)
+    timed: list[Timed] = []
+    for i, call in calls:
+        seconds, measured = seconds_of(call, kernels)
+        timed.append(Timed(i, call, seconds + cold.extra(call), measured))
+    return StepTime(timed, kernels.step, count)
+
+
+def seconds_of(call: Call, kernels: Kernels) -> tuple[float, bool]:
+    """The seconds of a call whose operands were just used, and whether its kind was measured."""
+    if call.kind.startswith("step "):
+        return 1e-7, True
+    curve = kernels.curve(call.kind)
+    if curve is not None and curve.coordinates == len(call.at):
+        return curve(call.at, call.scaling), True
+    moving = next((c for k in _OTHER if (c := kernels.curve(k)) is not None and c.coordinates == 1), None)
+    moved = moving((call.touched,)) if moving is not None else kernels.moving(max(call.touched, 1.0))
+    rate = next((c for k in _RATE if (c := kernels.curve(k)) is not None), None)
+    if call.work and rate is not None:
+        side = call.work ** (1 / 3)
+        return max(rate((side, side, side)), moved), False
+    return moved, False
+
+
+class _Reuse:
+    """What was last used so long ago that it comes from memory, and not from a cache as when its kernel was measured."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self.kernels = kernels
+        self._last: dict[int, float] = {}
+        self._moved = 0.0
+
+    def extra(self, call: Call) -> float:
+        """Seconds beside the measured ones."""
+        if not call.touched:
+            return 0.0
+        warm = self.kernels.moving(call.touched) / call.touched
+        total = 0.0
+        for index, count in call.reads:
+            since = self._moved - self._last.get(index, -1e18)
+            if since > call.touched:
+                away = self.kernels.moving(since) / since if since < 1e17 else self.kernels.beyond(1.0)
+                total += count * max(away - warm, 0.0)
+        self._moved += call.touched
+        for index, _ in (*call.reads, *call.writes):
+            self._last[index] = self._moved
+        return total

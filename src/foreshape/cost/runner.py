@@ -1,0 +1,103 @@
+"""Runs the kernel calls of a lowered block one by one, and takes the time of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter, thread_time
+from typing import Any
+
+from foreshape.lowering import Instruction, Lowered, Value
+from foreshape.lowering.instruction import Argument, values_of
+from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import Late, torch
+
+LEAST = 1e-4
+"""A measurement is of so many calls that they take about so many seconds."""
+REPEATS, FEWEST = 6, 2
+ENOUGH = 0.02
+"""After so many seconds, and the fewest repeats, a call is not measured again."""
+
+
+def timed_calls(lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[Instruction], bool]) -> Iterator[tuple[Instruction, float]]:
+    """Run a block, and for each instruction that is wanted give the seconds that a call takes in a row of equal ones.
+
+    Args:
+        given: the tensors of feeds and of what the scope holds; offsets under ``name@LOD``.
+    """
+    values: dict[str, Any] = {repr(v): given[v.name] for v in (*lowered.feeds, *lowered.persistables)}
+    values.update((repr(v.lod), given[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
+    values.update((name, make(values[repr(of)])) for name, of, make in lowered.derived)
+    exec("\n".join(lowered.prologue), {}, values)
+    for i in lowered.instructions:
+        values.update((repr(copy), values[repr(source)].clone()) for copy, source in i.copies)
+        call = _function(i, values)
+        made = call()
+        if wanted(i):
+            yield i, _seconds(call)
+        for at, (result, value) in enumerate(zip(i.results, (made,) if len(i.results) == 1 else made or (), strict=False)):
+            if at not in i.in_place:
+                _put(values, result, value)
+
+
+def _put(values: dict[str, Any], result: Argument, value: Any) -> None:
+    if isinstance(result, Value):
+        values[repr(result)] = value
+    elif isinstance(result, list):
+        for one, made in zip(result, value or (), strict=False):
+            _put(values, one, made)
+
+
+def _function(i: Instruction, values: Mapping[str, Any]) -> Callable[[], Any]:
+    """A call as the step makes it, without arguments."""
+    names = {name: value.get() if isinstance(value, Late) else value for name, value in i.constants.items()}
+    if i.expression is not None:
+        text = (i.expression if i.into is None else i.in_place_expression).format(*map(_text, i.arguments), **{n: n for n in i.constants})
+        names["into"] = values.get(repr(i.into))
+    else:
+        names["kernel"] = i.kernel
+        parts = [_text(a) for a in i.arguments]
+        if i.takes_wants:
+            names["wants"] = tuple(bool(values_of([r])) for r in i.results)
+            parts.append("wants=wants")
+        if i.offsets is not None:
+            parts.append(f"offsets=[{', '.join(map(_text, i.offsets))}]")
+        if i.before is not None:
+            parts.append(f"before={_text(i.before)}")
+        text = f"kernel({', '.join(parts)})"
+    return eval(f"lambda: {text}", {**values, **names})
+
+
+def _text(argument: Argument) -> str:
+    if isinstance(argument, list):
+        return f"[{', '.join('None' if v is None else repr(v) for v in argument)}]"
+    return "None" if argument is None else repr(argument)
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    """The shortest time of a call: what else the machine does only adds to it."""
+    clock = clock_for(torch.get_num_threads())
+    began = clock()
+    call()
+    once = clock() - began
+    count = max(1, min(1000, int(LEAST / max(once, 1e-7))))
+    best = once if count == 1 else float("inf")
+    until = clock() + ENOUGH
+    for repeat in range(REPEATS):
+        at = clock()
+        for _ in range(count):
+            call()
+        best = min(best, (clock() - at) / count)
+        if clock() > until and repeat + 1 >= FEWEST:
+            break
+    return best
+
+
+def clock_for(threads: int) -> Callable[[], float]:
+    """What tells how long kernels on so many threads take: of one, the time that the thread runs, which others do not take from it."""
+    return thread_time if threads == 1 else perf_counter
+
+
+def offsets(lengths: Any) -> Offsets:
+    """Offsets of one level for sequences of these lengths."""
+    ends = torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
+    return Offsets([ends])

@@ -1,0 +1,155 @@
+"""Training on more ranks than there are at hand: steps run through the event queue, with stragglers, and what holds them up is named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import fsum
+
+from foreshape.cost.events import Compute, Item, run
+from foreshape.cost.many_ranks import RanksPlan
+from foreshape.cost.timeline import Timeline
+from foreshape.errors import SchemaError
+from foreshape.memory import bytes_of
+
+NUMBERS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_EVENTS = 400_000
+"""About so many events there are in all steps of one number of ranks."""
+_SMALL = 0.05
+"""What holds a step up by less than this part of it is not worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stragglers:
+    """Random slowdowns: every stretch of computing takes up to ``jitter`` longer (exponentially distributed, this on average), and in a step a
+    rank is slow with the probability ``share``: all that it computes takes ``times`` as long."""
+
+    jitter: float = 0.02
+    share: float = 0.001
+    times: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.jitter < 100 and 0 <= self.share <= 1 and 1 <= self.times < 1000):
+            raise SchemaError("stragglers have a jitter of at least 0, a share from 0 to 1, and take at least once as long")
+
+    def slowdown(self, seed: str, ranks: int) -> Callable[[int, int], float]:
+        """(rank, item) -> factor, for one step; equal seeds give equal steps."""
+        chance = random.Random(seed)
+        slow = [self.times if chance.random() < self.share else 1.0 for _ in range(ranks)]
+        rate = 1 / self.jitter if self.jitter else 0.0
+
+        def factor(rank: int, item: int) -> float:
+            return slow[rank] * (1 + chance.expovariate(rate) if rate else 1.0)
+
+        return factor
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a number of ranks comes to.
+
+    ``seconds``: of a step, on average over the simulated ones. ``efficiency``: how many examples a rank does in a second, of those that one rank
+    alone does. ``computing``, ``bandwidth``, ``latency``, ``waiting``: where the seconds go: to kernels, to bytes and to messages that are
+    waited for, to slow ranks. ``peak``: bytes of a rank; ``fits``: whether it has them (None where nobody says what it has).
+    """
+
+    ranks: int
+    batch: int
+    seconds: float
+    efficiency: float
+    computing: float
+    bandwidth: float
+    latency: float
+    waiting: float
+    communicating: float
+    hidden: float
+    peak: int
+    fits: bool | None
+    events: int
+
+    @property
+    def bottleneck(self) -> str:
+        """What holds it up, in words."""
+        if self.fits is False:
+            return "memory"
+        most = max(("bandwidth", self.bandwidth), ("latency", self.latency), ("stragglers", self.waiting), key=lambda pair: pair[1])
+        return "computing" if most[1] < _SMALL * self.seconds else most[0]
+
+
+def simulate(
+    plan: RanksPlan, numbers: Sequence[int] = NUMBERS, *, batch: int | None = None, batch_per_rank: int | None = None, within: int | str | None = None,
+    stragglers: Stragglers | None = None, seed: int = 0, steps: int = 20,
+) -> list[Point]:  # fmt: skip
+    """Simulate steps of a plan on other numbers of ranks.
+
+    Args:
+        batch: of the whole step, the same for every number; the ranks' parts get smaller.
+        batch_per_rank: of each rank, so that the whole step's grows. One of the two.
+        within: the memory of a rank.
+        stragglers: the usual ones where they are left out.
+        steps: how many are simulated of each number, at most.
+    """
+    if (batch is None) == (batch_per_rank is None):
+        raise SchemaError("give batch, which is divided over the ranks, or batch_per_rank")
+    limit = None if within is None else bytes_of(within)
+    return [_point(plan, ranks, batch, batch_per_rank, limit, stragglers or Stragglers(), seed, steps) for ranks in numbers]
+
+
+def _point(
+    plan: RanksPlan, ranks: int, batch: int | None, batch_per_rank: int | None, limit: int | None, stragglers: Stragglers, seed: int, steps: int
+) -> Point:
+    whole = batch if batch is not None else (batch_per_rank or 0) * ranks
+    others = {n: v * ranks if batch_per_rank is not None else v for n, v in plan.sizes.items() if n in plan.shared and n != "batch"}
+    sizes = {**others, "batch": whole, "ranks": ranks}
+    found = plan.timeline(**sizes)
+    alone = plan.timeline(**{**sizes, "ranks": 1, **({n: v // ranks for n, v in others.items()} if batch_per_rank is not None else {}),
+                             "batch": batch_per_rank if batch_per_rank is not None else whole})  # fmt: skip
+    seconds, waiting, events = _steps(found, ranks, stragglers, seed, steps)
+    bandwidth, latency = _shares(plan, found, ranks)
+    peak = plan.peak(**sizes)
+    done = alone.seconds if batch_per_rank is not None else alone.seconds / ranks
+    hidden = max(0.0, 1 - found.exposed / found.communicating) if found.communicating else 1.0
+    return Point(ranks, whole, seconds, done / seconds if seconds else 1.0, found.computing, bandwidth, latency, waiting, found.communicating, hidden, peak,
+                 None if limit is None else peak <= limit, events)  # fmt: skip
+
+
+def _steps(found: Timeline, ranks: int, stragglers: Stragglers, seed: int, steps: int) -> tuple[float, float, int]:
+    """Seconds of a step on average, how many of them are due to stragglers, and the events of all."""
+    items = coarse(found.items, max(_EVENTS // ranks, 8))
+    count = max(1, min(steps, _EVENTS // max(ranks * len(items), 1)))
+    runs = [run(items, found.durations, ranks, stragglers.slowdown(f"{seed} {ranks} {n}", ranks)) for n in range(count)]
+    seconds = fsum(r.seconds for r in runs) / count
+    return seconds, max(seconds - found.seconds, 0.0), sum(r.events for r in runs)
+
+
+def coarse(items: Sequence[Item], most: int) -> list[Item]:
+    """The same with computing in a row as one item, and at most about so many items: short stretches are put together with the next."""
+    out = list(items)
+    least = 0.0
+    while len(out) > most:
+        total = fsum(i.seconds for i in out if isinstance(i, Compute))
+        least = max(2 * least, total / (4 * most))
+        held, made = 0.0, list[Item]()
+        for item in out:
+            if isinstance(item, Compute) and held + item.seconds < least:
+                held += item.seconds
+            elif isinstance(item, Compute):
+                made.append(Compute(held + item.seconds))
+                held = 0.0
+            else:
+                made.append(item)
+        if held:
+            made.append(Compute(held))
+        if len([i for i in made if isinstance(i, Compute)]) <= 1:
+            return made
+        out = made
+    return out
+
+
+def _shares(plan: RanksPlan, found: Timeline, ranks: int) -> tuple[float, float]:
+    """Of the seconds that a rank waits for messages, those that bytes take and those that latency takes."""
+    moving = fsum(plan.network.moving(m.way, count, ranks) for m, count in zip(plan.messages, found.counts, strict=True))
+    waiting = fsum(plan.network.waiting(m.way, count, ranks) for m, count in zip(plan.messages, found.counts, strict=True))
+    both = moving + waiting
+    return (found.exposed * moving / both, found.exposed * waiting / both) if both else (0.0, 0.0)

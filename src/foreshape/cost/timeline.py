@@ -1,0 +1,104 @@
+"""A step of one of many ranks on a clock: when kernels run, when messages start, how long the rank waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foreshape.cost.calls import Sizes
+from foreshape.cost.collectives import Message
+from foreshape.cost.device import Device, step_time
+from foreshape.cost.events import Compute, Item, Run, Start, Wait, run
+from foreshape.cost.network import Network
+from foreshape.cost.predict import StepTime
+from foreshape.lowering import Lowered
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The predicted step of one rank.
+
+    ``items``: what the rank does, in order. ``durations``: the seconds of each message on the links; ``counts``: the bytes of each.
+    """
+
+    step: StepTime
+    items: list[Item]
+    durations: list[float]
+    counts: list[float]
+    run: Run
+
+    @property
+    def seconds(self) -> float:
+        """The whole step."""
+        return self.run.seconds
+
+    @property
+    def computing(self) -> float:
+        """Seconds of kernels, and of what a step does besides."""
+        return self.step.seconds
+
+    @property
+    def communicating(self) -> float:
+        """Seconds in which messages are on the links."""
+        return sum(self.durations)
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which the rank waits for messages."""
+        return self.run.waited[0]
+
+    @property
+    def hidden(self) -> float:
+        """Which part of the communication passes while the rank computes."""
+        return max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 1.0
+
+
+def timeline(lowered: Lowered, messages: Sequence[Message], values: Mapping[str, int], ranks: int, device: Device, network: Network) -> Timeline:
+    """Predict a step on so many ranks, none of which is slow.
+
+    Args:
+        values: of the symbols, each rank's part of what is divided.
+    """
+    step = step_time(lowered, values, device)
+    items = items_of(step, messages)
+    sizes = Sizes({**values, "ranks": ranks})
+    counts = [sizes.number(m.size) for m in messages]
+    durations = [network.seconds(m.way, count, ranks) for m, count in zip(messages, counts, strict=True)]
+    return Timeline(step, items, durations, counts, run(items, durations, 1))
+
+
+def items_of(step: StepTime, messages: Sequence[Message]) -> list[Item]:
+    """A step as computing, starting messages and waiting for them. What computes in a row is one item."""
+    started = {id(m.op): at for at, m in enumerate(messages)}
+    made = {name: at for at, m in enumerate(messages) for name in m.op.output_names() if name}
+    out: list[Item] = []
+    seen: set[int] = set()
+    come: set[int] = set()
+    together = step.besides
+
+    def then(item: Item) -> None:
+        nonlocal together
+        if together:
+            out.append(Compute(together))
+            together = 0.0
+        out.append(item)
+
+    for timed in step.calls:
+        op = timed.instruction.op
+        for name in op.input_names():
+            at = made.get(name, -1)
+            if at in seen and at not in come:
+                come.add(at)
+                then(Wait(at))
+        together += timed.seconds
+        at = started.get(id(op))
+        if at is not None and at not in seen:
+            seen.add(at)
+            then(Start(at))
+            if messages[at].waits:
+                come.add(at)
+                then(Wait(at))
+    if together:
+        out.append(Compute(together))
+    out += [Wait(at) for at in sorted(seen - come)]
+    return out

@@ -1,0 +1,46 @@
+"""How many threads a step's work repays: all, or one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from foreshape.dims import Size, product, substitute
+from foreshape.errors import ShapeError
+from foreshape.lowering.instruction import Instruction, Lowered
+from foreshape.program.work import multiplications
+
+SMALL_STEP = 4_000_000
+"""A step of fewer multiply-adds (and element operations) runs on one thread: to fork and join costs it more than it gains."""
+
+
+def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
+    """1 for a small step, otherwise ``most``."""
+    if most == 1:
+        return 1
+    total = 0
+    for i in ops.instructions:
+        total += work_of(i, values)
+        if total >= SMALL_STEP:
+            return most
+    return 1
+
+
+def work_of_all(ops: Lowered, values: Mapping[str, int]) -> int:
+    """The work of a whole step."""
+    return sum(work_of(i, values) for i in ops.instructions)
+
+
+def work_of(i: Instruction, values: Mapping[str, int]) -> int:
+    """The multiply-adds of one instruction, or the elements that it writes where it multiplies nothing; by estimate."""
+    found = multiplications(i.op)
+    if found is not None:
+        return _number(found, values)
+    return sum(_number(product(v.spec.known_dims), values) for n in i.op.output_names() if (v := i.op.block.find(n)) is not None and v.spec.dims is not None)
+
+
+def _number(size: Size, values: Mapping[str, int]) -> int:
+    try:
+        out = substitute(size, values)
+    except ShapeError:  # an estimate that has no such size
+        return SMALL_STEP
+    return out if isinstance(out, int) else SMALL_STEP

@@ -1,0 +1,93 @@
+"""The commands that plan for ranks and simulate them, as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cost.networks import machine, stack
+from typer.testing import CliRunner
+
+from foreshape.cli import app
+
+
+def call(*args: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(a) for a in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "net.pdmodel"
+    stack().save(path)
+    monkeypatch.setenv("FORESHAPE_CALIBRATION", str(tmp_path / "calibration.json"))
+    return path
+
+
+def facts(*args: object) -> Any:
+    code, out, err = call(*args, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_a_plan_for_ranks(model: Path, tmp_path: Path) -> None:
+    machine().save()
+    found = facts("plan", model, "--ranks", 64, "--batch", 4096, "--bandwidth", "25Gb/s", "--latency", "30us", "--within", "1GiB")
+    assert found["sizes"] == {"batch": 4096, "ranks": 64}
+    assert found["fits"] is True
+    assert found["smallest"] == 1
+    assert found["time"]["seconds"] == pytest.approx(found["time"]["computing"] + found["time"]["exposed"])
+    assert sum(c["bytes"] for c in found["collectives"]) == sum(found["sent"].values())
+    code, out, _ = call("plan", model, "--ranks", 64, "--batch", 4096, "--plot", tmp_path / "step.png")
+    assert code == 0
+    assert "ceil(batch/ranks)" in out
+    assert "collectives of a step" in out
+    assert (tmp_path / "step.png").stat().st_size > 1000
+
+
+def test_without_a_calibration_times_are_left_out(model: Path) -> None:
+    code, out, _ = call("plan", model, "--ranks", 4, "--batch", 64)
+    assert code == 0
+    assert "foreshape calibrate" in out
+    assert facts("plan", model, "--ranks", 4, "--batch", 64)["time"] is None
+
+
+def test_what_does_not_fit_ends_with_1(model: Path) -> None:
+    code, out, _ = call("plan", model, "--ranks", 4, "--batch", 64, "--within", "1KiB")
+    assert code == 1
+    assert "however many there are" in out
+
+
+def test_a_simulation(model: Path, tmp_path: Path) -> None:
+    given = ("simulate", model, "--batch-per-rank", 64, "--device", "1TFLOPS:100GB/s", "--ranks", 8, "--ranks", 64, "--seed", 3)
+    found = facts(*given)
+    assert [p["ranks"] for p in found] == [8, 64]
+    assert [p["batch"] for p in found] == [512, 4096]
+    assert facts(*given) == found
+    code, out, _ = call(*given, "--plot", tmp_path / "ranks.svg")
+    assert code == 0
+    assert "the bottleneck is" in out
+    assert (tmp_path / "ranks.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("plan", "--ranks", 0), "--ranks"),
+        (("plan", "--ranks", 2, "--bandwidth", "fast"), "25Gb/s"),
+        (("plan", "--ranks", 2, "--latency", "never"), "30us"),
+        (("plan", "--ranks", 2, "--device", "nothing"), "nothing"),
+        (("plan", "--ranks", 2, "--fetch", "x"), "without --ranks"),
+        (("plan", "--ranks", 2), "batch"),
+        (("simulate",), "--batch"),
+        (("simulate", "--batch", 8), "foreshape calibrate"),
+    ],
+)
+def test_mistakes_are_told_in_plain_words(model: Path, args: tuple[Any, ...], words: str) -> None:
+    code, out, err = call(args[0], model, *args[1:])
+    assert code != 0
+    assert words in out + err
+    assert "Traceback" not in out + err

@@ -1,0 +1,77 @@
+"""Times of steps by a machine whose kernels take what is easy to reckon."""
+
+from __future__ import annotations
+
+import pytest
+from cost.networks import machine, stack, words
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.cost import Roofline, device_of, predict, step_time
+from foreshape.cost.calls import calls_of
+from foreshape.lowering import Lowered, fuse, lower
+
+
+def lowered(program: fs.Program) -> Lowered:
+    return fuse(lower(program.global_block, ()))
+
+
+def test_a_product_takes_its_work() -> None:
+    program = fs.Program()
+    with fs.program_guard(program, fs.Program()):
+        out = layer.fc(layer.data("x", input_size=64), 32)
+    step = predict(fuse(lower(program.global_block, [out.name])), {"batch": 256}, machine(), 1)
+    (call,) = step.calls
+    assert call.call.at == (256, 64, 32)
+    assert call.call.work == 256 * 64 * 32
+    assert call.measured
+    assert call.seconds == pytest.approx(1e-11 * 256 * 64 * 32, rel=0.01)
+    assert step.seconds == pytest.approx(call.seconds + 1e-3)
+
+
+def test_a_step_takes_what_its_calls_take_and_what_is_besides() -> None:
+    step = predict(lowered(stack()), {"batch": 64}, machine(), 1)
+    assert step.seconds == pytest.approx(1e-3 + sum(c.seconds for c in step.calls))
+    assert sum(step.by_kind().values()) == pytest.approx(step.seconds - step.besides)
+    assert 0 < step.guessed < 1  # this machine has measured few kinds
+    works = [c.call.work for c in step.calls if c.call.work]
+    assert sum(works) >= 64 * (32 * 64 + 64 * 64 + 64 * 10) * 2
+
+
+@pytest.mark.parametrize("program", [stack(), words()], ids=["stack", "words"])
+def test_more_examples_never_take_less(program: fs.Program) -> None:
+    of = lowered(program)
+    times = [predict(of, {"batch": n, "words": 7 * n}, machine(), 1).seconds for n in (1, 2, 8, 64, 500, 4096)]
+    assert times == sorted(times)
+    assert times[-1] > times[0]
+
+
+def test_of_a_table_only_the_rows_that_are_looked_up_count() -> None:
+    low, high = ([c for _, c in calls_of(lowered(words(rows)), {"batch": 4, "words": 40})] for rows in (10_000, 10**9))
+    assert [c.touched for c in low] == [c.touched for c in high]
+    assert max(c.touched for c in high) < 40 * 16 * 4 * 8
+
+
+def test_small_steps_run_on_one_thread() -> None:
+    of = lowered(stack())
+    assert predict(of, {"batch": 2}, machine(), 2).threads == 1
+    assert predict(of, {"batch": 4096}, machine(), 2).threads == 2
+
+
+def test_a_roofline_is_the_longer_of_work_and_bytes() -> None:
+    of = lowered(stack())
+    wide, narrow = Roofline(1e12, 1e30 / 1e13, 0.0), Roofline(1e20, 1e9, 0.0)
+    calls = [c for _, c in calls_of(of, {"batch": 64})]
+    assert step_time(of, {"batch": 64}, wide).seconds == pytest.approx(sum(max(2 * c.work / 1e12, c.touched / 1e17) for c in calls))
+    assert step_time(of, {"batch": 64}, narrow).seconds == pytest.approx(sum(c.touched / 1e9 for c in calls), rel=1e-6)
+
+
+def test_devices_in_words() -> None:
+    found = device_of("150TFLOPS:2TB/s")
+    assert isinstance(found, Roofline)
+    assert (found.flops, found.bandwidth) == (150e12, 2e12)
+    for wrong in ("150TFLOPS:", "TFLOPS:1GB/s", "-1TFLOPS:1GB/s", "nanTFLOPS:1GB/s", "1TFLOPS:1TFLOPS"):
+        with pytest.raises(fs.SchemaError):
+            device_of(wrong)
+    with pytest.raises(fs.ForeshapeError):
+        device_of("no such file")
