@@ -86,12 +86,12 @@ def main() -> None:
     parser.add_argument("--bucket", default="", help="bytes of a bucket of ours; chosen by the strategy where it is left out")
     chosen = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=170)
-    table = Table(
-        "workload", "framework", "ms per step", "spread", "torch / this", "processor ms", "torch / this", "KiB sent per step", "as described",
-        "peak MiB per rank", "loss gap", title=f"training steps over {chosen.ranks} ranks",
-    )  # fmt: skip
     for name in chosen.workloads.split():
         groups: list[Group] = []
+        table = Table(
+            "framework", "ms per step", "spread", "torch / this", "processor ms", "torch / this", "KiB sent per step", "as described",
+            "peak MiB per rank", "loss gap", title=f"training steps of {name} over {chosen.ranks} ranks",
+        )  # fmt: skip
         try:
             groups.append(Group(name, "foreshape", chosen.bucket, chosen.ranks))
             groups += [Group(name, "torch", variant, chosen.ranks) for variant in VARIANTS.get(name, ("fused",))]
@@ -109,15 +109,14 @@ def main() -> None:
                 told = last.get("described")
                 words = "" if "sent" not in last else "rows of the batch" if told is None else "equal" if told == last["sent"] else f"{told / 1024:.1f}"
                 table.add_row(
-                    name, group.label, f"{statistics.median(group.times):.3f}", f"{min(group.times):.3f} .. {max(group.times):.3f}", f"{ratio:.2f}",
+                    group.label, f"{statistics.median(group.times):.3f}", f"{min(group.times):.3f} .. {max(group.times):.3f}", f"{ratio:.2f}",
                     f"{statistics.median(group.busy):.3f}", f"{busy:.2f}", f"{last['sent'] / 1024:.1f}" if "sent" in last else "", words,
                     f"{max(one['peak_mib'] for one in group.last):.0f}", f"{gap:.1e}",
                 )  # fmt: skip
         finally:
             for group in groups:
                 group.close()
-        table.add_section()
-    console.print(table)
+        console.print(table)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def test_parts_are_normalised_as_the_whole(parts: tuple[int, ...], mean: float, 
     ranks = Threads(len(parts))
     over, over_backward = bound("sync_batch_norm", data_layout=layout, momentum=0.7)
     for one in (type(over), type(over_backward)):
-        monkeypatch.setattr(one, "team", lambda self: ranks)
+        monkeypatch.setattr(one, "_team", lambda self: ranks)
     starts = [sum(parts[:k]) for k in range(len(parts))]
 
     def rank(number: int) -> Any:
