@@ -218,7 +218,10 @@ def strategy_of(given: Any) -> DataParallel:
     found = mapping(_anything, 100)("strategy", given)
     of = STRATEGIES[one_of(*STRATEGIES)("strategy.name", found.get("name"))]
     settings = record("strategy", found, ("name", *(f.name for f in dataclasses.fields(of) if f.name != "patience")))
-    return of(bucket=optional(count(1))("strategy.bucket", settings["bucket"]))
+    synchronise = settings["synchronise_batch_norm"]
+    if type(synchronise) is not bool:
+        raise FormatError(f"strategy.synchronise_batch_norm must be true or false; seen {str(synchronise)[:50]}")
+    return of(bucket=optional(count(1))("strategy.bucket", settings["bucket"]), synchronise_batch_norm=synchronise)
 
 
 def _files_document(given: Mapping[str, Files]) -> dict[str, Any]:
