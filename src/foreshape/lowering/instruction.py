@@ -84,7 +84,7 @@ class Instruction:
     workspace: Size = 0
     """Of a rewritten one: the bytes that it needs while it runs."""
     unknown: str = ""
-    """Why a part of its memory is not known, where a rule about that failed; see `foreshape.lowering.claims`."""
+    """Why a part of its memory is not known, where a rule about that failed; see `foreshape.lowering.call_memory`."""
     in_rows: tuple[int, ...] = ()
     """Of a rewritten one: the arguments that it copies where they do not lie in a row."""
     in_order: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
-from foreshape.lowering.claims import carried_of, workspace_in_rows
+from foreshape.lowering.call_memory import carried_of, workspace_in_rows
 from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
 from foreshape.operator.operator import Operator
 from foreshape.program import Role

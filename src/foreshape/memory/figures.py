@@ -10,7 +10,7 @@ import numpy
 
 from foreshape.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
 from foreshape.errors import MemoryPlanError, ShapeError
-from foreshape.lowering.claims import number
+from foreshape.lowering.call_memory import number
 from foreshape.memory.arena import arena
 from foreshape.memory.byte_counts import byte_text, bytes_of
 from foreshape.memory.formula import Formula, Terms, require_values

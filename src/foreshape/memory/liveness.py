@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foreshape.dims import Size, maximum, product
-from foreshape.lowering.claims import are_ids, carried_by_rounds, carried_of, dense_bytes, is_rows, may_be_view, same_size, workspace_of
+from foreshape.lowering.call_memory import are_ids, carried_by_rounds, carried_of, dense_bytes, is_rows, may_be_view, same_size, workspace_of
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at

@@ -12,7 +12,7 @@ import numpy
 
 from foreshape.backward.recompute import Recomputing, Step
 from foreshape.dims import Size, evaluate, symbols_of
-from foreshape.lowering.claims import carried_by
+from foreshape.lowering.call_memory import carried_by
 from foreshape.memory.records import WORKSPACE, Liveness
 from foreshape.operator.operator import Operator
 from foreshape.program import Block, Op, Role

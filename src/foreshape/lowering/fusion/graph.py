@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from foreshape.dims import Size
-from foreshape.lowering.claims import told
+from foreshape.lowering.call_memory import told
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.lowering.order import reorder
 from foreshape.operator.computations import Computation, is_usual_gradient
