@@ -1,6 +1,6 @@
 """What ``lstm``, ``lstmp`` and ``gru`` take while they run, in bytes, for the plan of a step.
 
-Their kernels work at places, each of which is a sequence's step (`Timetable`), so that rows are brought there and back. What is held at
+Their kernels work at places, each of which is a sequence's step (`Schedule`), so that rows are brought there and back. What is held at
 once is counted for each stage of a kernel; the results, which the plan counts by themselves, are taken off.
 """
 

@@ -10,7 +10,7 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.gru_steps import ResetBefore
 from foreshape.kernels.lstm_steps import ACTIVATIONS
 from foreshape.kernels.packed_memory import Packed, gru_unit, gru_unit_gradient, of_wanted
-from foreshape.kernels.recurrence import Timetable
+from foreshape.kernels.recurrence import Schedule
 from foreshape.operator import AttrType, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
 from foreshape.operator.require import require_at_most, require_divides, require_rank
 from foreshape.operator.temporaries import copies
@@ -84,13 +84,13 @@ class Gru(ResetBeforeGru):
         return Packed.of(specs[0], 3).gru_gradient(self.origin_mode, made) + copies(strided, Weight=specs[2])
 
     def kernel(self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, *, offsets: list[Any]) -> tuple[Any, ...]:
-        table = Timetable.of(offsets[0], self.is_reverse)
-        gates = table.to_places(Input)
+        schedule = Schedule.of(offsets[0], self.is_reverse)
+        gates = schedule.to_places(Input)
         if Bias is not None:
             gates.add_(Bias.view(-1))
         form = self._steps(Weight, self.gate_activation, self.activation)
-        state, left = form.forward(gates, table.sorted(H0, Input, Weight.shape[0]), table)
-        return gates, left, state, table.to_rows(state)
+        state, left = form.forward(gates, schedule.sorted(H0, Input, Weight.shape[0]), schedule)
+        return gates, left, state, schedule.to_rows(state)
 
     @gradient(
         "Input", "H0", "Weight", "Bias", "BatchGate", "BatchResetHiddenPrev", "BatchHidden", "Hidden", "Hidden@GRAD",
@@ -100,14 +100,14 @@ class Gru(ResetBeforeGru):
         self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, BatchGate: Tensor, BatchResetHiddenPrev: Tensor, BatchHidden: Tensor,
         Hidden: Tensor, d_hidden: Tensor, *, offsets: list[Any], wants: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        table = Timetable.of(offsets[0], self.is_reverse)
+        schedule = Schedule.of(offsets[0], self.is_reverse)
         form = self._steps(Weight, self.gate_activation, self.activation)
         d_gates, d_h0, d_gate, d_candidate = form.backward(
-            BatchGate, BatchResetHiddenPrev, BatchHidden, table.sorted(H0, Input, Weight.shape[0]), table.to_places(d_hidden), table
+            BatchGate, BatchResetHiddenPrev, BatchHidden, schedule.sorted(H0, Input, Weight.shape[0]), schedule.to_places(d_hidden), schedule
         )
         d_bias = d_gates.sum(0, keepdim=True) if wants[3] else None
-        d_input = table.to_rows(d_gates) if wants[0] else None
-        return d_input, table.unsorted(d_h0) if wants[1] else None, self._join(d_gate, d_candidate) if wants[2] else None, d_bias
+        d_input = schedule.to_rows(d_gates) if wants[0] else None
+        return d_input, schedule.unsorted(d_h0) if wants[1] else None, self._join(d_gate, d_candidate) if wants[2] else None, d_bias
 
     samples = [
         sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(4, 12), Bias=f32(1, 12)),
@@ -168,7 +168,7 @@ class GruUnit(ResetBeforeGru):
     def kernel(self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None) -> tuple[Any, ...]:
         gates = Input.clone(memory_format=torch.contiguous_format) if Bias is None else Input + Bias
         form = self._numbered(Weight)
-        state, left = form.forward(gates, HiddenPrev, Timetable.dense(1, Input.shape[0], None, Input.device))
+        state, left = form.forward(gates, HiddenPrev, Schedule.dense(1, Input.shape[0], None, Input.device))
         return gates, left, state
 
     @gradient(
@@ -179,8 +179,8 @@ class GruUnit(ResetBeforeGru):
         self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None, Gate: Tensor, ResetHiddenPrev: Tensor, d_hidden: Tensor
     ) -> tuple[Any, ...]:
         form = self._numbered(Weight)
-        table = Timetable.dense(1, Input.shape[0], None, Input.device)
-        d_gates, d_h0, d_gate, d_candidate = form.backward(Gate, ResetHiddenPrev, ResetHiddenPrev, HiddenPrev, d_hidden, table)
+        schedule = Schedule.dense(1, Input.shape[0], None, Input.device)
+        d_gates, d_h0, d_gate, d_candidate = form.backward(Gate, ResetHiddenPrev, ResetHiddenPrev, HiddenPrev, d_hidden, schedule)
         return d_gates, d_h0, self._join(d_gate, d_candidate), None if Bias is None else d_gates.sum(0, keepdim=True)
 
     samples = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.kernels.recurrence import Cutter, Timetable
+from foreshape.kernels.recurrence import Cutter, Schedule
 from foreshape.kernels.recurrent_memory import GATES, Layers
 from foreshape.kernels.recurrent_net import Net, hand_on, handed_on
 from foreshape.operator import INDEX, AttrType, Offsets, Operator, attribute, f32, gradient, i32, operand, reject, require_equal, result, sample, torch
@@ -136,7 +136,7 @@ class Rnn(Recurrent):
         layers = self._layers(Input, SequenceLength is None)
         return layers.forward(wants[3]) + (_bytes(Input) if "Input" in strided else 0)
 
-    def _tables(self, Input: Tensor, SequenceLength: Tensor | None) -> Any:
+    def _schedules(self, Input: Tensor, SequenceLength: Tensor | None) -> Any:
         time, batch, _ = Input.shape
         lengths = None
         if SequenceLength is not None:
@@ -153,7 +153,7 @@ class Rnn(Recurrent):
         rows = Input.reshape(time * batch, features)
         generator = generator_for(self.seed) if net.dropout > 0.0 else None
         out, h, c, kept = net.forward(
-            rows, WeightList, PreState[0], PreState[1] if len(PreState) > 1 else None, self._tables(Input, SequenceLength),
+            rows, WeightList, PreState[0], PreState[1] if len(PreState) > 1 else None, self._schedules(Input, SequenceLength),
             out=wants[0], cell=wants[2], train=wants[3], generator=generator,
         )  # fmt: skip
         state = [h] if self.mode != "LSTM" else [h, c]
@@ -289,9 +289,9 @@ class SequenceRnn(Recurrent):
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """The timetables of dense sequences, for one run."""
+    """The schedules of dense sequences, for one run."""
 
-    made: dict[Any, Timetable]
+    made: dict[Any, Schedule]
     time: int
     batch: int
     lengths: Tensor | None
@@ -301,20 +301,20 @@ class Dense:
     def within(self) -> tuple[int, int] | None:
         return self.time, self.batch
 
-    def __call__(self, reverse: bool, cutter: Cutter | None) -> Timetable:
+    def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule:
         key = (reverse, cutter)
         found = self.made.get(key)
         if found is None:
-            found = self.made[key] = Timetable.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
+            found = self.made[key] = Schedule.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """The timetables of ragged rows, kept with their offsets."""
+    """The schedules of ragged rows, kept with their offsets."""
 
     offsets: Offsets
     within: tuple[int, int] | None = None
 
-    def __call__(self, reverse: bool, cutter: Cutter | None) -> Timetable:
-        return Timetable.of(self.offsets, reverse, cutter)
+    def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule:
+        return Schedule.of(self.offsets, reverse, cutter)
