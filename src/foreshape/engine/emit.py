@@ -13,7 +13,7 @@ from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.program import Op
 from foreshape.values.conversion import to_tensor
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 from foreshape.values.torch_types import torch_dtype
 
 STEP_FILE = "<foreshape step>"
@@ -187,7 +187,7 @@ class Writer:
     def _call(self, i: Instruction, at: int) -> str:
         if i.expression is not None:
             named = {name: f"{name}{at}" for name in i.constants}
-            self.constants.update({named[name]: value.get() if isinstance(value, Late) else value for name, value in i.constants.items()})
+            self.constants.update({named[name]: value.get() if isinstance(value, Lazy) else value for name, value in i.constants.items()})
             text = i.expression if i.into is None else i.in_place_expression
             return text.format(*(_text(a) for a in i.arguments), **named)
         self.constants[f"k{at}"] = i.kernel

@@ -11,7 +11,7 @@ from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.images import are_images, settings, workspace
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.operator.computations import ImageConvolution
-from foreshape.values.torch_proxy import Late, aten
+from foreshape.values.torch_proxy import Lazy, aten
 
 
 def apply(graph: Graph) -> int:
@@ -40,7 +40,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
             text = text.replace(str(wants), str([*wants[:2], False])).replace(str([size]), "None", 1)
         else:
             graph.remove([bias])
-    back = Late(lambda: aten.convolution_backward)
+    back = Lazy(lambda: aten.convolution_backward)
     graph.replace(i, fused(i, text, [x, w, d], results, workspace=lambda: workspace(i, of, d, wants), in_rows=(0, 2), back=back))
 
 
