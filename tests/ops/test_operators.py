@@ -180,7 +180,7 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
     floating = [n for n, a in probe.feed.items() if np.asarray(a).dtype == np.float64]
     compared = 0
     for slot, names in probe.outputs.items():
-        if isinstance(cls.gradient, Gradient) and f"{slot}@GRAD" not in cls.gradient.takes:
+        if isinstance(cls.gradient, Gradient) and f"{slot}@GRAD" not in cls.gradient.inputs:
             continue
         for position, _ in enumerate(names):
             case = build(cls, sample.arguments, double=True)

@@ -234,8 +234,8 @@ class StepModel:
         return Outcome(peak, extra, position, alive, waiting)
 
     def _again_reads(self, step: Step) -> Iterable[str]:
-        takes = self.recomputing.again_takes(step.again, (), ())
-        return [n for n in takes or () if self.size(n)]
+        inputs = self.recomputing.again_inputs(step.again, (), ())
+        return [n for n in inputs or () if self.size(n)]
 
     def _again_work(self, step: Step) -> float:
         return 3 * self.size(step.again) / BYTES
@@ -251,10 +251,10 @@ class StepModel:
             at = maker[name]
             if at in seen:
                 continue
-            takes = self.recomputing.again_takes(name, (), ())
-            if takes is not None and not any(maker.get(n) == at and self._lost(n, root, kept) for n in takes):
+            inputs = self.recomputing.again_inputs(name, (), ())
+            if inputs is not None and not any(maker.get(n) == at and self._lost(n, root, kept) for n in inputs):
                 total += 3 * self.size(name) / BYTES
-                waiting += [n for n in takes if self._lost(n, root, kept)]
+                waiting += [n for n in inputs if self._lost(n, root, kept)]
                 continue
             seen.add(at)
             total += self.work[at]

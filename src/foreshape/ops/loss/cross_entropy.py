@@ -126,8 +126,8 @@ class CrossEntropy2(Operator):
     def gradient_ops(self, slots: GradientSlots) -> None:
         if any(n in slots.available for n in slots.output("MatchX")):
             raise SchemaError("cross_entropy2 has no gradient through its result MatchX: nothing is to be trained through it")
-        takes = {"Label": slots.input("Label"), "MatchX": slots.output("MatchX"), "XShape": slots.output("XShape"), "Y@GRAD": slots.grad_of_output("Y")}
-        slots.add("cross_entropy_grad2", takes, {"X@GRAD": slots.input("X")}, {"ignore_index": self.ignore_index})
+        inputs = {"Label": slots.input("Label"), "MatchX": slots.output("MatchX"), "XShape": slots.output("XShape"), "Y@GRAD": slots.grad_of_output("Y")}
+        slots.add("cross_entropy_grad2", inputs, {"X@GRAD": slots.input("X")}, {"ignore_index": self.ignore_index})
 
     samples = [
         sample(X=f32(4, 7, low=0.1, high=0.9), Label=i64(4, 1, high=6)),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FLOATS = (FP32, FP64)
 BIAS_DOC = "[1, 4 hidden], with peepholes [1, 7 hidden]: of c, i, f, o, and the peepholes of i, f, o"
-_LSTM_TAKES = ("Input", "H0", "C0", "Weight", "Bias", "Hidden", "Cell", "BatchGate", "BatchCellPreAct", "Hidden@GRAD", "Cell@GRAD")
-_LSTMP_TAKES = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", "Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden",
+_LSTM_INPUTS = ("Input", "H0", "C0", "Weight", "Bias", "Hidden", "Cell", "BatchGate", "BatchCellPreAct", "Hidden@GRAD", "Cell@GRAD")
+_LSTMP_INPUTS = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", "Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden",
                 "Projection@GRAD", "Cell@GRAD")  # fmt: skip
 
 
@@ -121,7 +121,7 @@ class Lstm(PackedLstm):
         return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, made, dropped)
 
     @gradient(
-        *_LSTM_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_taken_back
+        *_LSTM_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_taken_back
     )
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, Hidden: Tensor, Cell: Tensor, BatchGate: Tensor,
@@ -199,7 +199,7 @@ class Lstmp(PackedLstm):
         return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, made, dropped)
 
     @gradient(
-        *_LSTMP_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",),
+        *_LSTMP_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",),
         workspace=_taken_back,
     )  # fmt: skip
     def backward(

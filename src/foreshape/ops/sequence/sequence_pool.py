@@ -131,10 +131,10 @@ class SequencePool(Operator):
     def gradient_ops(self, slots: GradientSlots) -> None:
         if any(n in slots.available for n in slots.output("MaxIndex")):
             raise SchemaError("sequence_pool has no gradient through its result MaxIndex: nothing is to be trained through it")
-        takes = {"X": slots.input("X"), "Out@GRAD": slots.grad_of_output("Out")}
+        inputs = {"X": slots.input("X"), "Out@GRAD": slots.grad_of_output("Out")}
         if self.pooltype in _EXTREMES:
-            takes["MaxIndex"] = slots.output("MaxIndex") or list(slots.op.block.name_result(slots.op, "MaxIndex"))
-        slots.add("sequence_pool_grad", takes, {"X@GRAD": slots.input("X")}, {"pooltype": self.pooltype, "pad_value": self.pad_value})
+            inputs["MaxIndex"] = slots.output("MaxIndex") or list(slots.op.block.name_result(slots.op, "MaxIndex"))
+        slots.add("sequence_pool_grad", inputs, {"X@GRAD": slots.input("X")}, {"pooltype": self.pooltype, "pad_value": self.pad_value})
 
     samples = [sample(X=f32(9, 2, distinct=True).ragged([4, 0, 5]), pooltype=t, pad_value=p) for t in _TYPES for p in (0.0, 1.5)] + [
         sample(X=x, pooltype=t)
