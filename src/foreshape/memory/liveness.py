@@ -94,7 +94,7 @@ class _Walk:
         self._held_names: set[str] = set()
         self._reuse: list[_Reuse] = []
         self._taken: Record | None = None
-        self._takes: dict[int, Size] = {}
+        self._workspaces: dict[int, Size] = {}
 
     # --- values
 
@@ -327,9 +327,9 @@ class _Walk:
         if record is None or record.first != i.position:
             record = self._taken = Record(f"{i.op.type} workspace", 0, i.position, i.position, None, i.op, WORKSPACE)
             self.records.append(record)
-            self._takes = {}
-        self._takes[at] = self._takes.get(at, 0) + size
-        record.size, record.until = maximum(*self._takes.values()) if len(self._takes) > 1 else self._takes[at], at
+            self._workspaces = {}
+        self._workspaces[at] = self._workspaces.get(at, 0) + size
+        record.size, record.until = maximum(*self._workspaces.values()) if len(self._workspaces) > 1 else self._workspaces[at], at
 
     def _region(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""

@@ -113,7 +113,7 @@ class HierarchicalSigmoid(Operator):
     def workspace(self, X: Spec, W: Spec, Label: Spec, PathTable: Spec | None, PathCode: Spec | None, Bias: Spec | None) -> Size:
         return self._longest(PathTable) * (X.nbytes + (12 + 2 * X.known_dtype.itemsize) * X.known_dims[0]) + 24 * X.known_dims[0]
 
-    def _gradients_take(self, *specs: Any) -> Size:
+    def _gradient_workspace(self, *specs: Any) -> Size:
         X: Spec = specs[0]
         return self._longest(specs[3]) * (2 * X.nbytes + (16 + 3 * X.known_dtype.itemsize) * X.known_dims[0]) + 24 * X.known_dims[0]
 
@@ -137,7 +137,7 @@ class HierarchicalSigmoid(Operator):
 
     @gradient(
         "X", "W", "Label", "PathTable", "PathCode", "Bias", "PreOut", "Out@GRAD", gives=("X@GRAD", "W@GRAD", "Bias@GRAD"),
-        infer=_infer_gradient, kinds=_gradient_kinds, workspace=_gradients_take,
+        infer=_infer_gradient, kinds=_gradient_kinds, workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, X: Tensor, W: Tensor, Label: Tensor, PathTable: Tensor | None, PathCode: Tensor | None, Bias: Tensor | None, PreOut: Tensor,

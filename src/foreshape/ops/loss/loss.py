@@ -114,7 +114,7 @@ class SoftmaxWithCrossEntropy(Operator):
         logs = 0 if wants[0] else Logits.nbytes
         return logs + (Label.nbytes if self.soft_label else picking(Label)) + copies(strided, Logits=Logits, Label=Label)
 
-    def _gradient_takes(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Size:
+    def _gradient_workspace(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Size:
         return d_loss.nbytes if self.soft_label else picking(Label) + 2 * d_loss.nbytes
 
     def _infer_gradient(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Spec:
@@ -122,7 +122,7 @@ class SoftmaxWithCrossEntropy(Operator):
         return Softmax.like()
 
     @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", may_share={"Logits@GRAD": "Softmax"}, infer=_infer_gradient,
-              workspace=_gradient_takes)  # fmt: skip
+              workspace=_gradient_workspace)  # fmt: skip
     def backward(self, Label: Tensor, Softmax: Tensor, d_loss: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self.soft_label:
             if not self.use_softmax:

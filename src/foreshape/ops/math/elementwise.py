@@ -144,10 +144,10 @@ class ElementwiseSub(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sub(*self._pair(X, Y), out=into)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return Y.nbytes if Y.dims != d_out.dims else 0
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         d_x, d_y = self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
         return d_x, None if d_y is None else d_y.neg()
@@ -177,10 +177,10 @@ class ElementwiseMul(Elementwise):
             return X.scaled(Y.reshape(()))
         return torch.mul(*self._pair(X, Y), out=into)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
         return sizes.no_less(before_sum(wants[0], X, d_out), before_sum(wants[1], Y, d_out))
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         d_y = sum_to(d_out * x, Y, X, self.axis) if wants[1] else None
@@ -210,10 +210,10 @@ class ElementwiseDiv(Elementwise):
     def workspace(self, X: Spec, Y: Spec) -> sizes.Size:
         return 0 if X.known_dtype.is_floating else 3 * self.infer_shape(X, Y).nbytes
 
-    def _gradients_take(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
         return before_sum(wants[1], Y, d_out) + (before_sum(True, X, d_out) if wants[0] else d_out.nbytes)
 
-    @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradients_take)
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
         d_x = torch.div(d_out, self._pair(X, Y)[1], out=into)
         return self._summed(X, Y, d_x if wants[0] else None, (d_x * Out).neg_() if wants[1] else None)
@@ -286,10 +286,10 @@ class ElementwisePow(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.pow(*self._pair(X, Y), out=into)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return 5 * d_out.nbytes
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_x = torch.where(y == 0, 0.0, d_out * y * torch.pow(x, y - 1)) if wants[0] else None
@@ -317,10 +317,10 @@ class ElementwiseMod(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.remainder(*self._pair(X, Y), out=into)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return 3 * d_out.nbytes
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_y = (d_out * torch.floor(x / y)).neg_() if wants[1] else None

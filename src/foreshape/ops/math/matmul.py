@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, no_less, product
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels.products import mm
-from foreshape.kernels.products import workspace as product_takes
+from foreshape.kernels.products import workspace as product_workspace
 from foreshape.operator import (
     FLOATING,
     AttrType,
@@ -36,8 +36,8 @@ from foreshape.spec import FP32, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-def _fp32_takes(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
-    return product_takes(m, k, n, turned) if of.dtype is FP32 else 0
+def _fp32_workspace(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
+    return product_workspace(m, k, n, turned) if of.dtype is FP32 else 0
 
 
 _IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
@@ -77,7 +77,7 @@ class Mul(Operator):
         return mm(x, y).view(X.shape[: self.x_num_col_dims] + Y.shape[self.y_num_col_dims :])
 
     def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
-        return _fp32_takes(X, *self._sizes(X, Y)) + copies(strided, X=X, Y=Y)
+        return _fp32_workspace(X, *self._sizes(X, Y)) + copies(strided, X=X, Y=Y)
 
     def _sizes(self, X: Spec, Y: Spec) -> tuple[Size, Size, Size]:
         x, y = X.known_dims, Y.known_dims
@@ -88,12 +88,12 @@ class Mul(Operator):
         inner = Y.shape[: self.y_num_col_dims].numel()
         return X.reshape(rows, inner), Y.reshape(inner, columns)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
         m, k, n = self._sizes(X, Y)
-        first = _fp32_takes(X, m, n, k) if wants[0] else 0
-        return no_less(first, _fp32_takes(X, k, m, n, turned=True) if wants[1] else 0) + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
+        first = _fp32_workspace(X, m, n, k) if wants[0] else 0
+        return no_less(first, _fp32_workspace(X, k, m, n, turned=True) if wants[1] else 0) + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         if X.dim() == 2 and Y.dim() == 2:
             return mm(d_out, Y.t()) if wants[0] else None, mm(X.t(), d_out) if wants[1] else None
@@ -158,7 +158,7 @@ class MatmulV2(Operator):
         x, y = X.known_dims, Y.known_dims
         return _spread(X, Y, self.trans_x, self.infer_shape(X, Y)) + (copies(strided, X=X, Y=Y) if max(len(x), len(y)) > 2 else turned(strided, X=X, Y=Y))
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
         x, y = X.known_dims, Y.known_dims
         needs = turned(strided, X=X, Y=Y, Out_GRAD=d_out)
         if max(len(x), len(y)) > 2:
@@ -170,7 +170,7 @@ class MatmulV2(Operator):
         whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before what was broadcast is summed
         return needs + 2 * d_out.nbytes + 2 * (whole[0] + whole[1]) + (X.nbytes + Y.nbytes)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         trans_x, trans_y, d = self.trans_x, self.trans_y, d_out
         x, y = X, Y
@@ -266,10 +266,10 @@ class Bmm(Operator):
     def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X, Y=Y)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out) + no_less(copies(strided, X=X), copies(strided, Y=Y))
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         return torch.bmm(d_out, Y.mT) if wants[0] else None, torch.bmm(X.mT, d_out) if wants[1] else None
 
@@ -334,10 +334,10 @@ class Addmm(Operator):
     def kernel(self, Input: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         return torch.addmm(Input, X, Y, beta=self.Beta, alpha=self.Alpha)
 
-    def _gradients_take(self, Input: Spec, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, Input: Spec, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return d_out.nbytes + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
 
-    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"), workspace=_gradients_take)
+    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"), workspace=_gradient_workspace)
     def backward(self, Input: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         d_input = _summed(d_out, Input) * self.Beta if wants[0] else None
         d = d_out if self.Alpha == 1.0 else d_out * self.Alpha

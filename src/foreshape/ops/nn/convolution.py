@@ -126,9 +126,9 @@ class Convolution(Windowed):
         return channels_back(convolve(x, Filter, None, self.strides, padding, self._dilations(), self.groups), last)
 
     def workspace(self, Input: Spec, Filter: Spec, *, strided: frozenset[str]) -> Size:
-        return self._takes(Input, Filter, self.infer_shape(Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
+        return self._workspace_in_rows(Input, Filter, self.infer_shape(Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
 
-    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None) -> Size:
+    def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None) -> Size:
         """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take."""
         last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
@@ -155,8 +155,8 @@ class Convolution(Windowed):
         check_made(Output_GRAD=(d_out, Convolution.infer_shape(self, Input, Filter)))
         return Input.like(), Filter.like()
 
-    def _gradients_take(self, Input: Spec, Filter: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
-        return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
+    def _gradient_workspace(self, Input: Spec, Filter: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
+        return self._workspace_in_rows(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
     def _input_apart(self, Input: Spec, Filter: Spec, d_out: Spec) -> Part | None:
         """The gradient of the images as a transposed convolution, which does not need the images."""
@@ -171,7 +171,7 @@ class Convolution(Windowed):
         return Part("Input@GRAD", "conv2d_transpose", {"Input": "Output@GRAD", "Filter": "Filter"}, "Output", settings)
 
     @gradient(
-        "Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradients_take, apart=_input_apart
+        "Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace, apart=_input_apart
     )
     def backward(self, Input: Tensor, Filter: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
@@ -321,9 +321,9 @@ class Conv2dTranspose(Windowed):
 
     def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
         out = self.infer_shape(Input, Filter, Bias)
-        return self._takes(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
+        return self._workspace_in_rows(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
 
-    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None, bias: bool = False) -> Size:
+    def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None, bias: bool = False) -> Size:
         """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take: those of a convolution the other way."""
         last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
@@ -357,11 +357,11 @@ class Conv2dTranspose(Windowed):
         check_made(Output_GRAD=(d_out, Conv2dTranspose.infer_shape(self, Input, Filter, Bias)))
         return Input.like(), Filter.like(), None if Bias is None else Bias.like()
 
-    def _gradients_take(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
-        return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
+    def _gradient_workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
+        return self._workspace_in_rows(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
     @gradient(
-        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradients_take
+        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace
     )
     def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)

@@ -47,7 +47,7 @@ class Dropout(Operator):
     def workspace(self, X: Spec, Seed: Spec | None) -> Size:
         return 0 if self.is_test else X.nbytes  # the mask in the type of X
 
-    def _gradient_takes(self, Mask: Spec, d_out: Spec) -> Size:
+    def _gradient_workspace(self, Mask: Spec, d_out: Spec) -> Size:
         return 0 if self.is_test else d_out.nbytes
 
     def _scale(self) -> float:
@@ -72,7 +72,7 @@ class Dropout(Operator):
         check_made(Mask=(Mask, d_out))
         return d_out.like()
 
-    @gradient("Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradient_takes)
+    @gradient("Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
     def backward(self, Mask: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         scale = self._scale()
         if self.is_test:

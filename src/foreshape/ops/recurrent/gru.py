@@ -79,7 +79,7 @@ class Gru(ResetBeforeGru):
     def workspace(self, Input: Spec, H0: Any, Weight: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
         return Packed.of(Input, 3).gru() + copies(strided, Weight=Weight)
 
-    def _taken_back(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
         made, _ = of_wanted(wants, *specs[:4])
         return Packed.of(specs[0], 3).gru_gradient(self.origin_mode, made) + copies(strided, Weight=specs[2])
 
@@ -94,7 +94,7 @@ class Gru(ResetBeforeGru):
 
     @gradient(
         "Input", "H0", "Weight", "Bias", "BatchGate", "BatchResetHiddenPrev", "BatchHidden", "Hidden", "Hidden@GRAD",
-        gives=("Input@GRAD", "H0@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_taken_back,
+        gives=("Input@GRAD", "H0@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, BatchGate: Tensor, BatchResetHiddenPrev: Tensor, BatchHidden: Tensor,
@@ -161,7 +161,7 @@ class GruUnit(ResetBeforeGru):
     def workspace(self, Input: Spec, HiddenPrev: Spec, Weight: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
         return gru_unit(HiddenPrev) + copies(strided, Weight=Weight)
 
-    def _unit_taken_back(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
         made, _ = of_wanted(wants, *specs[:4])
         return gru_unit_gradient(specs[1], self.origin_mode, made) + copies(strided, Weight=specs[2])
 
@@ -173,7 +173,7 @@ class GruUnit(ResetBeforeGru):
 
     @gradient(
         "Input", "HiddenPrev", "Weight", "Bias", "Gate", "ResetHiddenPrev", "Hidden@GRAD",
-        gives=("Input@GRAD", "HiddenPrev@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_unit_taken_back,
+        gives=("Input@GRAD", "HiddenPrev@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None, Gate: Tensor, ResetHiddenPrev: Tensor, d_hidden: Tensor

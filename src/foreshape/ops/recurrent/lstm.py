@@ -116,12 +116,12 @@ class Lstm(PackedLstm):
         schedule, trace = self._run(Input, H0, C0, Weight, Bias, None, offsets[0])
         return schedule.to_rows(trace.hidden), schedule.to_rows(trace.cell), trace.gates, trace.active
 
-    def _taken_back(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
+    def _gradient_workspace(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
         made, dropped = of_wanted(wants, *specs[:5])
         return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, made, dropped)
 
     @gradient(
-        *_LSTM_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_taken_back
+        *_LSTM_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_gradient_workspace
     )
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, Hidden: Tensor, Cell: Tensor, BatchGate: Tensor,
@@ -194,13 +194,13 @@ class Lstmp(PackedLstm):
         schedule, trace = self._run(Input, H0, C0, Weight, Bias, ProjWeight, offsets[0])
         return schedule.to_rows(trace.state), schedule.to_rows(trace.cell), trace.gates, trace.active, trace.hidden
 
-    def _taken_back(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
+    def _gradient_workspace(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
         made, dropped = of_wanted(wants, *specs[:6])
         return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, made, dropped)
 
     @gradient(
         *_LSTMP_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",),
-        workspace=_taken_back,
+        workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, Projection: Tensor, Cell: Tensor,
@@ -256,10 +256,10 @@ class LstmUnit(Operator):
         c = (i * g).addcmul_(f, C_prev)
         return c, o.mul_(c.tanh())
 
-    def _taken_back(self, X: Spec, C_prev: Spec, *specs: Any, wants: tuple[bool, ...]) -> Size:
+    def _gradient_workspace(self, X: Spec, C_prev: Spec, *specs: Any, wants: tuple[bool, ...]) -> Size:
         return 9 * C_prev.nbytes + of_wanted(wants, X, C_prev)[1]
 
-    @gradient("X", "C_prev", "C", "C@GRAD", "H@GRAD", gives=("X@GRAD", "C_prev@GRAD"), workspace=_taken_back)
+    @gradient("X", "C_prev", "C", "C@GRAD", "H@GRAD", gives=("X@GRAD", "C_prev@GRAD"), workspace=_gradient_workspace)
     def backward(self, X: Tensor, C_prev: Tensor, C: Tensor, d_c: Tensor, d_h: Tensor) -> tuple[Tensor, Tensor]:
         i, f, o, g = self._parts(X)
         active = C.tanh()

@@ -159,7 +159,7 @@ class Rnn(Recurrent):
         state = [h] if self.mode != "LSTM" else [h, c]
         return None if out is None else out.view(time, batch, out.shape[-1]), hand_on(None), state, hand_on(kept)
 
-    def _taken_back(
+    def _gradient_workspace(
         self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None, DropoutState: Any, Reserve: Any, Out: Any, d_out: Spec, d_state: Any,
         *, wants: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
@@ -169,7 +169,7 @@ class Rnn(Recurrent):
 
     @gradient(
         "Input", "PreState", "WeightList", "SequenceLength", "DropoutState", "Reserve", "Out", "Out@GRAD", "State@GRAD",
-        gives=("Input@GRAD", "PreState@GRAD", "WeightList@GRAD"), workspace=_taken_back,
+        gives=("Input@GRAD", "PreState@GRAD", "WeightList@GRAD"), workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, DropoutState: Any, Reserve: Tensor,
@@ -253,7 +253,7 @@ class SequenceRnn(Recurrent):
         )
         return out, h, c, hand_on(kept)
 
-    def _taken_back(
+    def _gradient_workspace(
         self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, Reserve: Any, d_out: Any, d_h: Any, d_c: Any, *, wants: tuple[bool, ...]
     ) -> Size:
         return self._layers(Input, False, d_c is not None).backward(wants[0])
@@ -261,7 +261,7 @@ class SequenceRnn(Recurrent):
     @gradient(
         "Input", "InitHidden", "InitCell", "WeightList", "Reserve", "Out@GRAD", "LastHidden@GRAD", "LastCell@GRAD",
         gives=("Input@GRAD", "InitHidden@GRAD", "InitCell@GRAD", "WeightList@GRAD"), absent=("Out@GRAD", "LastHidden@GRAD", "LastCell@GRAD"),
-        workspace=_taken_back,
+        workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, InitHidden: Any, InitCell: Any, WeightList: list[Tensor], Reserve: Tensor, d_out: Tensor | None, d_h: Tensor | None,

@@ -103,7 +103,7 @@ class WarpCTC(Operator):
         messages = 2 * states if wants[1] else states
         return messages + rest if isinstance(made, int) and not made else maximum(messages + rest, made + rest)
 
-    def _gradient_takes(self, *specs: Spec | None, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, *specs: Spec | None, strided: frozenset[str]) -> Size:
         logits, lengths, _, kept = specs
         assert logits is not None and kept is not None
         numbers = 16 * kept.known_dims[1] if self.norm_by_times else 0
@@ -135,7 +135,7 @@ class WarpCTC(Operator):
         d_logits = aten._ctc_loss_backward(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True) if wants[1] else None
         return cost.masked_fill(cost == torch.inf, 0.0).unsqueeze(1), d_logits
 
-    @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD", workspace=_gradient_takes)
+    @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD", workspace=_gradient_workspace)
     def backward(self, Logits: Tensor, LogitsLength: Tensor | None, d_loss: Tensor, WarpCTCGrad: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
         d = d_loss.reshape(-1)
         if LogitsLength is not None:

@@ -53,7 +53,7 @@ def _remembered(X: Spec) -> Spec:
     return Spec(LOD_TENSOR, X.dtype, (0, *X.known_dims), X.lod)
 
 
-def _turned_back(self: Any, XShape: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+def _gradient_workspace(self: Any, XShape: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
     return turned(strided, Out_GRAD=d_out)
 
 
@@ -72,7 +72,7 @@ class Reshaping(Operator):
         return out, X.new_empty((0, *X.shape)) if wants[1] else None
 
     @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"},
-              workspace=_turned_back)  # fmt: skip
+              workspace=_gradient_workspace)  # fmt: skip
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(XShape.shape[1:])
 
