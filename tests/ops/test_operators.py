@@ -59,7 +59,7 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
     operator, key = key_of(case)
     expected = answer(operator, key).results
     arguments, offsets = tensors(case)
-    named: dict[str, Any] = {"wants": (True,) * len(cls.schema.results)} if cls.kernel_wants else {}
+    named: dict[str, Any] = {"requested": (True,) * len(cls.schema.results)} if cls.kernel_requested else {}
     named |= {"offsets": offsets} if cls.kernel_offsets else {}
     named |= {"before": [None] * len(cls.accumulates)} if cls.accumulates else {}
     with torch.inference_mode():

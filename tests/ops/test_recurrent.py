@@ -335,7 +335,7 @@ def test_what_the_gradient_needs_cannot_be_fed() -> None:
 
     operator = SequenceRnn.with_values({n: f.default for n, f in SequenceRnn.schema.attributes.items()})
     with pytest.raises(ExecutionError, match="Reserve must be the value that sequence_rnn gave"):
-        SequenceRnn.grad_class.kernel(operator, torch.zeros(1, 2), None, None, [], torch.zeros((), dtype=torch.uint8), None, None, None, wants=(True,) * 4)
+        SequenceRnn.grad_class.kernel(operator, torch.zeros(1, 2), None, None, [], torch.zeros((), dtype=torch.uint8), None, None, None, requested=(True,) * 4)
 
 
 # --- PaddlePaddle's packed-row operators, against loops that say what they mean

@@ -151,7 +151,7 @@ class Writer:
         out = [f"{copy} = {source}.clone()" for copy, source in i.copies]
         targets = self._targets(i)
         out.append((", ".join(targets) + " = " if targets else "") + self._call(i, at))
-        gone = ["_"] if "_" in targets and not i.takes_wants else []
+        gone = ["_"] if "_" in targets and not i.kernel_requested else []
         for place, result in enumerate(i.results):
             if isinstance(result, list) and any(self._is_wanted(i, v) for v in result):
                 names = [repr(v) if self._is_wanted(i, v) else "_" for v in result]
@@ -192,9 +192,9 @@ class Writer:
             return text.format(*(_text(a) for a in i.arguments), **named)
         self.constants[f"k{at}"] = i.kernel
         arguments = [_text(a) for a in i.arguments]
-        if i.takes_wants:
+        if i.kernel_requested:
             self.constants[f"w{at}"] = tuple(any(self._is_asked(i, v) for v in values_of([r])) for r in i.results)
-            arguments.append(f"wants=w{at}")
+            arguments.append(f"requested=w{at}")
         if i.offsets is not None:
             arguments.append(f"offsets=[{', '.join(_text(a) for a in i.offsets)}]")
         if i.before is not None:

@@ -58,7 +58,7 @@ class Instruction:
     kernel: Callable[..., Any]
     arguments: list[Argument]
     results: list[Argument]
-    takes_wants: bool = False
+    kernel_requested: bool = False
     copies: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     stores: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     in_place: frozenset[int] = frozenset()

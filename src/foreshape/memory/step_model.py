@@ -12,7 +12,7 @@ import numpy
 
 from foreshape.backward.recompute import Recomputing, Step
 from foreshape.dims import Size, evaluate, symbols_of
-from foreshape.lowering.call_memory import carried_by
+from foreshape.lowering.call_memory import retained_by
 from foreshape.memory.records import WORKSPACE, Liveness
 from foreshape.operator.operator import Operator
 from foreshape.program import Block, Op, Role
@@ -49,7 +49,7 @@ class StepModel:
         needed = {id(op) for op in needed_ops(block, fetch)}
         self.needed = [id(op) in needed for op in block.ops]
         self.fetch = set(fetch)
-        self.sizes: dict[str, int] = dict(self._carried())
+        self.sizes: dict[str, int] = dict(self._retained())
         self.work = [work_of(op, values) if self.needed[at] else 0.0 for at, op in enumerate(block.ops)]
         self.total = sum(self.work)
         self._workspace = self._workspaces(live)
@@ -90,14 +90,14 @@ class StepModel:
             self.sizes[name] = found
         return found
 
-    def _carried(self) -> Iterator[tuple[str, int]]:
+    def _retained(self) -> Iterator[tuple[str, int]]:
         """The sizes of results that keep more alive than they are described to be."""
         for op in self.block.ops:
             operator = op.operator
-            if operator is None or type(operator).carries is Operator.carries:
+            if operator is None or type(operator).retained_bytes is Operator.retained_bytes:
                 continue
             specs = [operand_specs(op, o.name, o.many) for o in operator.schema.operands]
-            found, _ = carried_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells what is not known
+            found, _ = retained_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells what is not known
             for slot, size in found.items():
                 for name in op.outputs.get(slot, ()):
                     yield name, number(size, self.values)

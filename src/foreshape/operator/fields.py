@@ -246,7 +246,7 @@ def gradient(
         inputs: its input slots, in the order of the method's parameters: slots of the forward operator, and ``Out@GRAD`` for
             the gradient of its result ``Out``.
         gives: its output slots: ``X@GRAD`` for the gradient of the operand ``X``. The method returns them in this order. A
-            keyword-only parameter ``wants`` receives a tuple of booleans, which of them somebody needs.
+            keyword-only parameter ``requested`` receives a tuple of booleans, which of them are requested.
         like: for a gradient whose operand is not among ``inputs``: the slot that it is shaped like.
         infer: the shape rule ``(self, *specs) -> specs``; the default is that each gradient is shaped like its operand.
         kinds: the kind rule ``(self, *specs) -> kinds``; the default is LOD_TENSOR.

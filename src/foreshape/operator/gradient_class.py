@@ -76,7 +76,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     made.schema = Schema(inputs, gives, list(schema.attributes.values()))
     made.forward_class = cls
     made.apart = declared.apart
-    note_keywords(made, kernel)
+    note_keywords(made)
     check_in_place(made, f"{where}: its gradient")
     register(made)
     return made

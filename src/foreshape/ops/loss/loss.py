@@ -94,10 +94,10 @@ class SoftmaxWithCrossEntropy(Operator):
         plain = self.use_softmax and not self.soft_label
         return computations.ClassLoss(self.axis, self.ignore_index) if plain else None
 
-    def kernel(self, Logits: Tensor, Label: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def kernel(self, Logits: Tensor, Label: Tensor, *, requested: tuple[bool, ...]) -> Any:
         log_p = torch.log_softmax(Logits, self.axis) if self.use_softmax else Logits.log()
         loss = self._loss(log_p, Label)
-        if not wants[0]:
+        if not requested[0]:
             return None, loss
         return log_p.exp_() if self.use_softmax else log_p.copy_(Logits), loss
 
@@ -110,8 +110,8 @@ class SoftmaxWithCrossEntropy(Operator):
         ignored = index == self.ignore_index
         return log_p.gather(self.axis, index.masked_fill(ignored, 0)).masked_fill_(ignored, 0.0).neg_()
 
-    def workspace(self, Logits: Spec, Label: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        logs = 0 if wants[0] else Logits.nbytes
+    def workspace(self, Logits: Spec, Label: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        logs = 0 if requested[0] else Logits.nbytes
         return logs + (Label.nbytes if self.soft_label else picking(Label)) + copies(strided, Logits=Logits, Label=Label)
 
     def _gradient_workspace(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Size:

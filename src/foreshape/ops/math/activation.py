@@ -266,17 +266,17 @@ class Prelu(Operator):
     def workspace(self, X: Spec, Alpha: Spec, *, strided: frozenset[str]) -> Size:
         return X.elements + copies(strided, X=X)
 
-    def _gradient_workspace(self, X: Spec, Alpha: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> Size:
-        return X.elements + (X.nbytes if wants[1] else 0)
+    def _gradient_workspace(self, X: Spec, Alpha: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> Size:
+        return X.elements + (X.nbytes if requested[1] else 0)
 
     @gradient("X", "Alpha", "Out@GRAD", gives=("X@GRAD", "Alpha@GRAD"), workspace=_gradient_workspace)
-    def backward(self, X: Tensor, Alpha: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, X: Tensor, Alpha: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         slopes = self._slopes(X, Alpha)
         negative = X <= 0
-        d_x = d_out * slopes if wants[0] else None
+        d_x = d_out * slopes if requested[0] else None
         if d_x is not None:
             torch.where(negative, d_x, d_out, out=d_x)
-        if not wants[1]:
+        if not requested[1]:
             return d_x, None
         return d_x, (d_out * X).masked_fill_(negative.logical_not_(), 0.0).sum_to_size(slopes.shape).reshape(Alpha.shape)
 

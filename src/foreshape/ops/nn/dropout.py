@@ -60,10 +60,10 @@ class Dropout(Operator):
     def _generator(self, Seed: Tensor | None) -> Generator | None:
         return generator_for(int(Seed.item()) if Seed is not None else self.seed if self.fix_seed else 0)
 
-    def kernel(self, X: Tensor, Seed: Tensor | None, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+    def kernel(self, X: Tensor, Seed: Tensor | None, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         scale = self._scale()
         if self.is_test:
-            return torch.mul(X, scale, out=into), torch.ones_like(X, dtype=torch.uint8) if wants[1] else None
+            return torch.mul(X, scale, out=into), torch.ones_like(X, dtype=torch.uint8) if requested[1] else None
         mask = torch.empty(X.shape, dtype=torch.uint8, device=X.device).bernoulli_(1.0 - self.dropout_prob, generator=self._generator(Seed))
         out = torch.mul(X, mask, out=into)
         return out if scale == 1.0 else out.mul_(scale), mask

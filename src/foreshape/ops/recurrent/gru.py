@@ -9,7 +9,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.gru_steps import ResetBefore
 from foreshape.kernels.lstm_steps import ACTIVATIONS
-from foreshape.kernels.packed_memory import Packed, gru_unit, gru_unit_gradient, of_wanted
+from foreshape.kernels.packed_memory import Packed, gru_unit, gru_unit_gradient, of_requested
 from foreshape.kernels.recurrence import Schedule
 from foreshape.operator import AttrType, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
 from foreshape.operator.require import require_at_most, require_divides, require_rank
@@ -79,8 +79,8 @@ class Gru(ResetBeforeGru):
     def workspace(self, Input: Spec, H0: Any, Weight: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
         return Packed.of(Input, 3).gru() + copies(strided, Weight=Weight)
 
-    def _gradient_workspace(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        made, _ = of_wanted(wants, *specs[:4])
+    def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        made, _ = of_requested(requested, *specs[:4])
         return Packed.of(specs[0], 3).gru_gradient(self.origin_mode, made) + copies(strided, Weight=specs[2])
 
     def kernel(self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, *, offsets: list[Any]) -> tuple[Any, ...]:
@@ -98,16 +98,16 @@ class Gru(ResetBeforeGru):
     )  # fmt: skip
     def backward(
         self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, BatchGate: Tensor, BatchResetHiddenPrev: Tensor, BatchHidden: Tensor,
-        Hidden: Tensor, d_hidden: Tensor, *, offsets: list[Any], wants: tuple[bool, ...],
+        Hidden: Tensor, d_hidden: Tensor, *, offsets: list[Any], requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         schedule = Schedule.of(offsets[0], self.is_reverse)
         form = self._steps(Weight, self.gate_activation, self.activation)
         d_gates, d_h0, d_gate, d_candidate = form.backward(
             BatchGate, BatchResetHiddenPrev, BatchHidden, schedule.sorted(H0, Input, Weight.shape[0]), schedule.to_places(d_hidden), schedule
         )
-        d_bias = d_gates.sum(0, keepdim=True) if wants[3] else None
-        d_input = schedule.to_rows(d_gates) if wants[0] else None
-        return d_input, schedule.unsorted(d_h0) if wants[1] else None, self._join(d_gate, d_candidate) if wants[2] else None, d_bias
+        d_bias = d_gates.sum(0, keepdim=True) if requested[3] else None
+        d_input = schedule.to_rows(d_gates) if requested[0] else None
+        return d_input, schedule.unsorted(d_h0) if requested[1] else None, self._join(d_gate, d_candidate) if requested[2] else None, d_bias
 
     samples = [
         sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(4, 12), Bias=f32(1, 12)),
@@ -161,8 +161,8 @@ class GruUnit(ResetBeforeGru):
     def workspace(self, Input: Spec, HiddenPrev: Spec, Weight: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
         return gru_unit(HiddenPrev) + copies(strided, Weight=Weight)
 
-    def _gradient_workspace(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        made, _ = of_wanted(wants, *specs[:4])
+    def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        made, _ = of_requested(requested, *specs[:4])
         return gru_unit_gradient(specs[1], self.origin_mode, made) + copies(strided, Weight=specs[2])
 
     def kernel(self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None) -> tuple[Any, ...]:

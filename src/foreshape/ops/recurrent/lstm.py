@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
-from foreshape.kernels.packed_memory import Packed, of_wanted
+from foreshape.kernels.packed_memory import Packed, of_requested
 from foreshape.kernels.recurrence import Schedule
 from foreshape.operator import AttrType, Offsets, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
 from foreshape.operator.require import require, require_divides, require_rank
@@ -70,7 +70,7 @@ class PackedLstm(Operator):
 
     def _undo(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, trace: steps.Trace,
-        d_state: Tensor, d_cell: Tensor | None, schedule: Schedule, wants: tuple[bool, ...],
+        d_state: Tensor, d_cell: Tensor | None, schedule: Schedule, requested: tuple[bool, ...],
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None]:  # fmt: skip
         """Of Input, H0, C0, Weight, Bias and the projection; the first three where they are wanted."""
         h0, c0 = schedule.sorted(H0, Input, Weight.shape[0]), schedule.sorted(C0, Input, Input.shape[1] // 4)
@@ -81,8 +81,8 @@ class PackedLstm(Operator):
         d_bias = made.gates.sum(0)
         if made.weights.peephole is not None:
             d_bias = torch.cat((d_bias, made.weights.peephole.view(-1)))
-        d_input = schedule.to_rows(made.gates) if wants[0] else None
-        d_h0, d_c0 = (schedule.unsorted(x) if wanted else None for x, wanted in zip((made.h0, made.c0), wants[1:3], strict=True))
+        d_input = schedule.to_rows(made.gates) if requested[0] else None
+        d_h0, d_c0 = (schedule.unsorted(x) if wanted else None for x, wanted in zip((made.h0, made.c0), requested[1:3], strict=True))
         return d_input, d_h0, d_c0, made.weights.recurrent, d_bias.view(Bias.shape), made.weights.projection
 
 
@@ -116,8 +116,8 @@ class Lstm(PackedLstm):
         schedule, trace = self._run(Input, H0, C0, Weight, Bias, None, offsets[0])
         return schedule.to_rows(trace.hidden), schedule.to_rows(trace.cell), trace.gates, trace.active
 
-    def _gradient_workspace(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
-        made, dropped = of_wanted(wants, *specs[:5])
+    def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...]) -> Size:
+        made, dropped = of_requested(requested, *specs[:5])
         return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, made, dropped)
 
     @gradient(
@@ -125,12 +125,12 @@ class Lstm(PackedLstm):
     )
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, Hidden: Tensor, Cell: Tensor, BatchGate: Tensor,
-        BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any], wants: tuple[bool, ...],
+        BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any], requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         schedule = Schedule.of(offsets[0], self.is_reverse)
         hidden = schedule.to_places(Hidden)
         trace = steps.Trace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, hidden, hidden)
-        return self._undo(Input, H0, C0, Weight, Bias, None, trace, d_hidden, d_cell, schedule, wants)[:5]
+        return self._undo(Input, H0, C0, Weight, Bias, None, trace, d_hidden, d_cell, schedule, requested)[:5]
 
     samples = [
         sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(3, 12), Bias=f32(1, 21)),
@@ -194,8 +194,8 @@ class Lstmp(PackedLstm):
         schedule, trace = self._run(Input, H0, C0, Weight, Bias, ProjWeight, offsets[0])
         return schedule.to_rows(trace.state), schedule.to_rows(trace.cell), trace.gates, trace.active, trace.hidden
 
-    def _gradient_workspace(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
-        made, dropped = of_wanted(wants, *specs[:6])
+    def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...]) -> Size:
+        made, dropped = of_requested(requested, *specs[:6])
         return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, made, dropped)
 
     @gradient(
@@ -205,11 +205,11 @@ class Lstmp(PackedLstm):
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, Projection: Tensor, Cell: Tensor,
         BatchGate: Tensor, BatchCellPreAct: Tensor, BatchHidden: Tensor, d_projection: Tensor, d_cell: Tensor | None, *, offsets: list[Any],
-        wants: tuple[bool, ...],
+        requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         schedule = Schedule.of(offsets[0], self.is_reverse)
         trace = steps.Trace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, BatchHidden, schedule.to_places(Projection))
-        made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, schedule, wants)
+        made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, schedule, requested)
         return *made[:4], made[5], made[4]
 
     samples = [
@@ -256,8 +256,8 @@ class LstmUnit(Operator):
         c = (i * g).addcmul_(f, C_prev)
         return c, o.mul_(c.tanh())
 
-    def _gradient_workspace(self, X: Spec, C_prev: Spec, *specs: Any, wants: tuple[bool, ...]) -> Size:
-        return 9 * C_prev.nbytes + of_wanted(wants, X, C_prev)[1]
+    def _gradient_workspace(self, X: Spec, C_prev: Spec, *specs: Any, requested: tuple[bool, ...]) -> Size:
+        return 9 * C_prev.nbytes + of_requested(requested, X, C_prev)[1]
 
     @gradient("X", "C_prev", "C", "C@GRAD", "H@GRAD", gives=("X@GRAD", "C_prev@GRAD"), workspace=_gradient_workspace)
     def backward(self, X: Tensor, C_prev: Tensor, C: Tensor, d_c: Tensor, d_h: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,23 +74,23 @@ class SequencePool(Operator):
         number = FP64 if X.dtype is FP64 else FP32
         return out, X.dense(out.known_dims if self.pooltype in _EXTREMES else (), number)
 
-    def workspace(self, X: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def workspace(self, X: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
         if self.pooltype not in _EXTREMES:
             count = X.lod.counts[-1] if X.lod is not None else X.known_dims[0]
             made = 2 if self.pooltype in _SUMS else product(X.known_dims[1:])  # weights, or rows that are there before they are put in place
             return 2 * copies(strided, X=X) + (0 if self.pooltype == "SUM" else count * made * X.known_dtype.itemsize)
         own = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
-        return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if wants[1] else 0)
+        return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if requested[1] else 0)
 
     def computes(self) -> computations.SequencePooling | None:
         return _pooling(self.pooltype, self.pad_value)
 
-    def kernel(self, X: Tensor, *, offsets: list[Offsets], wants: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
+    def kernel(self, X: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
         where = offsets[0]
         if self.pooltype in _EXTREMES:
-            return self._extremes(X, where, wants[1])
+            return self._extremes(X, where, requested[1])
         out = self._sums(X, where) if self.pooltype in _SUMS else self._ends(X, where)
-        return out, torch.zeros((), dtype=_number(X), device=X.device) if wants[1] else None
+        return out, torch.zeros((), dtype=_number(X), device=X.device) if requested[1] else None
 
     def _sums(self, X: Tensor, where: Offsets) -> Tensor:
         out = segment_sum(X, where)

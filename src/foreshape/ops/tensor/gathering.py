@@ -240,9 +240,9 @@ class Scatter(Operator):
         return Scatter.infer_shape(self, d_out, Ids, Updates), Updates.like()
 
     @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
-    def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         ids = Ids.reshape(-1).long()
-        return d_out.index_fill(0, ids, 0) if wants[0] else None, d_out.index_select(0, ids) if wants[1] else None
+        return d_out.index_fill(0, ids, 0) if requested[0] else None, d_out.index_select(0, ids) if requested[1] else None
 
     samples = [
         sample(X=f32(4, 3), Ids=i64(2, data=[3, 1]), Updates=f32(2, 3)),
