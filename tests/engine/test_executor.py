@@ -284,10 +284,10 @@ def _check_threads(main: fs.Program, executor: fs.Executor, scope: fs.Scope, los
     other = fs.Scope()
     executor.run(startup, scope=other)
     executor.run(main, feed(), [loss], scope)
-    assert {seen.threads for seen in executor.step(main, [loss]).seen.values()} == {1}
+    assert {plan.threads for plan in executor.step(main, [loss]).plan_cache.values()} == {1}
     executor.run(wide, {"x": np.zeros((1, 512), "float32")}, [out], other)
     executor.run(wide, {"x": np.zeros((64, 512), "float32")}, [out], other)
-    assert [seen.threads for seen in executor.step(wide, [out]).seen.values()] == [1, 2]
+    assert [plan.threads for plan in executor.step(wide, [out]).plan_cache.values()] == [1, 2]
     assert torch.get_num_threads() == 2, "the caller's own setting is kept"
 
 

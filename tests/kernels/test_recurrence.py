@@ -1,4 +1,4 @@
-"""The timetable of sequences that run together: where a batch is cut, and where its rows go."""
+"""The schedule of sequences that run together: where a batch is cut, and where its rows go."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from foreshape.kernels.recurrence import Cheapest, Timetable, cut
+from foreshape.kernels.recurrence import Cheapest, Schedule, cut
 from foreshape.ops import Offsets
 
 
@@ -27,11 +27,11 @@ def test_a_batch_is_cut_where_it_is_cheapest() -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_rows_go_to_their_places_and_back(reverse: bool, cutter: Any) -> None:
     lengths = [2, 0, 5, 1, 5]
-    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), reverse, cutter)
+    schedule = Schedule.of(Offsets.of_lengths(torch.tensor(lengths)), reverse, cutter)
     rows = torch.arange(13.0).view(13, 1) + 1
-    placed = table.to_places(rows, clear=True)
-    assert torch.equal(table.to_rows(placed), rows) and placed.sum() == rows.sum()
-    step = [int(v) for v in placed[: table.widths[0], 0]]
+    placed = schedule.to_places(rows, clear=True)
+    assert torch.equal(schedule.to_rows(placed), rows) and placed.sum() == rows.sum()
+    step = [int(v) for v in placed[: schedule.widths[0], 0]]
     assert step == ([7, 13, 2, 8] if reverse else [3, 9, 1, 8])
     start = torch.zeros(5, 1)
-    assert table.last(placed, start)[:, 0].tolist() == ([1, 0, 3, 8, 9] if reverse else [2, 0, 7, 8, 13])
+    assert schedule.last(placed, start)[:, 0].tolist() == ([1, 0, 3, 8, 9] if reverse else [2, 0, 7, 8, 13])

@@ -43,7 +43,7 @@ def loss(size: tuple[int, int, int, int], form: str) -> Call:
 def measured(size: tuple[int, int, int, int], form: str) -> Iterator[tuple[str, Measured, int]]:
     """What each call takes, that being counted too which is kept with offsets until the next one."""
     call = loss(size, form)
-    given = [("with the gradient", call), ("alone", replace(loss(size, form), wants=(True, False)))]
+    given = [("with the gradient", call), ("alone", replace(loss(size, form), requested=(True, False)))]
     back = backward(loss(size, form))
     assert back is not None
     given.append(("the gradient", back.laid(in_a_row)))

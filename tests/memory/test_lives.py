@@ -15,7 +15,7 @@ from support.replayed import NAMES, SLOW, replayed, run
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering.claims import number
+from foreshape.lowering.call_memory import number
 from foreshape.memory import liveness
 from foreshape.memory.records import WORKSPACE
 from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result

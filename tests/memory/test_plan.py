@@ -84,8 +84,9 @@ def test_the_numbers_agree_with_each_other(planned: Plan, batch: int) -> None:
     assert planned.arena(**values) == max((b.offset + b.size for b in buffers), default=0) >= bound
     assert planned.arena(**values) <= 1.02 * bound
     assert sum(planned.breakdown(**values).values()) == peak
-    who = planned.who(**values)
-    assert sum(h.size for h in who) == peak and [h.size for h in who] == sorted((h.size for h in who), reverse=True)
+    holders = planned.holders(**values)
+    assert planned.who(**values) == holders  # its older name
+    assert sum(h.size for h in holders) == peak and [h.size for h in holders] == sorted((h.size for h in holders), reverse=True)
     assert not alive or alive[planned.peak_position(**values)] == bound
     kept = {v.name: evaluate(v.nbytes, values) for v in planned.program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
     used = {n for _, op in needed(planned) for n in op.all_reads() | op.all_writes()} | set(planned.fetch)
@@ -120,7 +121,7 @@ def test_the_largest_is_what_counting_finds(planned: Plan) -> None:
 def test_a_symbol_without_a_value_is_named(planned: Plan) -> None:
     for name in planned.symbols:
         values = {n: v for n, v in sizes(planned, 2).items() if n != name}
-        asked = [planned.peak, planned.lower_bound, planned.timeline, planned.arena, planned.buffers, planned.breakdown, planned.who, planned.peak_position]
+        asked = [planned.peak, planned.lower_bound, planned.timeline, planned.arena, planned.buffers, planned.breakdown, planned.holders, planned.peak_position]
         if name in planned.peak_formula().symbols:
             asked.append(lambda **v: planned.peak_formula()(v))
         for ask in asked:
@@ -157,7 +158,7 @@ def test_a_small_network_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.peak(batch=5) == weights + 452 * 5 and plan.held() == weights
     assert plan.largest("batch", within=weights + 452 * 9 + 451) == 9
     assert plan.breakdown(batch=5)["parameters"] == weights
-    assert plan.who(batch=1000)[0].name == "x" and "test_plan.py:" in plan.who(batch=1000)[1].line
+    assert plan.holders(batch=1000)[0].name == "x" and "test_plan.py:" in plan.holders(batch=1000)[1].line
     assert record(plan, y.name, batch=5).last == len(fs.default_main_program().global_block.ops) - 1
 
 
@@ -198,7 +199,7 @@ def test_what_a_block_keeps_from_run_to_run_counts_as_kept() -> None:
     out = layer.cond(layer.reduce_sum(x) > 0.0, lambda: x + fs.Variable("twos", fs.FP32, [4], value=2.0), lambda: x * 3.0)
     plan = fs.plan(fs.default_main_program(), [out])
     assert "twos" not in fs.default_main_program().global_block.vars
-    assert plan.held() == 4 * 4 and any(h.name == "twos" for h in plan.who(batch=1))
+    assert plan.held() == 4 * 4 and any(h.name == "twos" for h in plan.holders(batch=1))
 
 
 class _Both(Operator):
@@ -281,7 +282,7 @@ def test_what_a_block_reads_is_kept_for_all_of_its_rounds() -> None:
     kept = record(plan, captured.name, batch=2)
     assert kept.last >= loop and kept.names == (captured.name,)
     assert plan.peak(batch=2) == plan.peak_formula()({"batch": 2})
-    inner = [h for h in plan.who(batch=2) if h.name not in main.global_block.vars]
+    inner = [h for h in plan.holders(batch=2) if h.name not in main.global_block.vars]
     assert plan.peak_position(batch=2) != loop or inner, "at an op that runs a block, what is alive within it is told"
 
 
@@ -327,7 +328,7 @@ def test_a_recurrence_and_its_gradient() -> None:
     plan = fs.plan(main, [loss])
     assert plan.symbols == {"batch"}
     peak = plan.peak(batch=8)
-    assert peak == plan.peak_formula()({"batch": 8}) == sum(h.size for h in plan.who(batch=8))
+    assert peak == plan.peak_formula()({"batch": 8}) == sum(h.size for h in plan.holders(batch=8))
     scopes = next(b for b in plan.buffers(batch=8) if b.what == "kept for backward" and plan.program.global_block.var(b.name).kind.name == "STEP_SCOPES")
     assert scopes.size >= 6 * 8 * 4 * 4, "what every step keeps for its gradient"
 
@@ -381,7 +382,7 @@ def test_what_is_planned_where_nothing_is_fetched() -> None:
     with pytest.raises(fs.SchemaError, match="there is no variable 'nothing'"):
         fs.plan(fs.default_main_program(), "nothing")
     empty = fs.plan(fs.Program())
-    assert empty.peak() == 0 == empty.arena() and empty.buffers() == [] == empty.who() and str(empty.peak_formula()) == "0 B"
+    assert empty.peak() == 0 == empty.arena() and empty.buffers() == [] == empty.holders() and str(empty.peak_formula()) == "0 B"
     assert empty.peak_op() is None and empty.timeline().tolist() == []
 
 

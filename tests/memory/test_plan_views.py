@@ -138,7 +138,7 @@ def test_the_page_has_every_box_and_the_numbers_of_the_plan() -> None:
     assert data["peak"] == plan.peak(batch=4) and data["bound"] == max(data["timeline"]) == plan.lower_bound(batch=4)
     assert data["timeline"][data["position"]] == data["bound"] and len(data["ops"]) == len(data["timeline"]) == 176
     assert sum(size for _, _, size in data["classes"]) == plan.peak(batch=4)
-    assert [h[1] for h in data["who"]] == [h.size for h in plan.who(batch=4)[:200]]
+    assert [h[1] for h in data["holders"]] == [h.size for h in plan.holders(batch=4)[:200]]
 
 
 def test_the_page_is_one_file_that_fetches_nothing_and_runs_only_its_own_script() -> None:
@@ -205,7 +205,7 @@ const pixels = new Set();
 const drawn = chart.base.getContext("2d").getImageData(0, 0, chart.base.width, chart.base.height).data;
 for (let k = 0; k < drawn.length; k += 4) if (drawn[k + 3] === 255) pixels.add("#" + [0, 1, 2].map(c => drawn[k + c].toString(16).padStart(2, "0")).join(""));
 document.body.dataset.seen = JSON.stringify({ seen, before, zoomed, all, each, pixels: [...pixels], title: document.title,
-  rows: document.querySelectorAll("#who tr").length, first: document.querySelector("#who tr").textContent,
+  rows: document.querySelectorAll("#holders tr").length, first: document.querySelector("#holders tr").textContent,
   injected: document.querySelectorAll("img").length, peak: document.getElementById("peak").textContent });
 </script>
 """
@@ -240,7 +240,7 @@ def test_in_a_browser_a_box_tells_what_it_is(tmp_path: Path) -> None:
     assert seen["before"] == [0, 176] == seen["all"] and 0 < seen["zoomed"][0] < seen["zoomed"][1] < 176
     used = {COLOURS[b.what] for b in plan.buffers(batch=4) if b.size}
     assert used <= set(seen["pixels"])
-    assert seen["rows"] == min(200, len(plan.who(batch=4))) and seen["first"].startswith(plan.who(batch=4)[0].name)
+    assert seen["rows"] == min(200, len(plan.holders(batch=4))) and seen["first"].startswith(plan.holders(batch=4)[0].name)
     assert seen["peak"].startswith("Peak ") and "for batch = 4" in seen["peak"]
 
 

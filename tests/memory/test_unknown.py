@@ -38,8 +38,8 @@ RULES: dict[str, tuple[str, Callable[..., Any], str]] = {
     "asks whether a symbol is zero": ("workspace", _asks_a_symbol, "is not known before values are fed"),
     "gives no number": ("workspace", lambda self, X: None, "seen None"),
     "gives a negative number": ("workspace", lambda self, X: -1, "seen -1"),
-    "keeps what fails": ("carries", _fails, "KeyError"),
-    "keeps no number": ("carries", lambda self, X: {"Out": 1.5}, "seen 1.5"),
+    "keeps what fails": ("retained_bytes", _fails, "KeyError"),
+    "keeps no number": ("retained_bytes", lambda self, X: {"Out": 1.5}, "seen 1.5"),
 }
 
 

@@ -108,7 +108,7 @@ def test_kernels_take_no_more_than_their_operators_say(first: bool) -> None:
     Where a result carries more than it shows, and its gradient uses that up, a kernel alone cannot be measured again and again:
     ``tests/memory/test_recurrent_memory.py`` measures whole steps.
     """
-    bounded = [t for t, c in all_operators().items() if has_bound(c) and (c.forward_class or c).carries is Operator.carries]
+    bounded = [t for t, c in all_operators().items() if has_bound(c) and (c.forward_class or c).retained_bytes is Operator.retained_bytes]
     found = [m for m in measured(bounded, first) if m.over > 0 and not m.name.startswith(ONLY_THE_RUN_TELLS)] if bounded else []
     over = [f"{m.call.cls.type} takes {m.most} bytes and says {m.bound}: {m.name}" for m in found]
     assert not over, "\n".join(over[:40])

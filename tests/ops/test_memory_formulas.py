@@ -19,7 +19,7 @@ from foreshape.operator.registry import all_operators
 from foreshape.operator.require import PLACEHOLDER, RuleError
 from foreshape.spec import Spec
 
-CASES = [c for c in sampled() if any(cls.workspace is not Operator.workspace or cls.carries is not Operator.carries
+CASES = [c for c in sampled() if any(cls.workspace is not Operator.workspace or cls.retained_bytes is not Operator.retained_bytes
                                      for cls in (c[1], c[1].grad_class) if cls is not None)]  # fmt: skip
 TIMES = (1, 2, 7, 64)
 """How many times as large the sizes of a sample are made."""
@@ -37,17 +37,17 @@ def no_symbol_is_a_truth_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Dim, "__bool__", refuse)
 
 
-def asked(call: Call, specs: Key, wants: tuple[bool, ...], strided: frozenset[str]) -> list[Size]:
+def asked(call: Call, specs: Key, requested: tuple[bool, ...], strided: frozenset[str]) -> list[Size]:
     """All that the operator of a call says of its memory for some operands."""
     named: dict[str, Any] = {}
-    if call.cls.workspace_wants:
-        named["wants"] = wants
+    if call.cls.workspace_requested:
+        named["requested"] = requested
     if call.cls.workspace_strided:
         named["strided"] = strided
     if call.cls.workspace_rows:
         named["rows"] = 1000
     rule: Any = call.operator.workspace
-    return [rule(*specs, **named), *(size for _, size in sorted(call.operator.carried(specs, wants).items()))]
+    return [rule(*specs, **named), *(size for _, size in sorted(call.operator.retained(specs, requested).items()))]
 
 
 def larger(call: Call) -> Iterator[dict[Place, int]]:
@@ -68,8 +68,8 @@ QUICK = ("conv2d-0", "conv2d_transpose-1", "matmul_v2-6", "lookup_table-0", "lay
 def test_formulas_are_made_for_all_that_can_be_open_and_are_no_smaller_than_the_numbers(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         slots = frozenset(o.name for o in call.cls.schema.operands)
-        choices = [(call.wants, frozenset[str]()), (call.wants, slots)]
-        choices += [(tuple(k == at for k in range(len(call.wants))), frozenset[str]()) for at in range(len(call.wants)) if len(call.wants) > 1]
+        choices = [(call.requested, frozenset[str]()), (call.requested, slots)]
+        choices += [(tuple(k == at for k in range(len(call.requested))), frozenset[str]()) for at in range(len(call.requested)) if len(call.requested) > 1]
         for way in openings(call.specs):
             compare(call, way, choices)
 

@@ -59,7 +59,7 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
     operator, key = key_of(case)
     expected = answer(operator, key).results
     arguments, offsets = tensors(case)
-    named: dict[str, Any] = {"wants": (True,) * len(cls.schema.results)} if cls.kernel_wants else {}
+    named: dict[str, Any] = {"requested": (True,) * len(cls.schema.results)} if cls.kernel_requested else {}
     named |= {"offsets": offsets} if cls.kernel_offsets else {}
     named |= {"before": [None] * len(cls.accumulates)} if cls.accumulates else {}
     with torch.inference_mode():
@@ -180,7 +180,7 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
     floating = [n for n, a in probe.feed.items() if np.asarray(a).dtype == np.float64]
     compared = 0
     for slot, names in probe.outputs.items():
-        if isinstance(cls.gradient, Gradient) and f"{slot}@GRAD" not in cls.gradient.takes:
+        if isinstance(cls.gradient, Gradient) and f"{slot}@GRAD" not in cls.gradient.inputs:
             continue
         for position, _ in enumerate(names):
             case = build(cls, sample.arguments, double=True)

@@ -159,7 +159,7 @@ def test_the_gradient_of_ragged_rows_has_their_sequences(name: str, cls: type[Op
     arguments = ragged_first(sample, slot)
     name_of_first = f"{slot}.0" if isinstance(arguments[slot], list) else slot
     for result in cls.schema.results:
-        if isinstance(cls.gradient, Gradient) and f"{result.name}@GRAD" not in cls.gradient.takes:
+        if isinstance(cls.gradient, Gradient) and f"{result.name}@GRAD" not in cls.gradient.inputs:
             continue
         case = build(cls, arguments)
         x = case.block.vars[name_of_first]

@@ -15,7 +15,7 @@ from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.kernels import lstm_pieces
-from foreshape.kernels.recurrence import Cheapest, Timetable
+from foreshape.kernels.recurrence import Cheapest, Schedule
 from foreshape.ops import Offsets
 
 LENGTHS = [5, 1, 9, 3, 9, 2, 7]
@@ -150,8 +150,8 @@ def test_long_batches_are_cut_into_pieces_and_stay_exact(dtype: str) -> None:
     rng = np.random.RandomState(5)
     lengths = np.clip(np.exp(3.6 + 0.8 * rng.standard_normal(40)), 1, 200).astype(int).tolist()
     peer = Peer("LSTM", 1, 1, 32, 64, lengths)
-    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=lstm_pieces.Cutter(32, 64, True))
-    assert 1 < len(table.pieces) < len(set(lengths)) and table.idle is not None
+    schedule = Schedule.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=lstm_pieces.Cutter(32, 64, True))
+    assert 1 < len(schedule.pieces) < len(set(lengths)) and schedule.idle is not None
     results, sources, feed = described(peer, [lengths], dtype)
     loss = weighted(results, peer, (True,) * 3, dtype, feed)
     for v in sources:
@@ -168,15 +168,15 @@ def test_a_last_cell_is_exact_where_inputs_are_enormous() -> None:
     lengths = [40, *[3] * 30]
     x, w = torch.randn(sum(lengths), 4) * 1e5, torch.randn(256, 4)
     v, b = torch.randn(256, 64) * 0.1, torch.randn(256)
-    table = Timetable.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=Cheapest(1e9, 1.0, 1.0))
+    schedule = Schedule.of(Offsets.of_lengths(torch.tensor(lengths)), cutter=Cheapest(1e9, 1.0, 1.0))
     start = torch.zeros(31, 64)
-    last_cell = lstm_pieces.forward(x, (w, v, b, torch.zeros(256)), start, start, table, out=False, cell=True, train=False)[3]
+    last_cell = lstm_pieces.forward(x, (w, v, b, torch.zeros(256)), start, start, schedule, out=False, cell=True, train=False)[3]
     net = nn.LSTM(4, 64)
     for name, value in zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), (w, v, b, torch.zeros(256)), strict=True):
         getattr(net, name).data = value
     wanted = net(pack_sequence(list(x.split(lengths)), enforce_sorted=False))[1][1][0]
     assert last_cell is not None
-    close(table.unsorted(last_cell), wanted.detach(), "cell")
+    close(schedule.unsorted(last_cell), wanted.detach(), "cell")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -335,7 +335,7 @@ def test_what_the_gradient_needs_cannot_be_fed() -> None:
 
     operator = SequenceRnn.with_values({n: f.default for n, f in SequenceRnn.schema.attributes.items()})
     with pytest.raises(ExecutionError, match="Reserve must be the value that sequence_rnn gave"):
-        SequenceRnn.grad_class.kernel(operator, torch.zeros(1, 2), None, None, [], torch.zeros((), dtype=torch.uint8), None, None, None, wants=(True,) * 4)
+        SequenceRnn.grad_class.kernel(operator, torch.zeros(1, 2), None, None, [], torch.zeros((), dtype=torch.uint8), None, None, None, requested=(True,) * 4)
 
 
 # --- PaddlePaddle's packed-row operators, against loops that say what they mean

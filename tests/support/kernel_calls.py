@@ -31,13 +31,13 @@ class Call:
     arguments: list[Any]
     offsets: list[Any]
     specs: tuple[Any, ...]
-    wants: tuple[bool, ...]
+    requested: tuple[bool, ...]
 
     def run(self, into: Tensor | None = None) -> tuple[Any, ...]:
         """The results, then the offsets that the kernel makes. Random kernels draw the same numbers each time."""
         named: dict[str, Any] = {}
-        if self.cls.kernel_wants:
-            named["wants"] = self.wants
+        if self.cls.kernel_requested:
+            named["requested"] = self.requested
         if self.cls.kernel_offsets:
             named["offsets"] = self.offsets
         if self.cls.accumulates:
@@ -124,11 +124,11 @@ def backward(call: Call, spoil: bool = False) -> Call | None:
         for slot, value in named:
             for t in tensors_of(value) if slot.name not in takes and not isinstance(value, Offsets) else ():
                 t.untyped_storage().fill_(0xA5)
-    wants = tuple(_is_floating(call.arguments[operands[r.name.removesuffix("@GRAD")]]) for r in made.schema.results)
-    if not any(wants):
+    requested = tuple(_is_floating(call.arguments[operands[r.name.removesuffix("@GRAD")]]) for r in made.schema.results)
+    if not any(requested):
         return None
     values = {n: getattr(call.operator, n) for n in made.schema.attributes}
-    return Call(made, made.with_values(values), arguments, offsets, tuple(specs), wants)
+    return Call(made, made.with_values(values), arguments, offsets, tuple(specs), requested)
 
 
 def _offsets_of(call: Call, spec: Any, own: Offsets | None) -> Any:

@@ -89,8 +89,8 @@ def has_bound(cls: type[Operator]) -> bool:
 def bound(call: Call) -> int:
     """The bytes that the operator says."""
     named: dict[str, Any] = {}
-    if call.cls.workspace_wants:
-        named["wants"] = call.wants
+    if call.cls.workspace_requested:
+        named["requested"] = call.requested
     if call.cls.workspace_strided:
         strided = (o.name for o, v in zip(call.cls.schema.operands, call.arguments, strict=True) if any(not in_natural_order(t) for t in tensors_of(v)))
         named["strided"] = frozenset(strided)

@@ -165,7 +165,7 @@ def fresh(feed: dict[str, Any]) -> dict[str, Any]:
 def sizes_of(plan: Plan, executor: fs.Executor, feed: dict[str, Any]) -> dict[str, int]:
     """What a plan's symbols are with this feed; those that only the run tells count as 1, as the executor's limit has it."""
     feeder = executor.step(plan.program, plan.fetch).feeder
-    values = feeder.admit(feeder.tensors(fresh(feed))[0])
+    values = feeder.check_shapes(feeder.tensors(fresh(feed))[0])
     return {n: values.get(n, 1) for n in sorted(plan.symbols)}
 
 

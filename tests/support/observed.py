@@ -10,7 +10,7 @@ import torch
 from foreshape.dims import is_symbol, symbols_of
 from foreshape.engine.checked import Frame
 from foreshape.engine.freed import place_of, tensors_in
-from foreshape.lowering.claims import number
+from foreshape.lowering.call_memory import number
 from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.memory.records import WORKSPACE, Liveness, Record
 from foreshape.memory.rounds import rounds_of

@@ -9,7 +9,7 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering.claims import number
+from foreshape.lowering.call_memory import number
 from foreshape.memory.records import Record
 from foreshape.spec import LOD_TENSOR
 from support.observed import Observed, observe, planned_places

@@ -126,7 +126,7 @@ def run(
         given = {n: fs.LoDTensor(v.data.copy(), v.sequence_lengths) if isinstance(v, fs.LoDTensor) else np.array(v) for n, v in of.feed.items()}
         tensors, _ = feeder.tensors(given)
         tensors = aligned(tensors)
-        symbols = feeder.admit(tensors)
+        symbols = feeder.check_shapes(tensors)
         with torch.inference_mode():
             if form == "compiled":
                 out: Any = emitted.bind(scope).function(*tensors)

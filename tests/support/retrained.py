@@ -151,8 +151,8 @@ def sizes_of(network: Network) -> dict[str, int]:
     executor, scope = fs.Executor(), fs.Scope()
     executor.run(network.startup, scope=scope)
     executor.run(network.main, network.feed(np.random.default_rng(0)), network.fetch, scope)
-    (seen,) = executor.step(network.main, network.fetch).seen.values()
-    return {n: seen.values[n] for n in fs.plan(network.main, network.fetch).symbols if n in seen.values}
+    (planned,) = executor.step(network.main, network.fetch).plan_cache.values()
+    return {n: planned.values[n] for n in fs.plan(network.main, network.fetch).symbols if n in planned.values}
 
 
 def least_of(program: fs.Program, fetch: list[str], sizes: dict[str, int]) -> int:

@@ -37,8 +37,8 @@ def _alone(op: Op) -> Op | None:
     given = op.output(part.gives) if part is not None else None
     if part is None or given is None:
         return None
-    takes = {slot: op.inputs[own] for slot, own in part.takes.items()}
+    inputs = {slot: op.inputs[own] for slot, own in part.inputs.items()}
     op.drop_output(part.gives)
-    made = Op(op.block, get(part.type).describe(dict(part.attributes)), takes, {part.result: (given,)}, op.role, (), op.site)
+    made = Op(op.block, get(part.type).describe(dict(part.attributes)), inputs, {part.result: (given,)}, op.role, (), op.site)
     op.block.infer_op(made)
     return made

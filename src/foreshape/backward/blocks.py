@@ -118,16 +118,16 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: s
     given = {n for n in outside if n in live or n in got}
     nodes = tuple([visit.read(n) if n in given else EMPTY for n in listed])
     every = list(dict.fromkeys([*names_in(op, "Out"), *ends]))
-    takes: Slots = {slot: tuple(listed), "Out": tuple(every), "Out@GRAD": tuple([n + GRAD for n in every if n in live])}
-    takes[scopes] = op.outputs.get(scopes) or op.block.name_result(op, scopes)
+    inputs: Slots = {slot: tuple(listed), "Out": tuple(every), "Out@GRAD": tuple([n + GRAD for n in every if n in live])}
+    inputs[scopes] = op.outputs.get(scopes) or op.block.name_result(op, scopes)
     attrs: dict[str, Any] = {"sub_block": block.idx}
     if again:
-        attrs["original_output_grad"] = list(takes["Out@GRAD"])
+        attrs["original_output_grad"] = list(inputs["Out@GRAD"])
     else:
-        takes["Cond"] = names_in(op, "Cond")
+        inputs["Cond"] = names_in(op, "Cond")
         attrs["is_scalar_condition"] = setting(op, "is_scalar_condition")
     grads.update(n for n in nodes if n != EMPTY)
-    return [*out, Step(op, get(f"{op.type}_grad").describe(attrs), takes, {slot + GRAD: nodes})]
+    return [*out, Step(op, get(f"{op.type}_grad").describe(attrs), inputs, {slot + GRAD: nodes})]
 
 
 def _while_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
@@ -166,12 +166,12 @@ def _recurrent_steps(visit: Visit, path: Path, grads: set[str], undo: Undo) -> l
         "parameters@GRAD": tuple([visit.read(n) if n in needed and n in got else EMPTY for n in parameters]),
     }
     gives = {slot: names for slot, names in gives.items() if names}  # PaddlePaddle looks for all of them
-    takes: Slots = {"inputs": sequences, "initial_states": initial, "parameters": tuple(parameters), "outputs": outputs}
-    takes["outputs@GRAD"] = tuple([n + GRAD for n in outputs if visit.wrote(n) in grads])
-    takes["step_scopes"] = op.outputs.get("step_scopes") or op.block.name_result(op, "step_scopes")
+    inputs: Slots = {"inputs": sequences, "initial_states": initial, "parameters": tuple(parameters), "outputs": outputs}
+    inputs["outputs@GRAD"] = tuple([n + GRAD for n in outputs if visit.wrote(n) in grads])
+    inputs["step_scopes"] = op.outputs.get("step_scopes") or op.block.name_result(op, "step_scopes")
     attrs = {n: setting(op, n) for n in ("has_states", "ex_states", "states", "reverse", "is_train")} | {"sub_block": block.idx}
     grads.update(n for names in gives.values() for n in names if n != EMPTY)
-    return [Step(op, get("recurrent_grad").describe(attrs), {s: n for s, n in takes.items() if n}, gives)]
+    return [Step(op, get("recurrent_grad").describe(attrs), {s: n for s, n in inputs.items() if n}, gives)]
 
 
 _FORMS: dict[str, Callable[[Visit, Path, set[str], Undo], list[Step]]] = {

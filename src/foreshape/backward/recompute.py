@@ -130,12 +130,12 @@ class Recomputing:
                 waiting.pop()
                 continue
             at = self.maker[wanted]
-            takes = self.again_takes(wanted, drop, made)
-            missing = [n for n in (self._inputs[at] if takes is None else takes) if n in drop and n not in made and n in self.maker]
+            inputs = self.again_inputs(wanted, drop, made)
+            missing = [n for n in (self._inputs[at] if inputs is None else inputs) if n in drop and n not in made and n in self.maker]
             if missing:
                 waiting += missing
                 continue
-            if takes is not None:
+            if inputs is not None:
                 out.append(Step(at, True, wanted))
                 made.add(wanted)
             else:
@@ -146,15 +146,15 @@ class Recomputing:
     def is_dropped(self, name: str, drop: Collection[str]) -> bool:
         return name in drop and name in self.maker
 
-    def again_takes(self, name: str, drop: Collection[str], made: Collection[str]) -> list[str] | None:
+    def again_inputs(self, name: str, drop: Collection[str], made: Collection[str]) -> list[str] | None:
         """What another operator makes a value of (see `Operator.again`), where the op's own results among them are there."""
         op = self.block.ops[self.maker[name]]
         again = op.operator.again if op.operator is not None else None
         if again is None or op.output(again.result) != name:
             return None
-        takes = [n for slot in again.takes.values() for n in (*op.inputs.get(slot, ()), *op.outputs.get(slot, ()))]
+        inputs = [n for slot in again.inputs.values() for n in (*op.inputs.get(slot, ()), *op.outputs.get(slot, ()))]
         own = self.writes[self.maker[name]]
-        return takes if all(n not in own or n in made or not self.is_dropped(n, drop) for n in takes) else None
+        return inputs if all(n not in own or n in made or not self.is_dropped(n, drop) for n in inputs) else None
 
     def apply(self, drop: Collection[str], anew: Collection[str] = ()) -> list[str]:
         """Change the block so that the backward pass computes these values again, those of ``anew`` for each reader. Returns those for which
@@ -204,7 +204,7 @@ class _Rewriting:
         if step.again:
             again = operator.again
             assert again is not None
-            inputs = {slot: self._read((*op.inputs.get(own, ()), *op.outputs.get(own, ()))) for slot, own in again.takes.items()}
+            inputs = {slot: self._read((*op.inputs.get(own, ()), *op.outputs.get(own, ()))) for slot, own in again.inputs.items()}
             self.names[step.again] = self._new(step.again)
             self._append(Attributes.of(again.type, op.attributes.entries), inputs, {again.gives: (self.names[step.again],)}, op)
             return

@@ -47,9 +47,9 @@ class GradientSlots:
         """Whether the gradient of this variable is needed."""
         return name in self.needed
 
-    def add(self, type: str, takes: dict[str, list[str]], gives: dict[str, list[str]], attrs: dict[str, Any] | None = None) -> None:
-        """Append an op: ``takes`` and ``gives`` are its slots; in ``gives`` stand the variables whose gradients it makes."""
-        self.added.append((type, takes, gives, attrs or {}))
+    def add(self, type: str, inputs: dict[str, list[str]], gives: dict[str, list[str]], attrs: dict[str, Any] | None = None) -> None:
+        """Append an op: ``inputs`` and ``gives`` are its slots; in ``gives`` stand the variables whose gradients it makes."""
+        self.added.append((type, inputs, gives, attrs or {}))
 
 
 def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step]:
@@ -74,10 +74,10 @@ def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step
     getattr(operator, "gradient_ops")(slots)  # noqa: B009
     out: list[Step] = []
     read = set(op.input_names())
-    for type_name, takes, gives, attrs in slots.added:
+    for type_name, inputs, gives, attrs in slots.added:
         nodes: Slots = {slot: tuple([n if is_absent(n) else visit.read(n) if n in read else visit.wrote(n) for n in names]) for slot, names in gives.items()}
         grads.update(n for names in nodes.values() for n in names if not is_absent(n))
-        out.append(Step(op, get(type_name).describe(attrs), {slot: tuple(names) for slot, names in takes.items()}, nodes))
+        out.append(Step(op, get(type_name).describe(attrs), {slot: tuple(names) for slot, names in inputs.items()}, nodes))
     return out
 
 
@@ -99,17 +99,17 @@ def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed
     if not any_given:
         return []
     for slot, names in outputs.items():
-        if slot + GRAD not in declared.takes and any(wrote.get(n, n) in grads for n in names):
+        if slot + GRAD not in declared.inputs and any(wrote.get(n, n) in grads for n in names):
             raise SchemaError(f"{cls.type} has no gradient through its result {slot}, and the loss depends on it" + at(op))
-    takes: Slots = {}
+    gradient_inputs: Slots = {}
     extra: list[Step] = []
-    for slot in declared.takes:
+    for slot in declared.inputs:
         if slot in inputs:
-            takes[slot] = inputs[slot]
+            gradient_inputs[slot] = inputs[slot]
         elif outputs.get(slot):
-            takes[slot] = outputs[slot]
+            gradient_inputs[slot] = outputs[slot]
         elif any(r.name == slot and not r.optional for r in cls.schema.results):
-            takes[slot] = op.block.name_result(op, slot)
+            gradient_inputs[slot] = op.block.name_result(op, slot)
         elif slot.endswith(GRAD):
             names = outputs.get(slot[: -len(GRAD)])
             if names and not (slot in declared.absent and wrote.get(names[0], names[0]) not in grads):
@@ -118,7 +118,7 @@ def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed
                     if node not in grads:  # nothing flows into this result: its gradient is zero
                         extra.append(zeros_step(op, name, node))
                         grads.add(node)
-                takes[slot] = tuple([n + GRAD for n in names])
+                gradient_inputs[slot] = tuple([n + GRAD for n in names])
     for names in gives.values():
         grads.update(n for n in names if not is_absent(n))
-    return [*extra, Step(op, op.attributes.gradient, takes, gives)]
+    return [*extra, Step(op, op.attributes.gradient, gradient_inputs, gives)]

@@ -119,7 +119,7 @@ def check(file: File, shape: Shapes = None, json: Json = False) -> None:
 @app.command()
 def plan(
     file: File,
-    fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A result that is wanted. May be repeated.")] = None,
+    fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A requested output. May be repeated.")] = None,
     batch: Annotated[
         int | None, typer.Option("--batch", min=0, help="How many rows (of ragged inputs, sequences) every input has: all symbols that are dim 0 of an input.")
     ] = None,

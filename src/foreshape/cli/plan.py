@@ -96,7 +96,7 @@ def plan_facts(plan: Plan, values: dict[str, int], limit: int | None) -> dict[st
     peak, op, line = plan.peak(**values), plan.peak_op(**values), None
     if op is not None and op.call_site is not None:
         line = op.call_site.short()
-    holders = plan.who(**values)
+    holders = plan.holders(**values)
     return {
         "sizes": values,
         "fetch": list(plan.fetch),

@@ -13,7 +13,7 @@ from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.program import Op
 from foreshape.values.conversion import to_tensor
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 from foreshape.values.torch_types import torch_dtype
 
 STEP_FILE = "<foreshape step>"
@@ -151,7 +151,7 @@ class Writer:
         out = [f"{copy} = {source}.clone()" for copy, source in i.copies]
         targets = self._targets(i)
         out.append((", ".join(targets) + " = " if targets else "") + self._call(i, at))
-        gone = ["_"] if "_" in targets and not i.takes_wants else []
+        gone = ["_"] if "_" in targets and not i.kernel_requested else []
         for place, result in enumerate(i.results):
             if isinstance(result, list) and any(self._is_wanted(i, v) for v in result):
                 names = [repr(v) if self._is_wanted(i, v) else "_" for v in result]
@@ -187,14 +187,14 @@ class Writer:
     def _call(self, i: Instruction, at: int) -> str:
         if i.expression is not None:
             named = {name: f"{name}{at}" for name in i.constants}
-            self.constants.update({named[name]: value.get() if isinstance(value, Late) else value for name, value in i.constants.items()})
+            self.constants.update({named[name]: value.get() if isinstance(value, Lazy) else value for name, value in i.constants.items()})
             text = i.expression if i.into is None else i.in_place_expression
             return text.format(*(_text(a) for a in i.arguments), **named)
         self.constants[f"k{at}"] = i.kernel
         arguments = [_text(a) for a in i.arguments]
-        if i.takes_wants:
+        if i.kernel_requested:
             self.constants[f"w{at}"] = tuple(any(self._is_asked(i, v) for v in values_of([r])) for r in i.results)
-            arguments.append(f"wants=w{at}")
+            arguments.append(f"requested=w{at}")
         if i.offsets is not None:
             arguments.append(f"offsets=[{', '.join(_text(a) for a in i.offsets)}]")
         if i.before is not None:

@@ -42,7 +42,7 @@ from foreshape.values.torch_proxy import torch
 if TYPE_CHECKING:
     pass
 
-_SEEN_LIMIT = 4096
+_PLAN_CACHE_LIMIT = 4096
 _taking = border("the fed values cannot be taken", FeedError)
 _compiling = RLock()
 """Held while a step is made or shapes are looked at for the first time, since two threads may bring one program."""
@@ -50,8 +50,8 @@ if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that i
     os.register_at_fork(before=_compiling.acquire, after_in_parent=_compiling.release, after_in_child=_compiling.release)
 
 
-class Seen(NamedTuple):
-    """What is known of feeds of shapes that came before: the symbols' values, the threads that the work repays, and the work where it is timed."""
+class ShapePlan(NamedTuple):
+    """How feeds of certain shapes are run: the symbols' values, the threads that the work repays, and the work where it is timed."""
 
     values: dict[str, int]
     threads: int
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
 class Step:
     """A compiled step of one program version, for one list of fetches."""
 
-    __slots__ = ("_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "live", "plain", "program", "ragged", "seen", "version")
+    __slots__ = ("_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "live", "plain", "plan_cache", "program", "ragged", "version")
 
     @collector_waits
     def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None) -> None:
@@ -76,7 +76,7 @@ class Step:
         self.emitted: Emitted = emit(lowered)
         self.feeder = Feeder(program, lowered.feeds, guards, device)
         self.version = program.version
-        self.seen: dict[Any, Seen] = {}
+        self.plan_cache: dict[Any, ShapePlan] = {}
         self._plan: Plan | None = None
         self._roomy: dict[str, int] | None = None
         self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
@@ -91,15 +91,17 @@ class Step:
             self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         return self._plan
 
-    def admit(self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True) -> Seen:
+    def plan_shapes(
+        self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True
+    ) -> ShapePlan:
         """Check shapes that come for the first time, whether their memory is within a limit, and choose the threads for them."""
-        values = {**self.feeder.admit(given, held), **longest}
+        values = {**self.feeder.check_shapes(given, held), **longest}
         if limit is not None and self.plain.instructions:
             self._refuse_past(limit, values, exact)
-        if len(self.seen) >= _SEEN_LIMIT:
-            self.seen.clear()
+        if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
+            self.plan_cache.clear()
         work = 0 if self.fastest is None else work_of_all(self.plain, values)
-        found = self.seen[signature] = Seen(values, threads_for(self.plain, values, threads_here()), work)
+        found = self.plan_cache[signature] = ShapePlan(values, threads_for(self.plain, values, threads_here()), work)
         return found
 
     def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> None:
@@ -122,7 +124,7 @@ class Step:
         if peak > limit:
             parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in plan.breakdown(**given).items() if size)
             sizes = ", ".join(f"{n} = {v:,}" for n, v in sorted(given.items()))
-            largest = plan.who(**given)[0]
+            largest = plan.holders(**given)[0]
             needs = byte_text(peak) + (f" for {sizes}" if sizes else "") + unknown_words(plan.unknown(**given))
             raise MemoryPlanError(f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
                                   f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}")  # fmt: skip
@@ -232,27 +234,27 @@ class Executor:
         function, held = step.over(scope)
         if held is not NOTHING:  # open dims of what the scope holds decide guards too
             signature = (*signature, held.key)
-        seen = step.seen.get(signature)
-        if seen is None:
+        planned = step.plan_cache.get(signature)
+        if planned is None:
             with _compiling, _taking, self._threads.planned():
-                seen = step.admit(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
+                planned = step.plan_shapes(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
         current.generator, this_run.memory_limit = self._generator, self.memory_limit
-        before, fastest = threads_here(), step.fastest if seen.threads > 1 else None
-        threads = fastest.choose() if fastest is not None else seen.threads if seen.threads == 1 else min(seen.threads, self._threads.most())
+        before, fastest = threads_here(), step.fastest if planned.threads > 1 else None
+        threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
         if threads != before:
             on_others(threads, before)
         began = perf_counter()
         try:
             with torch._C._InferenceMode(True):  # pyright: ignore[reportPrivateUsage]
                 if self.check:
-                    fetched = Checked(seen.values, every=self.check is True).run(step.emitted, tensors, scope)
+                    fetched = Checked(planned.values, every=self.check is True).run(step.emitted, tensors, scope)
                 elif self._target is None:
                     fetched = function(*tensors)
                 else:
                     with self._target:  # what kernels make from nothing is made there
                         fetched = function(*tensors)
             if fastest is not None:
-                fastest.took(threads, perf_counter() - began, seen.work)
+                fastest.took(threads, perf_counter() - began, planned.work)
         except ExecutionError as error:
             raise _placed(error) from error.__cause__
         except ForeshapeError:

@@ -94,7 +94,7 @@ class Feeder:
             return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value")
         return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
 
-    def admit(self, given: Sequence[Any], held: Held = NOTHING) -> dict[str, int]:
+    def check_shapes(self, given: Sequence[Any], held: Held = NOTHING) -> dict[str, int]:
         """Check the shapes and guards of what `tensors` gave, beside what the scope holds; returns the symbols' values.
 
         Raises:
@@ -118,7 +118,7 @@ class Feeder:
                 else:
                     later.append(OpenDim(value.name, f"dim {axis}", dim, size))
             if value.lod is not None and spec.lod is not None:
-                later += self._admit_counts(value, spec.lod.counts, next(offsets), values)
+                later += self._check_counts(value, spec.lod.counts, next(offsets), values)
         self._settle(values)
         for one in later:
             if not symbols_of(one.dim) <= values.keys():
@@ -158,7 +158,7 @@ class Feeder:
             said = f"{value.name} must be {_spec(value).text()}; fed is {seen}"
             raise FeedError(f"{said}: {where} is {name}, and another input or a parameter makes that {before}")
 
-    def _admit_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> list[OpenDim]:
+    def _check_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> list[OpenDim]:
         """Check the numbers of sequences; returns those that are sums of what other inputs make known."""
         later: list[OpenDim] = []
         for level, (count, offsets) in enumerate(zip(counts, given.levels, strict=True)):

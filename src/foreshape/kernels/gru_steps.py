@@ -11,34 +11,34 @@ from typing import TYPE_CHECKING
 
 from foreshape.kernels.lstm_steps import activate_, slope
 from foreshape.kernels.products import mm
-from foreshape.kernels.recurrence import Timetable
+from foreshape.kernels.recurrence import Schedule
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def state_before(h0: Tensor, state: Tensor, table: Timetable) -> Tensor:
+def state_before(h0: Tensor, state: Tensor, schedule: Schedule) -> Tensor:
     """At each place the state of the step before it."""
-    first = table.widths[0] if table.widths else 0
-    return torch.cat((h0[:first], state.index_select(0, table.before)))
+    first = schedule.widths[0] if schedule.widths else 0
+    return torch.cat((h0[:first], state.index_select(0, schedule.before)))
 
 
 # --- r, z, n, the reset after the product
 
 
-def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, table: Timetable) -> tuple[Tensor, Tensor, Tensor]:
+def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor]:
     """``gates`` [places, 3 hidden] are the inputs' share, and are overwritten; ``weight`` [hidden, 3 hidden], ``bias`` [3 hidden].
 
     Returns:
         The gates after their activation, the state's share of n [places, hidden], and the state.
     """
     size = gates.shape[1] // 3
-    share = gates.new_empty((table.places, 3 * size)) if bias is None else bias.repeat(table.places, 1)
-    state = gates.new_empty((table.places, size))
-    split = table.widths
-    both, r, z, n = (table.steps(x) for x in (gates[:, : 2 * size], *gates.view(-1, 3, size).unbind(1)))
-    shares, share_both, share_n, states = (table.steps(x) for x in (share, share[:, : 2 * size], share[:, 2 * size :], state))
+    share = gates.new_empty((schedule.places, 3 * size)) if bias is None else bias.repeat(schedule.places, 1)
+    state = gates.new_empty((schedule.places, size))
+    split = schedule.widths
+    both, r, z, n = (schedule.steps(x) for x in (gates[:, : 2 * size], *gates.view(-1, 3, size).unbind(1)))
+    shares, share_both, share_n, states = (schedule.steps(x) for x in (share, share[:, : 2 * size], share[:, 2 * size :], state))
     before = h0
     for t, width in enumerate(split):
         if before.shape[0] != width:
@@ -55,23 +55,23 @@ def reset_after(gates: Tensor, weight: Tensor, bias: Tensor | None, h0: Tensor, 
 
 
 def reset_after_gradient(
-    made: list[Tensor], weight: Tensor, h0: Tensor, d_state: Tensor, table: Timetable
+    made: list[Tensor], weight: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of the inputs' share, of the state's share, of ``h0`` (sorted) and of ``weight``; ``made`` is what `reset_after` gave, and is emptied
     so that its memory is free for the products; ``d_state`` is overwritten."""
     gates, share, state = made
     made.clear()
     size = state.shape[1]
-    before = state_before(h0, state, table)
+    before = state_before(h0, state, schedule)
     r, z, n = gates.view(-1, 3, size).unbind(1)
     to_n = (1.0 - z) * (1.0 - n * n)
-    factor = gates.new_empty((table.places, 3, size))
+    factor = gates.new_empty((schedule.places, 3, size))
     torch.mul(to_n * share, slope("sigmoid", r), out=factor[:, 0])
     torch.mul(before - n, slope("sigmoid", z), out=factor[:, 1])
     torch.mul(to_n, r, out=factor[:, 2])
     d_share = torch.empty_like(gates)
-    split = table.widths
-    states, shares, three, factors, zs = (table.steps(x) for x in (d_state, d_share, d_share.view(-1, 3, size), factor, z))
+    split = schedule.widths
+    states, shares, three, factors, zs = (schedule.steps(x) for x in (d_state, d_share, d_share.view(-1, 3, size), factor, z))
     back = weight.t()
     d_h0 = torch.zeros_like(h0)
     for t in range(len(split) - 1, -1, -1):
@@ -101,14 +101,14 @@ class ResetBefore:
     candidate: str
     origin: bool
 
-    def forward(self, gates: Tensor, h0: Tensor, table: Timetable) -> tuple[Tensor, Tensor]:
+    def forward(self, gates: Tensor, h0: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
         """The state and what the reset leaves of the state before, each [places, hidden]. ``gates`` [places, 3 hidden] are the
         inputs' share, and become the gates after their activation."""
         size = gates.shape[1] // 3
-        state, left = gates.new_empty((table.places, size)), gates.new_empty((table.places, size))
-        split = table.widths
-        both, u, r, c = (table.steps(x) for x in (gates[:, : 2 * size], *gates.view(-1, 3, size).unbind(1)))
-        states, lefts = table.steps(state), table.steps(left)
+        state, left = gates.new_empty((schedule.places, size)), gates.new_empty((schedule.places, size))
+        split = schedule.widths
+        both, u, r, c = (schedule.steps(x) for x in (gates[:, : 2 * size], *gates.view(-1, 3, size).unbind(1)))
+        states, lefts = schedule.steps(state), schedule.steps(left)
         before = h0
         for t, width in enumerate(split):
             if before.shape[0] != width:
@@ -123,19 +123,19 @@ class ResetBefore:
             before = states[t]
         return state, left
 
-    def backward(self, gates: Tensor, left: Tensor, state: Tensor, h0: Tensor, d_state: Tensor, table: Timetable) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def backward(self, gates: Tensor, left: Tensor, state: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of the inputs' share, of ``h0`` (sorted), of the two weights; ``d_state`` is overwritten."""
         size = state.shape[1]
-        before = state_before(h0, state, table)
+        before = state_before(h0, state, schedule)
         u, r, c = gates.view(-1, 3, size).unbind(1)
         to_u = (before - c if self.origin else c - before) * slope(self.gate, u)
         to_c = (1.0 - u if self.origin else u) * slope(self.candidate, c)
         to_r = before * slope(self.gate, r)
         keep = u if self.origin else 1.0 - u
         d_gates = torch.empty_like(gates)
-        split = table.widths
-        states, us, cs, rs, keeps, resets = (table.steps(x) for x in (d_state, to_u, to_c, to_r, keep, r))
-        both, d_u, d_r, d_c = (table.steps(x) for x in (d_gates[:, : 2 * size], *d_gates.view(-1, 3, size).unbind(1)))
+        split = schedule.widths
+        states, us, cs, rs, keeps, resets = (schedule.steps(x) for x in (d_state, to_u, to_c, to_r, keep, r))
+        both, d_u, d_r, d_c = (schedule.steps(x) for x in (d_gates[:, : 2 * size], *d_gates.view(-1, 3, size).unbind(1)))
         gate_back, candidate_back = self.gate_weight.t(), self.candidate_weight.t()
         d_h0 = torch.zeros_like(h0)
         for t in range(len(split) - 1, -1, -1):
@@ -152,20 +152,20 @@ class ResetBefore:
 # --- h = act(x + W h)
 
 
-def plain(gates: Tensor, weight: Tensor, h0: Tensor, table: Timetable, activation: str) -> Tensor:
+def plain(gates: Tensor, weight: Tensor, h0: Tensor, schedule: Schedule, activation: str) -> Tensor:
     """The state; ``gates`` [places, hidden] are the inputs' share, and become it."""
     before = h0
-    for now in table.steps(gates):
+    for now in schedule.steps(gates):
         if before.shape[0] != now.shape[0]:
             before = before[: now.shape[0]]
         before = activate_(activation, now.addmm_(before, weight))
     return gates
 
 
-def plain_gradient(state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, table: Timetable, activation: str) -> tuple[Tensor, Tensor, Tensor]:
+def plain_gradient(state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, schedule: Schedule, activation: str) -> tuple[Tensor, Tensor, Tensor]:
     """Of the inputs' share, of ``h0`` (sorted) and of ``weight``; ``d_state`` becomes the first."""
-    split = table.widths
-    states, slopes = table.steps(d_state), table.steps(slope(activation, state))
+    split = schedule.widths
+    states, slopes = schedule.steps(d_state), schedule.steps(slope(activation, state))
     back = weight.t()
     d_h0 = torch.zeros_like(h0)
     for t in range(len(split) - 1, -1, -1):
@@ -173,4 +173,4 @@ def plain_gradient(state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, t
         to = states[t - 1] if t else d_h0
         (to[: split[t]] if to.shape[0] != split[t] else to).addmm_(now, back)
     del slopes
-    return d_state, d_h0, mm(state_before(h0, state, table).t(), d_state)
+    return d_state, d_h0, mm(state_before(h0, state, schedule).t(), d_state)

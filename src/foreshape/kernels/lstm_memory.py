@@ -113,7 +113,7 @@ def weights_taken(features: Size, hidden: int) -> Size:
     return 4 * line(4 * hidden) * (features + hidden) + 32 * hidden
 
 
-def weights_taken_back(features: Size, hidden: int, several: bool = True) -> Size:
+def weight_gradients_taken(features: Size, hidden: int, several: bool = True) -> Size:
     """What the gradient takes for them: those, their gradients of a piece (where there are several), and padded copies of these."""
     out = weights_taken(features, hidden) + 16 * hidden * (features + hidden + 2) * several
     for columns in (features, hidden):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foreshape.kernels.lstm_memory import EXTRA, Form, of_dense, of_ragged
-from foreshape.kernels.recurrence import Cheapest, Timetable
+from foreshape.kernels.recurrence import Cheapest, Schedule
 from foreshape.values.torch_proxy import F, aten, torch
 
 if TYPE_CHECKING:
@@ -95,16 +95,16 @@ class Run:
     extra: bool
 
 
-def _input(x: Tensor, table: Timetable, piece: int, begin: int, end: int, extra: bool) -> Tensor:
+def _input(x: Tensor, schedule: Schedule, piece: int, begin: int, end: int, extra: bool) -> Tensor:
     """``[steps, width, features]`` of a piece."""
-    given = table.piece_of(x, begin, end)
+    given = schedule.piece_of(x, begin, end)
     if extra:
         given = F.pad(given, (0, EXTRA))
-        idle = table.idle_in(piece)
+        idle = schedule.idle_in(piece)
         if idle is not None:
             given.index_fill_(0, idle, 0.0)
             given[:, -EXTRA].index_fill_(0, idle, SHUT)
-    return given.view(*table.pieces[piece], -1)
+    return given.view(*schedule.pieces[piece], -1)
 
 
 def _input_weight(weight: Tensor, extra: bool) -> Tensor:
@@ -118,7 +118,7 @@ def _input_weight(weight: Tensor, extra: bool) -> Tensor:
 
 
 def forward(
-    x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, table: Timetable, *, out: bool, cell: bool, train: bool
+    x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, schedule: Schedule, *, out: bool, cell: bool, train: bool
 ) -> tuple[Run, Tensor | None, Tensor, Tensor | None]:
     """``x`` [rows, features]; weights [4 hidden, features], [4 hidden, hidden] and two biases, in the order i, f, g, o; states sorted.
     ``out`` and ``cell``: whether the hidden states and the last cells are wanted.
@@ -128,23 +128,23 @@ def forward(
     """
     _, h_weight, b, b2 = weights
     size = h_weight.shape[1]
-    extra = cell and table.idle is not None
+    extra = cell and schedule.idle is not None
     x_weight = _input_weight(weights[0], extra)
-    rows = table.new_rows(x, size) if out else None
+    rows = schedule.new_rows(x, size) if out else None
     last, last_cell = h0.clone(), c0.clone() if cell else None
     pieces: list[Piece] = []
     h, c, at = h0, c0, 0
     with torch.set_grad_enabled(train):  # with gradients the kernel keeps its workspace
-        for number, (steps, width) in enumerate(table.pieces):
-            end, stay = at + steps * width, _width(table, number + 1)
+        for number, (steps, width) in enumerate(schedule.pieces):
+            end, stay = at + steps * width, _width(schedule, number + 1)
             h, c = h[:width], c[:width]
             y, new_h, new_c, workspace = aten.mkldnn_rnn_layer(
-                _input(x, table, number, at, end, extra), x_weight, h_weight, b, b2, h, c, False, [], LSTM, size, 1, True, False, False, train
+                _input(x, schedule, number, at, end, extra), x_weight, h_weight, b, b2, h, c, False, [], LSTM, size, 1, True, False, False, train
             )
             flat = y.view(-1, size)
             if rows is not None:
-                table.put_rows(rows, number, at, end, flat)
-            last[stay:width] = flat.index_select(0, table.ends[stay:width] - at)
+                schedule.put_rows(rows, number, at, end, flat)
+            last[stay:width] = flat.index_select(0, schedule.ends[stay:width] - at)
             if last_cell is not None:
                 last_cell[:width] = new_c
             if train:
@@ -156,7 +156,7 @@ def forward(
 
 def backward(
     run: Run, x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], d_rows: Tensor | None, d_last: Tensor | None, d_cell: Tensor | None,
-    table: Timetable, wanted: bool, own: bool,
+    schedule: Schedule, wanted: bool, own: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Of x [rows, features] (where ``wanted``), h0, c0 (sorted), and of the two weights and a bias.
 
@@ -167,27 +167,27 @@ def backward(
     size = h_weight.shape[1]
     features = weights[0].shape[1]
     x_weight = _input_weight(weights[0], run.extra)
-    whole = table.pick is None and len(table.pieces) == 1 and not run.extra
-    d_x = None if whole or not wanted else table.new_rows(x, features)
-    carried = x.new_zeros((table.count, size)) if d_cell is None else d_cell
-    d_h = x.new_zeros((table.count, size))
+    whole = schedule.pick is None and len(schedule.pieces) == 1 and not run.extra
+    d_x = None if whole or not wanted else schedule.new_rows(x, features)
+    carried = x.new_zeros((schedule.count, size)) if d_cell is None else d_cell
+    d_h = x.new_zeros((schedule.count, size))
     if d_last is not None:
-        d_h[_width(table, 0) :] = d_last[_width(table, 0) :]
+        d_h[_width(schedule, 0) :] = d_last[_width(schedule, 0) :]
     total: list[Tensor] | None = None
-    end, passed = table.places, None
+    end, passed = schedule.places, None
     while run.pieces:
         p, number = run.pieces.pop(), len(run.pieces)
-        steps, width = table.pieces[number]
-        begin, stay = end - steps * width, _width(table, number + 1)
-        given = _result_gradient(d_rows, d_last, passed, table, number, begin, end, stay, x, size, own)
+        steps, width = schedule.pieces[number]
+        begin, stay = end - steps * width, _width(schedule, number + 1)
+        given = _result_gradient(d_rows, d_last, passed, schedule, number, begin, end, stay, x, size, own)
         dx, dw, dv, db, _, dh, dc = aten.mkldnn_rnn_layer_backward(
-            _input(x, table, number, begin, end, run.extra), x_weight, h_weight, b, b2, p.h, p.c, p.y, p.last_h, p.last_c, given, None, carried[:width],
+            _input(x, schedule, number, begin, end, run.extra), x_weight, h_weight, b, b2, p.h, p.c, p.y, p.last_h, p.last_c, given, None, carried[:width],
             False, LSTM, size, 1, True, True, False, [], False, p.workspace,
         )  # fmt: skip
         del p, given
         dx = dx.view(-1, dx.shape[-1])
         if d_x is not None:
-            table.put_rows(d_x, number, begin, end, dx[:, :features])
+            schedule.put_rows(d_x, number, begin, end, dx[:, :features])
         elif wanted:
             d_x = dx
         carried[:width] = dc.view(width, size)
@@ -204,26 +204,26 @@ def backward(
 
 
 def _result_gradient(
-    d_rows: Tensor | None, d_last: Tensor | None, passed: Tensor | None, table: Timetable, number: int, begin: int, end: int, stay: int, x: Tensor, size: int,
+    d_rows: Tensor | None, d_last: Tensor | None, passed: Tensor | None, schedule: Schedule, number: int, begin: int, end: int, stay: int, x: Tensor, size: int,
     own: bool,
 ) -> Tensor:  # fmt: skip
     """Of the hidden states of a piece, ``[steps, width, size]``; ``passed`` is what the piece after it gives back."""
-    steps, width = table.pieces[number]
+    steps, width = schedule.pieces[number]
     if d_rows is None:
         made = x.new_zeros((end - begin, size))
     else:
-        made = table.piece_of(d_rows, begin, end)
-        idle = table.idle_in(number)
+        made = schedule.piece_of(d_rows, begin, end)
+        idle = schedule.idle_in(number)
         if idle is not None:
             made.index_fill_(0, idle, 0.0)
-        if table.pick is None and not own and (stay or d_last is not None) and made.data_ptr() == d_rows[begin:].data_ptr():
+        if schedule.pick is None and not own and (stay or d_last is not None) and made.data_ptr() == d_rows[begin:].data_ptr():
             made = made.clone()
     if d_last is not None:
-        made.index_add_(0, table.ends[stay:width] - begin, d_last[stay:width])
+        made.index_add_(0, schedule.ends[stay:width] - begin, d_last[stay:width])
     if passed is not None:
         made[(steps - 1) * width : (steps - 1) * width + stay] += passed
     return made.view(steps, width, size)
 
 
-def _width(table: Timetable, piece: int) -> int:
-    return table.pieces[piece][1] if piece < len(table.pieces) else 0
+def _width(schedule: Schedule, piece: int) -> int:
+    return schedule.pieces[piece][1] if piece < len(schedule.pieces) else 0

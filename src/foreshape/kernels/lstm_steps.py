@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foreshape.kernels.products import mm
-from foreshape.kernels.recurrence import Timetable
+from foreshape.kernels.recurrence import Schedule
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -71,18 +71,18 @@ class Trace:
     state: Tensor
 
 
-def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, table: Timetable, form: Form = PLAIN) -> Trace:
-    """``gates`` [places, 4 hidden] are the inputs' share, and are overwritten; ``h0``, ``c0`` are sorted as the timetable is."""
+def forward(gates: Tensor, w: Weights, h0: Tensor, c0: Tensor, schedule: Schedule, form: Form = PLAIN) -> Trace:
+    """``gates`` [places, 4 hidden] are the inputs' share, and are overwritten; ``h0``, ``c0`` are sorted as the schedule is."""
     size = gates.shape[1] // 4
-    cell, active, hidden = (gates.new_empty((table.places, size)) for _ in range(3))
-    state = hidden if w.projection is None else gates.new_empty((table.places, w.projection.shape[1]))
-    split = table.widths
+    cell, active, hidden = (gates.new_empty((schedule.places, size)) for _ in range(3))
+    state = hidden if w.projection is None else gates.new_empty((schedule.places, w.projection.shape[1]))
+    split = schedule.widths
     peep = w.peephole
-    columns = [table.steps(c) for c in gates.view(-1, 4, size).unbind(1)]
-    squashed = table.steps(gates[:, size:]) if peep is None else table.steps(gates[:, size : 3 * size])
+    columns = [schedule.steps(c) for c in gates.view(-1, 4, size).unbind(1)]
+    squashed = schedule.steps(gates[:, size:]) if peep is None else schedule.steps(gates[:, size : 3 * size])
     before_h, before_c = h0, c0
-    for t, (whole, s, c, a, h, r) in enumerate(zip(table.steps(gates), squashed, table.steps(cell), table.steps(active), table.steps(hidden),
-                                                   table.steps(state), strict=True)):  # fmt: skip
+    for t, (whole, s, c, a, h, r) in enumerate(zip(schedule.steps(gates), squashed, schedule.steps(cell), schedule.steps(active), schedule.steps(hidden),
+                                                   schedule.steps(state), strict=True)):  # fmt: skip
         g, i, f, o = columns[0][t], columns[1][t], columns[2][t], columns[3][t]
         width = split[t]
         if before_h.shape[0] != width:
@@ -124,14 +124,14 @@ class Gradients:
     weights: Weights
 
 
-def backward(trace: Trace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, d_cell: Tensor | None, table: Timetable, form: Form = PLAIN) -> Gradients:
+def backward(trace: Trace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, d_cell: Tensor | None, schedule: Schedule, form: Form = PLAIN) -> Gradients:
     """``d_state`` and ``d_cell`` (None: zeros) are the gradients at the places, and are overwritten."""
     size = trace.cell.shape[1]
-    first = table.widths[0] if table.widths else 0
-    cell_before = torch.cat((c0[:first], trace.cell.index_select(0, table.before)))
+    first = schedule.widths[0] if schedule.widths else 0
+    cell_before = torch.cat((c0[:first], trace.cell.index_select(0, schedule.before)))
     g, i, f, o = trace.gates.view(-1, 4, size).unbind(1)
     # what turns a gradient of the cell (of the hidden state, for o) into one of each gate, for all rows at once
-    factor = trace.gates.new_empty((table.places, 4, size))
+    factor = trace.gates.new_empty((schedule.places, 4, size))
     torch.mul(i, slope(form.candidate, g), out=factor[:, 0])
     torch.mul(g, slope(form.gate, i), out=factor[:, 1])
     torch.mul(cell_before, slope(form.gate, f), out=factor[:, 2])
@@ -145,13 +145,13 @@ def backward(trace: Trace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, 
             pass_on = pass_on * (trace.state.abs() < form.projection_clip)
     d_gates = torch.empty_like(trace.gates)
     d_cell = torch.zeros_like(trace.cell) if d_cell is None else d_cell
-    split = table.widths
-    forget = table.steps(f)
-    factors = [table.steps(x) for x in (factor[:, :3], factor[:, 3], to_cell)]
-    made = [table.steps(x) for x in (d_gates, d_gates.view(-1, 4, size)[:, :3], d_gates[:, 3 * size :])]
-    states, cells = table.steps(d_state), table.steps(d_cell)
-    keeps = table.steps(keep) if keep is not None else None
-    passes = table.steps(pass_on) if pass_on is not None else None
+    split = schedule.widths
+    forget = schedule.steps(f)
+    factors = [schedule.steps(x) for x in (factor[:, :3], factor[:, 3], to_cell)]
+    made = [schedule.steps(x) for x in (d_gates, d_gates.view(-1, 4, size)[:, :3], d_gates[:, 3 * size :])]
+    states, cells = schedule.steps(d_state), schedule.steps(d_cell)
+    keeps = schedule.steps(keep) if keep is not None else None
+    passes = schedule.steps(pass_on) if pass_on is not None else None
     back = w.recurrent.t()
     d_h0, d_c0 = torch.zeros_like(h0), torch.zeros_like(c0)
     peep = w.peephole
@@ -177,7 +177,7 @@ def backward(trace: Trace, w: Weights, h0: Tensor, c0: Tensor, d_state: Tensor, 
         if peep is not None:
             to_c.addcmul_(made[1][t][:, 1], peep[0]).addcmul_(made[1][t][:, 2], peep[1])
     del factor, factors, to_cell
-    state_before = torch.cat((h0[:first], trace.state.index_select(0, table.before)))
+    state_before = torch.cat((h0[:first], trace.state.index_select(0, schedule.before)))
     d_peep = None
     if peep is not None:
         parts = d_gates.view(-1, 4, size)

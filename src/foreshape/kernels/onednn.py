@@ -182,7 +182,7 @@ def convolution_transpose(
 
 def convolution_backward(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int],
-    wants: Sequence[bool], given: Sequence[Size] | None = None,
+    requested: Sequence[bool], given: Sequence[Size] | None = None,
 ) -> Size:  # fmt: skip
     """Bytes for the gradients of a convolution, besides those that are wanted: of the image, the weight and the bias.
 
@@ -191,16 +191,16 @@ def convolution_backward(
     given = x if given is None else given
     image, weight, d = product(x[1:]) * itemsize, product(w) * itemsize, _blocked(y[1:], itemsize, groups)
     blocked, packed, uneven = _blocked(x[1:], itemsize, groups), _weight(w, itemsize, groups), _uneven(x, y, groups, itemsize)
-    later: Size = weight if wants[1] else 0
+    later: Size = weight if requested[1] else 0
     stages: list[tuple[Size, Size]] = []
-    if wants[0]:
+    if requested[0]:
         spread: Size = 0
         if any(s > 1 for s in strides):
             reached = [n + k - 1 for n, k in zip(y[2:], w[2:], strict=True)]
             spread = thread_count() * (_blocked((y[1], *reached), itemsize, groups) + _SPREAD) + _spread_weight(w, itemsize, groups) - packed
             stages.append((2 * blocked + uneven, -later))
         stages += [(d + blocked - image + uneven, packed + spread - later), (blocked + uneven, -later)]
-    if wants[1] or wants[2]:
+    if requested[1] or requested[2]:
         few = _reads_rows(x, w, groups)
         packed = _weight(w, itemsize, groups, few)
         stages += [((0 if few else blocked) + d + uneven, thread_count() * packed - later), (uneven, packed)]

@@ -1,6 +1,6 @@
 """What ``lstm``, ``lstmp`` and ``gru`` take while they run, in bytes, for the plan of a step.
 
-Their kernels work at places, each of which is a sequence's step (`Timetable`), so that rows are brought there and back. What is held at
+Their kernels work at places, each of which is a sequence's step (`Schedule`), so that rows are brought there and back. What is held at
 once is counted for each stage of a kernel; the results, which the plan counts by themselves, are taken off.
 """
 
@@ -111,10 +111,10 @@ def gru_unit_gradient(HiddenPrev: Spec, origin: bool, made: Size) -> Size:
     return maximum((5 if origin else 6) * HiddenPrev.nbytes + product, weights) + every - made + gru_unit(HiddenPrev)
 
 
-def of_wanted(wants: tuple[bool, ...], *specs: Spec | None) -> tuple[Size, Size]:
+def of_requested(requested: tuple[bool, ...], *specs: Spec | None) -> tuple[Size, Size]:
     """The bytes of gradients of these operands, of those that somebody needs, and of the others."""
     totals: list[Size] = [0, 0]
-    for wanted, spec in zip(wants, specs, strict=True):
+    for wanted, spec in zip(requested, specs, strict=True):
         if spec is not None:
             totals[not wanted] = totals[not wanted] + spec.nbytes
     return totals[0], totals[1]

@@ -1,4 +1,4 @@
-"""`Timetable`: the order in which recurrent kernels work through sequences, and where each of their rows is in that order.
+"""`Schedule`: the order in which recurrent kernels work through sequences, and where each of their rows is in that order.
 
 Sequences are sorted by falling length and laid out time step by time step, so that the sequences still alive at a step stand one after
 the other and are the first of those alive before it. A step then works on a slice, and no step does work for a sequence that has ended.
@@ -28,7 +28,7 @@ class Cutter(Protocol):
     def __call__(self, runs: list[tuple[int, int]]) -> list[tuple[int, int]]: ...
 
 
-class Timetable:
+class Schedule:
     """Places ``0..places - 1``: those of step ``t`` begin at ``starts[t]``, and there are ``widths[t]`` of them.
 
     Where steps are grouped into pieces of one width, the places of sequences that end within a piece go on to its end: these are
@@ -65,18 +65,18 @@ class Timetable:
             self._idle, self._real = idle.nonzero().flatten(), (~idle).nonzero().flatten()
 
     @staticmethod
-    def of(offsets: Offsets, reverse: bool = False, cutter: Cutter | None = None) -> Timetable:
+    def of(offsets: Offsets, reverse: bool = False, cutter: Cutter | None = None) -> Schedule:
         """That of ragged rows; with a ``cutter`` in the pieces that it makes."""
 
-        def make() -> Timetable:
+        def make() -> Schedule:
             last = offsets.last
             first = last[1:] - 1 if reverse else last[:-1]
-            return Timetable(offsets.lengths, offsets.order, offsets.alive, cutter, first, -1 if reverse else 1, offsets.rows)
+            return Schedule(offsets.lengths, offsets.order, offsets.alive, cutter, first, -1 if reverse else 1, offsets.rows)
 
-        return offsets.kept(("timetable", reverse, cutter), make)
+        return offsets.kept(("schedule", reverse, cutter), make)
 
     @staticmethod
-    def dense(steps: int, batch: int, lengths: Tensor | None, device: Any, reverse: bool = False, cutter: Cutter | None = None) -> Timetable:
+    def dense(steps: int, batch: int, lengths: Tensor | None, device: Any, reverse: bool = False, cutter: Cutter | None = None) -> Schedule:
         """That of the rows of ``[steps, batch, ...]``, of which each sequence has the first ``lengths`` steps (None: all)."""
         column = torch.arange(batch, device=device)
         if lengths is None:
@@ -90,7 +90,7 @@ class Timetable:
             left: Any = (batch - ended)[:steps]
             alive = [n for n in left.tolist() if n]
         first = column + (length - 1) * batch if reverse else column
-        made = Timetable(length, order, alive, cutter, first, -batch if reverse else batch, steps * batch)
+        made = Schedule(length, order, alive, cutter, first, -batch if reverse else batch, steps * batch)
         if lengths is None and not reverse:
             made.pick = None
         return made
@@ -187,11 +187,11 @@ class Timetable:
     # --- states, one for each sequence
 
     def sorted(self, state: Tensor | None, like: Tensor, size: int) -> Tensor:
-        """The states ``[count, size]`` in the timetable's order, in memory that may be written; zeros where there are none."""
+        """The states ``[count, size]`` in the schedule's order, in memory that may be written; zeros where there are none."""
         return like.new_zeros((self.count, size)) if state is None else state.index_select(0, self.order)
 
     def unsorted(self, state: Tensor) -> Tensor:
-        """States in the timetable's order as they were."""
+        """States in the schedule's order as they were."""
         return torch.empty_like(state).index_copy_(0, self.order, state)
 
     def last(self, places: Tensor, start: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ class Timetable:
 
     @property
     def ends(self) -> Tensor:
-        """The place of the last step of each sequence that has any, in the timetable's order."""
+        """The place of the last step of each sequence that has any, in the schedule's order."""
         if self._ends is None:
             alive = self.widths[0] if self.widths else 0
             starts = torch.tensor(self.starts[:-1], dtype=torch.int64, device=self.order.device)

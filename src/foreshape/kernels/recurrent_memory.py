@@ -127,7 +127,7 @@ class Layers:
         features = self.features if wanted else 0  # of the result, which is not there yet
         moved = (columns if wanted or last else 0) - features
         if self._pieces:
-            taken = self._room(last, False).taken + lstm_memory.weights_taken_back(columns, h, not self.full)
+            taken = self._room(last, False).taken + lstm_memory.weight_gradients_taken(columns, h, not self.full)
             if self.full and not wanted and not last:
                 taken = taken + item * self.rows * columns
             return maximum(taken + item * self.rows * moved + states - (weights - self._weights(last)), 0)

@@ -1,4 +1,4 @@
-"""Stacked recurrent layers in one or both directions, over rows that a timetable orders: what ``rnn`` and ``sequence_rnn`` compute.
+"""Stacked recurrent layers in one or both directions, over rows that a schedule orders: what ``rnn`` and ``sequence_rnn`` compute.
 
 A unit is one direction of one layer. Units are numbered layer by layer, forward before backward, as the states ``[units, batch, hidden]``
 and the weights are. Rows go in and come out in their own order; within a unit they are at their places.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from foreshape.errors import ExecutionError
 from foreshape.kernels import gru_steps, lstm_pieces, lstm_steps
 from foreshape.kernels.products import linear, mm
-from foreshape.kernels.recurrence import Cutter, Timetable
+from foreshape.kernels.recurrence import Cutter, Schedule
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ Weights = tuple[Any, Any, Any, Any]
 """Of a unit: [gates hidden, features], [gates hidden, hidden], and two biases [gates hidden]."""
 
 
-class Timetables(Protocol):
+class Schedules(Protocol):
     """Whatever orders the rows; ``within``: the steps and the batch of dense sequences."""
 
     @property
     def within(self) -> tuple[int, int] | None: ...
-    def __call__(self, reverse: bool, cutter: Cutter | None) -> Timetable: ...
+    def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule: ...
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Unit:
     """What the gradient of a unit needs: the rows that it was given (None in the first layer, where the gradient is given them too), the
     states before the first step (sorted), and what its steps left, which the gradient drops as soon as it is used."""
 
-    table: Timetable
+    schedule: Schedule
     x: Tensor | None
     h0: Tensor
     c0: Tensor | None
@@ -87,7 +87,7 @@ class Net:
         return [(listed[2 * u], listed[2 * u + 1], listed[half + 2 * u], listed[half + 2 * u + 1]) for u in range(self.units)]
 
     def forward(
-        self, x: Tensor, listed: Sequence[Tensor], h0: Tensor | None, c0: Tensor | None, tables: Timetables, *,
+        self, x: Tensor, listed: Sequence[Tensor], h0: Tensor | None, c0: Tensor | None, schedules: Schedules, *,
         out: bool, cell: bool, train: bool, generator: Generator | None = None,
     ) -> tuple[Tensor | None, Tensor, Tensor | None, Kept]:  # fmt: skip
         """``x`` [rows, features]. ``out`` and ``cell`` say whether these are wanted, ``train`` whether a gradient will be.
@@ -109,7 +109,7 @@ class Net:
             for direction in range(self.directions):
                 unit = layer * self.directions + direction
                 rows, h, c, keep = self._unit(
-                    x, weights[unit], None if h0 is None else h0[unit], None if c0 is None else c0[unit], tables, direction == 1,
+                    x, weights[unit], None if h0 is None else h0[unit], None if c0 is None else c0[unit], schedules, direction == 1,
                     first=not layer, out=out or layer < self.layers - 1, cell=cell, train=train,
                 )  # fmt: skip
                 last_h.append(h)
@@ -160,96 +160,97 @@ class Net:
     # --- one unit
 
     def _unit(
-        self, x: Tensor, w: Weights, h0: Tensor | None, c0: Tensor | None, tables: Timetables, reverse: bool, *, first: bool, out: bool, cell: bool, train: bool
+        self, x: Tensor, w: Weights, h0: Tensor | None, c0: Tensor | None, schedules: Schedules, reverse: bool, *, first: bool, out: bool,
+        cell: bool, train: bool,
     ) -> tuple[Tensor | None, Tensor, Tensor | None, Unit]:
         """The rows that come out (where wanted), the last states, and what the gradient needs."""
         size = self.hidden
-        table: Timetable | None = None
+        schedule: Schedule | None = None
         if self.mode == "LSTM" and lstm_pieces.available(x):
-            table = tables(reverse, lstm_pieces.Cutter(x.shape[1], size, cell, tables.within))
-        if table is None or not table.places:
-            table = tables(reverse, None)
-        h, c = table.sorted(h0, x, size), table.sorted(c0, x, size) if self.mode == "LSTM" else None
-        unit = Unit(table, None if first else x, h, c, None)
-        if self._in_pieces(table, x):
+            schedule = schedules(reverse, lstm_pieces.Cutter(x.shape[1], size, cell, schedules.within))
+        if schedule is None or not schedule.places:
+            schedule = schedules(reverse, None)
+        h, c = schedule.sorted(h0, x, size), schedule.sorted(c0, x, size) if self.mode == "LSTM" else None
+        unit = Unit(schedule, None if first else x, h, c, None)
+        if self._in_pieces(schedule, x):
             _require_sizes(x, w, size, h, c)
-            unit.trace, rows, last, last_cell = lstm_pieces.forward(x, _contiguous(w), h, _known(c), table, out=out, cell=cell, train=train)
-            return rows, table.unsorted(last), None if last_cell is None else table.unsorted(last_cell), unit
-        unit.trace = trace = self._steps(table, x, w, h, c)
+            unit.trace, rows, last, last_cell = lstm_pieces.forward(x, _contiguous(w), h, _known(c), schedule, out=out, cell=cell, train=train)
+            return rows, schedule.unsorted(last), None if last_cell is None else schedule.unsorted(last_cell), unit
+        unit.trace = trace = self._steps(schedule, x, w, h, c)
         state = _state(trace)
-        last_cell = table.last(trace.cell, _known(c)) if cell and isinstance(trace, lstm_steps.Trace) else None
-        return table.to_rows(state) if out else None, table.last(state, h), last_cell, unit
+        last_cell = schedule.last(trace.cell, _known(c)) if cell and isinstance(trace, lstm_steps.Trace) else None
+        return schedule.to_rows(state) if out else None, schedule.last(state, h), last_cell, unit
 
-    def _in_pieces(self, table: Timetable, x: Tensor) -> bool:
-        return self.mode == "LSTM" and table.places > 0 and lstm_pieces.available(x)
+    def _in_pieces(self, schedule: Schedule, x: Tensor) -> bool:
+        return self.mode == "LSTM" and schedule.places > 0 and lstm_pieces.available(x)
 
-    def _steps(self, table: Timetable, x: Tensor, w: Weights, h: Tensor, c: Tensor | None) -> Any:
+    def _steps(self, schedule: Schedule, x: Tensor, w: Weights, h: Tensor, c: Tensor | None) -> Any:
         """What the steps leave at the places."""
-        places = table.to_places(x)
+        places = schedule.to_places(x)
         if self.mode == "LSTM":
             gates = linear(places, lstm_steps.from_ifgo(w[0]).t(), lstm_steps.from_ifgo(w[2] + w[3]))
             del places
-            return lstm_steps.forward(gates, self._lstm(w), h, _known(c), table)
+            return lstm_steps.forward(gates, self._lstm(w), h, _known(c), schedule)
         if self.mode == "GRU":
             gates = linear(places, w[0].t(), w[2])
             del places
-            return gru_steps.reset_after(gates, w[1].t(), w[3], h, table)
+            return gru_steps.reset_after(gates, w[1].t(), w[3], h, schedule)
         gates = linear(places, w[0].t(), w[2] + w[3])
         del places
-        return gru_steps.plain(gates, w[1].t(), h, table, self._activation)
+        return gru_steps.plain(gates, w[1].t(), h, schedule, self._activation)
 
     def _unit_gradient(
         self, unit: Unit, x: Tensor, w: Weights, d_rows: Tensor | None, d_h: Tensor | None, d_c: Tensor | None, wanted: bool, own: bool
     ) -> tuple[Any, ...]:
         """Of the rows (where wanted), of the states before the first step, and of the four weights."""
-        table, trace = unit.table, unit.trace
+        schedule, trace = unit.schedule, unit.trace
         unit.trace = None
-        if self._in_pieces(table, x):
+        if self._in_pieces(schedule, x):
             _require_sizes(x, w, self.hidden, unit.h0, unit.c0)
-            if trace is None or len(trace.pieces) < len(table.pieces) or (d_c is not None and not trace.cell):
+            if trace is None or len(trace.pieces) < len(schedule.pieces) or (d_c is not None and not trace.cell):
                 # another gradient used it before this one, or a cell that was not asked for has a gradient now
-                trace = lstm_pieces.forward(x, _contiguous(w), unit.h0, _known(unit.c0), table, out=False, cell=d_c is not None, train=True)[0]
-            d_last, d_cell = (None if d is None else d.index_select(0, table.order) for d in (d_h, d_c))
-            d_x, d_h0, d_c0, dw, dv, db = lstm_pieces.backward(trace, x, _contiguous(w), d_rows, d_last, d_cell, table, wanted, own)
-            return d_x, table.unsorted(d_h0), table.unsorted(d_c0), (dw, dv, db, db)
+                trace = lstm_pieces.forward(x, _contiguous(w), unit.h0, _known(unit.c0), schedule, out=False, cell=d_c is not None, train=True)[0]
+            d_last, d_cell = (None if d is None else d.index_select(0, schedule.order) for d in (d_h, d_c))
+            d_x, d_h0, d_c0, dw, dv, db = lstm_pieces.backward(trace, x, _contiguous(w), d_rows, d_last, d_cell, schedule, wanted, own)
+            return d_x, schedule.unsorted(d_h0), schedule.unsorted(d_c0), (dw, dv, db, db)
         if trace is None:
-            trace = self._steps(table, x, w, unit.h0, unit.c0)
+            trace = self._steps(schedule, x, w, unit.h0, unit.c0)
         if d_rows is None:
-            d_state = x.new_zeros((table.places, self.hidden))
+            d_state = x.new_zeros((schedule.places, self.hidden))
         else:
-            d_state = table.to_places(d_rows, clear=True)
+            d_state = schedule.to_places(d_rows, clear=True)
             d_state = d_state.clone(memory_format=torch.contiguous_format) if d_state is d_rows and not own else d_state
-        d_start = table.add_last_(d_state, d_h) if d_h is not None else None
+        d_start = schedule.add_last_(d_state, d_h) if d_h is not None else None
         d_c0 = None
         if isinstance(trace, lstm_steps.Trace):
             c0 = _known(unit.c0)
             d_cell, d_c_start = None, None
             if d_c is not None:
                 d_cell = torch.zeros_like(trace.cell)
-                d_c_start = table.add_last_(d_cell, d_c)
-            made = lstm_steps.backward(trace, self._lstm(w), unit.h0, c0, d_state, d_cell, table)
+                d_c_start = schedule.add_last_(d_cell, d_c)
+            made = lstm_steps.backward(trace, self._lstm(w), unit.h0, c0, d_state, d_cell, schedule)
             del trace, d_state, d_cell
             d_h0, d_c0 = made.h0, made.c0
             if d_c_start is not None:
                 d_c0 += d_c_start
             d_gates = lstm_steps.to_ifgo(made.gates, 1)
             d_x, db = mm(d_gates, w[0]) if wanted else None, d_gates.sum(0)
-            grads = (mm(d_gates.t(), table.to_places(x)), lstm_steps.to_ifgo(made.weights.recurrent.t()), db, db)
+            grads = (mm(d_gates.t(), schedule.to_places(x)), lstm_steps.to_ifgo(made.weights.recurrent.t()), db, db)
         elif self.mode == "GRU":
             trace = list(trace)
-            d_gates, d_share, d_h0, dv = gru_steps.reset_after_gradient(trace, w[1].t(), unit.h0, d_state, table)
+            d_gates, d_share, d_h0, dv = gru_steps.reset_after_gradient(trace, w[1].t(), unit.h0, d_state, schedule)
             del trace, d_state
             d_x = mm(d_gates, w[0]) if wanted else None
-            grads = (mm(d_gates.t(), table.to_places(x)), dv.t(), d_gates.sum(0), d_share.sum(0))
+            grads = (mm(d_gates.t(), schedule.to_places(x)), dv.t(), d_gates.sum(0), d_share.sum(0))
         else:
-            d_gates, d_h0, dv = gru_steps.plain_gradient(trace, w[1].t(), unit.h0, d_state, table, self._activation)
+            d_gates, d_h0, dv = gru_steps.plain_gradient(trace, w[1].t(), unit.h0, d_state, schedule, self._activation)
             del trace, d_state
             d_x, db = mm(d_gates, w[0]) if wanted else None, d_gates.sum(0)
-            grads = (mm(d_gates.t(), table.to_places(x)), dv.t(), db, db)
+            grads = (mm(d_gates.t(), schedule.to_places(x)), dv.t(), db, db)
         if d_start is not None:
             d_h0 += d_start
-        d_rows = None if d_x is None else table.to_rows(d_x)
-        return d_rows, table.unsorted(d_h0), None if d_c0 is None else table.unsorted(d_c0), grads
+        d_rows = None if d_x is None else schedule.to_rows(d_x)
+        return d_rows, schedule.unsorted(d_h0), None if d_c0 is None else schedule.unsorted(d_c0), grads
 
     @property
     def _activation(self) -> str:

@@ -58,7 +58,7 @@ class Instruction:
     kernel: Callable[..., Any]
     arguments: list[Argument]
     results: list[Argument]
-    takes_wants: bool = False
+    kernel_requested: bool = False
     copies: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     stores: list[tuple[Value, Value]] = field(default_factory=list[tuple[Value, Value]])
     in_place: frozenset[int] = frozenset()
@@ -84,7 +84,7 @@ class Instruction:
     workspace: Size = 0
     """Of a rewritten one: the bytes that it needs while it runs."""
     unknown: str = ""
-    """Why a part of its memory is not known, where a rule about that failed; see `foreshape.lowering.claims`."""
+    """Why a part of its memory is not known, where a rule about that failed; see `foreshape.lowering.call_memory`."""
     in_rows: tuple[int, ...] = ()
     """Of a rewritten one: the arguments that it copies where they do not lie in a row."""
     in_order: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])

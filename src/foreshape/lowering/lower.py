@@ -62,7 +62,7 @@ class Lowering:
                 i.position = at[id(op)]
         return Lowered(self.block, list(self.block.ops), self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
 
-    def wants(self, name: str, writer: Op) -> bool:
+    def is_read(self, name: str, writer: Op) -> bool:
         """Whether something in this step reads what an op writes."""
         return name in self._asked or any(name in op.all_reads() for op in self._ops if op is not writer)
 
@@ -144,7 +144,7 @@ class Lowering:
             lower_region_op(self, op)
             return
         schema = operator.schema
-        made = Instruction(op, operator.kernel, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], type(operator).kernel_wants)
+        made = Instruction(op, operator.kernel, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], type(operator).kernel_requested)
         if type(operator).kernel_offsets:
             made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
         if operator.accumulates:

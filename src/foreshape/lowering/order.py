@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 
 from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
-from foreshape.lowering.claims import carried_of, workspace_in_rows
+from foreshape.lowering.call_memory import retained_of, workspace_in_rows
 from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
 from foreshape.operator.operator import Operator
 from foreshape.ops.collective.sums import Collective
@@ -117,12 +117,12 @@ class _Graph:
             made: list[int] = []
             needs: Size = 0
             for i in place:
-                carried: dict[Value, Size] = {}
+                retained: dict[Value, Size] = {}
                 if i.expression is not None or not i.results:
                     needs = needs + i.workspace
                 else:
                     wanted = [any(v in needed or v.persistable for v in values_of([r])) for r in i.results]
-                    needs, carried = needs + workspace_in_rows(i, wanted), _carried(i, wanted)
+                    needs, retained = needs + workspace_in_rows(i, wanted), _retained(i, wanted)
                 for value in (*i.reads(), *(s for _, s in i.copies)):
                     root = self._root(value)
                     for one in (value,) if root is value else (value, root):
@@ -137,7 +137,7 @@ class _Graph:
                     if source is None and not value.persistable and value not in pieces:
                         pieces[value] = len(self._pieces)
                         made.append(len(self._pieces))
-                        self._pieces.append(_bytes(value) + carried.get(value, 0))
+                        self._pieces.append(_bytes(value) + retained.get(value, 0))
                     if source is not value:
                         writer.setdefault(value, at)
                 for value in i.changes():
@@ -234,12 +234,12 @@ def _is_chained(i: Instruction) -> bool:
     return operator is None or operator.random or operator.side_effects or operator.collective or not (values_of(i.results) or i.stores)
 
 
-def _carried(i: Instruction, wanted: Sequence[bool]) -> dict[Value, Size]:
+def _retained(i: Instruction, wanted: Sequence[bool]) -> dict[Value, Size]:
     """What results keep alive besides."""
     operator = i.op.operator
-    if operator is None or type(operator).carries is Operator.carries:
+    if operator is None or type(operator).retained_bytes is Operator.retained_bytes:
         return {}
-    found = carried_of(operator, i, wanted)
+    found = retained_of(operator, i, wanted)
     return {v: found[r.name] for r, out in zip(operator.schema.results, i.results, strict=False) if r.name in found for v in values_of([out])}
 
 

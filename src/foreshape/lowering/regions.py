@@ -117,7 +117,7 @@ def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
 def keeps_rounds(low: Lowering, op: Op, slot: str) -> bool:
     """Whether what undoes an op's block is part of this step, so that its rounds must be kept."""
     kept = op.output(slot)
-    return kept is not None and low.wants(kept, op)
+    return kept is not None and low.is_read(kept, op)
 
 
 def outside(low: Lowering, region: Region) -> list[Value | None]:

@@ -10,7 +10,7 @@ import numpy
 
 from foreshape.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
 from foreshape.errors import MemoryPlanError, ShapeError
-from foreshape.lowering.claims import number
+from foreshape.lowering.call_memory import number
 from foreshape.memory.arena import arena
 from foreshape.memory.byte_counts import byte_text, bytes_of
 from foreshape.memory.formula import Formula, Terms, require_values
@@ -122,11 +122,15 @@ class Figures:
             out[record.what] += size
         return out
 
-    def who(self, **symbols: int) -> list[Holder]:
+    def holders(self, **symbols: int) -> list[Holder]:
         """What is alive at the peak, the largest first, parameters and state included."""
         values = self._values(symbols)
         alive = self._alive_at_peak(values) + [(r, number(r.size, values)) for r in self.live.held]
         return [Holder(r.name, size, r.what, _spec(r), _line(r)) for r, size in sorted(alive, key=lambda a: (-a[1], a[0].name)) if size]
+
+    def who(self, **symbols: int) -> list[Holder]:
+        """An older name of `holders`."""
+        return self.holders(**symbols)
 
     def peak_position(self, **symbols: int) -> int:
         """The position of the op at which most is needed."""

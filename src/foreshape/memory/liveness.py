@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foreshape.dims import Size, maximum, product
-from foreshape.lowering.claims import are_ids, carried_by_rounds, carried_of, dense_bytes, is_rows, may_be_view, same_size, workspace_of
+from foreshape.lowering.call_memory import are_ids, carried_by_rounds, dense_bytes, is_rows, may_be_view, retained_of, same_size, workspace_of
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
@@ -94,7 +94,7 @@ class _Walk:
         self._held_names: set[str] = set()
         self._reuse: list[_Reuse] = []
         self._taken: Record | None = None
-        self._takes: dict[int, Size] = {}
+        self._workspaces: dict[int, Size] = {}
 
     # --- values
 
@@ -249,12 +249,12 @@ class _Walk:
             self._array_of(at, i, value, given)
             return
         needed = wanted[operator.schema.results.index(result)]
-        record = self._new(i, at, value, self._size(value, i) if needed or not i.takes_wants else 0)
+        record = self._new(i, at, value, self._size(value, i) if needed or not i.kernel_requested else 0)
         if is_rows(value) or (source is not None and may_be_view(source, value)):
             holds(record, given)
-        carried = carried_of(operator, i, wanted).get(result.name) if needed else None
-        if carried is not None:
-            record.size = record.size + carried
+        retained = retained_of(operator, i, wanted).get(result.name) if needed else None
+        if retained is not None:
+            record.size = record.size + retained
             holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
         taken = argument_of(i, operator, result.may_share, number)
         if result.layout == "same" and any(v in self.strided for v in i.reads()):
@@ -327,9 +327,9 @@ class _Walk:
         if record is None or record.first != i.position:
             record = self._taken = Record(f"{i.op.type} workspace", 0, i.position, i.position, None, i.op, WORKSPACE)
             self.records.append(record)
-            self._takes = {}
-        self._takes[at] = self._takes.get(at, 0) + size
-        record.size, record.until = maximum(*self._takes.values()) if len(self._takes) > 1 else self._takes[at], at
+            self._workspaces = {}
+        self._workspaces[at] = self._workspaces.get(at, 0) + size
+        record.size, record.until = maximum(*self._workspaces.values()) if len(self._workspaces) > 1 else self._workspaces[at], at
 
     def _region(self, at: int, i: Instruction, given: dict[Value, Record | None]) -> None:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""

@@ -50,7 +50,7 @@ def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
         for b in plan.buffers(**symbols)
         if b.size
     ]
-    who = [[text(h.name), h.size, CLASSES.index(h.what), text(h.spec), text(h.line)] for h in plan.who(**symbols)[:200]]
+    holders = [[text(h.name), h.size, CLASSES.index(h.what), text(h.spec), text(h.line)] for h in plan.holders(**symbols)[:200]]
     ops = [text(op.type) for op in plan.ops]
     lines = [text(op.call_site.short() if op.call_site is not None else "") for op in plan.ops]
     breakdown = plan.breakdown(**symbols)
@@ -67,7 +67,7 @@ def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
         "ops": ops,
         "lines": lines,
         "boxes": boxes,
-        "who": who,
+        "holders": holders,
         "texts": list(texts),
     }
 

@@ -12,7 +12,7 @@ import numpy
 
 from foreshape.backward.recompute import Recomputing, Step
 from foreshape.dims import Size, evaluate, symbols_of
-from foreshape.lowering.claims import carried_by
+from foreshape.lowering.call_memory import retained_by
 from foreshape.memory.records import WORKSPACE, Liveness
 from foreshape.operator.operator import Operator
 from foreshape.program import Block, Op, Role
@@ -49,7 +49,7 @@ class StepModel:
         needed = {id(op) for op in needed_ops(block, fetch)}
         self.needed = [id(op) in needed for op in block.ops]
         self.fetch = set(fetch)
-        self.sizes: dict[str, int] = dict(self._carried())
+        self.sizes: dict[str, int] = dict(self._retained())
         self.work = [work_of(op, values) if self.needed[at] else 0.0 for at, op in enumerate(block.ops)]
         self.total = sum(self.work)
         self._workspace = self._workspaces(live)
@@ -90,14 +90,14 @@ class StepModel:
             self.sizes[name] = found
         return found
 
-    def _carried(self) -> Iterator[tuple[str, int]]:
+    def _retained(self) -> Iterator[tuple[str, int]]:
         """The sizes of results that keep more alive than they are described to be."""
         for op in self.block.ops:
             operator = op.operator
-            if operator is None or type(operator).carries is Operator.carries:
+            if operator is None or type(operator).retained_bytes is Operator.retained_bytes:
                 continue
             specs = [operand_specs(op, o.name, o.many) for o in operator.schema.operands]
-            found, _ = carried_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells what is not known
+            found, _ = retained_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells what is not known
             for slot, size in found.items():
                 for name in op.outputs.get(slot, ()):
                     yield name, number(size, self.values)
@@ -234,8 +234,8 @@ class StepModel:
         return Outcome(peak, extra, position, alive, waiting)
 
     def _again_reads(self, step: Step) -> Iterable[str]:
-        takes = self.recomputing.again_takes(step.again, (), ())
-        return [n for n in takes or () if self.size(n)]
+        inputs = self.recomputing.again_inputs(step.again, (), ())
+        return [n for n in inputs or () if self.size(n)]
 
     def _again_work(self, step: Step) -> float:
         return 3 * self.size(step.again) / BYTES
@@ -251,10 +251,10 @@ class StepModel:
             at = maker[name]
             if at in seen:
                 continue
-            takes = self.recomputing.again_takes(name, (), ())
-            if takes is not None and not any(maker.get(n) == at and self._lost(n, root, kept) for n in takes):
+            inputs = self.recomputing.again_inputs(name, (), ())
+            if inputs is not None and not any(maker.get(n) == at and self._lost(n, root, kept) for n in inputs):
                 total += 3 * self.size(name) / BYTES
-                waiting += [n for n in takes if self._lost(n, root, kept)]
+                waiting += [n for n in inputs if self._lost(n, root, kept)]
                 continue
             seen.add(at)
             total += self.work[at]

@@ -2,7 +2,7 @@
 
 A rewrite does not know operators by their types: it asks each what it computes. An operator that says so with `Operator.computes` takes part in
 every rewrite of such ops. What it says must be all that it does with these attributes: its kernel may never be called. Its gradient operator
-says by itself that it undoes that; it takes part where it takes and gives what a rewrite expects, as ``takes`` and ``gives`` of the computation
+says by itself that it undoes that; it takes part where it takes and gives what a rewrite expects, as ``inputs`` and ``gives`` of the computation
 have it. A gradient operator that is written out says so with `Operator.undoes`.
 """
 
@@ -22,7 +22,7 @@ class Computation:
 
     operands: ClassVar[int] = 1
     """How many operands there are: the first ones. An op that is given more than these computes something else."""
-    takes: ClassVar[tuple[str, ...]] = ()
+    inputs: ClassVar[tuple[str, ...]] = ()
     """The slots that the gradient operator takes."""
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD",)
     """Those that it gives."""
@@ -46,14 +46,14 @@ class Scaling(Computation):
 class Rectifier(Computation):
     """``max(X0, 0)``."""
 
-    takes: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
 
 
 @dataclass(frozen=True, slots=True)
 class Softmax(Computation):
     """``exp(X0) / sum(exp(X0))`` along an axis, which may count from the back."""
 
-    takes: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
     axis: int
 
 
@@ -62,7 +62,7 @@ class Sum(Computation):
     """``X0 + X1``, broadcast: dim 0 of X1 stands at ``axis`` of X0; -1 lines up the last dims."""
 
     operands: ClassVar[int] = 2
-    takes: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
     axis: int
 
@@ -75,7 +75,7 @@ class MatrixProduct(Computation):
     """
 
     operands: ClassVar[int] = 2
-    takes: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
     x_transposed: bool = False
     y_transposed: bool = False
@@ -86,7 +86,7 @@ class FlattenedProduct(Computation):
     """The product of two tensors seen as matrices, whose first ``x_rows`` and ``y_rows`` dims are the rows, and the others the columns."""
 
     operands: ClassVar[int] = 2
-    takes: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
     x_rows: int
     y_rows: int
@@ -97,7 +97,7 @@ class ImageConvolution(Computation):
     """Images ``[batch, channels, height, width]`` X0 convolved with filters X1, padded by zeros alike at both ends, as torch's conv2d does it."""
 
     operands: ClassVar[int] = 2
-    takes: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
     strides: tuple[int, ...]
     paddings: tuple[int, ...]
@@ -113,7 +113,7 @@ Pooled = Literal["SUM", "AVERAGE", "SQRT"]
 class Reduction(Computation):
     """X0 pooled over ``axes``, which may count from the back (None: over all), in its own element type; ``keeps`` a dim of 1 for each of them."""
 
-    takes: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
     how: Pooled
     axes: tuple[int, ...] | None = None
     keeps: bool = False
@@ -123,7 +123,7 @@ class Reduction(Computation):
 class SequencePooling(Computation):
     """The rows of each innermost sequence of X0 pooled; an empty sequence gives zeros."""
 
-    takes: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
     how: Pooled
 
 
@@ -135,7 +135,7 @@ class Lookup(Computation):
     """
 
     operands: ClassVar[int] = 2
-    takes: ClassVar[tuple[str, ...]] = ("X1", "Out0@GRAD", "X0")
+    inputs: ClassVar[tuple[str, ...]] = ("X1", "Out0@GRAD", "X0")
     padding: int = -1
     sparse: bool = False
 
@@ -145,7 +145,7 @@ class ClassLoss(Computation):
     """Out0 = softmax of X0 along ``axis``; Out1 = minus the logarithm of what it gives to the class numbers X1, zero where these are ``ignored``."""
 
     operands: ClassVar[int] = 2
-    takes: ClassVar[tuple[str, ...]] = ("X1", "Out0", "Out1@GRAD")
+    inputs: ClassVar[tuple[str, ...]] = ("X1", "Out0", "Out1@GRAD")
     axis: int
     ignored: int
 
@@ -165,5 +165,5 @@ def is_usual_gradient(operator: type[Operator], computation: type[Computation]) 
         return True
     names = {f"X{at}": o.name for at, o in enumerate(forward.schema.operands)} | {f"Out{at}": r.name for at, r in enumerate(forward.schema.results)}
     wanted = [[names.get(slot.removesuffix("@GRAD"), "") + slot.removeprefix(slot.removesuffix("@GRAD")) for slot in slots]
-              for slots in (computation.takes, computation.gives)]  # fmt: skip
+              for slots in (computation.inputs, computation.gives)]  # fmt: skip
     return wanted == [[o.name for o in operator.schema.operands], [r.name for r in operator.schema.results]]

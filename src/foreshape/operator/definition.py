@@ -17,8 +17,10 @@ from foreshape.operator.schema import Schema
 if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
-_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace", "carries", "computes",
-                    "undoes"})  # fmt: skip
+_HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "backward", "draws", "gradient_ops", "work", "workspace", "retained_bytes",
+                    "computes", "undoes"})  # fmt: skip
+_OLDER_NAMES = {"carries": "retained_bytes"}
+"""Hooks by the names that they had before."""
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
                        "collective", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
@@ -41,9 +43,10 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
             elif isinstance(value, Gradient) and not isinstance(cls.__dict__.get("gradient"), NoGradient):
                 cls.gradient = value
     where = f"operator {cls.__module__}.{cls.__qualname__}"
+    _take_older_names(cls)
     for name in cls.__dict__:
         public = not name.startswith("_")
-        if public and name not in fields and name not in _HOOKS and name not in _SETTINGS and callable(cls.__dict__[name]):
+        if public and name not in fields and name not in _HOOKS and name not in _OLDER_NAMES and name not in _SETTINGS and callable(cls.__dict__[name]):
             raise SchemaError(f"{where}: {name} is not a hook; hooks are {', '.join(sorted(_HOOKS))} (helpers start with _)")
     cls.schema = Schema(
         [f for f in fields.values() if isinstance(f, Operand)],
@@ -61,11 +64,11 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
         _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
     if cls.workspace is not root.workspace:
         _check_parameters(cls.workspace, names, f"{where}: workspace")
-    if cls.carries is not root.carries:
-        _check_parameters(cls.carries, names, f"{where}: carries")
+    if cls.retained_bytes is not root.retained_bytes:
+        _check_parameters(cls.retained_bytes, names, f"{where}: retained_bytes")
     _check_computes(cls, root, where)
     if not cls.sub_blocks:
-        note_keywords(cls, cls.kernel)
+        note_keywords(cls)
         check_in_place(cls, where)
     if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
         raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, "
@@ -73,6 +76,14 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
     register(cls)
     if isinstance(cls.gradient, Gradient):
         cls.grad_class = gradient_class(cls, root, cls.gradient, where)
+
+
+def _take_older_names(cls: type[Operator]) -> None:
+    """Let a class, or a base of it, that defines a hook by its older name have it by that of today."""
+    for older, hook in _OLDER_NAMES.items():
+        for base in cls.__mro__:
+            if older in base.__dict__ and hook not in base.__dict__:
+                setattr(base, hook, base.__dict__[older])
 
 
 def _check_slots_named(cls: type[Operator], where: str) -> None:

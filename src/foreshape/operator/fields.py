@@ -200,7 +200,7 @@ class Part:
 
     gives: str
     type: str
-    takes: Mapping[str, str]
+    inputs: Mapping[str, str]
     """Its input slots -> slots of the gradient op."""
     result: str
     attributes: Mapping[str, Any]
@@ -210,7 +210,7 @@ class Part:
 class Gradient:
     """What `gradient` declared: the slots that the gradient op takes, those that it gives, its rule and its kernel."""
 
-    takes: tuple[str, ...]
+    inputs: tuple[str, ...]
     gives: tuple[str, ...]
     like: Mapping[str, str] = field(default_factory=dict[str, str])
     infer: Callable[..., Any] | None = None
@@ -228,7 +228,7 @@ class Gradient:
 
 
 def gradient(
-    *takes: str,
+    *inputs: str,
     gives: str | Sequence[str],
     like: Mapping[str, str] | None = None,
     infer: Callable[..., Any] | None = None,
@@ -243,23 +243,23 @@ def gradient(
     """Declare the operator ``<type>_grad``; the decorated method is its kernel.
 
     Args:
-        takes: its input slots, in the order of the method's parameters: slots of the forward operator, and ``Out@GRAD`` for
+        inputs: its input slots, in the order of the method's parameters: slots of the forward operator, and ``Out@GRAD`` for
             the gradient of its result ``Out``.
         gives: its output slots: ``X@GRAD`` for the gradient of the operand ``X``. The method returns them in this order. A
-            keyword-only parameter ``wants`` receives a tuple of booleans, which of them somebody needs.
-        like: for a gradient whose operand is not among ``takes``: the slot that it is shaped like.
+            keyword-only parameter ``requested`` receives a tuple of booleans, which of them are requested.
+        like: for a gradient whose operand is not among ``inputs``: the slot that it is shaped like.
         infer: the shape rule ``(self, *specs) -> specs``; the default is that each gradient is shaped like its operand.
         kinds: the kind rule ``(self, *specs) -> kinds``; the default is LOD_TENSOR.
-        may_share: for a gradient: the slot among ``takes`` whose memory it may take over.
-        view_of: for a gradient: the slot among ``takes`` that it is a view of.
+        may_share: for a gradient: the slot among ``inputs`` whose memory it may take over.
+        view_of: for a gradient: the slot among ``inputs`` that it is a view of.
         layout: for a gradient: how it lies in memory; ``"same"`` where it is left out. See `Layout`.
         workspace: the rule ``(self, *specs) -> bytes``; see `Operator`.
-        absent: the slots among ``takes``, gradients of single results, that are left out where nothing flows into the result, and are
+        absent: the slots among ``inputs``, gradients of single results, that are left out where nothing flows into the result, and are
             None then; others are filled with zeros.
         apart: the rule ``(self, *specs) -> Part | None``: how one of the gradients is computed by another operator.
     """
     given = (gives,) if isinstance(gives, str) else tuple(gives)
-    declared = Gradient(takes, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), dict(layout or {}),
+    declared = Gradient(inputs, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), dict(layout or {}),
                         workspace, tuple(absent), apart)  # fmt: skip
     return declared.with_kernel
 

@@ -29,16 +29,16 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     schema = cls.schema
     operands = {o.name: o for o in schema.operands}
     results = {r.name: r for r in schema.results}
-    takes: list[Operand] = []
-    for name in declared.takes:
+    inputs: list[Operand] = []
+    for name in declared.inputs:
         base = name.removesuffix("@GRAD")
         if name in operands:
             taken = operands[name]
-            takes.append(taken if taken.same_type_as in declared.takes else replace(taken, same_type_as=None))
+            inputs.append(taken if taken.same_type_as in declared.inputs else replace(taken, same_type_as=None))
         elif name in results or (name != base and base in results):
             many = results[base].many
             types, kinds = (FLOATING, DENSE) if name != base else (ANY, FLOAT_RESULT_KINDS)
-            takes.append(Operand(types, "", many, results[base].optional or name in declared.absent, kinds, None, name))
+            inputs.append(Operand(types, "", many, results[base].optional or name in declared.absent, kinds, None, name))
         else:
             raise SchemaError(f"{where}: its gradient takes {name}, which is no slot of it")
     gives: list[Result] = []
@@ -46,14 +46,14 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
         base = name.removesuffix("@GRAD")
         if base == name or base not in operands:
             raise SchemaError(f"{where}: its gradient gives {name}, which is not the gradient of an operand")
-        if declared.infer is None and base not in declared.takes and name not in declared.like:
+        if declared.infer is None and base not in declared.inputs and name not in declared.like:
             raise SchemaError(f"{where}: its gradient gives {name}; take {base}, or say with like= what it is shaped like")
         gives.append(Result("", operands[base].many, True, declared.may_share.get(name), declared.view_of.get(name), None, name=name,
                             layout=declared.layout.get(name, "same")))  # fmt: skip
     kernel = declared.kernel
     count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(kernel).parameters.values()) - 1
-    if count != len(takes):
-        raise SchemaError(f"{where}: the gradient's kernel must have {len(takes)} parameters after self; seen {count}")
+    if count != len(inputs):
+        raise SchemaError(f"{where}: the gradient's kernel must have {len(inputs)} parameters after self; seen {count}")
     body: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": f"{cls.__qualname__}.gradient",
@@ -73,34 +73,34 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     made: type[Operator] = type(f"{cls.__name__}Grad", tuple(b for b in cls.__bases__) if cls.__bases__ != (root,) else (root,), body)
     made.type = f"{cls.type}_grad"
     made.abstract = False
-    made.schema = Schema(takes, gives, list(schema.attributes.values()))
+    made.schema = Schema(inputs, gives, list(schema.attributes.values()))
     made.forward_class = cls
     made.apart = declared.apart
-    note_keywords(made, kernel)
+    note_keywords(made)
     check_in_place(made, f"{where}: its gradient")
     register(made)
     return made
 
 
 def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any]:
-    takes, gives = declared.takes, declared.gives
-    sources = [takes.index(declared.like.get(g, g.removesuffix("@GRAD"))) if declared.infer is None else -1 for g in gives]
-    pairs = [(takes.index(t), takes.index(t.removesuffix("@GRAD"))) for t in takes if t.endswith("@GRAD") and t.removesuffix("@GRAD") in takes]
+    inputs, gives = declared.inputs, declared.gives
+    sources = [inputs.index(declared.like.get(g, g.removesuffix("@GRAD"))) if declared.infer is None else -1 for g in gives]
+    pairs = [(inputs.index(t), inputs.index(t.removesuffix("@GRAD"))) for t in inputs if t.endswith("@GRAD") and t.removesuffix("@GRAD") in inputs]
     operands = [o.name for o in cls.schema.operands]
-    made = [(at, k) for at, t in enumerate(takes) for k, r in enumerate(cls.schema.results) if r.name == t.removesuffix("@GRAD") and t not in operands]
-    knows_all = set(operands) <= set(takes)
+    made = [(at, k) for at, t in enumerate(inputs) for k, r in enumerate(cls.schema.results) if r.name == t.removesuffix("@GRAD") and t not in operands]
+    knows_all = set(operands) <= set(inputs)
 
     def infer_shape(self: Any, *specs: Any) -> Any:
         for grad, value in pairs:
-            _check_same_dims(specs[grad], specs[value], takes[grad], takes[value])
+            _check_same_dims(specs[grad], specs[value], inputs[grad], inputs[value])
         if declared.infer is not None:
             return declared.infer(self, *specs)
         if knows_all:
             forward = cls.with_values({n: getattr(self, n) for n in cls.schema.attributes})
-            given = forward.infer_shape(*(specs[takes.index(o)] for o in operands))
+            given = forward.infer_shape(*(specs[inputs.index(o)] for o in operands))
             results = _each(given, len(cls.schema.results) == 1 and cls.schema.results[0].many)
             for at, k in made:
-                _check_same_dims(specs[at], results[k], takes[at], cls.schema.results[k].name)
+                _check_same_dims(specs[at], results[k], inputs[at], cls.schema.results[k].name)
         out: list[Any] = []
         for at in sources:
             spec = specs[at]

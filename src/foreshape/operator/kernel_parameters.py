@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError
@@ -12,15 +13,37 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 
-def note_keywords(cls: type[Operator], kernel: Callable[..., Any]) -> None:
-    """Keep which keyword-only parameters a kernel has."""
-    parameters = inspect.signature(kernel).parameters
-    cls.kernel_wants = "wants" in parameters
-    cls.kernel_offsets = "offsets" in parameters
-    cls.kernel_into = "into" in parameters
-    rule = inspect.signature(cls.workspace).parameters
-    cls.workspace_wants, cls.workspace_strided, cls.workspace_rows = "wants" in rule, "strided" in rule, "rows" in rule
-    cls.carries_wants = "wants" in inspect.signature(cls.carries).parameters
+def note_keywords(cls: type[Operator]) -> None:
+    """Keep which keyword-only parameters its kernel and the rules about its memory have."""
+    for hook in ("kernel", "workspace", "retained_bytes"):
+        _take_older_name(cls, hook)
+    given, rule = _keywords(cls.kernel), _keywords(cls.workspace)
+    cls.kernel_requested, cls.kernel_offsets, cls.kernel_into = "requested" in given, "offsets" in given, "into" in given
+    cls.workspace_requested, cls.workspace_strided, cls.workspace_rows = "requested" in rule, "strided" in rule, "rows" in rule
+    cls.retained_bytes_requested = "requested" in _keywords(cls.retained_bytes)
+
+
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    return {p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
+def _take_older_name(cls: type[Operator], hook: str) -> None:
+    """Let a hook with the keyword-only parameter ``wants``, as ``requested`` was called before, be called with ``requested``."""
+    function: Callable[..., Any] = getattr(cls, hook)
+    if "wants" not in _keywords(function):
+        return
+
+    @wraps(function)
+    def renamed(*given: Any, **named: Any) -> Any:
+        if "requested" in named:
+            named["wants"] = named.pop("requested")
+        return function(*given, **named)
+
+    signature = inspect.signature(function)
+    parameters = [p.replace(name="requested") if p.name == "wants" else p for p in signature.parameters.values()]
+    renamed.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    owner = next(base for base in cls.__mro__ if hook in base.__dict__)  # a class that inherits a hook has none of its own
+    setattr(owner, hook, renamed)
 
 
 def check_in_place(cls: type[Operator], where: str) -> None:

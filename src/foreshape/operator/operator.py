@@ -31,9 +31,10 @@ class Operator:
     ``infer_shape(self, <slots>)``
         from the operands' specs (None where absent, a tuple for a list) to the results' specs; pure.
     ``kernel(self, <slots>)``
-        from torch tensors to torch tensors. A keyword-only ``wants`` receives which results somebody needs; a keyword-only
-        ``offsets`` one entry per slot: the `Offsets` of a ragged operand, None of a dense one, a list for a list; a keyword-only
-        ``into`` None, or the operand's tensor that a result declared with ``may_share`` is to be written into.
+        from torch tensors to torch tensors. A keyword-only ``requested`` receives which results are requested: that somebody needs
+        (``wants``, an older name of it, will do as well, here and below); a keyword-only ``offsets`` one entry per slot: the `Offsets` of
+        a ragged operand, None of a dense one, a list for a list; a keyword-only ``into`` None, or the operand's tensor that a result
+        declared with ``may_share`` is to be written into.
     ``group_kernel(self, <slots>)``
         of an update, where there is one: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
@@ -44,13 +45,13 @@ class Operator:
         writes; the engine chooses threads by it.
     ``workspace(self, <slots>)``
         from the operands' specs to the bytes that the kernel needs while it runs, besides its operands and results: an upper bound. A
-        keyword-only ``wants`` receives which results somebody needs; a keyword-only ``strided`` the slots whose operands need not lie in
+        keyword-only ``requested`` receives which results are requested; a keyword-only ``strided`` the slots whose operands need not lie in
         a row (a transposed view); a keyword-only ``rows`` the bytes of the operands that are sparse rows, which no spec has.
     ``draws(self)``
         of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
-    ``carries(self, <slots>)``
+    ``retained_bytes(self, <slots>)``
         from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be. A
-        keyword-only ``wants`` receives which results somebody needs.
+        keyword-only ``requested`` receives which results are requested. ``carries``, an older name of the hook, will do as well.
     ``computes(self)``
         what it does with these attributes, where the rewrites of a step are to know it: one of `foreshape.operator.computations`. Its
         gradient operator answers ``undoes(self)`` with that; a gradient operator that is a class of its own defines ``undoes``.
@@ -93,13 +94,13 @@ class Operator:
     """Operands of which its gradient operator reads the dims alone."""
     apart: ClassVar[Callable[..., Part | None] | None] = None
     """Of a gradient operator: how one of its results is computed by another operator; see `gradient`."""
-    kernel_wants: ClassVar[bool] = False
+    kernel_requested: ClassVar[bool] = False
     kernel_offsets: ClassVar[bool] = False
     kernel_into: ClassVar[bool] = False
-    workspace_wants: ClassVar[bool] = False
+    workspace_requested: ClassVar[bool] = False
     workspace_strided: ClassVar[bool] = False
     workspace_rows: ClassVar[bool] = False
-    carries_wants: ClassVar[bool] = False
+    retained_bytes_requested: ClassVar[bool] = False
     _instances: ClassVar[dict[Any, Operator]]
     _described: ClassVar[dict[Any, Attributes]]
 
@@ -120,7 +121,7 @@ class Operator:
     def workspace(self, *specs: Any, **named: Any) -> Size:
         return 0
 
-    def carries(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
+    def retained_bytes(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
         return {}
 
     def computes(self) -> Computation | None:
@@ -129,10 +130,10 @@ class Operator:
     def undoes(self) -> Computation | None:
         return None
 
-    def carried(self, specs: Sequence[Any], wanted: Sequence[bool]) -> Mapping[str, Size]:
-        """What `carries` says for these operands, asked with the results that are wanted where it takes them."""
-        rule: Callable[..., Mapping[str, Size]] = self.carries
-        return rule(*specs, wants=tuple(wanted)) if self.carries_wants else rule(*specs)
+    def retained(self, specs: Sequence[Any], requested: Sequence[bool]) -> Mapping[str, Size]:
+        """What `retained_bytes` says for these operands, asked with the results that are requested where it takes them."""
+        rule: Callable[..., Mapping[str, Size]] = self.retained_bytes
+        return rule(*specs, requested=tuple(requested)) if self.retained_bytes_requested else rule(*specs)
 
     def __init_subclass__(cls, **kw: Any) -> None:
         super().__init_subclass__(**kw)

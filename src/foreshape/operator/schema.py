@@ -22,9 +22,10 @@ class Schema:
 
 
 class Again(NamedTuple):
-    """Another operator, with the same attributes, that gives ``result`` in its slot ``gives``. ``takes``: its input slots -> slots of this one."""
+    """Another operator, with the same attributes, that gives ``result`` in its slot ``gives``. ``inputs``: its input slots -> slots of this
+    one."""
 
     result: str
     type: str
-    takes: Mapping[str, str]
+    inputs: Mapping[str, str]
     gives: str

@@ -56,8 +56,8 @@ else:
     F = _Deferred("torch.nn.functional")
 
 
-class Late:
-    """Something of torch's that is looked up when a step is compiled, so that the step can be planned without it: ``Late(lambda: torch.mm)``."""
+class Lazy:
+    """Something of torch's that is looked up when a step is compiled, so that the step can be planned without it: ``Lazy(lambda: torch.mm)``."""
 
     __slots__ = ("get",)
 
@@ -65,4 +65,4 @@ class Late:
         self.get = get
 
 
-__all__ = ["F", "Late", "aten", "aten_into", "torch"]
+__all__ = ["F", "Lazy", "aten", "aten_into", "torch"]

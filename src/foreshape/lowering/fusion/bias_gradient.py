@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.operator.computations import Sum
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 
 
 def apply(graph: Graph) -> int:
@@ -27,6 +27,6 @@ def apply(graph: Graph) -> int:
         over = tuple(k for k in range(len(wide)) if k != axis)
         text = f"{{sum}}({{0}}, {over[0] if len(over) == 1 else over})"
         tag = "channel bias gradient" if axis == 1 and len(wide) == 4 else ""
-        graph.replace(i, fused(i, text, [d_out], [i.results[1]], tag, sum=Late(lambda: torch.sum)))
+        graph.replace(i, fused(i, text, [d_out], [i.results[1]], tag, sum=Lazy(lambda: torch.sum)))
         count += 1
     return count

@@ -12,7 +12,7 @@ from foreshape.kernels import class_loss
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.operator.computations import ClassLoss, Reduction
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 
 _MEAN = Reduction("AVERAGE")
 
@@ -41,7 +41,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ClassLoss) -> bool:
     fresh = graph.fresh()
     assert isinstance(logits, Value)
     logs, weight = Value("log_probabilities", fresh, variable=logits.variable), Value("total_weight", fresh + 1)
-    graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Late(lambda: torch.log_softmax)))
+    graph.replace(i, fused(i, "{log_softmax}({0}, 1)", [logits], [logs], in_rows=(0,), log_softmax=Lazy(lambda: torch.log_softmax)))
     graph.replace(mean, fused(mean, "{loss}({0}, {1})", [logs, label], [mean.results[0], weight], workspace=lambda: _needs(label), loss=loss_of.forward))
     if found is not None:
         start, mean_grad, grad = found

@@ -14,7 +14,7 @@ from foreshape.errors import ExecutionError
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.instruction import Instruction, Value
 from foreshape.operator.computations import Constant
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 
 MAX_ELEMENTS = 1024
 
@@ -30,7 +30,7 @@ def apply(graph: Graph) -> int:
             elements *= d if isinstance(d, int) else MAX_ELEMENTS + 1
         if elements > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
-        graph.replace(i, fused(i, "{value}", [], [out], "constant", value=Late(partial(_made, i))))
+        graph.replace(i, fused(i, "{value}", [], [out], "constant", value=Lazy(partial(_made, i))))
         count += 1
     return count
 

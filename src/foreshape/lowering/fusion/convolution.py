@@ -11,7 +11,7 @@ from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.lowering.fusion.images import are_images, settings, workspace
 from foreshape.lowering.instruction import Argument, Instruction
 from foreshape.operator.computations import ImageConvolution, Sum
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 
 
 def apply(graph: Graph) -> int:
@@ -30,7 +30,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
     arguments = [x, w] if bias is None else [x, w, bias]
     text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {settings(of)}, {of.groups})"
     graph.remove(gone)
-    graph.replace(like, fused(like, text, arguments, [out], "product", workspace=lambda: workspace(i, of, out), in_rows=(0,), conv=Late(lambda: torch.conv2d)))
+    graph.replace(like, fused(like, text, arguments, [out], "product", workspace=lambda: workspace(i, of, out), in_rows=(0,), conv=Lazy(lambda: torch.conv2d)))
 
 
 def _adds_channel_bias(add: Instruction, out: Argument) -> bool:

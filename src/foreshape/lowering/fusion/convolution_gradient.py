@@ -11,7 +11,7 @@ from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.images import are_images, settings, workspace
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.operator.computations import ImageConvolution
-from foreshape.values.torch_proxy import Late, aten
+from foreshape.values.torch_proxy import Lazy, aten
 
 
 def apply(graph: Graph) -> int:
@@ -29,19 +29,19 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
     d_bias = bias.results[0] if bias is not None else None
     size = wide[1] if wide is not None and len(wide) == 4 else None
     with_bias = isinstance(d_bias, Value) and isinstance(size, int)
-    wants = [not graph.unused(d_x), not graph.unused(d_w), with_bias]
+    requested = [not graph.unused(d_x), not graph.unused(d_w), with_bias]
     text = (
-        f"{{back}}({{2}}, {{0}}, {{1}}, {[size] if with_bias else None}, {settings(of)}, False, [0, 0], {of.groups}, {wants})"
+        f"{{back}}({{2}}, {{0}}, {{1}}, {[size] if with_bias else None}, {settings(of)}, False, [0, 0], {of.groups}, {requested})"
     )
-    results: list[Argument] = [d_x if wants[0] else None, d_w if wants[1] else None, d_bias if with_bias else None]
+    results: list[Argument] = [d_x if requested[0] else None, d_w if requested[1] else None, d_bias if with_bias else None]
     if with_bias and bias is not None:
         if graph.position(bias) < graph.position(i) and any(_uses(r, d_bias) for r in graph.between(bias, i)):
             results[2] = None  # somebody needs it before this kernel runs
-            text = text.replace(str(wants), str([*wants[:2], False])).replace(str([size]), "None", 1)
+            text = text.replace(str(requested), str([*requested[:2], False])).replace(str([size]), "None", 1)
         else:
             graph.remove([bias])
-    back = Late(lambda: aten.convolution_backward)
-    graph.replace(i, fused(i, text, [x, w, d], results, workspace=lambda: workspace(i, of, d, wants), in_rows=(0, 2), back=back))
+    back = Lazy(lambda: aten.convolution_backward)
+    graph.replace(i, fused(i, text, [x, w, d], results, workspace=lambda: workspace(i, of, d, requested), in_rows=(0, 2), back=back))
 
 
 def _uses(i: Instruction, value: Argument) -> bool:

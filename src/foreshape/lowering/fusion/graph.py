@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from foreshape.dims import Size
-from foreshape.lowering.claims import told
+from foreshape.lowering.call_memory import rule_bytes
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.lowering.order import reorder
 from foreshape.operator.computations import Computation, is_usual_gradient
@@ -200,7 +200,7 @@ def fused(
     """
     made = Instruction(like.op, like.kernel, arguments, results, expression=expression, constants=dict(constants), tag=tag)
     made.shares, made.may_share, made.in_place_expression, made.in_rows = shares or {}, may_share, in_place, in_rows
-    made.workspace = 0 if workspace is None else told(made, workspace)
+    made.workspace = 0 if workspace is None else rule_bytes(made, workspace)
     made.in_order, made.lies = in_order or {}, lies or {}
     return made
 

@@ -21,11 +21,11 @@ def settings(of: ImageConvolution) -> str:
     return f"{list(of.strides)}, {list(of.paddings)}, {list(of.dilations)}"
 
 
-def workspace(i: Instruction, of: ImageConvolution, out: Argument, wants: Sequence[bool] | None = None) -> Size:
-    """The bytes that a convolution takes besides its results; with ``wants``, that its gradients take."""
+def workspace(i: Instruction, of: ImageConvolution, out: Argument, requested: Sequence[bool] | None = None) -> Size:
+    """The bytes that a convolution takes besides its results; with ``requested``, that its gradients take."""
     x, w, y = dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(out)
     spec = spec_of(out)
     if x is None or w is None or y is None or spec is None or spec.dtype is None:
         return 0
     given = (spec.dtype.itemsize, of.groups, of.strides, of.dilations)
-    return onednn.convolution(x, w, y, *given) if wants is None else onednn.convolution_backward(x, w, y, *given, wants)
+    return onednn.convolution(x, w, y, *given) if requested is None else onednn.convolution_backward(x, w, y, *given, requested)

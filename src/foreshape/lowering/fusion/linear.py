@@ -12,9 +12,9 @@ from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.lowering.fusion.products import MM, ONEDNN, TRANSPOSED, choice, elements_for_onednn, products_of_rows, rows_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.operator.computations import Sum
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 
-_ADDMM = Late(lambda: torch.addmm)
+_ADDMM = Lazy(lambda: torch.addmm)
 
 
 def apply(graph: Graph) -> int:

@@ -10,9 +10,9 @@ from foreshape.lowering.fusion.graph import Graph, dims_of, spec_of
 from foreshape.lowering.instruction import Argument, Instruction
 from foreshape.operator.computations import FlattenedProduct, MatrixProduct
 from foreshape.spec import FP32
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 
-MM, ONEDNN = Late(lambda: torch.mm), Late(products.onednn_linear)
+MM, ONEDNN = Lazy(lambda: torch.mm), Lazy(products.onednn_linear)
 TRANSPOSED = methodcaller("t")
 
 

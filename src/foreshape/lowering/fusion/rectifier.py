@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, fused
 from foreshape.operator.computations import Rectifier
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 
 
 def apply(graph: Graph) -> int:
     found = graph.computing(Rectifier)
     for i, _ in found:
         x = i.arguments[0]
-        graph.replace(i, fused(i, "{relu}({0})", [x], [i.results[0]], may_share=(0, 0), in_place="{0}.relu_()", relu=Late(lambda: torch.relu)))
+        graph.replace(i, fused(i, "{relu}({0})", [x], [i.results[0]], may_share=(0, 0), in_place="{0}.relu_()", relu=Lazy(lambda: torch.relu)))
     return len(found)

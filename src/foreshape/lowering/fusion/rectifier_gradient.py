@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph, fused
 from foreshape.operator.computations import Rectifier
-from foreshape.values.torch_proxy import Late, aten
+from foreshape.values.torch_proxy import Lazy, aten
 
 
 def apply(graph: Graph) -> int:
     found = graph.undoing(Rectifier)
     for i, _ in found:
         out, d_out = i.arguments
-        graph.replace(i, fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=Late(lambda: aten.threshold_backward)))
+        graph.replace(i, fused(i, "{threshold}({1}, {0}, 0)", [out, d_out], [i.results[0]], threshold=Lazy(lambda: aten.threshold_backward)))
     return len(found)

@@ -9,7 +9,7 @@ Unless: a gradient is sparse; something between reads or writes what they change
 from __future__ import annotations
 
 from foreshape.dims import no_less
-from foreshape.lowering.claims import workspace_in_rows
+from foreshape.lowering.call_memory import workspace_in_rows
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Instruction, Value
 from foreshape.spec import LOD_TENSOR

@@ -34,7 +34,7 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.operator.require import require_rank
-from foreshape.ops.rules.array_rules import one_position, takes_nothing
+from foreshape.ops.rules.array_rules import no_workspace, one_position
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
 from foreshape.spec import INT64, LOD_RANK_TABLE, LOD_TENSOR, Kind, Lod, Spec
 
@@ -98,7 +98,7 @@ class LodRankTable(Operator):
         level: int = self.level
         return Spec(LOD_RANK_TABLE, None, (counts[level + 1],), Lod(lod.source, lod.counts[: level + 1]))
 
-    workspace = takes_nothing
+    workspace = no_workspace
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> Offsets:
         return offsets[0].outer(self.level + 1)
@@ -157,7 +157,7 @@ class ShrinkRnnMemory(Operator):
         inner = [unknown_size(f"level{k}") for k in range(1, len(X.lod.counts))]
         return rows(X.dtype, (unknown_size("rows"), *row), new_lod("Out", (alive, *inner)))
 
-    workspace = takes_nothing  # how many sequences there are at a step, the table was asked where they were taken apart
+    workspace = no_workspace  # how many sequences there are at a step, the table was asked where they were taken apart
 
     def kernel(self, X: Tensor, RankTable: Offsets, I: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
         at, alive = int(I), RankTable.alive
@@ -183,7 +183,7 @@ class ShrinkRnnMemory(Operator):
             require_equal(a, b, "the rows of Out@GRAD must be like those of X", **{"Out@GRAD": axis, "X": axis})
         return X.like()
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=takes_nothing)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=no_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         if d_out.shape[0] == X.shape[0]:
             return d_out.clone()

@@ -81,9 +81,9 @@ class SelectInput(Operator):
         return X[at].clone(), offsets[0][at]
 
     def gradient_ops(self, slots: GradientSlots) -> None:
-        takes = {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")}
+        inputs = {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")}
         names = [n if slots.needs(n) else "@EMPTY@" for n in slots.input("X")]
-        slots.add("select_output", takes, {"Out": names}, {"branches": len(names)})
+        slots.add("select_output", inputs, {"Out": names}, {"branches": len(names)})
 
     samples = [
         sample(X=[f32(2, 3), f32(2, 3)], Mask=i32(1, data=[1]), differentiate=False),

@@ -105,8 +105,8 @@ class LodTensorToArray(Operator):
     def gradient_ops(self, slots: GradientSlots) -> None:
         x, (out,) = slots.input("X"), slots.output("Out")
         if out in slots.available:
-            takes = {"X": x, "RankTable": slots.input("RankTable"), "Out@GRAD": slots.grad_of_output("Out")}
-            slots.add("lod_tensor_to_array_grad", takes, ({"X@GRAD": x} if slots.needs(x[0]) else {}) | {"Rest@GRAD": [out]})
+            inputs = {"X": x, "RankTable": slots.input("RankTable"), "Out@GRAD": slots.grad_of_output("Out")}
+            slots.add("lod_tensor_to_array_grad", inputs, ({"X@GRAD": x} if slots.needs(x[0]) else {}) | {"Rest@GRAD": [out]})
 
     samples = [
         sample(X=f32(9, 2).ragged([4, 0, 5]), RankTable=i64(9).ragged([4, 0, 5])),

@@ -32,7 +32,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
-from foreshape.ops.rules.array_rules import ARRAY, EACH, array_of, d_out_slot, differs, element_of, known_array, one_position, takes_nothing
+from foreshape.ops.rules.array_rules import ARRAY, EACH, array_of, d_out_slot, differs, element_of, known_array, no_workspace, one_position
 from foreshape.spec import INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.tensor_array import TensorArray
 
@@ -58,7 +58,7 @@ class WriteToArray(Operator):
         one_position(I)
         return array_of(X)
 
-    workspace = takes_nothing
+    workspace = no_workspace
 
     def kernel(self, X: Tensor, I: Tensor, *, offsets: list[Offsets | None], before: list[TensorArray | None]) -> TensorArray:
         out = before[0] if before[0] is not None else TensorArray()
@@ -220,7 +220,7 @@ class LodArrayLength(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         return Spec(LOD_TENSOR, INT64, (1,))
 
-    workspace = takes_nothing
+    workspace = no_workspace
 
     def kernel(self, X: TensorArray | None) -> Tensor:
         return torch.tensor([len(X) if X is not None else 0])
@@ -255,7 +255,7 @@ class TensorArrayToTensor(Operator):
             dims[axis] = unknown_size("joined") if differs(dims[axis]) else count * dims[axis]
         return Spec(LOD_TENSOR, X.dtype, tuple(dims)), Spec(LOD_TENSOR, INT32, (count,))
 
-    workspace = takes_nothing
+    workspace = no_workspace
 
     def kernel(self, X: TensorArray | None) -> tuple[Tensor, Tensor]:
         parts = X.whole() if X is not None else []

@@ -67,12 +67,12 @@ class CrossEntropy(Operator):
         return _picked_loss(_picked(X, Label, self.ignore_index)[0], Label)
 
     def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
-        return 2 * X.nbytes if self.soft_label else _takes(X, Label) + copies(strided, X=X, Label=Label)
+        return 2 * X.nbytes if self.soft_label else _picking_workspace(X, Label) + copies(strided, X=X, Label=Label)
 
-    def _gradient_takes(self, X: Spec, Label: Spec, d_y: Spec) -> Size:
-        return 0 if self.soft_label else _takes(X, Label)
+    def _gradient_workspace(self, X: Spec, Label: Spec, d_y: Spec) -> Size:
+        return 0 if self.soft_label else _picking_workspace(X, Label)
 
-    @gradient("X", "Label", "Y@GRAD", gives="X@GRAD", workspace=_gradient_takes)
+    @gradient("X", "Label", "Y@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Label: Tensor, d_y: Tensor) -> Tensor:
         if self.soft_label:
             return Label.div(X).mul_(d_y).neg_()
@@ -121,13 +121,13 @@ class CrossEntropy2(Operator):
         return _picked_loss(picked, Label), picked, X.new_empty((*X.shape, 0))
 
     def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
-        return _takes(X, Label) + copies(strided, X=X, Label=Label)
+        return _picking_workspace(X, Label) + copies(strided, X=X, Label=Label)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         if any(n in slots.available for n in slots.output("MatchX")):
             raise SchemaError("cross_entropy2 has no gradient through its result MatchX: nothing is to be trained through it")
-        takes = {"Label": slots.input("Label"), "MatchX": slots.output("MatchX"), "XShape": slots.output("XShape"), "Y@GRAD": slots.grad_of_output("Y")}
-        slots.add("cross_entropy_grad2", takes, {"X@GRAD": slots.input("X")}, {"ignore_index": self.ignore_index})
+        inputs = {"Label": slots.input("Label"), "MatchX": slots.output("MatchX"), "XShape": slots.output("XShape"), "Y@GRAD": slots.grad_of_output("Y")}
+        slots.add("cross_entropy_grad2", inputs, {"X@GRAD": slots.input("X")}, {"ignore_index": self.ignore_index})
 
     samples = [
         sample(X=f32(4, 7, low=0.1, high=0.9), Label=i64(4, 1, high=6)),
@@ -173,7 +173,7 @@ class CrossEntropyGrad2(Operator):
         return x
 
     def workspace(self, *specs: Spec) -> Size:
-        return _takes(specs[1], specs[0])
+        return _picking_workspace(specs[1], specs[0])
 
     def kernel(self, *tensors: Tensor) -> Tensor:
         label, match, shape, d_y = tensors
@@ -200,7 +200,7 @@ def _loss_dims(x: Spec, label: Spec, soft: bool) -> tuple[Size, ...]:
     return dims if len(label.known_dims) == rank else dims[:-1]
 
 
-def _takes(x: Spec, label: Spec) -> Size:
+def _picking_workspace(x: Spec, label: Spec) -> Size:
     """The bytes that it takes to pick the probabilities at the labels and to work on them."""
     return picking(label) + 2 * x.known_dtype.itemsize * label.elements
 

@@ -113,7 +113,7 @@ class HierarchicalSigmoid(Operator):
     def workspace(self, X: Spec, W: Spec, Label: Spec, PathTable: Spec | None, PathCode: Spec | None, Bias: Spec | None) -> Size:
         return self._longest(PathTable) * (X.nbytes + (12 + 2 * X.known_dtype.itemsize) * X.known_dims[0]) + 24 * X.known_dims[0]
 
-    def _gradients_take(self, *specs: Any) -> Size:
+    def _gradient_workspace(self, *specs: Any) -> Size:
         X: Spec = specs[0]
         return self._longest(specs[3]) * (2 * X.nbytes + (16 + 3 * X.known_dtype.itemsize) * X.known_dims[0]) + 24 * X.known_dims[0]
 
@@ -137,24 +137,24 @@ class HierarchicalSigmoid(Operator):
 
     @gradient(
         "X", "W", "Label", "PathTable", "PathCode", "Bias", "PreOut", "Out@GRAD", gives=("X@GRAD", "W@GRAD", "Bias@GRAD"),
-        infer=_infer_gradient, kinds=_gradient_kinds, workspace=_gradients_take,
+        infer=_infer_gradient, kinds=_gradient_kinds, workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, X: Tensor, W: Tensor, Label: Tensor, PathTable: Tensor | None, PathCode: Tensor | None, Bias: Tensor | None, PreOut: Tensor,
-        d_out: Tensor, *, wants: tuple[bool, ...],
+        d_out: Tensor, *, requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         node, code, on = self._path(Label, PathTable, PathCode, W.shape[0])
         d = (-torch.expm1(-PreOut)).sub_(code.to(PreOut.dtype)).mul_(on).mul_(d_out)
         d_x = d_w = d_bias = None
-        if wants[0]:
+        if requested[0]:
             d_x = torch.bmm(d.unsqueeze(1), W[node]).squeeze(1)
-        if wants[1]:
+        if requested[1]:
             values = d.unsqueeze(-1) * X.unsqueeze(1)
             if self.is_sparse:
                 d_w = Rows(node[on], values[on], W.shape[0])
             else:
                 d_w = torch.zeros_like(W).index_add_(0, node.reshape(-1), values.reshape(node.numel(), X.shape[1]))
-        if wants[2] and Bias is not None:
+        if requested[2] and Bias is not None:
             d_bias = torch.zeros_like(Bias).reshape(-1).index_add_(0, node.reshape(-1), d.reshape(-1)).reshape(Bias.shape)
         return d_x, d_w, d_bias
 

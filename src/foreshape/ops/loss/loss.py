@@ -94,10 +94,10 @@ class SoftmaxWithCrossEntropy(Operator):
         plain = self.use_softmax and not self.soft_label
         return computations.ClassLoss(self.axis, self.ignore_index) if plain else None
 
-    def kernel(self, Logits: Tensor, Label: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def kernel(self, Logits: Tensor, Label: Tensor, *, requested: tuple[bool, ...]) -> Any:
         log_p = torch.log_softmax(Logits, self.axis) if self.use_softmax else Logits.log()
         loss = self._loss(log_p, Label)
-        if not wants[0]:
+        if not requested[0]:
             return None, loss
         return log_p.exp_() if self.use_softmax else log_p.copy_(Logits), loss
 
@@ -110,11 +110,11 @@ class SoftmaxWithCrossEntropy(Operator):
         ignored = index == self.ignore_index
         return log_p.gather(self.axis, index.masked_fill(ignored, 0)).masked_fill_(ignored, 0.0).neg_()
 
-    def workspace(self, Logits: Spec, Label: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        logs = 0 if wants[0] else Logits.nbytes
+    def workspace(self, Logits: Spec, Label: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        logs = 0 if requested[0] else Logits.nbytes
         return logs + (Label.nbytes if self.soft_label else picking(Label)) + copies(strided, Logits=Logits, Label=Label)
 
-    def _gradient_takes(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Size:
+    def _gradient_workspace(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Size:
         return d_loss.nbytes if self.soft_label else picking(Label) + 2 * d_loss.nbytes
 
     def _infer_gradient(self, Label: Spec, Softmax: Spec, d_loss: Spec) -> Spec:
@@ -122,7 +122,7 @@ class SoftmaxWithCrossEntropy(Operator):
         return Softmax.like()
 
     @gradient("Label", "Softmax", "Loss@GRAD", gives="Logits@GRAD", may_share={"Logits@GRAD": "Softmax"}, infer=_infer_gradient,
-              workspace=_gradient_takes)  # fmt: skip
+              workspace=_gradient_workspace)  # fmt: skip
     def backward(self, Label: Tensor, Softmax: Tensor, d_loss: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self.soft_label:
             if not self.use_softmax:

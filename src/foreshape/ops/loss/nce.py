@@ -177,7 +177,7 @@ class Nce(Operator):
     )  # fmt: skip
     def backward(
         self, Input: Tensor, Label: Tensor, Weight: Tensor, Bias: Tensor | None, SampleLogits: Tensor, SampleLabels: Tensor, SampleWeight: Tensor | None,
-        CustomDistProbs: Tensor | None, CustomDistAlias: Tensor | None, CustomDistAliasProbs: Tensor | None, d_cost: Tensor, *, wants: tuple[bool, ...],
+        CustomDistProbs: Tensor | None, CustomDistAlias: Tensor | None, CustomDistAliasProbs: Tensor | None, d_cost: Tensor, *, requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         o, classes = SampleLogits, SampleLabels
         b = self._noise(classes, CustomDistProbs, o.dtype)
@@ -186,12 +186,12 @@ class Nce(Operator):
         if SampleWeight is not None:
             d = d.mul_(SampleWeight.reshape(-1, 1))
         d_input = d_weight = d_bias = None
-        if wants[0]:
+        if requested[0]:
             d_input = torch.bmm(d.unsqueeze(1), Weight[classes]).squeeze(1)
-        if wants[1]:
+        if requested[1]:
             ids, values = classes.reshape(-1), (d.unsqueeze(-1) * Input.unsqueeze(1)).reshape(classes.numel(), Input.shape[1])
             d_weight = Rows(ids, values, Weight.shape[0]) if self.is_sparse else torch.zeros_like(Weight).index_add_(0, ids, values)
-        if wants[2] and Bias is not None:
+        if requested[2] and Bias is not None:
             d_bias = torch.zeros_like(Bias).reshape(-1).index_add_(0, classes.reshape(-1), d.reshape(-1)).reshape(Bias.shape)
         return d_input, d_weight, d_bias
 

@@ -98,9 +98,9 @@ class HuberLoss(Operator):
         return Residual.like(), Residual.like()
 
     @gradient("Residual", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), like={"X@GRAD": "Residual", "Y@GRAD": "Residual"}, infer=_infer_gradient)
-    def backward(self, Residual: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, Residual: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         d_y = Residual.clamp(-self.delta, self.delta).mul_(d_out)
-        return d_y.neg() if wants[0] else None, d_y if wants[1] else None
+        return d_y.neg() if requested[0] else None, d_y if requested[1] else None
 
     samples = [sample(X=f32(4, 1), Y=f32(4, 1), delta=1.0), sample(X=f32(2, 3, 5), Y=f32(2, 3, 5), delta=0.5), sample(X=f32(0, 1), Y=f32(0, 1), delta=1.0)]
     rejects = [

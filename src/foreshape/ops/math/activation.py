@@ -144,10 +144,10 @@ class Selu(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return aten.elu(X, self.alpha, self.scale, 1.0) if into is None else aten_into.elu(X, self.alpha, self.scale, 1.0, into=into)
 
-    def _gradient_takes(self, Out: Spec, d_out: Spec) -> Size:
+    def _gradient_workspace(self, Out: Spec, d_out: Spec) -> Size:
         return Out.nbytes + Out.elements
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_takes)
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
     def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         return times((Out + self.scale * self.alpha).masked_fill_(Out > 0, self.scale), d_out, into)
 
@@ -213,10 +213,10 @@ class HardSwish(Unary):
     def workspace(self, X: Spec) -> Size:
         return 0 if self._is_usual() else X.nbytes
 
-    def _gradient_takes(self, X: Spec, d_out: Spec) -> Size:
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
         return 0 if self._is_usual() else 2 * X.nbytes + X.elements
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_takes)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         if self._is_usual():
             return aten.hardswish_backward(d_out, X) if into is None else aten_into.hardswish_backward(d_out, X, into=into)
@@ -266,17 +266,17 @@ class Prelu(Operator):
     def workspace(self, X: Spec, Alpha: Spec, *, strided: frozenset[str]) -> Size:
         return X.elements + copies(strided, X=X)
 
-    def _gradients_take(self, X: Spec, Alpha: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> Size:
-        return X.elements + (X.nbytes if wants[1] else 0)
+    def _gradient_workspace(self, X: Spec, Alpha: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> Size:
+        return X.elements + (X.nbytes if requested[1] else 0)
 
-    @gradient("X", "Alpha", "Out@GRAD", gives=("X@GRAD", "Alpha@GRAD"), workspace=_gradients_take)
-    def backward(self, X: Tensor, Alpha: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    @gradient("X", "Alpha", "Out@GRAD", gives=("X@GRAD", "Alpha@GRAD"), workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Alpha: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         slopes = self._slopes(X, Alpha)
         negative = X <= 0
-        d_x = d_out * slopes if wants[0] else None
+        d_x = d_out * slopes if requested[0] else None
         if d_x is not None:
             torch.where(negative, d_x, d_out, out=d_x)
-        if not wants[1]:
+        if not requested[1]:
             return d_x, None
         return d_x, (d_out * X).masked_fill_(negative.logical_not_(), 0.0).sum_to_size(slopes.shape).reshape(Alpha.shape)
 

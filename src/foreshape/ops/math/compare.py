@@ -280,13 +280,13 @@ class Where(Operator):
     def kernel(self, Condition: Tensor, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.where(Condition, X, Y, out=into)
 
-    def _gradients_take(self, Condition: Spec, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> Size:
-        return before_sum(wants[0], X, d_out) + before_sum(wants[1], Y, d_out) + Condition.elements
+    def _gradient_workspace(self, Condition: Spec, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> Size:
+        return before_sum(requested[0], X, d_out) + before_sum(requested[1], Y, d_out) + Condition.elements
 
-    @gradient("Condition", "X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradients_take)
-    def backward(self, Condition: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
-        d_y = torch.where(Condition, 0.0, d_out).sum_to_size(Y.shape) if wants[1] else None
-        return where_else_zero(Condition, d_out, into).sum_to_size(X.shape) if wants[0] else None, d_y
+    @gradient("Condition", "X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
+    def backward(self, Condition: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        d_y = torch.where(Condition, 0.0, d_out).sum_to_size(Y.shape) if requested[1] else None
+        return where_else_zero(Condition, d_out, into).sum_to_size(X.shape) if requested[0] else None, d_y
 
     samples = [
         sample(Condition=b1(2, 3), X=f32(2, 3), Y=f32(2, 3)),

@@ -73,9 +73,9 @@ class Elementwise(Operator):
             return X, aligned(Y, X, self.axis)
         return aligned(X, Y, self.axis), Y
 
-    def _gradients_before_sum(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
+    def _gradients_before_sum(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> sizes.Size:
         """What gradients take that are made in the broadcast shape together, by a comparison."""
-        return before_sum(wants[0], X, d_out) + before_sum(wants[1], Y, d_out) + 2 * d_out.elements
+        return before_sum(requested[0], X, d_out) + before_sum(requested[1], Y, d_out) + 2 * d_out.elements
 
     def _summed(self, X: Tensor, Y: Tensor, d_x: Tensor | None, d_y: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         """Gradients in the broadcast shape, brought back to the shapes of X and Y."""
@@ -117,8 +117,8 @@ class ElementwiseAdd(Elementwise):
         return torch.add(*self._pair(X, Y), out=into)
 
     @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_BOTH_RESHAPED)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        return self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        return self._summed(X, Y, d_out if requested[0] else None, d_out if requested[1] else None)
 
     samples = [
         sample(X=f32(2, 3, 5), Y=f32(2, 3, 5)),
@@ -144,12 +144,12 @@ class ElementwiseSub(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sub(*self._pair(X, Y), out=into)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return Y.nbytes if Y.dims != d_out.dims else 0
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        d_x, d_y = self._summed(X, Y, d_out if wants[0] else None, d_out if wants[1] else None)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        d_x, d_y = self._summed(X, Y, d_out if requested[0] else None, d_out if requested[1] else None)
         return d_x, None if d_y is None else d_y.neg()
 
     samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, sample(X=i64(3, data=[4, 5, 6]), Y=i64(1, data=[2]))]
@@ -177,14 +177,14 @@ class ElementwiseMul(Elementwise):
             return X.scaled(Y.reshape(()))
         return torch.mul(*self._pair(X, Y), out=into)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
-        return sizes.no_less(before_sum(wants[0], X, d_out), before_sum(wants[1], Y, d_out))
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> sizes.Size:
+        return sizes.no_less(before_sum(requested[0], X, d_out), before_sum(requested[1], Y, d_out))
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradients_take)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
-        d_y = sum_to(d_out * x, Y, X, self.axis) if wants[1] else None
-        return sum_to(torch.mul(d_out, y, out=into), X, Y, self.axis) if wants[0] else None, d_y
+        d_y = sum_to(d_out * x, Y, X, self.axis) if requested[1] else None
+        return sum_to(torch.mul(d_out, y, out=into), X, Y, self.axis) if requested[0] else None, d_y
 
     samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, sample(X=i64(3, data=[4, 5, 2**62]), Y=i64(3, data=[2, -3, 4]))]
     rejects = [reject(X=f32(2, 3), Y=f32(3, 2), says="the dims of X and Y must be equal or 1")]
@@ -210,13 +210,13 @@ class ElementwiseDiv(Elementwise):
     def workspace(self, X: Spec, Y: Spec) -> sizes.Size:
         return 0 if X.known_dtype.is_floating else 3 * self.infer_shape(X, Y).nbytes
 
-    def _gradients_take(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec, *, wants: tuple[bool, ...]) -> sizes.Size:
-        return before_sum(wants[1], Y, d_out) + (before_sum(True, X, d_out) if wants[0] else d_out.nbytes)
+    def _gradient_workspace(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> sizes.Size:
+        return before_sum(requested[1], Y, d_out) + (before_sum(True, X, d_out) if requested[0] else d_out.nbytes)
 
-    @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradients_take)
-    def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         d_x = torch.div(d_out, self._pair(X, Y)[1], out=into)
-        return self._summed(X, Y, d_x if wants[0] else None, (d_x * Out).neg_() if wants[1] else None)
+        return self._summed(X, Y, d_x if requested[0] else None, (d_x * Out).neg_() if requested[1] else None)
 
     samples = [
         sample(X=f32(2, 3), Y=f32(2, 3, low=0.5)),
@@ -244,10 +244,10 @@ class Extreme(Elementwise):
     """Two tensors -> where the result is the first."""
 
     @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         first = self._takes_first(*self._pair(X, Y))
-        d_y = torch.where(first, 0.0, d_out) if wants[1] else None
-        return self._summed(X, Y, where_else_zero(first, d_out, into) if wants[0] else None, d_y)
+        d_y = torch.where(first, 0.0, d_out) if requested[1] else None
+        return self._summed(X, Y, where_else_zero(first, d_out, into) if requested[0] else None, d_y)
 
 
 class ElementwiseMax(Extreme):
@@ -286,14 +286,14 @@ class ElementwisePow(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.pow(*self._pair(X, Y), out=into)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return 5 * d_out.nbytes
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, workspace=_gradients_take)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
-        d_x = torch.where(y == 0, 0.0, d_out * y * torch.pow(x, y - 1)) if wants[0] else None
-        d_y = torch.where((x == 0) & (y >= 0), 0.0, d_out * torch.pow(x, y) * torch.log(x)) if wants[1] else None
+        d_x = torch.where(y == 0, 0.0, d_out * y * torch.pow(x, y - 1)) if requested[0] else None
+        d_y = torch.where((x == 0) & (y >= 0), 0.0, d_out * torch.pow(x, y) * torch.log(x)) if requested[1] else None
         return self._summed(X, Y, d_x, d_y)
 
     samples = [
@@ -317,14 +317,14 @@ class ElementwiseMod(Elementwise):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.remainder(*self._pair(X, Y), out=into)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return 3 * d_out.nbytes
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradients_take)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
-        d_y = (d_out * torch.floor(x / y)).neg_() if wants[1] else None
-        return self._summed(X, Y, d_out if wants[0] else None, d_y)
+        d_y = (d_out * torch.floor(x / y)).neg_() if requested[1] else None
+        return self._summed(X, Y, d_out if requested[0] else None, d_y)
 
     samples = [
         sample(X=f32(2, 3, data=[[5.3, -5.3, 2.2], [0.4, 9.1, -0.7]]), Y=f32(3, data=[2.0, 3.0, -1.5])),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, no_less, product
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels.products import mm
-from foreshape.kernels.products import workspace as product_takes
+from foreshape.kernels.products import workspace as product_workspace
 from foreshape.operator import (
     FLOATING,
     AttrType,
@@ -36,8 +36,8 @@ from foreshape.spec import FP32, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-def _fp32_takes(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
-    return product_takes(m, k, n, turned) if of.dtype is FP32 else 0
+def _fp32_workspace(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
+    return product_workspace(m, k, n, turned) if of.dtype is FP32 else 0
 
 
 _IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
@@ -77,7 +77,7 @@ class Mul(Operator):
         return mm(x, y).view(X.shape[: self.x_num_col_dims] + Y.shape[self.y_num_col_dims :])
 
     def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
-        return _fp32_takes(X, *self._sizes(X, Y)) + copies(strided, X=X, Y=Y)
+        return _fp32_workspace(X, *self._sizes(X, Y)) + copies(strided, X=X, Y=Y)
 
     def _sizes(self, X: Spec, Y: Spec) -> tuple[Size, Size, Size]:
         x, y = X.known_dims, Y.known_dims
@@ -88,18 +88,18 @@ class Mul(Operator):
         inner = Y.shape[: self.y_num_col_dims].numel()
         return X.reshape(rows, inner), Y.reshape(inner, columns)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
         m, k, n = self._sizes(X, Y)
-        first = _fp32_takes(X, m, n, k) if wants[0] else 0
-        return no_less(first, _fp32_takes(X, k, m, n, turned=True) if wants[1] else 0) + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
+        first = _fp32_workspace(X, m, n, k) if requested[0] else 0
+        return no_less(first, _fp32_workspace(X, k, m, n, turned=True) if requested[1] else 0) + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         if X.dim() == 2 and Y.dim() == 2:
-            return mm(d_out, Y.t()) if wants[0] else None, mm(X.t(), d_out) if wants[1] else None
+            return mm(d_out, Y.t()) if requested[0] else None, mm(X.t(), d_out) if requested[1] else None
         x, y = self._matrices(X, Y)
         d = d_out.reshape(x.shape[0], y.shape[1])
-        return mm(d, y.t()).view(X.shape) if wants[0] else None, mm(x.t(), d).view(Y.shape) if wants[1] else None
+        return mm(d, y.t()).view(X.shape) if requested[0] else None, mm(x.t(), d).view(Y.shape) if requested[1] else None
 
     samples = [
         sample(X=f32(2, 3), Y=f32(3, 5)),
@@ -158,11 +158,11 @@ class MatmulV2(Operator):
         x, y = X.known_dims, Y.known_dims
         return _spread(X, Y, self.trans_x, self.infer_shape(X, Y)) + (copies(strided, X=X, Y=Y) if max(len(x), len(y)) > 2 else turned(strided, X=X, Y=Y))
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
         x, y = X.known_dims, Y.known_dims
         needs = turned(strided, X=X, Y=Y, Out_GRAD=d_out)
         if max(len(x), len(y)) > 2:
-            read = no_less(copies(strided, X=X) if wants[1] else 0, copies(strided, Y=Y) if wants[0] else 0)
+            read = no_less(copies(strided, X=X) if requested[1] else 0, copies(strided, Y=Y) if requested[0] else 0)
             needs = copies(strided, Out_GRAD=d_out) + read
         if (len(x) == len(y) and x[:-2] == y[:-2]) or (len(x) > 2 and len(y) == 2 and not self.trans_x):
             return needs
@@ -170,8 +170,8 @@ class MatmulV2(Operator):
         whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before what was broadcast is summed
         return needs + 2 * d_out.nbytes + 2 * (whole[0] + whole[1]) + (X.nbytes + Y.nbytes)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         trans_x, trans_y, d = self.trans_x, self.trans_y, d_out
         x, y = X, Y
         if y.dim() == 1:
@@ -181,13 +181,13 @@ class MatmulV2(Operator):
         if x.dim() > 2 and y.dim() == 2 and not trans_x:  # one weight for the whole batch: one product over all rows
             x, d = x.flatten(0, -2), d.flatten(0, -2)
         grad_x = grad_y = None
-        if wants[0]:  # written so that nothing has to be transposed in memory
+        if requested[0]:  # written so that nothing has to be transposed in memory
             if trans_x:
                 grad_x = torch.matmul(y.mT if trans_y else y, d.mT)
             else:
                 grad_x = torch.matmul(d, y if trans_y else y.mT)
             grad_x = _summed(grad_x, x).reshape(X.shape)
-        if wants[1]:
+        if requested[1]:
             if trans_y:
                 grad_y = torch.matmul(d.mT, x.mT if trans_x else x)
             else:
@@ -266,12 +266,12 @@ class Bmm(Operator):
     def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X, Y=Y)
 
-    def _gradients_take(self, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out) + no_less(copies(strided, X=X), copies(strided, Y=Y))
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradients_take)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        return torch.bmm(d_out, Y.mT) if wants[0] else None, torch.bmm(X.mT, d_out) if wants[1] else None
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        return torch.bmm(d_out, Y.mT) if requested[0] else None, torch.bmm(X.mT, d_out) if requested[1] else None
 
     samples = [sample(X=f32(2, 4, 3), Y=f32(2, 3, 5)), sample(X=f32(0, 4, 3), Y=f32(0, 3, 5))]
     rejects = [
@@ -302,9 +302,9 @@ class Dot(Operator):
         return torch.dot(X, Y) if X.dim() == 1 else (X * Y).sum(-1)
 
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"))
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         d = d_out.unsqueeze(-1)
-        return d * Y if wants[0] else None, d * X if wants[1] else None
+        return d * Y if requested[0] else None, d * X if requested[1] else None
 
     samples = [sample(X=f32(3), Y=f32(3)), sample(X=f32(2, 3), Y=f32(2, 3)), sample(X=f32(0, 3), Y=f32(0, 3))]
     rejects = [reject(X=f32(3), Y=f32(4), says="the dims of X"), reject(X=f32(), Y=f32(), says="1 or 2 dims")]
@@ -334,14 +334,14 @@ class Addmm(Operator):
     def kernel(self, Input: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         return torch.addmm(Input, X, Y, beta=self.Beta, alpha=self.Alpha)
 
-    def _gradients_take(self, Input: Spec, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, Input: Spec, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return d_out.nbytes + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
 
-    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"), workspace=_gradients_take)
-    def backward(self, Input: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        d_input = _summed(d_out, Input) * self.Beta if wants[0] else None
+    @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"), workspace=_gradient_workspace)
+    def backward(self, Input: Tensor, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        d_input = _summed(d_out, Input) * self.Beta if requested[0] else None
         d = d_out if self.Alpha == 1.0 else d_out * self.Alpha
-        return d_input, torch.mm(d, Y.t()) if wants[1] else None, torch.mm(X.t(), d) if wants[2] else None
+        return d_input, torch.mm(d, Y.t()) if requested[1] else None, torch.mm(X.t(), d) if requested[2] else None
 
     samples = [
         sample(Input=f32(2, 5), X=f32(2, 3), Y=f32(3, 5), Alpha=0.5, Beta=2.0),

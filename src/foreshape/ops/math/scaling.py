@@ -97,8 +97,8 @@ class Scale(Operator):
         return torch.mul(X, scale, out=into).add_(bias) if self.bias_after_scale else torch.add(X, bias, out=into).mul_(scale)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
-        takes = {"X": slots.grad_of_output("Out")} | ({"ScaleTensor": slots.input("ScaleTensor")} if slots.input("ScaleTensor") else {})
-        slots.add("scale", takes, {"Out": slots.input("X")}, {"scale": self.scale, "bias": 0.0, "bias_after_scale": True})
+        inputs = {"X": slots.grad_of_output("Out")} | ({"ScaleTensor": slots.input("ScaleTensor")} if slots.input("ScaleTensor") else {})
+        slots.add("scale", inputs, {"Out": slots.input("X")}, {"scale": self.scale, "bias": 0.0, "bias_after_scale": True})
 
     samples = [
         sample(X=f32(2, 3, 5), scale=2.5),

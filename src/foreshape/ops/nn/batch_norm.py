@@ -84,19 +84,19 @@ class BatchNorm(Operator):
         return self._tests() and self.use_global_stats
 
     def kernel(
-        self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, *, wants: tuple[bool, ...]
+        self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, *, requested: tuple[bool, ...]
     ) -> Any:
         last = is_channels_last(self.data_layout)
         x = channels_first(X, last)
         check_channels(x, Scale, Bias, Mean, Variance)
         of = torch.float32 if X.element_size() == 2 else X.dtype
-        reserve = Mean.new_empty(0, dtype=of) if wants[5] else None
+        reserve = Mean.new_empty(0, dtype=of) if requested[5] else None
         if self.use_global_stats or self._tests():
             y, _, _ = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, False, 0.0, self.epsilon)
             if self._saves_nothing():
-                saved = saved_inverse = Mean.new_zeros((), dtype=of) if wants[3] or wants[4] else None
+                saved = saved_inverse = Mean.new_zeros((), dtype=of) if requested[3] or requested[4] else None
             else:
-                saved, saved_inverse = Mean.to(of, copy=True) if wants[3] else None, (Variance.to(of) + self.epsilon).rsqrt_() if wants[4] else None
+                saved, saved_inverse = Mean.to(of, copy=True) if requested[3] else None, (Variance.to(of) + self.epsilon).rsqrt_() if requested[4] else None
             return channels_back(y, last), Mean, Variance, saved, saved_inverse, reserve
         momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
         count = x.numel() // x.shape[1]
@@ -122,10 +122,10 @@ class BatchNorm(Operator):
 
     def _gradient_workspace(
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec,
-        *, wants: tuple[bool, ...],
+        *, requested: tuple[bool, ...],
     ) -> Size:  # fmt: skip
         sums = (3 + 2 * thread_count()) * Scale.elements * statistics_type(X).itemsize
-        return sums + (X.nbytes if wants[0] else 0)  # torch takes memory for that gradient twice
+        return sums + (X.nbytes if requested[0] else 0)  # torch takes memory for that gradient twice
 
     @gradient(
         "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD",
@@ -133,7 +133,7 @@ class BatchNorm(Operator):
     )  # fmt: skip
     def backward(
         self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
-        reserve: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...],
+        reserve: Tensor | None, d_y: Tensor, *, requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         last = is_channels_last(self.data_layout)
         x, d = channels_first(X, last), channels_first(d_y, last)
@@ -141,10 +141,10 @@ class BatchNorm(Operator):
             return torch.zeros_like(X), torch.zeros_like(Scale), torch.zeros_like(Bias)
         check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         if self.use_global_stats or self._tests():
-            found = aten.native_batch_norm_backward(d, x, Scale, mean_out, variance_out, None, None, False, self.epsilon, list(wants))
+            found = aten.native_batch_norm_backward(d, x, Scale, mean_out, variance_out, None, None, False, self.epsilon, list(requested))
         else:
-            found = aten.native_batch_norm_backward(d, x, Scale, None, None, saved_mean, saved_inverse, True, self.epsilon, list(wants))
-        return channels_back(found[0], last) if wants[0] else None, found[1], found[2]
+            found = aten.native_batch_norm_backward(d, x, Scale, None, None, saved_mean, saved_inverse, True, self.epsilon, list(requested))
+        return channels_back(found[0], last) if requested[0] else None, found[1], found[2]
 
     samples = [
         sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5)),

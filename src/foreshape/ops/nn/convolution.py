@@ -126,10 +126,10 @@ class Convolution(Windowed):
         return channels_back(convolve(x, Filter, None, self.strides, padding, self._dilations(), self.groups), last)
 
     def workspace(self, Input: Spec, Filter: Spec, *, strided: frozenset[str]) -> Size:
-        return self._takes(Input, Filter, self.infer_shape(Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
+        return self._workspace_in_rows(Input, Filter, self.infer_shape(Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
 
-    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None) -> Size:
-        """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take."""
+    def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None) -> Size:
+        """The bytes that it takes where all lies in a row; with ``requested``, that its gradients take."""
         last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
         padded: Size = 0
@@ -138,9 +138,9 @@ class Convolution(Windowed):
             x = (*x[:2], *(n + before + after for n, (before, after) in zip(x[2:], pads, strict=True)))
             padded = product(x) * size
         settings = size, self.groups, self.strides, self._dilations()
-        if wants is None:
+        if requested is None:
             return onednn.convolution(x, w, y, *settings) + padded + (Input.nbytes + out.nbytes if last else 0)
-        return onednn.convolution_backward(x, w, y, *settings, (*wants, False)) + 2 * padded + (Input.nbytes + Filter.nbytes if last else 0)
+        return onednn.convolution_backward(x, w, y, *settings, (*requested, False)) + 2 * padded + (Input.nbytes + Filter.nbytes if last else 0)
 
     def _padded(self, x: Tensor, Filter: Tensor) -> tuple[Tensor, Sequence[int], tuple[Any, ...] | None]:
         """The images, the padding that torch is to add, and the one that was added here since torch pads both ends alike."""
@@ -155,8 +155,8 @@ class Convolution(Windowed):
         check_made(Output_GRAD=(d_out, Convolution.infer_shape(self, Input, Filter)))
         return Input.like(), Filter.like()
 
-    def _gradients_take(self, Input: Spec, Filter: Spec, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
-        return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
+    def _gradient_workspace(self, Input: Spec, Filter: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: Collection[str]) -> Size:
+        return self._workspace_in_rows(Input, Filter, d_out, requested) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
     def _input_apart(self, Input: Spec, Filter: Spec, d_out: Spec) -> Part | None:
         """The gradient of the images as a transposed convolution, which does not need the images."""
@@ -171,15 +171,15 @@ class Convolution(Windowed):
         return Part("Input@GRAD", "conv2d_transpose", {"Input": "Output@GRAD", "Filter": "Filter"}, "Output", settings)
 
     @gradient(
-        "Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradients_take, apart=_input_apart
+        "Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace, apart=_input_apart
     )
-    def backward(self, Input: Tensor, Filter: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, Input: Tensor, Filter: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         first = channels_first(Input, last)
         x, padding, added = self._padded(first, Filter)
         d_x, d_filter, _ = aten.convolution_backward(
             channels_first(d_out, last), x, Filter, None, self.strides, padding, self._dilations(), False, (0,) * self._axes, self.groups,
-            [wants[0], wants[1], False],
+            [requested[0], requested[1], False],
         )  # fmt: skip
         if d_x is not None and added is not None:
             for axis, (before, _) in enumerate(added, 2):
@@ -321,10 +321,10 @@ class Conv2dTranspose(Windowed):
 
     def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
         out = self.infer_shape(Input, Filter, Bias)
-        return self._takes(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
+        return self._workspace_in_rows(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
 
-    def _takes(self, Input: Spec, Filter: Spec, out: Spec, wants: Sequence[bool] | None, bias: bool = False) -> Size:
-        """The bytes that it takes where all lies in a row; with ``wants``, that its gradients take: those of a convolution the other way."""
+    def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None, bias: bool = False) -> Size:
+        """The bytes that it takes where all lies in a row; with ``requested``, that its gradients take: those of a convolution the other way."""
         last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
         dilations = self._dilations()
@@ -334,7 +334,7 @@ class Conv2dTranspose(Windowed):
             whole = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
             cut = cut + 2 * product(whole) * size
         settings = size, self.groups, self.strides, dilations
-        if wants is None:
+        if requested is None:
             return onednn.convolution_transpose(x, w, whole, *settings, bias) + cut
         back = (onednn.convolution(whole, w, x, *settings), onednn.convolution_backward(whole, w, x, *settings, (False, True, False)))
         return no_less(*back) + cut + Filter.nbytes + Input.nbytes
@@ -357,22 +357,22 @@ class Conv2dTranspose(Windowed):
         check_made(Output_GRAD=(d_out, Conv2dTranspose.infer_shape(self, Input, Filter, Bias)))
         return Input.like(), Filter.like(), None if Bias is None else Bias.like()
 
-    def _gradients_take(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, wants: tuple[bool, ...], strided: Collection[str]) -> Size:
-        return self._takes(Input, Filter, d_out, wants) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
+    def _gradient_workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, requested: tuple[bool, ...], strided: Collection[str]) -> Size:
+        return self._workspace_in_rows(Input, Filter, d_out, requested) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
     @gradient(
-        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradients_take
+        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace
     )
-    def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         x, d = channels_first(Input, last), channels_first(d_out, last)
         cut, _ = self._plain(x.shape[2:], Filter.shape[2:])
-        d_bias = d.sum((0, 2, 3)) if wants[2] else None
+        d_bias = d.sum((0, 2, 3)) if requested[2] else None
         padding, more = self._native(cut) or ((0, 0), (0, 0))
         if self._native(cut) is None:
             d = F.pad(d, [c for pair in reversed(cut) for c in pair])
         d_x, d_filter, _ = aten.convolution_backward(
-            d, x, Filter, None, self.strides, padding, self._dilations(), True, more, self.groups, [wants[0], wants[1], False]
+            d, x, Filter, None, self.strides, padding, self._dilations(), True, more, self.groups, [requested[0], requested[1], False]
         )
         if last and d_filter is not None:
             d_filter = d_filter.contiguous()

@@ -47,7 +47,7 @@ class Dropout(Operator):
     def workspace(self, X: Spec, Seed: Spec | None) -> Size:
         return 0 if self.is_test else X.nbytes  # the mask in the type of X
 
-    def _gradient_takes(self, Mask: Spec, d_out: Spec) -> Size:
+    def _gradient_workspace(self, Mask: Spec, d_out: Spec) -> Size:
         return 0 if self.is_test else d_out.nbytes
 
     def _scale(self) -> float:
@@ -60,10 +60,10 @@ class Dropout(Operator):
     def _generator(self, Seed: Tensor | None) -> Generator | None:
         return generator_for(int(Seed.item()) if Seed is not None else self.seed if self.fix_seed else 0)
 
-    def kernel(self, X: Tensor, Seed: Tensor | None, *, wants: tuple[bool, ...], into: Tensor | None = None) -> Any:
+    def kernel(self, X: Tensor, Seed: Tensor | None, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         scale = self._scale()
         if self.is_test:
-            return torch.mul(X, scale, out=into), torch.ones_like(X, dtype=torch.uint8) if wants[1] else None
+            return torch.mul(X, scale, out=into), torch.ones_like(X, dtype=torch.uint8) if requested[1] else None
         mask = torch.empty(X.shape, dtype=torch.uint8, device=X.device).bernoulli_(1.0 - self.dropout_prob, generator=self._generator(Seed))
         out = torch.mul(X, mask, out=into)
         return out if scale == 1.0 else out.mul_(scale), mask
@@ -72,7 +72,7 @@ class Dropout(Operator):
         check_made(Mask=(Mask, d_out))
         return d_out.like()
 
-    @gradient("Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradient_takes)
+    @gradient("Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
     def backward(self, Mask: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
         scale = self._scale()
         if self.is_test:

@@ -94,10 +94,10 @@ class Lookup(Operator):
         check_made(Out_GRAD=(d_out, self._looked_up(W, Ids)))
         return W.like()
 
-    def _gradient_takes(self, Ids: Spec, d_out: Spec, W: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, Ids: Spec, d_out: Spec, W: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Ids=Ids, Out_GRAD=d_out) + (0 if self.padding_idx == -1 else 9 * Ids.elements)
 
-    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind, workspace=_gradient_takes)
+    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind, workspace=_gradient_workspace)
     def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
         ids = self._ids(Ids)
         padding = self._padding(W)

@@ -57,10 +57,10 @@ class GroupNorm(Operator):
         rows = X.known_dims[0] * self.groups * statistics_type(X).itemsize
         return rows + (X.nbytes if is_channels_last(self.data_layout) else copies(strided, X=X))
 
-    def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, *, wants: tuple[bool, ...]) -> Any:
+    def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, *, requested: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_layout)
         y, mean, inverse = _grouped(channels_first(X, last), Scale, Bias, self.groups, self.epsilon)
-        variance = inverse.pow(-2).sub_(self.epsilon).clamp_min_(0.0) if wants[2] else None
+        variance = inverse.pow(-2).sub_(self.epsilon).clamp_min_(0.0) if requested[2] else None
         return channels_back(y, last), mean, variance
 
     def _infer_gradient(self, X: Spec, Y: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec) -> Any:
@@ -79,11 +79,11 @@ class GroupNorm(Operator):
         gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
-        self, X: Tensor, Y: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...]
+        self, X: Tensor, Y: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, requested: tuple[bool, ...]
     ) -> Any:
         last = is_channels_last(self.data_layout)
         inverse = (Variance + self.epsilon).rsqrt_()
-        d_x, d_scale, d_bias = _grouped_backward(channels_first(d_y, last), channels_first(X, last), Mean, inverse, Scale, self.groups, wants)
+        d_x, d_scale, d_bias = _grouped_backward(channels_first(d_y, last), channels_first(X, last), Mean, inverse, Scale, self.groups, requested)
         return None if d_x is None else channels_back(d_x, last), d_scale, d_bias
 
     samples = [
@@ -143,10 +143,10 @@ class InstanceNorm(Operator):
         gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
-        self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, SavedMean: Tensor, SavedVariance: Tensor, d_y: Tensor, *, wants: tuple[bool, ...]
+        self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, SavedMean: Tensor, SavedVariance: Tensor, d_y: Tensor, *, requested: tuple[bool, ...]
     ) -> Any:
         rows = X.shape[:2]
-        return _grouped_backward(d_y, X, SavedMean.reshape(rows), SavedVariance.reshape(rows), Scale, rows[1], wants)
+        return _grouped_backward(d_y, X, SavedMean.reshape(rows), SavedVariance.reshape(rows), Scale, rows[1], requested)
 
     samples = [
         sample(X=f32(2, 3, 4, 5), Scale=f32(3), Bias=f32(3)),
@@ -179,13 +179,13 @@ def _grouped(x: Tensor, scale: Tensor | None, bias: Tensor | None, groups: int, 
 
 
 def _grouped_backward(
-    d: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor | None, groups: int, wants: tuple[bool, ...]
+    d: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor | None, groups: int, requested: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     batch, channels = x.shape[:2]
     of = x.dtype if scale is None else scale.dtype  # torch keeps the statistics as the parameters are
     mean, inverse, scale = mean.to(of).contiguous(), inverse.to(of).contiguous(), None if scale is None else scale.contiguous()
-    own = [wants[0], wants[1], wants[2] and scale is not None]  # torch cannot do the last one alone
+    own = [requested[0], requested[1], requested[2] and scale is not None]  # torch cannot do the last one alone
     d_x, d_scale, d_bias = aten.native_group_norm_backward(
         d.contiguous(), x.contiguous(), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own
     )
-    return d_x, d_scale, d.sum([0, *range(2, d.dim())]) if wants[2] and scale is None else d_bias
+    return d_x, d_scale, d.sum([0, *range(2, d.dim())]) if requested[2] and scale is None else d_bias

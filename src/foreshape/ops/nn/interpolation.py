@@ -133,12 +133,12 @@ class Interpolation(Operator):
         return out.permute(0, 2, 3, 1).contiguous() if last else out
 
     def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None) -> Size:
-        return self._takes(X, self.infer_shape(X, OutSize, SizeTensor, Scale))
+        return self._workspace(X, self.infer_shape(X, OutSize, SizeTensor, Scale))
 
-    def _gradient_takes(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, d_out: Spec) -> Size:
-        return self._takes(X, d_out)
+    def _gradient_workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, d_out: Spec) -> Size:
+        return self._workspace(X, d_out)
 
-    def _takes(self, X: Spec, out: Spec) -> Size:
+    def _workspace(self, X: Spec, out: Spec) -> Size:
         """Both images with their channels last, and what it takes else."""
         last = self.data_layout == "NHWC"
         n, c, h, w = channels_first_dims(X, last)
@@ -150,7 +150,7 @@ class Interpolation(Operator):
         """How many numbers it takes to say how the pixels of two images lie on each other, along one axis."""
         return 8 * new
 
-    @gradient("X", "OutSize", "SizeTensor", "Scale", "Out@GRAD", gives="X@GRAD", workspace=_gradient_takes)
+    @gradient("X", "OutSize", "SizeTensor", "Scale", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any, d_out: Tensor) -> Tensor:
         last = self.data_layout == "NHWC"
         x, d = (X.permute(0, 3, 1, 2), d_out.permute(0, 3, 1, 2)) if last else (X, d_out)
@@ -296,10 +296,10 @@ class PixelShuffle(Operator):
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X)
 
-    def _gradient_takes(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out)
 
-    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_takes)
+    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_workspace)
     def backward(self, d_out: Tensor) -> Tensor:
         if not d_out.numel():
             return d_out.new_empty(self._dims(d_out.shape, into=False))

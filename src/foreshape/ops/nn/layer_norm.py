@@ -66,17 +66,17 @@ class LayerNorm(Operator):
     def workspace(self, X: Spec, Scale: Spec | None, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
         return product(X.known_dims[: self.begin_norm_axis]) * statistics_type(X).itemsize + copies(strided, X=X)
 
-    def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, *, wants: tuple[bool, ...]) -> Any:
+    def kernel(self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, *, requested: tuple[bool, ...]) -> Any:
         begin = self.begin_norm_axis
         example = X.shape[begin:]
         if any(g is not None and g.shape != example for g in (Scale, Bias)):
             Scale, Bias = None if Scale is None else Scale.reshape(example), None if Bias is None else Bias.reshape(example)
         y, mean, inverse = torch.native_layer_norm(X, example, Scale, Bias, self.epsilon)
-        variance = inverse.pow(-2).sub_(self.epsilon).clamp_min_(0.0) if wants[2] else None
+        variance = inverse.pow(-2).sub_(self.epsilon).clamp_min_(0.0) if requested[2] else None
         if mean.dtype is torch.float16 or mean.dtype is torch.bfloat16:
             mean, variance = mean.float(), None if variance is None else variance.float()
         rows = X.shape[:begin]
-        return y, mean.reshape(rows) if wants[1] else None, None if variance is None else variance.reshape(rows)
+        return y, mean.reshape(rows) if requested[1] else None, None if variance is None else variance.reshape(rows)
 
     def _infer_gradient(self, X: Spec, Mean: Spec, Variance: Spec, Scale: Spec | None, Bias: Spec | None, d_y: Spec) -> Any:
         y, rows, _ = LayerNorm.infer_shape(self, X, Scale, Bias)
@@ -94,7 +94,7 @@ class LayerNorm(Operator):
         gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, layout={"X@GRAD": "row"}, workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
-        self, X: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...]
+        self, X: Tensor, Mean: Tensor, Variance: Tensor, Scale: Tensor | None, Bias: Tensor | None, d_y: Tensor, *, requested: tuple[bool, ...]
     ) -> Any:
         begin = self.begin_norm_axis
         example = X.shape[begin:]
@@ -103,11 +103,11 @@ class LayerNorm(Operator):
         scale, bias = (None if g is None else g.reshape(example) for g in (Scale, Bias))
         half = scale if scale is not None else bias if bias is not None else X
         mean, inverse = mean.to(half.dtype).contiguous(), inverse.to(half.dtype).contiguous()  # torch wants the statistics so, unchecked
-        found = aten.native_layer_norm_backward(d_y, X, example, mean, inverse, scale, bias, list(wants))
+        found = aten.native_layer_norm_backward(d_y, X, example, mean, inverse, scale, bias, list(requested))
         return (
             found[0],
-            found[1].view(Scale.shape) if wants[1] and Scale is not None else None,
-            found[2].view(Bias.shape) if wants[2] and Bias is not None else None,
+            found[1].view(Scale.shape) if requested[1] and Scale is not None else None,
+            found[2].view(Bias.shape) if requested[2] and Bias is not None else None,
         )
 
     samples = [

@@ -9,8 +9,8 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.gru_steps import ResetBefore
 from foreshape.kernels.lstm_steps import ACTIVATIONS
-from foreshape.kernels.packed_memory import Packed, gru_unit, gru_unit_gradient, of_wanted
-from foreshape.kernels.recurrence import Timetable
+from foreshape.kernels.packed_memory import Packed, gru_unit, gru_unit_gradient, of_requested
+from foreshape.kernels.recurrence import Schedule
 from foreshape.operator import AttrType, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
 from foreshape.operator.require import require_at_most, require_divides, require_rank
 from foreshape.operator.temporaries import copies
@@ -79,35 +79,35 @@ class Gru(ResetBeforeGru):
     def workspace(self, Input: Spec, H0: Any, Weight: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
         return Packed.of(Input, 3).gru() + copies(strided, Weight=Weight)
 
-    def _taken_back(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        made, _ = of_wanted(wants, *specs[:4])
+    def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        made, _ = of_requested(requested, *specs[:4])
         return Packed.of(specs[0], 3).gru_gradient(self.origin_mode, made) + copies(strided, Weight=specs[2])
 
     def kernel(self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, *, offsets: list[Any]) -> tuple[Any, ...]:
-        table = Timetable.of(offsets[0], self.is_reverse)
-        gates = table.to_places(Input)
+        schedule = Schedule.of(offsets[0], self.is_reverse)
+        gates = schedule.to_places(Input)
         if Bias is not None:
             gates.add_(Bias.view(-1))
         form = self._steps(Weight, self.gate_activation, self.activation)
-        state, left = form.forward(gates, table.sorted(H0, Input, Weight.shape[0]), table)
-        return gates, left, state, table.to_rows(state)
+        state, left = form.forward(gates, schedule.sorted(H0, Input, Weight.shape[0]), schedule)
+        return gates, left, state, schedule.to_rows(state)
 
     @gradient(
         "Input", "H0", "Weight", "Bias", "BatchGate", "BatchResetHiddenPrev", "BatchHidden", "Hidden", "Hidden@GRAD",
-        gives=("Input@GRAD", "H0@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_taken_back,
+        gives=("Input@GRAD", "H0@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, BatchGate: Tensor, BatchResetHiddenPrev: Tensor, BatchHidden: Tensor,
-        Hidden: Tensor, d_hidden: Tensor, *, offsets: list[Any], wants: tuple[bool, ...],
+        Hidden: Tensor, d_hidden: Tensor, *, offsets: list[Any], requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        table = Timetable.of(offsets[0], self.is_reverse)
+        schedule = Schedule.of(offsets[0], self.is_reverse)
         form = self._steps(Weight, self.gate_activation, self.activation)
         d_gates, d_h0, d_gate, d_candidate = form.backward(
-            BatchGate, BatchResetHiddenPrev, BatchHidden, table.sorted(H0, Input, Weight.shape[0]), table.to_places(d_hidden), table
+            BatchGate, BatchResetHiddenPrev, BatchHidden, schedule.sorted(H0, Input, Weight.shape[0]), schedule.to_places(d_hidden), schedule
         )
-        d_bias = d_gates.sum(0, keepdim=True) if wants[3] else None
-        d_input = table.to_rows(d_gates) if wants[0] else None
-        return d_input, table.unsorted(d_h0) if wants[1] else None, self._join(d_gate, d_candidate) if wants[2] else None, d_bias
+        d_bias = d_gates.sum(0, keepdim=True) if requested[3] else None
+        d_input = schedule.to_rows(d_gates) if requested[0] else None
+        return d_input, schedule.unsorted(d_h0) if requested[1] else None, self._join(d_gate, d_candidate) if requested[2] else None, d_bias
 
     samples = [
         sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(4, 12), Bias=f32(1, 12)),
@@ -161,26 +161,26 @@ class GruUnit(ResetBeforeGru):
     def workspace(self, Input: Spec, HiddenPrev: Spec, Weight: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
         return gru_unit(HiddenPrev) + copies(strided, Weight=Weight)
 
-    def _unit_taken_back(self, *specs: Any, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        made, _ = of_wanted(wants, *specs[:4])
+    def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        made, _ = of_requested(requested, *specs[:4])
         return gru_unit_gradient(specs[1], self.origin_mode, made) + copies(strided, Weight=specs[2])
 
     def kernel(self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None) -> tuple[Any, ...]:
         gates = Input.clone(memory_format=torch.contiguous_format) if Bias is None else Input + Bias
         form = self._numbered(Weight)
-        state, left = form.forward(gates, HiddenPrev, Timetable.dense(1, Input.shape[0], None, Input.device))
+        state, left = form.forward(gates, HiddenPrev, Schedule.dense(1, Input.shape[0], None, Input.device))
         return gates, left, state
 
     @gradient(
         "Input", "HiddenPrev", "Weight", "Bias", "Gate", "ResetHiddenPrev", "Hidden@GRAD",
-        gives=("Input@GRAD", "HiddenPrev@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_unit_taken_back,
+        gives=("Input@GRAD", "HiddenPrev@GRAD", "Weight@GRAD", "Bias@GRAD"), workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None, Gate: Tensor, ResetHiddenPrev: Tensor, d_hidden: Tensor
     ) -> tuple[Any, ...]:
         form = self._numbered(Weight)
-        table = Timetable.dense(1, Input.shape[0], None, Input.device)
-        d_gates, d_h0, d_gate, d_candidate = form.backward(Gate, ResetHiddenPrev, ResetHiddenPrev, HiddenPrev, d_hidden, table)
+        schedule = Schedule.dense(1, Input.shape[0], None, Input.device)
+        d_gates, d_h0, d_gate, d_candidate = form.backward(Gate, ResetHiddenPrev, ResetHiddenPrev, HiddenPrev, d_hidden, schedule)
         return d_gates, d_h0, self._join(d_gate, d_candidate), None if Bias is None else d_gates.sum(0, keepdim=True)
 
     samples = [

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
-from foreshape.kernels.packed_memory import Packed, of_wanted
-from foreshape.kernels.recurrence import Timetable
+from foreshape.kernels.packed_memory import Packed, of_requested
+from foreshape.kernels.recurrence import Schedule
 from foreshape.operator import AttrType, Offsets, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
 from foreshape.operator.require import require, require_divides, require_rank
 from foreshape.ops.rules.ragged_rules import sequences
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FLOATS = (FP32, FP64)
 BIAS_DOC = "[1, 4 hidden], with peepholes [1, 7 hidden]: of c, i, f, o, and the peepholes of i, f, o"
-_LSTM_TAKES = ("Input", "H0", "C0", "Weight", "Bias", "Hidden", "Cell", "BatchGate", "BatchCellPreAct", "Hidden@GRAD", "Cell@GRAD")
-_LSTMP_TAKES = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", "Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden",
+_LSTM_INPUTS = ("Input", "H0", "C0", "Weight", "Bias", "Hidden", "Cell", "BatchGate", "BatchCellPreAct", "Hidden@GRAD", "Cell@GRAD")
+_LSTMP_INPUTS = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", "Projection", "Cell", "BatchGate", "BatchCellPreAct", "BatchHidden",
                 "Projection@GRAD", "Cell@GRAD")  # fmt: skip
 
 
@@ -61,28 +61,28 @@ class PackedLstm(Operator):
 
     def _run(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, offsets: Offsets
-    ) -> tuple[Timetable, steps.Trace]:
-        table = Timetable.of(offsets, self.is_reverse)
+    ) -> tuple[Schedule, steps.Trace]:
+        schedule = Schedule.of(offsets, self.is_reverse)
         columns = Input.shape[1]
-        gates = table.to_places(Input).add_(Bias.view(-1)[:columns])
-        h0, c0 = table.sorted(H0, Input, Weight.shape[0]), table.sorted(C0, Input, columns // 4)
-        return table, steps.forward(gates, self._weights(Weight, Bias, projection), h0, c0, table, self._form())
+        gates = schedule.to_places(Input).add_(Bias.view(-1)[:columns])
+        h0, c0 = schedule.sorted(H0, Input, Weight.shape[0]), schedule.sorted(C0, Input, columns // 4)
+        return schedule, steps.forward(gates, self._weights(Weight, Bias, projection), h0, c0, schedule, self._form())
 
     def _undo(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, projection: Tensor | None, trace: steps.Trace,
-        d_state: Tensor, d_cell: Tensor | None, table: Timetable, wants: tuple[bool, ...],
+        d_state: Tensor, d_cell: Tensor | None, schedule: Schedule, requested: tuple[bool, ...],
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None]:  # fmt: skip
         """Of Input, H0, C0, Weight, Bias and the projection; the first three where they are wanted."""
-        h0, c0 = table.sorted(H0, Input, Weight.shape[0]), table.sorted(C0, Input, Input.shape[1] // 4)
-        d_at = table.to_places(d_state)
+        h0, c0 = schedule.sorted(H0, Input, Weight.shape[0]), schedule.sorted(C0, Input, Input.shape[1] // 4)
+        d_at = schedule.to_places(d_state)
         made = steps.backward(
-            trace, self._weights(Weight, Bias, projection), h0, c0, d_at, None if d_cell is None else table.to_places(d_cell), table, self._form()
+            trace, self._weights(Weight, Bias, projection), h0, c0, d_at, None if d_cell is None else schedule.to_places(d_cell), schedule, self._form()
         )
         d_bias = made.gates.sum(0)
         if made.weights.peephole is not None:
             d_bias = torch.cat((d_bias, made.weights.peephole.view(-1)))
-        d_input = table.to_rows(made.gates) if wants[0] else None
-        d_h0, d_c0 = (table.unsorted(x) if wanted else None for x, wanted in zip((made.h0, made.c0), wants[1:3], strict=True))
+        d_input = schedule.to_rows(made.gates) if requested[0] else None
+        d_h0, d_c0 = (schedule.unsorted(x) if wanted else None for x, wanted in zip((made.h0, made.c0), requested[1:3], strict=True))
         return d_input, d_h0, d_c0, made.weights.recurrent, d_bias.view(Bias.shape), made.weights.projection
 
 
@@ -113,24 +113,24 @@ class Lstm(PackedLstm):
         return Packed.of(Input, 4).lstm(None)
 
     def kernel(self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, *, offsets: list[Any]) -> tuple[Any, ...]:
-        table, trace = self._run(Input, H0, C0, Weight, Bias, None, offsets[0])
-        return table.to_rows(trace.hidden), table.to_rows(trace.cell), trace.gates, trace.active
+        schedule, trace = self._run(Input, H0, C0, Weight, Bias, None, offsets[0])
+        return schedule.to_rows(trace.hidden), schedule.to_rows(trace.cell), trace.gates, trace.active
 
-    def _taken_back(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
-        made, dropped = of_wanted(wants, *specs[:5])
+    def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...]) -> Size:
+        made, dropped = of_requested(requested, *specs[:5])
         return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, made, dropped)
 
     @gradient(
-        *_LSTM_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_taken_back
+        *_LSTM_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_gradient_workspace
     )
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, Bias: Tensor, Hidden: Tensor, Cell: Tensor, BatchGate: Tensor,
-        BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any], wants: tuple[bool, ...],
+        BatchCellPreAct: Tensor, d_hidden: Tensor, d_cell: Tensor | None, *, offsets: list[Any], requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        table = Timetable.of(offsets[0], self.is_reverse)
-        hidden = table.to_places(Hidden)
-        trace = steps.Trace(BatchGate, table.to_places(Cell), BatchCellPreAct, hidden, hidden)
-        return self._undo(Input, H0, C0, Weight, Bias, None, trace, d_hidden, d_cell, table, wants)[:5]
+        schedule = Schedule.of(offsets[0], self.is_reverse)
+        hidden = schedule.to_places(Hidden)
+        trace = steps.Trace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, hidden, hidden)
+        return self._undo(Input, H0, C0, Weight, Bias, None, trace, d_hidden, d_cell, schedule, requested)[:5]
 
     samples = [
         sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(3, 12), Bias=f32(1, 21)),
@@ -191,25 +191,25 @@ class Lstmp(PackedLstm):
     def kernel(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, *, offsets: list[Any]
     ) -> tuple[Any, ...]:
-        table, trace = self._run(Input, H0, C0, Weight, Bias, ProjWeight, offsets[0])
-        return table.to_rows(trace.state), table.to_rows(trace.cell), trace.gates, trace.active, trace.hidden
+        schedule, trace = self._run(Input, H0, C0, Weight, Bias, ProjWeight, offsets[0])
+        return schedule.to_rows(trace.state), schedule.to_rows(trace.cell), trace.gates, trace.active, trace.hidden
 
-    def _taken_back(self, *specs: Any, wants: tuple[bool, ...]) -> Size:
-        made, dropped = of_wanted(wants, *specs[:6])
+    def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...]) -> Size:
+        made, dropped = of_requested(requested, *specs[:6])
         return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, made, dropped)
 
     @gradient(
-        *_LSTMP_TAKES, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",),
-        workspace=_taken_back,
+        *_LSTMP_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "ProjWeight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",),
+        workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, H0: Tensor | None, C0: Tensor | None, Weight: Tensor, ProjWeight: Tensor, Bias: Tensor, Projection: Tensor, Cell: Tensor,
         BatchGate: Tensor, BatchCellPreAct: Tensor, BatchHidden: Tensor, d_projection: Tensor, d_cell: Tensor | None, *, offsets: list[Any],
-        wants: tuple[bool, ...],
+        requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        table = Timetable.of(offsets[0], self.is_reverse)
-        trace = steps.Trace(BatchGate, table.to_places(Cell), BatchCellPreAct, BatchHidden, table.to_places(Projection))
-        made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, table, wants)
+        schedule = Schedule.of(offsets[0], self.is_reverse)
+        trace = steps.Trace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, BatchHidden, schedule.to_places(Projection))
+        made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, schedule, requested)
         return *made[:4], made[5], made[4]
 
     samples = [
@@ -256,10 +256,10 @@ class LstmUnit(Operator):
         c = (i * g).addcmul_(f, C_prev)
         return c, o.mul_(c.tanh())
 
-    def _taken_back(self, X: Spec, C_prev: Spec, *specs: Any, wants: tuple[bool, ...]) -> Size:
-        return 9 * C_prev.nbytes + of_wanted(wants, X, C_prev)[1]
+    def _gradient_workspace(self, X: Spec, C_prev: Spec, *specs: Any, requested: tuple[bool, ...]) -> Size:
+        return 9 * C_prev.nbytes + of_requested(requested, X, C_prev)[1]
 
-    @gradient("X", "C_prev", "C", "C@GRAD", "H@GRAD", gives=("X@GRAD", "C_prev@GRAD"), workspace=_taken_back)
+    @gradient("X", "C_prev", "C", "C@GRAD", "H@GRAD", gives=("X@GRAD", "C_prev@GRAD"), workspace=_gradient_workspace)
     def backward(self, X: Tensor, C_prev: Tensor, C: Tensor, d_c: Tensor, d_h: Tensor) -> tuple[Tensor, Tensor]:
         i, f, o, g = self._parts(X)
         active = C.tanh()

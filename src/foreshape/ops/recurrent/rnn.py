@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.kernels.recurrence import Cutter, Timetable
+from foreshape.kernels.recurrence import Cutter, Schedule
 from foreshape.kernels.recurrent_memory import GATES, Layers
 from foreshape.kernels.recurrent_net import Net, hand_on, handed_on
 from foreshape.operator import INDEX, AttrType, Offsets, Operator, attribute, f32, gradient, i32, operand, reject, require_equal, result, sample, torch
@@ -127,16 +127,16 @@ class Rnn(Recurrent):
         time, batch, features = Input.known_dims
         return self._size(features, time * batch)
 
-    def carries(self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None) -> dict[str, Size]:
+    def retained_bytes(self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None) -> dict[str, Size]:
         return {"Reserve": self._layers(Input, SequenceLength is None).kept}
 
     def workspace(
-        self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None, *, wants: tuple[bool, ...], strided: frozenset[str]
+        self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None, *, requested: tuple[bool, ...], strided: frozenset[str]
     ) -> Size:
         layers = self._layers(Input, SequenceLength is None)
-        return layers.forward(wants[3]) + (_bytes(Input) if "Input" in strided else 0)
+        return layers.forward(requested[3]) + (_bytes(Input) if "Input" in strided else 0)
 
-    def _tables(self, Input: Tensor, SequenceLength: Tensor | None) -> Any:
+    def _schedules(self, Input: Tensor, SequenceLength: Tensor | None) -> Any:
         time, batch, _ = Input.shape
         lengths = None
         if SequenceLength is not None:
@@ -146,39 +146,39 @@ class Rnn(Recurrent):
         return Dense({}, time, batch, lengths, Input.device)
 
     def kernel(
-        self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, *, wants: tuple[bool, ...]
+        self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, *, requested: tuple[bool, ...]
     ) -> tuple[Any, ...]:
         time, batch, features = Input.shape
         net = self._net()
         rows = Input.reshape(time * batch, features)
         generator = generator_for(self.seed) if net.dropout > 0.0 else None
         out, h, c, kept = net.forward(
-            rows, WeightList, PreState[0], PreState[1] if len(PreState) > 1 else None, self._tables(Input, SequenceLength),
-            out=wants[0], cell=wants[2], train=wants[3], generator=generator,
+            rows, WeightList, PreState[0], PreState[1] if len(PreState) > 1 else None, self._schedules(Input, SequenceLength),
+            out=requested[0], cell=requested[2], train=requested[3], generator=generator,
         )  # fmt: skip
         state = [h] if self.mode != "LSTM" else [h, c]
         return None if out is None else out.view(time, batch, out.shape[-1]), hand_on(None), state, hand_on(kept)
 
-    def _taken_back(
+    def _gradient_workspace(
         self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None, DropoutState: Any, Reserve: Any, Out: Any, d_out: Spec, d_state: Any,
-        *, wants: tuple[bool, ...], strided: frozenset[str],
+        *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
         layers = self._layers(Input, SequenceLength is None)
         copied = "Out@GRAD" in strided and (not layers.full or layers.directions > 1)
-        return layers.backward(wants[0]) + (_bytes(Input) if "Input" in strided else 0) + (_bytes(d_out) if copied else 0)
+        return layers.backward(requested[0]) + (_bytes(Input) if "Input" in strided else 0) + (_bytes(d_out) if copied else 0)
 
     @gradient(
         "Input", "PreState", "WeightList", "SequenceLength", "DropoutState", "Reserve", "Out", "Out@GRAD", "State@GRAD",
-        gives=("Input@GRAD", "PreState@GRAD", "WeightList@GRAD"), workspace=_taken_back,
+        gives=("Input@GRAD", "PreState@GRAD", "WeightList@GRAD"), workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, DropoutState: Any, Reserve: Tensor,
-        Out: Tensor, d_out: Tensor, d_state: list[Tensor], *, wants: tuple[bool, ...],
+        Out: Tensor, d_out: Tensor, d_state: list[Tensor], *, requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         kept = handed_on(Reserve, "rnn")
         rows = d_out.flatten(0, 1)
         d_x, d_h, d_c, grads = self._net().backward(
-            kept, Input.flatten(0, 1), WeightList, rows, d_state[0], d_state[1] if len(d_state) > 1 else None, wants[0],
+            kept, Input.flatten(0, 1), WeightList, rows, d_state[0], d_state[1] if len(d_state) > 1 else None, requested[0],
             own=rows.numel() > 0 and rows.data_ptr() != d_out.data_ptr(),
         )  # fmt: skip
         return None if d_x is None else d_x.view(Input.shape), [d_h] if d_c is None else [d_h, d_c], grads
@@ -237,37 +237,37 @@ class SequenceRnn(Recurrent):
     def work(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any) -> Size:
         return self._size(Input.known_dims[1], Input.known_dims[0])
 
-    def carries(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, *, wants: tuple[bool, ...]) -> dict[str, Size]:
-        return {"Reserve": self._layers(Input, False, wants[2]).kept}
+    def retained_bytes(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, *, requested: tuple[bool, ...]) -> dict[str, Size]:
+        return {"Reserve": self._layers(Input, False, requested[2]).kept}
 
-    def workspace(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, *, wants: tuple[bool, ...]) -> Size:
-        return self._layers(Input, False, wants[2]).forward(wants[3])
+    def workspace(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, *, requested: tuple[bool, ...]) -> Size:
+        return self._layers(Input, False, requested[2]).forward(requested[3])
 
     def kernel(
-        self, Input: Tensor, InitHidden: Tensor | None, InitCell: Tensor | None, WeightList: list[Tensor], *, wants: tuple[bool, ...], offsets: list[Any]
+        self, Input: Tensor, InitHidden: Tensor | None, InitCell: Tensor | None, WeightList: list[Tensor], *, requested: tuple[bool, ...], offsets: list[Any]
     ) -> tuple[Any, ...]:
         net = self._net()
         generator = generator_for(self.seed) if net.dropout > 0.0 else None
         out, h, c, kept = net.forward(
-            Input, WeightList, InitHidden, InitCell, Ragged(offsets[0]), out=wants[0], cell=wants[2], train=wants[3], generator=generator
+            Input, WeightList, InitHidden, InitCell, Ragged(offsets[0]), out=requested[0], cell=requested[2], train=requested[3], generator=generator
         )
         return out, h, c, hand_on(kept)
 
-    def _taken_back(
-        self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, Reserve: Any, d_out: Any, d_h: Any, d_c: Any, *, wants: tuple[bool, ...]
+    def _gradient_workspace(
+        self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any, Reserve: Any, d_out: Any, d_h: Any, d_c: Any, *, requested: tuple[bool, ...]
     ) -> Size:
-        return self._layers(Input, False, d_c is not None).backward(wants[0])
+        return self._layers(Input, False, d_c is not None).backward(requested[0])
 
     @gradient(
         "Input", "InitHidden", "InitCell", "WeightList", "Reserve", "Out@GRAD", "LastHidden@GRAD", "LastCell@GRAD",
         gives=("Input@GRAD", "InitHidden@GRAD", "InitCell@GRAD", "WeightList@GRAD"), absent=("Out@GRAD", "LastHidden@GRAD", "LastCell@GRAD"),
-        workspace=_taken_back,
+        workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
         self, Input: Tensor, InitHidden: Any, InitCell: Any, WeightList: list[Tensor], Reserve: Tensor, d_out: Tensor | None, d_h: Tensor | None,
-        d_c: Tensor | None, *, wants: tuple[bool, ...],
+        d_c: Tensor | None, *, requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
-        return self._net().backward(handed_on(Reserve, "sequence_rnn"), Input, WeightList, d_out, d_h, d_c, wants[0])
+        return self._net().backward(handed_on(Reserve, "sequence_rnn"), Input, WeightList, d_out, d_h, d_c, requested[0])
 
     samples = [
         sample(Input=f32(9, 2).ragged([4, 0, 5]), WeightList=_weights("LSTM", 3, 2), mode="LSTM", hidden_size=3),
@@ -289,9 +289,9 @@ class SequenceRnn(Recurrent):
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """The timetables of dense sequences, for one run."""
+    """The schedules of dense sequences, for one run."""
 
-    made: dict[Any, Timetable]
+    made: dict[Any, Schedule]
     time: int
     batch: int
     lengths: Tensor | None
@@ -301,20 +301,20 @@ class Dense:
     def within(self) -> tuple[int, int] | None:
         return self.time, self.batch
 
-    def __call__(self, reverse: bool, cutter: Cutter | None) -> Timetable:
+    def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule:
         key = (reverse, cutter)
         found = self.made.get(key)
         if found is None:
-            found = self.made[key] = Timetable.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
+            found = self.made[key] = Schedule.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """The timetables of ragged rows, kept with their offsets."""
+    """The schedules of ragged rows, kept with their offsets."""
 
     offsets: Offsets
     within: tuple[int, int] | None = None
 
-    def __call__(self, reverse: bool, cutter: Cutter | None) -> Timetable:
-        return Timetable.of(self.offsets, reverse, cutter)
+    def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule:
+        return Schedule.of(self.offsets, reverse, cutter)

@@ -60,6 +60,6 @@ def d_out_slot(given: Any) -> dict[str, Any]:
     return {"Out@GRAD": given}
 
 
-def takes_nothing(self: Any, *specs: Any) -> Size:
+def no_workspace(self: Any, *specs: Any) -> Size:
     """The `workspace` of an operator that hands on what it is given, or makes its result alone: proved, where none is stated it is not."""
     return 0

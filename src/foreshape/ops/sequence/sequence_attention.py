@@ -218,12 +218,12 @@ class SequenceAttention(Operator):
         several = minimum(every, maximum(every // _PIECES, _LEAST))
         return several, maximum(several, ceildiv(every, self.heads)), 24 * (rows + keys) + 64 * count
 
-    def _given_back(self, Q: Spec, K: Spec, V: Spec, Out: Spec, LogSumExp: Spec, d_out: Spec) -> tuple[Spec, Spec, Spec]:
+    def _infer_gradient(self, Q: Spec, K: Spec, V: Spec, Out: Spec, LogSumExp: Spec, d_out: Spec) -> tuple[Spec, Spec, Spec]:
         out, sums = SequenceAttention.infer_shape(self, Q, K, V)
         check_made(Out=(Out, out), LogSumExp=(LogSumExp, sums), Out_GRAD=(d_out, out))
         return Q.like(), K.like(), V.like()
 
-    def _taken_back(self, Q: Spec, K: Spec, V: Spec, Out: Spec, LogSumExp: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, Q: Spec, K: Spec, V: Spec, Out: Spec, LogSumExp: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         pieces, one, tables = self._sizes(Q, K)
         item = Q.known_dtype.itemsize
         buffer = onednn.thread_count() * _rows_at_once(Q) * (2 * minimum(K.known_dims[0], 512) + 1)
@@ -232,7 +232,7 @@ class SequenceAttention(Operator):
         return maximum((8 + copy) * pieces, (3 + copy) * one) * item + buffer * maximum(item, 4) + LogSumExp.nbytes + tables + copied
 
     @gradient(
-        "Q", "K", "V", "Out", "LogSumExp", "Out@GRAD", gives=("Q@GRAD", "K@GRAD", "V@GRAD"), infer=_given_back, workspace=_taken_back
+        "Q", "K", "V", "Out", "LogSumExp", "Out@GRAD", gives=("Q@GRAD", "K@GRAD", "V@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace
     )
     def backward(
         self, Q: Tensor, K: Tensor, V: Tensor, Out: Tensor, LogSumExp: Tensor, d_out: Tensor, *, offsets: list[Any]

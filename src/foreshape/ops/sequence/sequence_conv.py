@@ -125,11 +125,11 @@ class SequenceConv(Operator):
         infer=_infer_gradient, workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(
-        self, X: Tensor, PaddingData: Tensor | None, Filter: Tensor, d_out: Tensor, *, offsets: list[Offsets], wants: tuple[bool, bool, bool],
+        self, X: Tensor, PaddingData: Tensor | None, Filter: Tensor, d_out: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool, bool],
     ) -> tuple[Any, Any, Any]:  # fmt: skip
         around, index, outside = self._context(X, PaddingData, offsets[0])
-        d_filter = around.t() @ d_out if wants[2] else None
-        if not wants[0] and not wants[1]:
+        d_filter = around.t() @ d_out if requested[2] else None
+        if not requested[0] and not requested[1]:
             return None, None, d_filter
         del around
         d_around = (d_out @ Filter.t()).view(-1, X.shape[1])

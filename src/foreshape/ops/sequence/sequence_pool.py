@@ -74,23 +74,23 @@ class SequencePool(Operator):
         number = FP64 if X.dtype is FP64 else FP32
         return out, X.dense(out.known_dims if self.pooltype in _EXTREMES else (), number)
 
-    def workspace(self, X: Spec, *, wants: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def workspace(self, X: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
         if self.pooltype not in _EXTREMES:
             count = X.lod.counts[-1] if X.lod is not None else X.known_dims[0]
             made = 2 if self.pooltype in _SUMS else product(X.known_dims[1:])  # weights, or rows that are there before they are put in place
             return 2 * copies(strided, X=X) + (0 if self.pooltype == "SUM" else count * made * X.known_dtype.itemsize)
         own = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
-        return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if wants[1] else 0)
+        return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if requested[1] else 0)
 
     def computes(self) -> computations.SequencePooling | None:
         return _pooling(self.pooltype, self.pad_value)
 
-    def kernel(self, X: Tensor, *, offsets: list[Offsets], wants: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
+    def kernel(self, X: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
         where = offsets[0]
         if self.pooltype in _EXTREMES:
-            return self._extremes(X, where, wants[1])
+            return self._extremes(X, where, requested[1])
         out = self._sums(X, where) if self.pooltype in _SUMS else self._ends(X, where)
-        return out, torch.zeros((), dtype=_number(X), device=X.device) if wants[1] else None
+        return out, torch.zeros((), dtype=_number(X), device=X.device) if requested[1] else None
 
     def _sums(self, X: Tensor, where: Offsets) -> Tensor:
         out = segment_sum(X, where)
@@ -131,10 +131,10 @@ class SequencePool(Operator):
     def gradient_ops(self, slots: GradientSlots) -> None:
         if any(n in slots.available for n in slots.output("MaxIndex")):
             raise SchemaError("sequence_pool has no gradient through its result MaxIndex: nothing is to be trained through it")
-        takes = {"X": slots.input("X"), "Out@GRAD": slots.grad_of_output("Out")}
+        inputs = {"X": slots.input("X"), "Out@GRAD": slots.grad_of_output("Out")}
         if self.pooltype in _EXTREMES:
-            takes["MaxIndex"] = slots.output("MaxIndex") or list(slots.op.block.name_result(slots.op, "MaxIndex"))
-        slots.add("sequence_pool_grad", takes, {"X@GRAD": slots.input("X")}, {"pooltype": self.pooltype, "pad_value": self.pad_value})
+            inputs["MaxIndex"] = slots.output("MaxIndex") or list(slots.op.block.name_result(slots.op, "MaxIndex"))
+        slots.add("sequence_pool_grad", inputs, {"X@GRAD": slots.input("X")}, {"pooltype": self.pooltype, "pad_value": self.pad_value})
 
     samples = [sample(X=f32(9, 2, distinct=True).ragged([4, 0, 5]), pooltype=t, pad_value=p) for t in _TYPES for p in (0.0, 1.5)] + [
         sample(X=x, pooltype=t)

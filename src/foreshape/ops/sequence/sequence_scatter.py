@@ -71,11 +71,11 @@ class SequenceScatter(Operator):
         return 16 * Ids.elements + copies(strided, Ids=Ids, Out_GRAD=d_out)
 
     @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
-    def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, wants: tuple[bool, ...], offsets: list[Any]) -> Any:
+    def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], offsets: list[Any]) -> Any:
         d_updates = None
-        if wants[1]:
+        if requested[1]:
             d_updates = d_out.reshape(-1).index_select(0, self._places(offsets[0], Ids, d_out.shape[1])).view(Updates.shape)
-        return d_out.clone() if wants[0] else None, d_updates
+        return d_out.clone() if requested[0] else None, d_updates
 
     samples = [
         sample(X=f32(3, 6), Ids=i64(9, 1).ragged([4, 0, 5]), Updates=f32(9, 1).ragged([4, 0, 5])),

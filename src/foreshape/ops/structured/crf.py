@@ -140,7 +140,7 @@ class LinearChainCRF(Operator):
     def workspace(self, Emission: Spec, Transition: Spec, Label: Spec, Length: Spec | None) -> Size:
         return 7 * Emission.nbytes + 48 * product(Emission.known_dims[:-1]) + 8 * Transition.nbytes
 
-    def _gradients_take(self, *specs: Spec) -> Size:
+    def _gradient_workspace(self, *specs: Spec) -> Size:
         emission, transition = specs[1], specs[6]
         return 15 * emission.nbytes + 72 * product(emission.known_dims[:-1]) + 8 * transition.nbytes
 
@@ -172,7 +172,7 @@ class LinearChainCRF(Operator):
         return alpha, exps, Transition.exp(), cost.to(Emission.dtype).unsqueeze(1)
 
     @gradient("Alpha", "Emission", "EmissionExps", "Label", "Length", "LogLikelihood@GRAD", "Transition", "TransitionExps",
-              gives=("Emission@GRAD", "Transition@GRAD"), workspace=_gradients_take)  # fmt: skip
+              gives=("Emission@GRAD", "Transition@GRAD"), workspace=_gradient_workspace)  # fmt: skip
     def backward(
         self, Alpha: Tensor, Emission: Tensor, EmissionExps: Tensor, Label: Tensor, Length: Tensor | None, d_cost: Tensor, Transition: Tensor,
         TransitionExps: Tensor, *, offsets: list[Offsets | None],

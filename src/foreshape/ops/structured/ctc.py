@@ -84,7 +84,7 @@ class WarpCTC(Operator):
         return Logits.dense((count, 1)), Logits.dense((steps, count, classes))
 
     def workspace(
-        self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None, *, wants: tuple[bool, ...], strided: frozenset[str],
+        self, Logits: Spec, Label: Spec, LogitsLength: Spec | None, LabelLength: Spec | None, *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
         """The padded logarithms, and the messages of 2 labels + 1 states at each step: forward, and for the gradient backward too. How long
         ragged sequences are at most is two symbols, of Logits and of Label: with their rows alone it could be so many times too much."""
@@ -92,25 +92,25 @@ class WarpCTC(Operator):
         if LogitsLength is None:
             lod = ragged(Logits, "Logits")
             steps, count, labels = longest_outermost(lod), lod.counts[0], longest_outermost(ragged(Label, "Label"))
-            made = turned(strided, Logits=Logits) + (0 if wants[1] else Logits.nbytes + 8 * Logits.known_dims[0])
+            made = turned(strided, Logits=Logits) + (0 if requested[1] else Logits.nbytes + 8 * Logits.known_dims[0])
             numbers = 24 * Logits.known_dims[0] + Label.elements
         else:
             steps, count, labels = Logits.known_dims[0], Logits.known_dims[1], Label.known_dims[1]
-            made = 0 if wants[1] else copies(strided, Logits=Logits)
+            made = 0 if requested[1] else copies(strided, Logits=Logits)
             numbers = (32 + Label.known_dtype.itemsize) * Label.elements + copies(strided, Label=Label)
         states = steps * count * (2 * labels + 1) * item
         rest = steps * count * classes * item + numbers + 64 * count
-        messages = 2 * states if wants[1] else states
+        messages = 2 * states if requested[1] else states
         return messages + rest if isinstance(made, int) and not made else maximum(messages + rest, made + rest)
 
-    def _gradient_takes(self, *specs: Spec | None, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, *specs: Spec | None, strided: frozenset[str]) -> Size:
         logits, lengths, _, kept = specs
         assert logits is not None and kept is not None
         numbers = 16 * kept.known_dims[1] if self.norm_by_times else 0
         return numbers if lengths is not None else numbers + logits.known_dims[0] * logits.known_dtype.itemsize + copies(strided, WarpCTCGrad=kept)
 
     def kernel(self, Logits: Tensor, Label: Tensor, LogitsLength: Tensor | None, LabelLength: Tensor | None, *, offsets: list[Offsets | None],
-               wants: tuple[bool, ...]) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+               requested: tuple[bool, ...]) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         classes = Logits.shape[-1]
         if self.blank >= classes:
             raise ExecutionError(f"blank must be one of the {classes} classes of Logits, not {self.blank}")
@@ -132,10 +132,10 @@ class WarpCTC(Operator):
             return Logits.new_zeros(count, 1), Logits.new_zeros(longest, count, classes)
         sizes = steps.host_lengths, labels.host_lengths
         cost, alpha = aten._ctc_loss(scores, label, *sizes, self.blank, True)
-        d_logits = aten._ctc_loss_backward(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True) if wants[1] else None
+        d_logits = aten._ctc_loss_backward(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True) if requested[1] else None
         return cost.masked_fill(cost == torch.inf, 0.0).unsqueeze(1), d_logits
 
-    @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD", workspace=_gradient_takes)
+    @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD", workspace=_gradient_workspace)
     def backward(self, Logits: Tensor, LogitsLength: Tensor | None, d_loss: Tensor, WarpCTCGrad: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
         d = d_loss.reshape(-1)
         if LogitsLength is not None:

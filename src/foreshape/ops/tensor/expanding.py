@@ -232,10 +232,10 @@ class Roll(Operator):
     def workspace(self, X: Spec, ShiftsTensor: Spec | None, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X) + (X.nbytes if len(self.axis) > 1 else 0)
 
-    def _gradient_takes(self, X: Spec, ShiftsTensor: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, X: Spec, ShiftsTensor: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out) + (X.nbytes if len(self.axis) > 1 else 0)
 
-    @gradient("X", "ShiftsTensor", "Out@GRAD", gives="X@GRAD", workspace=_gradient_takes)
+    @gradient("X", "ShiftsTensor", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, ShiftsTensor: Tensor | None, d_out: Tensor) -> Tensor:
         return torch.roll(d_out, [-s for s in sizes_at_run(self.shifts, ShiftsTensor)], self.axis)
 
@@ -271,10 +271,10 @@ class TrilTriu(Operator):
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X)
 
-    def _gradient_takes(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out)
 
-    @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_takes)
+    @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
     def backward(self, d_out: Tensor) -> Any:
         return self._part(d_out)
 

@@ -187,10 +187,10 @@ class GatherNd(Operator):
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
         return 8 * Index.elements + copies(strided, X=X)
 
-    def _gradient_takes(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return 8 * Index.elements + copies(strided, Out_GRAD=d_out)
 
-    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_takes)
+    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
         return d_out.new_zeros(X.shape).index_put_(tuple(Index.unbind(-1)), d_out, accumulate=True)
 
@@ -233,16 +233,16 @@ class Scatter(Operator):
     def workspace(self, X: Spec, Ids: Spec, Updates: Spec, *, strided: frozenset[str]) -> Size:
         return 8 * Ids.elements + copies(strided, X=X, Updates=Updates)
 
-    def _gradients_take(self, Ids: Spec, Updates: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+    def _gradient_workspace(self, Ids: Spec, Updates: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return 8 * Ids.elements + copies(strided, Out_GRAD=d_out)
 
     def _infer_gradient(self, Ids: Spec, Updates: Spec, d_out: Spec) -> tuple[Spec, Spec]:
         return Scatter.infer_shape(self, d_out, Ids, Updates), Updates.like()
 
-    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, workspace=_gradients_take)
-    def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    @gradient("Ids", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, Ids: Tensor, Updates: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         ids = Ids.reshape(-1).long()
-        return d_out.index_fill(0, ids, 0) if wants[0] else None, d_out.index_select(0, ids) if wants[1] else None
+        return d_out.index_fill(0, ids, 0) if requested[0] else None, d_out.index_select(0, ids) if requested[1] else None
 
     samples = [
         sample(X=f32(4, 3), Ids=i64(2, data=[3, 1]), Updates=f32(2, 3)),

@@ -175,8 +175,8 @@ class Split(Operator):
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         add_missing_gradients(slots, "Out")
-        takes = {"X": slots.grad_of_output("Out")} | ({"AxisTensor": slots.input("AxisTensor")} if slots.input("AxisTensor") else {})
-        slots.add("concat", takes, {"Out": slots.input("X")}, {"axis": self.axis})
+        inputs = {"X": slots.grad_of_output("Out")} | ({"AxisTensor": slots.input("AxisTensor")} if slots.input("AxisTensor") else {})
+        slots.add("concat", inputs, {"Out": slots.input("X")}, {"axis": self.axis})
 
     samples = [
         sample(X=f32(6, 5), num=3),

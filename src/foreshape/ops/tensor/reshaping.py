@@ -53,7 +53,7 @@ def _remembered(X: Spec) -> Spec:
     return Spec(LOD_TENSOR, X.dtype, (0, *X.known_dims), X.lod)
 
 
-def _turned_back(self: Any, XShape: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+def _gradient_workspace(self: Any, XShape: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
     return turned(strided, Out_GRAD=d_out)
 
 
@@ -68,11 +68,11 @@ class Reshaping(Operator):
     def _results(self, X: Spec, dims: Sequence[Size]) -> tuple[Spec, Spec]:
         return X.with_dims(dims).with_value(X.value), _remembered(X)
 
-    def _with_shape(self, out: Tensor, X: Tensor, wants: tuple[bool, ...]) -> Any:
-        return out, X.new_empty((0, *X.shape)) if wants[1] else None
+    def _with_shape(self, out: Tensor, X: Tensor, requested: tuple[bool, ...]) -> Any:
+        return out, X.new_empty((0, *X.shape)) if requested[1] else None
 
     @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"},
-              workspace=_turned_back)  # fmt: skip
+              workspace=_gradient_workspace)  # fmt: skip
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(XShape.shape[1:])
 
@@ -106,9 +106,9 @@ class Reshape2(Reshaping):
     def workspace(self, X: Spec, Shape: Spec | None, ShapeTensor: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
         return turned(strided, X=X)
 
-    def kernel(self, X: Tensor, Shape: Tensor | None, ShapeTensor: list[Tensor], *, wants: tuple[bool, ...]) -> Any:
+    def kernel(self, X: Tensor, Shape: Tensor | None, ShapeTensor: list[Tensor], *, requested: tuple[bool, ...]) -> Any:
         shape = self.shape if Shape is None and not ShapeTensor else sizes_at_run(self.shape, Shape, ShapeTensor)
-        return self._with_shape(X.reshape(_copied(X.shape, shape) if 0 in shape else shape), X, wants)
+        return self._with_shape(X.reshape(_copied(X.shape, shape) if 0 in shape else shape), X, requested)
 
     samples = [
         sample(X=f32(2, 3, 4), shape=[6, 4]),
@@ -195,8 +195,8 @@ class FlattenContiguousRange(Reshaping):
         dims = X.known_dims
         return self._results(X, (*dims[:start], product(dims[start : stop + 1]), *dims[stop + 1 :]))
 
-    def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        return self._with_shape(X.flatten(self.start_axis, self.stop_axis), X, wants)
+    def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        return self._with_shape(X.flatten(self.start_axis, self.stop_axis), X, requested)
 
     samples = [
         sample(X=f32(2, 3, 4, 5), start_axis=1, stop_axis=2),
@@ -223,9 +223,9 @@ class Flatten2(Reshaping):
         axis = axis_of(self.axis, X.rank + 1, X=None)
         return self._results(X, (product(X.known_dims[:axis]), product(X.known_dims[axis:])))
 
-    def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
+    def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
         axis = self.axis if self.axis >= 0 else self.axis + X.dim() + 1
-        return self._with_shape(X.reshape(X.shape[:axis].numel(), X.shape[axis:].numel()), X, wants)
+        return self._with_shape(X.reshape(X.shape[:axis].numel(), X.shape[axis:].numel()), X, requested)
 
     samples = [sample(X=f32(2, 3, 4)), sample(X=f32(2, 3, 4), axis=0), sample(X=f32(0, 3, 4), axis=2), sample(X=f32(2, 3, 4), axis=3)]
     rejects = [reject(X=f32(2, 3), axis=3, says="axis must be in [-3, 3)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
@@ -254,8 +254,8 @@ class Squeeze2(Ones):
                 out.append(d)
         return self._results(X, out)
 
-    def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        return self._with_shape(X.squeeze(self.axes) if self.axes else X.squeeze(), X, wants)
+    def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        return self._with_shape(X.squeeze(self.axes) if self.axes else X.squeeze(), X, requested)
 
     samples = [
         sample(X=f32(2, 1, 3, 1), axes=[1]),
@@ -290,11 +290,11 @@ class Unsqueeze2(Ones):
             dims.insert(axis_of(axis, len(dims) + 1, "axes", X=None), 1)
         return self._results(X, dims)
 
-    def kernel(self, X: Tensor, AxesTensor: Tensor | None, AxesTensorList: list[Tensor], *, wants: tuple[bool, ...]) -> Any:
+    def kernel(self, X: Tensor, AxesTensor: Tensor | None, AxesTensorList: list[Tensor], *, requested: tuple[bool, ...]) -> Any:
         out = X
         for axis in sizes_at_run(self.axes, AxesTensor, AxesTensorList):
             out = out.unsqueeze(axis)
-        return self._with_shape(out, X, wants)
+        return self._with_shape(out, X, requested)
 
     samples = [
         sample(X=f32(2, 3), axes=[1]),
@@ -327,8 +327,8 @@ class Transpose2(Operator):
         out = X.with_dims(dims) if not order or order[0] == 0 else X.dense(dims)
         return out.with_value(X.value) if len(dims) < 2 else out, _remembered(X)
 
-    def kernel(self, X: Tensor, *, wants: tuple[bool, ...]) -> Any:
-        return X.permute(self.axis), X.new_empty((0, *X.shape)) if wants[1] else None
+    def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        return X.permute(self.axis), X.new_empty((0, *X.shape)) if requested[1] else None
 
     def _before(self, XShape: Spec, d_out: Spec) -> Spec:
         x = _before(self, XShape, d_out)

@@ -1,4 +1,4 @@
-"""What one kernel call is said to take: the bytes of its values, its own memory, and what its results keep alive, as operators declare it.
+"""The memory of one kernel call: the bytes of its values, its workspace, and what its results retain, as operators declare it.
 
 A rule that fails stops nothing: the call is noted as one of which not all is known, and a plan says so.
 """
@@ -36,7 +36,7 @@ def are_ids(spec: Spec) -> bool:
 _Answer = TypeVar("_Answer")
 
 
-def _asked(rule: Callable[[], _Answer], otherwise: _Answer) -> tuple[_Answer, str]:
+def _evaluated(rule: Callable[[], _Answer], otherwise: _Answer) -> tuple[_Answer, str]:
     """What a rule about memory says, and why it says nothing where it fails. All of them are asked here."""
     try:
         return rule(), ""
@@ -44,9 +44,9 @@ def _asked(rule: Callable[[], _Answer], otherwise: _Answer) -> tuple[_Answer, st
         return otherwise, f"{type(error).__name__}: {error}"
 
 
-def told(i: Instruction, rule: Callable[[], Size]) -> Size:
+def rule_bytes(i: Instruction, rule: Callable[[], Size]) -> Size:
     """The bytes that a rule says; 0 where it fails, and then the instruction notes why."""
-    found, why = _asked(lambda: _bytes_of(_of_this_op(rule(), i)), 0)
+    found, why = _evaluated(lambda: _bytes_of(_of_this_op(rule(), i)), 0)
     i.unknown = i.unknown or why
     return found
 
@@ -73,44 +73,44 @@ def _bytes_of(found: object) -> Size:
     raise SchemaError(f"a rule about memory gives a number of bytes of at least 0; seen {found!r}")
 
 
-def workspace_of(operator: Operator, i: Instruction, wanted: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
+def workspace_of(operator: Operator, i: Instruction, requested: Sequence[bool], strided: Collection[Value], rows: Mapping[Value, Size]) -> Size:
     """What a kernel takes while it runs. ``strided`` are the values that need not lie in a row, ``rows`` the bytes of sparse rows."""
     cls = type(operator)
     if cls.workspace is Operator.workspace:
         return 0
     named: dict[str, object] = {}
-    if cls.workspace_wants:
-        named["wants"] = tuple(wanted)
+    if cls.workspace_requested:
+        named["requested"] = tuple(requested)
     if cls.workspace_strided:
         slots = zip(operator.schema.operands, i.arguments, strict=False) if strided else ()
         named["strided"] = frozenset([o.name for o, given in slots if any(v in strided for v in values_of([given]))])
     if cls.workspace_rows:
         named["rows"] = sum((rows[v] for v in values_of(i.arguments) if v in rows), start=0)
     rule: Callable[..., Size] = operator.workspace
-    return told(i, lambda: rule(*_operand_specs(operator, i), **named))
+    return rule_bytes(i, lambda: rule(*_operand_specs(operator, i), **named))
 
 
-def workspace_in_rows(i: Instruction, wanted: Sequence[bool] | None = None) -> Size:
+def workspace_in_rows(i: Instruction, requested: Sequence[bool] | None = None) -> Size:
     """What a call takes while it runs, where all that it is given lies in a row and nothing of it is sparse rows."""
     operator = i.op.operator
     if i.expression is not None or operator is None or operator.sub_blocks or not i.results:
         return i.workspace
-    return workspace_of(operator, i, wanted or [True] * len(operator.schema.results), (), {})
+    return workspace_of(operator, i, requested or [True] * len(operator.schema.results), (), {})
 
 
-def carried_of(operator: Operator, i: Instruction, wanted: Sequence[bool]) -> Mapping[str, Size]:
-    """What results keep alive beside what they are described to be: result slot -> bytes."""
-    if type(operator).carries is Operator.carries:
+def retained_of(operator: Operator, i: Instruction, requested: Sequence[bool]) -> Mapping[str, Size]:
+    """The bytes that results retain beside what they are described to be: result slot -> bytes."""
+    if type(operator).retained_bytes is Operator.retained_bytes:
         return {}
-    found, why = carried_by(operator, _operand_specs(operator, i), wanted)
+    found, why = retained_by(operator, _operand_specs(operator, i), requested)
     i.unknown = i.unknown or why
     return found
 
 
-def carried_by(operator: Operator, specs: Sequence[object], wanted: Sequence[bool]) -> tuple[Mapping[str, Size], str]:
-    """As `carried_of`, for an operator that is given operands like these; and why nothing is said where its rule fails."""
+def retained_by(operator: Operator, specs: Sequence[object], requested: Sequence[bool]) -> tuple[Mapping[str, Size], str]:
+    """As `retained_of`, for an operator that is given operands like these; and why nothing is said where its rule fails."""
     nothing: Mapping[str, Size] = {}
-    return _asked(lambda: {slot: _bytes_of(size) for slot, size in operator.carried(specs, wanted).items()}, nothing)
+    return _evaluated(lambda: {slot: _bytes_of(size) for slot, size in operator.retained(specs, requested).items()}, nothing)
 
 
 def _operand_specs(operator: Operator, i: Instruction) -> list[object]:
