@@ -9,7 +9,7 @@ from typing import Any
 from foreshape.lowering import Instruction, Lowered, Value
 from foreshape.lowering.instruction import Argument, values_of
 from foreshape.values.offsets import Offsets
-from foreshape.values.torch_proxy import Late, torch
+from foreshape.values.torch_proxy import Lazy, torch
 
 LEAST = 1e-4
 """A measurement is of so many calls that they take about so many seconds."""
@@ -49,16 +49,16 @@ def _put(values: dict[str, Any], result: Argument, value: Any) -> None:
 
 def _function(i: Instruction, values: Mapping[str, Any]) -> Callable[[], Any]:
     """A call as the step makes it, without arguments."""
-    names = {name: value.get() if isinstance(value, Late) else value for name, value in i.constants.items()}
+    names = {name: value.get() if isinstance(value, Lazy) else value for name, value in i.constants.items()}
     if i.expression is not None:
         text = (i.expression if i.into is None else i.in_place_expression).format(*map(_text, i.arguments), **{n: n for n in i.constants})
         names["into"] = values.get(repr(i.into))
     else:
         names["kernel"] = i.kernel
         parts = [_text(a) for a in i.arguments]
-        if i.takes_wants:
-            names["wants"] = tuple(bool(values_of([r])) for r in i.results)
-            parts.append("wants=wants")
+        if i.kernel_requested:
+            names["requested"] = tuple(bool(values_of([r])) for r in i.results)
+            parts.append("requested=requested")
         if i.offsets is not None:
             parts.append(f"offsets=[{', '.join(map(_text, i.offsets))}]")
         if i.before is not None:

@@ -46,16 +46,16 @@ class SyncBatchNorm(Collective, BatchNorm):
 
     def kernel(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, Counts: Tensor | None, *,
-        wants: tuple[bool, ...],
+        requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         team = self._team()
         if team is None or self.use_global_stats or self._tests():
-            return BatchNorm.kernel(self, X, Scale, Bias, Mean, Variance, MomentumTensor, wants=wants)
+            return BatchNorm.kernel(self, X, Scale, Bias, Mean, Variance, MomentumTensor, requested=requested)
         last = is_channels_last(self.data_layout)
         x = channels_first(X, last)
         check_channels(x, Scale, Bias, Mean, Variance)
         of = torch.float32 if X.element_size() == 2 else X.dtype
-        reserve = Mean.new_empty(0, dtype=of) if wants[5] else None
+        reserve = Mean.new_empty(0, dtype=of) if requested[5] else None
         count, mean, variance = self._statistics(x, Mean, Counts, team)
         if not count:  # of nothing there is no mean: the moving ones stay
             return X.clone(), Mean, Variance, torch.zeros_like(Mean, dtype=of), torch.zeros_like(Variance, dtype=of), reserve
@@ -97,9 +97,9 @@ class SyncBatchNorm(Collective, BatchNorm):
 
     def _sums_workspace(
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec,
-        *, wants: tuple[bool, ...], strided: frozenset[str],
+        *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
-        one = BatchNorm._gradient_workspace(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, wants=wants)
+        one = BatchNorm._gradient_workspace(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, requested=requested)
         return one + (8 * Scale.elements + 1) * FP64.itemsize + copies(strided, X=X, Y_GRAD=d_y)
 
     @gradient(
@@ -108,11 +108,11 @@ class SyncBatchNorm(Collective, BatchNorm):
     )  # fmt: skip
     def backward(
         self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
-        Counts: Tensor | None, d_y: Tensor, *, wants: tuple[bool, ...],
+        Counts: Tensor | None, d_y: Tensor, *, requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         team = self._team()
         if team is None or self.use_global_stats or self._tests():
-            return BatchNorm.backward.kernel(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, wants=wants)
+            return BatchNorm.backward.kernel(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, requested=requested)
         last = is_channels_last(self.data_layout)
         x, d = channels_first(X, last), channels_first(d_y, last)
         channels, own = x.shape[1], _own_count(x, Counts)
@@ -121,7 +121,7 @@ class SyncBatchNorm(Collective, BatchNorm):
             _, d_scale, d_bias = aten.native_batch_norm_backward(d, x, Scale, None, None, saved_mean, saved_inverse, True, self.epsilon, [False, True, True])
         else:
             d_scale, d_bias = torch.zeros_like(Scale), torch.zeros_like(Bias)
-        if not wants[0]:
+        if not requested[0]:
             return None, d_scale, d_bias
         sums = torch.empty(2 * channels + 1, dtype=torch.float64)
         sums[0], sums[1 : channels + 1], sums[channels + 1 :] = own, d_scale, d_bias

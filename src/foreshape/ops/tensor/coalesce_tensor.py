@@ -65,7 +65,7 @@ class CoalesceTensor(Operator):
             total = total + size
         return tuple(spec.like() for spec in Input), tensor(of, total)
 
-    def kernel(self, Input: list[Tensor], *, wants: tuple[bool, ...]) -> tuple[list[Tensor] | None, Tensor]:
+    def kernel(self, Input: list[Tensor], *, requested: tuple[bool, ...]) -> tuple[list[Tensor] | None, Tensor]:
         places = [int(p) for p in self._places([t.numel() for t in Input])]
         if self.copy_data:
             pieces: list[Tensor] = []
@@ -73,11 +73,11 @@ class CoalesceTensor(Operator):
                 pieces.append(given.reshape(-1))
                 if size > given.numel():
                     pieces.append(given.new_zeros(size - given.numel()))
-            return [given.clone() for given in Input] if wants[0] else None, torch.cat(pieces)
+            return [given.clone() for given in Input] if requested[0] else None, torch.cat(pieces)
         of = torch_dtype(element_type(self.dtype))
         value = self.constant if self.set_constant else 0.0
         fused = torch.full((sum(places),), value, device=Input[0].device).to(of)
-        return [torch.full_like(given, value) for given in Input] if wants[0] else None, fused
+        return [torch.full_like(given, value) for given in Input] if requested[0] else None, fused
 
     samples = [
         sample(Input=[f32(3, 2), f32(5)], copy_data=True, use_align=False),
