@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -28,11 +28,12 @@ class Ranks:
     Use as a context manager: it leaves the group at the end, so that nothing is left of it.
     """
 
-    __slots__ = ("_own", "board", "count", "rank", "team")
+    __slots__ = ("_own", "_patience", "_rings", "board", "count", "rank", "team")
 
-    def __init__(self, rank: int, count: int, team: Team | None, board: Board | None, own: bool) -> None:
+    def __init__(self, rank: int, count: int, team: Team | None, board: Board | None, own: bool, patience: float = 0.0) -> None:
         self.rank, self.count, self.team, self.board = rank, count, team, board
-        self._own = own
+        self._own, self._patience = own, patience
+        self._rings: dict[int, Team] = {}
 
     @property
     def first(self) -> bool:
@@ -45,11 +46,34 @@ class Ranks:
         return self
 
     def __exit__(self, *error: object) -> None:
-        set_team(0, None)
+        for ring in (0, *self._rings):
+            set_team(ring, None)
         if self.board is not None:
             self.board.close()
         if self._own and self.team is not None:
             torch.distributed.destroy_process_group()
+        elif error[0] is None:  # of a run that failed, the others may not have theirs any more
+            for team in self._rings.values():
+                torch.distributed.destroy_process_group(team.group)
+        self._rings.clear()
+
+    def divide(self, mesh: Mapping[int, Sequence[Sequence[int]]]) -> None:
+        """Let the collectives of some rings go to groups of the ranks. All ranks make all groups, in one order.
+
+        Args:
+            mesh: ring -> the groups that the ranks are divided into; of groups of one rank collectives change nothing.
+        """
+        if self.team is None:
+            return
+        for ring, groups in sorted(mesh.items()):
+            for group in groups:
+                if len(group) < 2:
+                    continue
+                with _on_loopback(os.environ.get("MASTER_ADDR", "")), _one_hook():
+                    made = torch.distributed.new_group(list(group), timeout=timedelta(seconds=self._patience))
+                if self.rank in group:
+                    self._rings[ring] = Team(list(group).index(self.rank), len(group), made)
+                    set_team(ring, self._rings[ring])
 
     # --- what is said outside of a step
 
@@ -124,16 +148,24 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
     except ValueError:
         raise ExecutionError(f"MASTER_PORT must be a number from 1 to 65535; seen {given['MASTER_PORT']!r}") from None
     store = store_at(host, port, rank, count, patience)
-    hook = sys.excepthook
     try:
-        with _on_loopback(host):
+        with _on_loopback(host), _one_hook():
             torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
     except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
         raise ExecutionError(f"rank {rank} of {count} cannot join the others at {host}:{port} within {patience:g} s: {reason}") from error
-    if hook.__module__ == sys.excepthook.__module__:  # torch lets each group put "[rank0]: " before the lines of a traceback: once is enough
-        sys.excepthook = hook
     return _of_group(patience, own=True)
+
+
+@contextmanager
+def _one_hook() -> Generator[None]:
+    """torch lets each group put "[rank0]: " before the lines of a traceback: once is enough."""
+    hook = sys.excepthook
+    try:
+        yield
+    finally:
+        if hook.__module__ == sys.excepthook.__module__:
+            sys.excepthook = hook
 
 
 @contextmanager
@@ -155,4 +187,4 @@ def _of_group(patience: float, own: bool) -> Ranks:
     group = torch.distributed.group.WORLD
     rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
     store: Any = torch.distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
-    return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own)
+    return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own, patience)
