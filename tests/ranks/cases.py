@@ -221,8 +221,8 @@ REPEATED = ("texts", "sparse_lazy_adam", "dropped", "normalised")
 """Cases that are run again unless ``every`` one is."""
 
 
-def run(name: str, of: str = "fp32", strategy: str = "data_parallel") -> dict[str, Any]:
-    """Train one case for two epochs with the ranks that there are; the losses, the figures and the values."""
+def run(name: str, of: str = "fp32", strategy: str = "data_parallel", epochs: int = 2, checkpoint: str | None = None) -> dict[str, Any]:
+    """Train one case with the ranks that there are; the losses, the figures and the values."""
     first = _values(name, "fp32")
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     with fs.program_guard(main, startup):
@@ -234,7 +234,8 @@ def run(name: str, of: str = "fp32", strategy: str = "data_parallel") -> dict[st
         if "validation" in settings:
             settings["validation"] = cast
         ranks = (STRATEGIES.get(strategy) or getattr(fs, strategy))(patience=60, **SETTINGS.get(name, {}))
-        history = fs.train(cost, cast, optimizer=optimizer, epochs=2, progress=False, ranks=ranks, scope=scope, startup=startup, **settings)
+        history = fs.train(cost, cast, optimizer=optimizer, epochs=epochs, progress=False, ranks=ranks, scope=scope, startup=startup,
+                           checkpoint=checkpoint, **settings)  # fmt: skip
     out: dict[str, Any] = {f"value/{n}": scope.get(n) for n in scope.names()}
     out["losses"] = np.array(history.losses)
     for key in history.epochs[0]:

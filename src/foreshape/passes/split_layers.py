@@ -15,9 +15,11 @@ from typing import Any
 from foreshape.dims import Size, equal, floordiv, product
 from foreshape.errors import SchemaError
 from foreshape.operator.bound_attributes import Attributes
+from foreshape.ops.collective.dropout import CDropout
 from foreshape.ops.math.activation import Unary
 from foreshape.ops.math.elementwise import Elementwise
 from foreshape.ops.math.smooth_activation import OverAxis
+from foreshape.ops.nn.dropout import Dropout
 from foreshape.ops.update.updates import Update
 from foreshape.passes.data_parallel import DataParallel
 from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part, Piece
@@ -30,7 +32,7 @@ from foreshape.spec import LOD_TENSOR, tensor
 
 COLUMNS, ROWS = "columns", "rows"
 GRAD = "@GRAD"
-_EACH_ELEMENT = frozenset({"scale", "cast", "clip", "dropout", "pow", "assign", "fill_zeros_like", "fill_any_like"})
+_EACH_ELEMENT = frozenset({"scale", "cast", "clip", "dropout", "c_dropout", "pow", "assign", "fill_zeros_like", "fill_any_like"})
 """Operators that do to each element by itself what is not a `Unary`."""
 _LATER = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 _HEADERS = frozenset({"count_examples", "weigh_by_examples", "weigh_by_examples_grad"})
@@ -296,6 +298,9 @@ class _Divider:
             return None
         if isinstance(operator, OverAxis):
             return self._like(op, x) if op.attrs["axis"] % self._rank(x) != axis else None
+        if isinstance(operator, Dropout) and operator.draws():
+            known = {n: v for n, v in op.attrs.items() if n in operator.schema.attributes}
+            op.attributes = CDropout.describe({**known, "ring_id": TENSOR})
         if isinstance(operator, Unary) or op.type in _EACH_ELEMENT:
             return self._like(op, x)
         if op.type in ("transpose2", "transpose"):
@@ -309,7 +314,7 @@ class _Divider:
         return {n: self.axes[x] for n in op.output_names() if self.dims[n] == self.dims[x]}
 
     def _remembered(self, op: Op, axis: int) -> dict[str, int]:
-        return {n: axis + 1 for n in op.outputs.get("XShape", ())}
+        return dict.fromkeys(op.outputs.get("XShape", ()), axis + 1)
 
     def _elementwise(self, op: Op) -> dict[str, int] | None:
         names = {slot: op.inputs[slot][0] for slot in ("X", "Y")}

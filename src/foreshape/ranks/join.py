@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import ExecutionError
+from foreshape.errors import ExecutionError, RankError
 from foreshape.ranks.status import Board
 from foreshape.ranks.store import store_at
 from foreshape.values.team import Team, set_team
@@ -62,6 +62,9 @@ class Ranks:
 
         Args:
             mesh: ring -> the groups that the ranks are divided into; of groups of one rank collectives change nothing.
+
+        Raises:
+            RankError: the ranks of a group do not come together.
         """
         if self.team is None:
             return
@@ -69,8 +72,12 @@ class Ranks:
             for group in groups:
                 if len(group) < 2:
                     continue
-                with _on_loopback(os.environ.get("MASTER_ADDR", "")), _one_hook():
-                    made = torch.distributed.new_group(list(group), timeout=timedelta(seconds=self._patience))
+                try:
+                    with _on_loopback(os.environ.get("MASTER_ADDR", "")), _one_hook():
+                        made: Any = torch.distributed.new_group(list(group), timeout=timedelta(seconds=self._patience))  # pyright: ignore[reportUnknownMemberType]
+                except RuntimeError as error:
+                    reason = str(error).split("\n", 1)[0]
+                    raise RankError(f"the group of ranks {', '.join(map(str, group))} did not come together: {reason}") from error
                 if self.rank in group:
                     self._rings[ring] = Team(list(group).index(self.rank), len(group), made)
                     set_team(ring, self._rings[ring])
