@@ -184,6 +184,23 @@ def test_what_is_said_of_one_weight_must_agree():
         layer.fc(x, 6, weight="shared", split="rows")
 
 
+def test_pairs_of_layers_are_chosen_where_one_sum_is_enough():
+    x = layer.data("x", input_size=6)
+    hidden = layer.fc(x, 8, "relu")  # the first of a pair
+    hidden = layer.fc(hidden, 6)  # the second
+    kept = layer.fc(hidden, 8)  # read twice
+    turned = layer.fc(layer.softmax(kept), 8)  # behind what needs all columns
+    odd = layer.fc(layer.fc(turned + kept, 7), 8, split="columns")  # 7 columns; a word of its own
+    cost = layer.mean(layer.fc(layer.dropout(layer.fc(layer.softmax(odd), 4, "tanh"), 0.1), 3, bias=False))
+    fs.optimizer.SGD(0.1).minimize(cost)
+    strategy = fs.split_layers(choose=True)
+    made = strategy.apply(cost.block.program, cost, 2)
+    weights = {p.pieces[0].name: p.axis for p in made.parts if len(p.dims) == 2}
+    assert weights == {"fc_0.w_0": 1, "fc_1.w_0": 0, "fc_5.w_0": 1, "fc_6.w_0": 1, "fc_7.w_0": 0}
+    evaluated = strategy.evaluated(for_test(cost.block.program), made.parts, 2)
+    assert {op.inputs["Y"][0] for op in evaluated.global_block.ops if op.type == "mul"} >= {f"{name}@SPLIT_0" for name in weights}
+
+
 def uneven():
     return layer.mean(layer.fc(layer.data("x", input_size=6), 5, split="columns"))
 

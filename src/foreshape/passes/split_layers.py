@@ -47,11 +47,13 @@ class SplitLayers:
         rest: the strategy over the groups.
         degree: how many ranks a group has; all where it is left out.
         layers: the names of weights, each with "columns" or "rows", beside what the layers say.
+        choose: whether pairs of layers are chosen, too, of which nothing is said.
     """
 
     rest: DataParallel | SplitTables = field(default_factory=DataParallel)
     degree: int | None = None
     layers: tuple[tuple[str, str], ...] = ()
+    choose: bool = False
 
     def __post_init__(self) -> None:
         inner = self.rest.rest if isinstance(self.rest, SplitTables) else self.rest
@@ -85,7 +87,7 @@ class SplitLayers:
         if degree == 1:
             return self.rest.apply(program, loss, ranks, startup)
         shares = None if ranks is None else ranks // degree
-        marks = self._marks(program)
+        marks = self._marks(program, degree)
         if not marks:
             raise SchemaError('no layer is to be divided: say layer.fc(..., split="columns"), or name weights with split_layers(layers=...)')
         made, parts = divided(program, marks, degree)
@@ -101,7 +103,8 @@ class SplitLayers:
         if degree == 1:
             return self.rest.evaluated(program, parts, ranks)
         names = {p.pieces[0].name: p for p in parts if p.axis is not None}
-        marks = {n: s for n, s in self._marks(program).items() if n in names and any(n in op.input_names() for op in program.global_block.ops)}
+        weights = {op.inputs["Y"][0] for op in program.global_block.ops if op.type == "mul"}
+        marks = {n: COLUMNS if p.axis else ROWS for n, p in names.items() if n in weights and len(p.dims) == 2}
         made = divided(program, marks, degree, {n: p.name for n, p in names.items()})[0] if marks else program
         out = self.rest.evaluated(made, [p for p in parts if p.axis is None], ranks // degree)
         if out is program:
@@ -117,14 +120,63 @@ class SplitLayers:
             raise SchemaError(f"{ranks} ranks cannot be divided into groups of {degree}, which split_layers asks for")
         return degree
 
-    def _marks(self, program: Program) -> dict[str, str]:
+    def _marks(self, program: Program, degree: int) -> dict[str, str]:
         """The weights to divide, and how."""
         said = {n: s.split for n, s in program.parameter_settings.items() if s.split is not None}
         for name, split in self.layers:
             if name not in program.global_block.vars:
                 raise SchemaError(f"split_layers(layers=...) names {name!r}, and the program has no such weight")
             said[name] = split
+        if self.choose:
+            said = chosen(program.global_block, degree, said) | said
         return {n: s for n, s in said.items() if n in program.global_block.vars}
+
+
+def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]:
+    """Weights that are worth dividing, with "columns" or "rows": pairs of products of which the first gives columns that nothing but the second
+    takes, after what is done element by element, so that one sum is all that is sent."""
+    forward = [op for op in block.ops if not op.role & _LATER]
+    readers: dict[str, list[Op]] = {}
+    for op in forward:
+        for name in op.all_reads():
+            readers.setdefault(name, []).append(op)
+    out: dict[str, str] = {}
+    for op in forward:
+        first = _weight(op, block, readers)
+        end = None if first is None else _taker(op, block, readers)
+        second = None if end is None else _weight(end, block, readers)
+        if first is None or second is None or end is None or {first, second} & (said.keys() | out.keys()) or first == second:
+            continue
+        columns, rows = block.var(first).spec.known_dims[1], block.var(second).spec.known_dims[0]
+        if columns == rows and isinstance(rows, int) and rows % degree == 0 and rows >= degree:
+            out |= {first: COLUMNS, second: ROWS}
+    return out
+
+
+def _weight(op: Op, block: Block, readers: Mapping[str, Sequence[Op]]) -> str | None:
+    """The weight of a product, where nothing else reads it."""
+    name = op.inputs["Y"][0] if op.type == "mul" else ""
+    variable = block.vars.get(name)
+    alone = variable is not None and variable.is_parameter and len(variable.spec.known_dims) == 2 and len(readers[name]) == 1
+    return name if alone and op.attrs["y_num_col_dims"] == 1 else None
+
+
+def _taker(op: Op, block: Block, readers: Mapping[str, Sequence[Op]]) -> Op | None:
+    """The product that alone takes what a product gives, after what is done element by element; None where there is none."""
+    name = op.outputs["Out"][0]
+    while len(readers.get(name, ())) == 1:
+        op = readers[name][0]
+        if op.sub_block_indices() or op.block is not block:
+            return None
+        if op.type == "mul":
+            return op if op.inputs["X"] == (name,) and op.attrs["x_num_col_dims"] == len(block.var(name).spec.known_dims) - 1 else None
+        others = [n for n in op.input_names() if n != name]
+        biased = isinstance(op.operator, Elementwise) and all(block.var(n).is_parameter and len(readers[n]) == 1 for n in others) and len(others) == 1
+        alone = (isinstance(op.operator, Unary) and not isinstance(op.operator, OverAxis)) or op.type in _EACH_ELEMENT
+        if not biased and not (alone and not others):
+            return None
+        name = op.outputs["Out"][0]
+    return None
 
 
 def _over_groups(program: Program, degree: int) -> None:
@@ -563,8 +615,8 @@ def _shown(op: Op) -> str:
 
 
 def split_layers(
-    rest: DataParallel | SplitTables | None = None, degree: int | None = None, layers: Mapping[str, str] | None = None, *, bucket: int | None = None,
-    patience: float = 25.0, synchronise_batch_norm: bool = False,
+    rest: DataParallel | SplitTables | None = None, degree: int | None = None, layers: Mapping[str, str] | None = None, *, choose: bool = False,
+    bucket: int | None = None, patience: float = 25.0, synchronise_batch_norm: bool = False,
 ) -> SplitLayers:  # fmt: skip
     """Train with layers divided over ranks (tensor parallel): those that say so, as ``layer.fc(x, n, split="columns")``.
 
@@ -574,5 +626,7 @@ def split_layers(
         degree: how many ranks have the parts of the layers, and the same examples; all where it is left out, so that no batch is divided.
             Ranks that come one after the other are together: on 4 ranks with degree 2 these are 0 and 1, and 2 and 3.
         layers: the names of weights, each with "columns" or "rows", beside what the layers say; for a program that was saved.
+        choose: whether layers that say nothing are divided, too, where it costs one sum for two of them: by columns the one and by rows the next,
+            with nothing between them but what is done element by element.
     """
-    return SplitLayers(rest if rest is not None else DataParallel(bucket, patience, synchronise_batch_norm), degree, tuple((layers or {}).items()))
+    return SplitLayers(rest if rest is not None else DataParallel(bucket, patience, synchronise_batch_norm), degree, tuple((layers or {}).items()), choose)

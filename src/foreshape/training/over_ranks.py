@@ -8,10 +8,10 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from foreshape.dims import evaluate
+from foreshape.dims import equal, evaluate
 from foreshape.engine import Executor, Scope
 from foreshape.engine.machine_memory import default_limit
-from foreshape.errors import ExecutionError, RankError
+from foreshape.errors import ExecutionError, RankError, SchemaError
 from foreshape.ops.collective.sums import Collective
 from foreshape.passes.data_parallel import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
@@ -95,6 +95,18 @@ class OverRanks:
     def evaluated(self, program: Program) -> Program:
         """A program without updates, over what this rank holds."""
         return program if self.strategy is None or self.alone else self.strategy.evaluated(program, self.parts, self.ranks.count)
+
+    def check_figures(self, figures: Mapping[str, Variable]) -> None:
+        """Refuse figures of values that each rank has a part of alone: they would be of the part.
+
+        Raises:
+            SchemaError: one of them, by its name.
+        """
+        for name, variable in figures.items():
+            own = self.program.global_block.find(variable.name)
+            dims = variable.spec.dims or ()
+            if own is None or any(equal(a, b) is False for a, b in zip(own.spec.dims or (), dims, strict=True)):
+                raise SchemaError(f"the metric {name!r} is {variable.name}, of which each rank has a part only: make a number of it, such as layer.mean(...)")
 
     # --- values
 
