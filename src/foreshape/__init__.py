@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from foreshape.layer import ParamAttr
     from foreshape.memory import Plan, Recomputation, recompute
     from foreshape.operator import Operator
-    from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_tables
+    from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_layers, split_tables
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
     from foreshape.training import infer_shape, train
@@ -46,7 +46,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "FormatError", "GuardError", "MemoryPlanError", "RankError",
                      "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
     **dict.fromkeys(("load_inference_model", "save_inference_model"), "interop"),
-    **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_tables"), "passes"),
+    **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_layers", "split_tables"), "passes"),
     "ParamAttr": "layer",
     **dict.fromkeys(("Network", "plan"), "cost"),
     **dict.fromkeys(("Plan", "Recomputation", "recompute"), "memory"),
@@ -141,6 +141,7 @@ __all__ = [
     "send",
     "shard_optimizer",
     "shard_parameters",
+    "split_layers",
     "split_tables",
     "train",
 ]

@@ -154,6 +154,58 @@ CASES: dict[str, Case] = {
     "apart": apart, "sparse_sgd": sparse_sgd, "sparse_lazy_adam": sparse_lazy_adam, "sparse_exact_adam": sparse_exact_adam,
     "transformer": transformer, "dropped": dropped, "repeated": repeated,
 }  # fmt: skip
+
+
+def divided(r: np.random.RandomState, of: str) -> Any:
+    """Columns, rows, columns again that are put together for the loss; a layer that is whole. The last batch has one example."""
+    x, y = layer.data("x", input_size=7, dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
+    hidden = layer.fc(x, output_size=12, activation=layer.tanh, split="columns")
+    hidden = layer.fc(hidden, output_size=6, activation=layer.tanh, split="rows")
+    hidden = layer.fc(layer.fc(hidden, output_size=5), output_size=8, activation=layer.relu, split="columns")
+    predicted = layer.fc(layer.layer_norm(hidden), output_size=4, activation=layer.softmax, split="columns")
+    cost = layer.cross_entropy(predicted, y)
+    data = {"x": r.rand(31, 7), "y": r.randint(0, 4, (31, 1))}
+    optimizer = fs.optimizer.Adam(0.01, clip=fs.optimizer.ClipByGlobalNorm(0.5))
+    return cost, data, optimizer, {"batch_size": 6, "metrics": {"accuracy": layer.accuracy(predicted, y)}, "validation": data}
+
+
+def own_rows(r: np.random.RandomState, of: str) -> Any:
+    """Rows of a weight for an input that is whole, columns after columns, a factor for each column, ragged rows, weight decay."""
+    words, label = layer.data("words", shape=["words"], lod_level=1, dtype=fs.INT64), layer.data("label", dims=1, data_type=fs.INT64)
+    embedded = layer.embedding(words, size=[30, 8], dtype=of, is_sparse=True)
+    hidden = layer.fc(embedded, 12, "tanh", split="rows")
+    kind = {"fp32": fs.FP32, "fp64": fs.FP64}[of]
+    factor = layer.create_parameter((12,), kind, prefix="factor", initializer=layer.Uniform(0.5, 1.0))
+    hidden = layer.fc(layer.fc(hidden, 12, split="columns") * factor, 4, "tanh", split="columns")
+    one = layer.create_parameter((1,), kind, prefix="one", initializer=layer.Constant(0.9))
+    pooled = layer.sequence_pool(hidden * one, "sum")
+    cost = layer.cross_entropy(layer.fc(pooled, output_size=3, activation=layer.softmax), label)
+    rows = [r.randint(0, 30, n) for n in r.randint(1, 9, 22)]
+    return cost, {"words": rows, "label": r.randint(0, 3, (22, 1))}, fs.optimizer.Momentum(0.05, 0.9, weight_decay=1e-3), {"batch_size": 6}
+
+
+def heads(r: np.random.RandomState, of: str) -> Any:
+    """An attention whose heads are divided, and the layers after it."""
+    width, count = 16, 4
+    x, y = layer.data("x", shape=["batch", "time", width], dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
+
+    def dense(x: Any, size: int, split: str, activation: Any = None, bias: Any = None) -> Any:
+        return layer.fc(x, size, activation=activation, num_flatten_dims=1, bias=bias, split=split)
+
+    h = x
+    for _ in range(2):
+        q, k, v = (
+            layer.transpose(layer.reshape(dense(h, width, "columns", bias=False), [0, 0, count, width // count]), [0, 2, 1, 3]) for _ in range(3)
+        )
+        mixed = layer.matmul(layer.softmax(layer.matmul(q * 0.5, k, transpose_y=True)), v)
+        h = layer.layer_norm(h + dense(layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [0, 0, width]), width, "rows"), begin_norm_axis=2)
+        h = layer.layer_norm(h + dense(dense(h, 32, "columns", "relu"), width, "rows"), begin_norm_axis=2)
+    cost = layer.softmax_with_cross_entropy(layer.fc(layer.reduce_mean(h, 1), 4), y)
+    return cost, {"x": r.randn(18, 5, width), "y": r.randint(0, 4, (18, 1))}, fs.optimizer.AdamW(0.003), {"batch_size": 5}
+
+
+SPLIT: dict[str, Case] = {"divided": divided, "own_rows": own_rows, "heads": heads}
+"""Cases with layers that can be divided."""
 SETTINGS: dict[str, dict[str, Any]] = {"normalised": {"synchronise_batch_norm": True}, "wide": {"bucket": 400_000}}
 """What the strategy is given beside."""
 UNEQUAL = ("apart", "dropped")
@@ -167,19 +219,23 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "split_tables": fs.split_tables,
     "split_tables and shard_optimizer": lambda **settings: fs.split_tables(fs.shard_optimizer(**settings)),
     "split_tables and shard_parameters": lambda **settings: fs.split_tables(fs.shard_parameters(**settings)),
+    "split_layers": fs.split_layers,
+    "split_layers_2": lambda **settings: fs.split_layers(degree=2, **settings),
+    "split_layers_2_tables": lambda **settings: fs.split_layers(fs.split_tables(**settings), degree=2),
 }
+"""Ways to divide a training; those of layers divide only what layers say."""
 
 
 REPEATED = ("texts", "sparse_lazy_adam", "dropped", "normalised")
 """Cases that are run again unless ``every`` one is."""
 
 
-def run(name: str, of: str = "fp32", strategy: str = "data_parallel") -> dict[str, Any]:
-    """Train one case for two epochs with the ranks that there are; the losses, the figures and the values."""
+def run(name: str, of: str = "fp32", strategy: str = "data_parallel", epochs: int = 2, checkpoint: str | None = None) -> dict[str, Any]:
+    """Train one case with the ranks that there are; the losses, the figures and the values."""
     first = _values(name, "fp32")
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     with fs.program_guard(main, startup):
-        cost, data, optimizer, settings = CASES[name](np.random.RandomState(5), of)
+        cost, data, optimizer, settings = (CASES | SPLIT)[name](np.random.RandomState(5), of)
         fs.Executor().run(startup, scope=scope)
         for n, value in first.items():  # the same numbers in either element type
             scope.set(n, value.astype(scope.get(n).dtype))
@@ -187,7 +243,8 @@ def run(name: str, of: str = "fp32", strategy: str = "data_parallel") -> dict[st
         if "validation" in settings:
             settings["validation"] = cast
         ranks = STRATEGIES[strategy](patience=60, **SETTINGS.get(name, {}))
-        history = fs.train(cost, cast, optimizer=optimizer, epochs=2, progress=False, ranks=ranks, scope=scope, startup=startup, **settings)
+        history = fs.train(cost, cast, optimizer=optimizer, epochs=epochs, progress=False, ranks=ranks, scope=scope, startup=startup,
+                           checkpoint=checkpoint, **settings)  # fmt: skip
     out: dict[str, Any] = {f"value/{n}": scope.get(n) for n in scope.names()}
     out["losses"] = np.array(history.losses)
     for key in history.epochs[0]:
@@ -202,7 +259,7 @@ def _values(name: str, of: str) -> dict[str, Any]:
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     startup.random_seed = 7
     with fs.program_guard(main, startup):
-        CASES[name](np.random.RandomState(5), of)
+        (CASES | SPLIT)[name](np.random.RandomState(5), of)
     fs.Executor().run(startup, scope=scope)
     return {n: scope.get(n) for n in scope.names()}
 

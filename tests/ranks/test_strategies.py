@@ -16,7 +16,7 @@ QUICK = {
     "split_tables": ["sparse_exact_adam", "sparse_sgd"],
     "split_tables and shard_parameters": ["sparse_lazy_adam"],
 }
-OTHERS = [s for s in cases.STRATEGIES if s != "data_parallel"]
+OTHERS = [s for s in cases.STRATEGIES if s != "data_parallel" and not s.startswith("split_layers")]
 EQUAL = [c for c in cases.CASES if c not in cases.UNEQUAL]
 RUNS = [pytest.param(2, QUICK, id="2-quick"), *(pytest.param(n, dict.fromkeys(OTHERS, EQUAL), id=f"{n}-all", marks=pytest.mark.longest) for n in (2, 3, 4))]
 

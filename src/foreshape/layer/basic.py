@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from foreshape.dims import product
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.layer.parameter import create_parameter
+from foreshape.layer.parameter import create_parameter, param_attr
 from foreshape.operator.registry import find
 from foreshape.program.call_site import here, tells_line
 from foreshape.program.current import current_block
@@ -71,7 +72,7 @@ def activate(x: Variable, activation: Activation, prefix: str | None = None) -> 
 @tells_line
 def fc(
     input: Variable | Sequence[Variable], output_size: int, activation: Activation = None, num_flatten_dims: int | None = None, *,
-    weight: Any = None, bias: Any = None, name: str | None = None,
+    weight: Any = None, bias: Any = None, name: str | None = None, split: str | None = None,
 ) -> Variable:  # fmt: skip
     """A fully connected layer: activation(input W + b).
 
@@ -81,15 +82,20 @@ def fc(
         activation: an operator's name ("relu") or a layer function (``layer.softmax``).
         num_flatten_dims: how many of the last dims are features; all but the first where it is left out.
         weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+        split: how `foreshape.split_layers` divides W over the ranks of a group: by "columns", of which each rank has some and computes their
+            results, or by "rows", of which each rank has some for its part of the input, such as the columns that the layer before gives.
+            Trained otherwise it changes nothing, and a saved program has lost it.
 
     Returns:
         ``[*row dims, output_size]``. W is ``[features, output_size]``, b is ``[output_size]``.
 
     Raises:
-        ShapeError: the features are not known, or ``num_flatten_dims`` is out of range.
+        ShapeError: the features are not known, or ``num_flatten_dims`` is out of range. SchemaError: another ``split``.
     """
     block = current_block()
     prefix = name or block.program.unique_name("fc")
+    if split is not None:
+        weight = replace(param_attr(weight), split=split)
     parts: list[Variable] = []
     columns = 1
     for x in (input,) if isinstance(input, Variable) else tuple(input):

@@ -19,7 +19,8 @@ from foreshape.spec import LOD_TENSOR, DType, Spec
 class ParamAttr:
     """What a layer's parameter is called, how it starts, and whether it is trained.
 
-    An equal name in two layers shares the parameter.
+    An equal name in two layers shares the parameter. ``split`` says how `foreshape.split_layers` divides a weight over ranks: by "columns" or
+    by "rows"; it is not saved with a program.
     """
 
     name: str | None = None
@@ -27,8 +28,14 @@ class ParamAttr:
     trainable: bool = True
     learning_rate: float = 1.0
     need_decay: bool = True
+    split: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.split not in (None, *SPLITS):
+            raise SchemaError(f"split must be {' or '.join(map(repr, SPLITS))}; seen {self.split!r}")
 
 
+SPLITS = ("columns", "rows")
 _WEIGHT = Xavier()
 _BIAS = Constant(0.0)
 
@@ -69,6 +76,10 @@ def create_parameter(
     if shared is not None:
         if shared.spec is not spec:
             raise SchemaError(f"the parameter {name} is shared, and is {shared.spec.text()}, not {spec.text()}")
+        known = settings(block.program).get(name)
+        if given.split is not None and (known is None or known.split != given.split):
+            was = "not divided" if known is None or known.split is None else f"split by {known.split}"
+            raise SchemaError(f"the parameter {name} is shared, and is {was}, not split by {given.split}")
         return shared
     variable = Variable._new(name, block, spec, site)  # pyright: ignore[reportPrivateUsage]
     variable.persistable = True
@@ -77,7 +88,7 @@ def create_parameter(
     variable.stop_gradient = not variable.trainable
     block.vars[name] = variable
     block.program.touch()
-    if given.learning_rate != 1.0 or not given.need_decay:
+    if given.learning_rate != 1.0 or not given.need_decay or given.split is not None:
         settings(block.program)[name] = given
     initialise(variable, given.initializer or initializer or (_BIAS if is_bias else _WEIGHT))
     return variable

@@ -9,24 +9,10 @@ from foreshape.passes.framework import Pass, apply, named
 from foreshape.passes.prune import for_test, prune
 from foreshape.passes.recompute import recompute_values
 from foreshape.passes.shard_optimizer import ShardOptimizer, ShardParameters, shard_optimizer, shard_parameters
+from foreshape.passes.split_layers import SplitLayers, split_layers
 from foreshape.passes.split_tables import SplitTables, split_tables
 
 __all__ = [
-    "DataParallel",
-    "ForRanks",
-    "Part",
-    "Pass",
-    "Piece",
-    "ShardOptimizer",
-    "ShardParameters",
-    "SplitTables",
-    "apply",
-    "data_parallel",
-    "for_test",
-    "named",
-    "prune",
-    "recompute_values",
-    "shard_optimizer",
-    "shard_parameters",
-    "split_tables",
-]
+    "DataParallel", "ForRanks", "Part", "Pass", "Piece", "ShardOptimizer", "ShardParameters", "SplitLayers", "SplitTables", "apply", "data_parallel",
+    "for_test", "named", "prune", "recompute_values", "shard_optimizer", "shard_parameters", "split_layers", "split_tables",
+]  # fmt: skip

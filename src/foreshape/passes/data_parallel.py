@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from foreshape.errors import SchemaError
 from foreshape.passes.batch_norm import synchronise_batch_norm
 from foreshape.passes.buckets import Sender, data_of, gradients_of
-from foreshape.passes.for_ranks import ForRanks, Part
+from foreshape.passes.for_ranks import ForRanks, Mesh, Part
 from foreshape.passes.framework import Pass
 from foreshape.passes.parts_of_loss import parts_of, same_share
 from foreshape.program import Block, Op, Program, Role, Variable
@@ -66,6 +66,10 @@ class DataParallel:
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the ranks hold: as it is, where each has all values."""
         return program
+
+    def mesh(self, ranks: int) -> Mesh:
+        """The groups of ranks that collectives go to, beside that of all."""
+        return {}
 
 
 def weigh_means(block: Block, loss: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from foreshape.dims import Size, product
 from foreshape.program import Program
@@ -23,7 +25,8 @@ class Part:
     """A persistable value of which each rank has a part, of ``dims``.
 
     It holds those elements of the pieces, one after the other, that begin at rank times its own size; or, where it is ``dealt``, of its one
-    piece the rows rank, rank + ranks, rank + 2 ranks, ...
+    piece the rows rank, rank + ranks, rank + 2 ranks, ...; or, where it has an ``axis``, of its one piece the rank's part along that.
+    Where the parts are of a group of the ranks alone, rank is this one's place in its group, and every group holds all parts.
     """
 
     name: str
@@ -33,11 +36,34 @@ class Part:
     dealt: bool = False
     begins_whole: bool = False
     """Whether the startup program makes the pieces whole, and each rank cuts its part out of them."""
+    axis: int | None = None
+    ways: int = 0
+    """How many parts there are; 0: as many as ranks."""
+    stride: int = 1
+    """How many ranks with the same part come one after the other: part p is that of the ranks r with r // stride % ways equal to p."""
+
+    def count(self, ranks: int) -> int:
+        """How many parts there are, of so many ranks."""
+        return self.ways or ranks
+
+    def place(self, rank: int, ranks: int) -> int:
+        """Which part a rank has."""
+        return rank // self.stride % self.count(ranks)
+
+    def holders(self, ranks: int) -> list[int]:
+        """For each part the first rank that has it."""
+        return [at * self.stride for at in range(self.count(ranks))]
 
     @property
     def size(self) -> Size:
         """The elements of one rank."""
         return product(self.dims)
+
+
+ALL, TENSOR, DATA = 0, 1, 2
+"""Rings: all ranks; those that compute on the same examples, each with its part of the layers; those with the same part of the layers."""
+Mesh: TypeAlias = "Mapping[int, Sequence[Sequence[int]]]"
+"""Ring -> the groups that all ranks are divided into, beside that of all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,10 +304,10 @@ def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | Non
             block.remove_variable(piece.name)
         if len(values) > 1:
             raise SchemaError(f"{part.name} is of values that begin differently: {sorted(values)}")
-        made = block.create_variable(part.name, tensor(part.dtype, part.size), persistable=True, stop_gradient=True)
+        made = block.create_variable(part.name, tensor(part.dtype, *part.dims), persistable=True, stop_gradient=True)
         if values:
             value = values.pop()
-            attrs: dict[str, Any] = {"shape": [_number(part.size)], "dtype": part.dtype.code, "value": value, "str_value": repr(value)}
+            attrs: dict[str, Any] = {"shape": [_number(d) for d in part.dims], "dtype": part.dtype.code, "value": value, "str_value": repr(value)}
             block.append_op("fill_constant", {}, {"Out": made}, attrs)
     copy.touch()
     return copy

@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.collective.tables import rows_of_rank
 from foreshape.passes.data_parallel import DataParallel
-from foreshape.passes.for_ranks import ForRanks, Part, Piece
+from foreshape.passes.for_ranks import ForRanks, Mesh, Part, Piece
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
 from foreshape.spec import SELECTED_ROWS, Spec, tensor
@@ -66,6 +66,10 @@ class SplitTables:
             return bool(held.keys() & read)
 
         return self.rest.evaluated(Pass("split_tables", change)(program)[0], parts, ranks)
+
+    def mesh(self, ranks: int) -> Mesh:
+        """As the rest has it."""
+        return self.rest.mesh(ranks)
 
     def _chosen(self, block: Block) -> list[str]:
         sparse = {op.inputs["W"][0] for op in block.ops if op.type in _LOOKUPS and op.attrs.get("is_sparse")}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import ExecutionError
+from foreshape.errors import ExecutionError, RankError
 from foreshape.ranks.status import Board
 from foreshape.ranks.store import store_at
 from foreshape.values.team import Team, numbers_of, set_team
@@ -30,11 +30,14 @@ class Ranks:
     Use as a context manager: it leaves the group at the end, so that nothing is left of it.
     """
 
-    __slots__ = ("_own", "board", "count", "rank", "store", "team")
+    __slots__ = ("_own", "_patience", "_rings", "board", "count", "rank", "store", "team")
 
-    def __init__(self, rank: int, count: int, team: Team | None, board: Board | None, own: bool, store: Any = None) -> None:
+    def __init__(
+        self, rank: int, count: int, team: Team | None, board: Board | None, own: bool, store: Any = None, patience: float = 0.0,
+    ) -> None:  # fmt: skip
         self.rank, self.count, self.team, self.board, self.store = rank, count, team, board, store
-        self._own = own
+        self._own, self._patience = own, patience
+        self._rings: dict[int, Team] = {}
 
     @property
     def first(self) -> bool:
@@ -47,14 +50,44 @@ class Ranks:
         return self
 
     def __exit__(self, *error: object) -> None:
-        set_team(0, None)
+        for ring in (0, *self._rings):
+            set_team(ring, None)
         if self.board is not None and error[0] is not None:
             self.board.stopped(f"{getattr(error[0], '__name__', 'error')}: {error[1]}")
         if self._own and self.team is not None:
             self.team = None
             torch.distributed.destroy_process_group()  # whoever waits for this rank is told by it, and reads on the board why
+        elif error[0] is None:  # of a run that failed, the others may not have theirs any more
+            for team in self._rings.values():
+                torch.distributed.destroy_process_group(team.group)
+        self._rings.clear()
         if self.board is not None:
             self.board.close()
+
+    def divide(self, mesh: Mapping[int, Sequence[Sequence[int]]]) -> None:
+        """Let the collectives of some rings go to groups of the ranks. All ranks make all groups, in one order.
+
+        Args:
+            mesh: ring -> the groups that the ranks are divided into; of groups of one rank collectives change nothing.
+
+        Raises:
+            RankError: the ranks of a group do not come together.
+        """
+        if self.team is None:
+            return
+        for ring, groups in sorted(mesh.items()):
+            for group in groups:
+                if len(group) < 2:
+                    continue
+                try:
+                    with _on_loopback(os.environ.get("MASTER_ADDR", "")), _one_hook():
+                        made: Any = torch.distributed.new_group(list(group), timeout=timedelta(seconds=self._patience))  # pyright: ignore[reportUnknownMemberType]
+                except RuntimeError as error:
+                    reason = str(error).split("\n", 1)[0]
+                    raise RankError(f"the group of ranks {', '.join(map(str, group))} did not come together: {reason}") from error
+                if self.rank in group:
+                    self._rings[ring] = Team(list(group).index(self.rank), len(group), made)
+                    set_team(ring, self._rings[ring])
 
     # --- what is said outside of a step
 
@@ -129,16 +162,24 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
     except ValueError:
         raise ExecutionError(f"MASTER_PORT must be a number from 1 to 65535; seen {given['MASTER_PORT']!r}") from None
     store = store_at(host, port, rank, count, patience)
-    hook = sys.excepthook
     try:
-        with _on_loopback(host):
+        with _on_loopback(host), _one_hook():
             torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
     except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
         raise ExecutionError(f"rank {rank} of {count} cannot join the others at {host}:{port} within {patience:g} s: {reason}") from error
-    if hook.__module__ == sys.excepthook.__module__:  # torch lets each group put "[rank0]: " before the lines of a traceback: once is enough
-        sys.excepthook = hook
     return _of_group(patience, own=True)
+
+
+@contextmanager
+def _one_hook() -> Generator[None]:
+    """torch lets each group put "[rank0]: " before the lines of a traceback: once is enough."""
+    hook = sys.excepthook
+    try:
+        yield
+    finally:
+        if hook.__module__ == sys.excepthook.__module__:
+            sys.excepthook = hook
 
 
 @contextmanager
@@ -162,4 +203,4 @@ def _of_group(patience: float, own: bool) -> Ranks:
     _joined[0] += 1
     common: Any = torch.distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
     store: Any = torch.distributed.PrefixStore(f"run {_joined[0]}", common)  # pyright: ignore[reportPrivateImportUsage]
-    return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own, store)
+    return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own, store, patience)

@@ -41,7 +41,12 @@ def write_own(path: str, parts: Sequence[Part], scope: Scope, rank: int, ranks: 
 
 def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]:
     """How values are divided, for JSON: what `Divided.read` takes."""
-    layout = {p.name: {"dtype": p.dtype.short, "size": p.size, "dealt": p.dealt, "pieces": [[q.name, q.start, list(q.dims)] for q in p.pieces]} for p in parts}
+    ranks = len(checksums)
+    layout = {
+        p.name: {"dtype": p.dtype.short, "size": p.size, "dealt": p.dealt, "axis": p.axis, "ways": p.count(ranks), "stride": p.stride,
+                 "pieces": [[q.name, q.start, list(q.dims)] for q in p.pieces]}
+        for p in parts
+    }  # fmt: skip
     return {"checksums": list(checksums), "layout": layout}
 
 
@@ -54,6 +59,9 @@ class _Place:
     dims: tuple[int, ...]
     dtype: DType
     dealt: bool
+    axis: int | None
+    holders: tuple[int, ...]
+    """For each part the rank whose file it is read from."""
 
 
 class Divided:
@@ -77,16 +85,24 @@ class Divided:
         place = self._places[name]
         if place.dealt:
             return self.rows(name, torch.arange(place.dims[0]))
+        if place.axis is not None:
+            return torch.cat([self._of_holder(place, rank) for rank in place.holders], place.axis)
         return self.elements(name, 0, math.prod(place.dims)).view(place.dims)
+
+    def _of_holder(self, place: _Place, rank: int) -> Tensor:
+        """The part along an axis that a rank has written."""
+        assert place.axis is not None
+        dims = [d // len(place.holders) if at == place.axis else d for at, d in enumerate(place.dims)]
+        return self._files[rank][_PREFIX + place.part].view(dims)
 
     def rows(self, name: str, ids: Tensor) -> Tensor:
         """Rows of a value whose rows are dealt."""
         place = self._places[name]
-        ranks, width = len(self._files), math.prod(place.dims[1:])
+        ranks, width = len(place.holders), math.prod(place.dims[1:])
         out = torch.empty((len(ids), width), dtype=torch_dtype(place.dtype))
-        for rank, file in enumerate(self._files):
+        for rank, holder in enumerate(place.holders):
             own = (ids % ranks == rank).nonzero().squeeze(1)
-            held = file[_PREFIX + place.part].view(-1, max(width, 1))
+            held = self._files[holder][_PREFIX + place.part].view(-1, max(width, 1))
             out[own] = held.index_select(0, torch.div(ids[own], ranks, rounding_mode="floor")).view(len(own), width)
         return out.view(len(ids), *place.dims[1:])
 
@@ -99,18 +115,27 @@ class Divided:
         while at < end:
             rank, within = divmod(place.start + at, size)
             count = min(end - at, size - within)
-            out[at - begin : at - begin + count] = self._files[rank][_PREFIX + place.part][within : within + count]
+            out[at - begin : at - begin + count] = self._files[place.holders[rank]][_PREFIX + place.part][within : within + count]
             at += count
         return out
 
     def own(self, part: Part, rank: int, ranks: int) -> Tensor | None:
         """A rank's part of values that may have been divided over another number of ranks; None where they are not here in such parts."""
-        if any(q.name not in self._places or self._places[q.name].dealt is not part.dealt for q in part.pieces):
+        if any(q.name not in self._places for q in part.pieces):
+            return None
+        at, count = part.place(rank, ranks), part.count(ranks)
+        places = [self._places[q.name] for q in part.pieces]
+        if part.axis is not None:
+            name, place = part.pieces[0].name, places[0]
+            if place.axis == part.axis and len(place.holders) == count:
+                return self._of_holder(place, place.holders[at])
+            return axis_part(part, self.whole(name), at)
+        if any(p.dealt is not part.dealt or p.axis is not None for p in places):
             return None
         if part.dealt:
             name, height = part.pieces[0].name, _number(part.pieces[0].dims[0])
-            return dealt_part(part, self.rows(name, torch.arange(rank, height, ranks)))
-        return own_part(part, rank, self.elements)
+            return dealt_part(part, self.rows(name, torch.arange(at, height, count)))
+        return own_part(part, at, self.elements)
 
     @staticmethod
     def read(path: str, given: Any) -> Divided:
@@ -158,6 +183,13 @@ def dealt_part(part: Part, rows: Tensor) -> Tensor:
     return out
 
 
+def axis_part(part: Part, whole: Tensor, at: int) -> Tensor:
+    """A part along an axis of a whole value."""
+    assert part.axis is not None
+    own = _number(part.dims[part.axis])
+    return whole.narrow(part.axis, at * own, own).clone(memory_format=torch.contiguous_format)
+
+
 def drop(path: str) -> None:
     """Remove the parts of a checkpoint that is dropped."""
     folder, name = os.path.split(path)
@@ -179,8 +211,8 @@ def _whole(what: str, given: Any) -> int:
 
 def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tuple[DType, int]:
     """A part's element type and size; its pieces are added to the places."""
-    if not isinstance(entry, dict) or set(cast("dict[str, Any]", entry)) != {"dtype", "size", "dealt", "pieces"}:
-        raise FormatError(f"the part {name[:80]!r} must have a dtype, a size, whether it is dealt, and pieces")
+    if not isinstance(entry, dict) or set(cast("dict[str, Any]", entry)) != {"dtype", "size", "dealt", "axis", "ways", "stride", "pieces"}:
+        raise FormatError(f"the part {name[:80]!r} must have a dtype, a size, whether it is dealt, an axis, ways, a stride, and pieces")
     facts = cast("dict[str, Any]", entry)
     of = next((d for d in DTYPES if d.short == facts["dtype"]), None)
     if of is None:
@@ -189,8 +221,14 @@ def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tupl
     dealt = facts["dealt"]
     if type(dealt) is not bool:
         raise FormatError(f"whether {name[:80]!r} is dealt must be true or false")
-    if not isinstance(facts["pieces"], list) or (dealt and len(cast("list[Any]", facts["pieces"])) != 1):
-        raise FormatError(f"the pieces of {name[:80]!r} must be a list, of one where it is dealt")
+    axis = facts["axis"] if facts["axis"] is None else _whole(f"the axis of {name[:80]!r}", facts["axis"])
+    ways, stride = (_whole(f"the {what} of {name[:80]!r}", facts[what]) for what in ("ways", "stride"))
+    if not ways or not stride or ranks % ways or (ways - 1) * stride >= ranks:
+        raise FormatError(f"{name[:80]!r} cannot be of {ways} parts, each for {stride} ranks one after the other, where {ranks} ranks wrote it")
+    if axis is not None and dealt:
+        raise FormatError(f"{name[:80]!r} cannot be dealt and have an axis")
+    if not isinstance(facts["pieces"], list) or ((dealt or axis is not None) and len(cast("list[Any]", facts["pieces"])) != 1):
+        raise FormatError(f"the pieces of {name[:80]!r} must be a list, of one where it is dealt or has an axis")
     for piece in cast("list[Any]", facts["pieces"]):
         if not isinstance(piece, list) or len(cast("list[Any]", piece)) != 3:
             raise FormatError(f"a piece of {name[:80]!r} must be a name, a start and dims")
@@ -198,11 +236,13 @@ def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tupl
         if not isinstance(of_name, str) or of_name in places or not isinstance(dims, list) or len(cast("list[Any]", dims)) > 64:
             raise FormatError(f"a piece of {name[:80]!r} must have a name of its own and at most 64 dims")
         numbers = tuple(_whole(f"a dim of {of_name[:80]!r}", d) for d in cast("list[Any]", dims))
-        if dealt and (start != 0 or not numbers or -(-numbers[0] // ranks) * math.prod(numbers[1:]) != size):
-            raise FormatError(f"the rows of {of_name[:80]!r} do not make {size} elements for each of {ranks} ranks")
-        if _whole(f"the start of {of_name[:80]!r}", start) + math.prod(numbers) > size * ranks:
-            raise FormatError(f"{of_name[:80]!r} does not lie within {name[:80]!r}, of {ranks} ranks with {size} elements each")
-        places[of_name] = _Place(name, start, numbers, of, dealt)
+        if dealt and (start != 0 or not numbers or -(-numbers[0] // ways) * math.prod(numbers[1:]) != size):
+            raise FormatError(f"the rows of {of_name[:80]!r} do not make {size} elements for each of {ways} ranks")
+        if axis is not None and (start != 0 or axis >= len(numbers) or numbers[axis] % ways or math.prod(numbers) != size * ways):
+            raise FormatError(f"{of_name[:80]!r} cannot be divided along axis {axis} into {ways} parts of {size} elements")
+        if _whole(f"the start of {of_name[:80]!r}", start) + math.prod(numbers) > size * ways:
+            raise FormatError(f"{of_name[:80]!r} does not lie within {name[:80]!r}, of {ways} ranks with {size} elements each")
+        places[of_name] = _Place(name, start, numbers, of, dealt, axis, tuple(at * stride for at in range(ways)))
     return of, size
 
 

@@ -94,6 +94,7 @@ def train(
     minimise_once(loss, optimizer, startup)
     with join(ranks.patience) if ranks is not None else alone() as joined:
         over = OverRanks(joined, ranks, loss, startup)
+        over.check_figures(metrics or {})
         run = _Run(
             over, metrics or {}, as_data(data, batch_size, shuffle, seed, program), as_checkpoint(checkpoint),
             executor if executor is not None else Executor(seed=seed), scope if scope is not None else default_scope(),

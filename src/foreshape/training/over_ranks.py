@@ -8,20 +8,20 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from foreshape.dims import evaluate
+from foreshape.dims import equal, evaluate
 from foreshape.engine import Executor, Scope
 from foreshape.engine.machine_memory import default_limit
-from foreshape.errors import ExecutionError, RankError
+from foreshape.errors import ExecutionError, RankError, SchemaError
 from foreshape.ops.collective.sums import Collective
 from foreshape.passes.data_parallel import COUNTS
-from foreshape.passes.for_ranks import ForRanks, Part
+from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
 from foreshape.program import Program, Role, Variable
 from foreshape.ranks import Ranks
 from foreshape.ranks.status import WAITED
 from foreshape.training.changes import Facts, op_line
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Batch, batch_examples
-from foreshape.training.divided import Divided, dealt_part, described, own_part, write_own
+from foreshape.training.divided import Divided, axis_part, dealt_part, described, own_part, write_own
 from foreshape.training.program import persistables
 from foreshape.training.share import Share, share_of
 from foreshape.training.state import State, Sums
@@ -49,6 +49,10 @@ class Strategy(Protocol):
         """A program without updates over what the ranks hold."""
         ...
 
+    def mesh(self, ranks: int) -> Mesh:
+        """The groups of ranks that collectives go to, beside that of all."""
+        ...
+
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         """A copy of a training program for so many ranks, and the name of the loss over all."""
         ...
@@ -67,17 +71,42 @@ class OverRanks:
         self.startup = startup
         self.parts: tuple[Part, ...] = ()
         self.followers: tuple[tuple[str, str], ...] = ()
+        self.share, self.shares = ranks.rank, ranks.count
+        """Which part of a batch this rank has, of how many; some ranks may have the same."""
+        self.counts = True
+        """Whether this rank's figures count: those of one of the ranks that have the same examples do."""
         if not self.alone and strategy is not None:
             made = strategy.apply(of, loss, ranks.count, startup)
             self.program, self.loss, self.parts, self.followers = made.program, made.loss, made.parts, made.followers
             self.startup = made.startup if made.startup is not None else startup
+            self._divide_ranks(strategy.mesh(ranks.count))
             self._draw_apart()
             if of.random_seed:
-                self.program.random_seed = _seed_of(of.random_seed, ranks.rank)
+                self.program.random_seed = _seed_of(of.random_seed, self.share)
+
+    def _divide_ranks(self, mesh: Mesh) -> None:
+        """Make the groups that the strategy names; the ranks of a tensor group have the same examples, and draw the same numbers."""
+        rank = self.ranks.rank
+        if DATA in mesh:
+            self.share, self.shares = next((g.index(rank), len(g)) for g in mesh[DATA] if rank in g)
+        self.counts = all(rank == g[0] for g in mesh.get(TENSOR, ()) if rank in g)
+        self.ranks.divide(mesh)
 
     def evaluated(self, program: Program) -> Program:
         """A program without updates, over what this rank holds."""
         return program if self.strategy is None or self.alone else self.strategy.evaluated(program, self.parts, self.ranks.count)
+
+    def check_figures(self, figures: Mapping[str, Variable]) -> None:
+        """Refuse figures of values that each rank has a part of alone: they would be of the part.
+
+        Raises:
+            SchemaError: one of them, by its name.
+        """
+        for name, variable in figures.items():
+            own = self.program.global_block.find(variable.name)
+            dims = variable.spec.dims or ()
+            if own is None or any(equal(a, b) is False for a, b in zip(own.spec.dims or (), dims, strict=True)):
+                raise SchemaError(f"the metric {name!r} is {variable.name}, of which each rank has a part only: make a number of it, such as layer.mean(...)")
 
     # --- values
 
@@ -96,11 +125,12 @@ class OverRanks:
 
     def _draw_apart(self) -> None:
         """Let each rank draw its own rows where a divided value begins with random numbers."""
-        parts = {p.name for p in self.parts}
+        parts = {p.name: p for p in self.parts}
         for op in self.startup.global_block.ops:
-            if op.operator is not None and op.operator.random and parts & set(op.output_names()):
+            if op.operator is not None and op.operator.random and parts.keys() & set(op.output_names()):
                 name = next(iter(op.output_names()))
-                op.set_attribute("seed", _seed_of(zlib.crc32(f"{self.startup.random_seed} {name}".encode()), self.ranks.rank + 1) % (1 << 31))
+                place = parts[name].place(self.ranks.rank, self.ranks.count)
+                op.set_attribute("seed", _seed_of(zlib.crc32(f"{self.startup.random_seed} {name}".encode()), place + 1) % (1 << 31))
 
     def begin(self, executor: Executor, scope: Scope, seed: int) -> None:
         """Before the first step: all ranks have the same program and begin with the values of rank 0; each draws numbers of its own."""
@@ -111,8 +141,15 @@ class OverRanks:
         for variable in persistables(self.program):
             if variable.name in scope and variable.name not in divided:
                 self.ranks.from_first(scope.tensor(variable.name))
-        if self.ranks.rank:
-            executor.reseed(_seed_of(seed, self.ranks.rank))
+        if self.share:
+            executor.reseed(_seed_of(seed, self.share))
+        self._draw_alike(executor)
+
+    def _draw_alike(self, executor: Executor) -> None:
+        """Let ranks that have the same examples draw the same numbers: those of the first of them."""
+        if self.shares != self.ranks.count:
+            states = self.ranks.all_of(torch.from_numpy(executor.random_state()))  # pyright: ignore[reportUnknownMemberType]
+            executor.set_random_state(states[self.ranks.rank - self.ranks.rank % (self.ranks.count // self.shares)].clone().numpy())
 
     def same_checkpoint(self, steps: int) -> None:
         """Refuse ranks that have not found the same checkpoint."""
@@ -130,10 +167,13 @@ class OverRanks:
             own = divided.own(part, self.ranks.rank, self.ranks.count) if divided is not None else None
             if own is None and all(q.name in out for q in part.pieces):
                 whole = values[part.pieces[0].name]
-                if part.dealt:
-                    own = dealt_part(part, whole[self.ranks.rank :: self.ranks.count])
+                at, count = part.place(self.ranks.rank, self.ranks.count), part.count(self.ranks.count)
+                if part.axis is not None:
+                    own = axis_part(part, whole, at)
+                elif part.dealt:
+                    own = dealt_part(part, whole[at::count])
                 else:
-                    own = own_part(part, self.ranks.rank, lambda name, begin, end: values[name].reshape(-1)[begin:end])
+                    own = own_part(part, at, lambda name, begin, end: values[name].reshape(-1)[begin:end])
             for piece in part.pieces:
                 out.pop(piece.name, None)
             if own is not None:
@@ -142,16 +182,19 @@ class OverRanks:
 
     def gather(self, scope: Scope) -> bool:
         """Let the scope hold the whole of what was divided, as one rank would, on every rank; False where that is too much for this machine."""
-        whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * self.ranks.count for p in self.parts)
+        whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(self.ranks.count) for p in self.parts)
         limit = default_limit()
         if limit is not None and whole * self.ranks.count > limit * _GATHERED:
             return False
         for part in self.parts:
-            parts = torch.stack(self.ranks.all_of(scope.tensor(part.name)))
+            held = self.ranks.all_of(scope.tensor(part.name))
+            parts = torch.stack([held[r] for r in part.holders(self.ranks.count)])
             values: dict[str, Tensor] = {}
             for piece in part.pieces:
                 dims = [int(evaluate(d, {})) for d in piece.dims]
-                if part.dealt:
+                if part.axis is not None:
+                    values[piece.name] = torch.cat(list(parts), part.axis)
+                elif part.dealt:
                     values[piece.name] = parts.transpose(0, 1).reshape(-1, *dims[1:])[: dims[0]]
                 else:
                     start = int(evaluate(piece.start, {}))
@@ -231,8 +274,9 @@ class OverRanks:
             return
         if state.others is not None and len(state.others) == self.ranks.count:
             executor.set_random_state(state.others[self.ranks.rank].clone().numpy())
-        elif self.ranks.rank:
-            executor.reseed(_seed_of(seed, self.ranks.rank))
+        elif self.share:
+            executor.reseed(_seed_of(seed, self.share))
+        self._draw_alike(executor)
         if not self.ranks.first:  # rank 0 has the figures of all
             state.sums = dict.fromkeys(state.sums, (0.0, 0))
 
@@ -243,7 +287,7 @@ class OverRanks:
         if self.alone:
             count = batch_examples(batch)
             return Share(batch, count, count)
-        return share_of(batch, self.described, self.ranks.rank, self.ranks.count)
+        return share_of(batch, self.described, self.share, self.shares)
 
     def take(self, batch: Batch, step: int) -> Share:
         """This rank's share of the batch of a step."""
@@ -277,7 +321,8 @@ class OverRanks:
         if self.alone or not sums:
             return dict(sums)
         names = sorted(sums)
-        numbers = self.ranks.sums([x for n in names for x in (sums[n][0], float(sums[n][1]))])
+        own = [x for n in names for x in (sums[n][0], float(sums[n][1]))]
+        numbers = self.ranks.sums(own if self.counts else [0.0] * len(own))
         return {n: (numbers[2 * at], int(numbers[2 * at + 1])) for at, n in enumerate(names)}
 
     def decided(self, stop: bool) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import product
-from foreshape.errors import RankError, TypeMismatchError
-from foreshape.operator import FLOATING, ZERO_GRADIENT, f32, f64, gradient, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.errors import RankError, SchemaError, TypeMismatchError
+from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, attribute, f32, f64, gradient, i64, operand, reject, require_equal, result, sample, torch
 from foreshape.ops.collective.sums import Collective
 from foreshape.spec import ANY, FP64, Spec, tensor
 from foreshape.values.team import numbers_of
@@ -52,13 +52,17 @@ class CountExamples(Collective):
 
 
 class WeighByExamples(Collective):
-    """Out = X * Own / Total: a mean over the examples of this rank becomes its part of the mean over those of all ranks."""
+    """Out = X * Own / Total: a mean over the examples of this rank becomes its part of the mean over those of all ranks.
+
+    Where groups of ``alike`` ranks have the same examples, which are then counted as often, the parts of one rank of each make the whole.
+    """
 
     type = "weigh_by_examples"
     X = operand(FLOATING, doc="any shape")
     Own = operand((FP64,), doc="of count_examples")
     Total = operand((FP64,), doc="of count_examples")
     Out = result(doc="as X")
+    alike = attribute(AttrType.INT, 1, low=1, doc="how many ranks have the same examples")
 
     def infer_shape(self, X: Spec, Own: Spec, Total: Spec) -> Spec:
         require_equal(product(Own.known_dims), 1, "Own must be one number", Own=None)
@@ -74,7 +78,7 @@ class WeighByExamples(Collective):
         mean = team.signature
         if signature != team.ranks * mean or square != team.ranks * mean * mean:
             raise RankError("the ranks are not in the same step, or were fed other inputs, element types or dims of an example")
-        return own.item() / count if count else 0.0
+        return own.item() * self.alike / count if count else 0.0
 
     def kernel(self, X: Tensor, Own: Tensor, Total: Tensor) -> Tensor:
         return X * self._share(Own, Total)
@@ -91,4 +95,5 @@ class WeighByExamples(Collective):
         reject(X=f32(3), Own=f64(2), Total=f64(3), says="Own must be one number"),
         reject(X=f32(3), Own=f64(1), Total=f64(2), says="Total must be 3 numbers"),
         reject(X=i64(3), Own=f64(1), Total=f64(3), says="floating", error=TypeMismatchError),
+        reject(X=f32(3), Own=f64(1), Total=f64(3), alike=0, says="attribute alike must be at least 1", error=SchemaError),
     ]

@@ -1,0 +1,45 @@
+"""Dropout of a value of which each rank has a part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.operator import AttrType, attribute, f32, i32, sample, torch
+from foreshape.operator.schema import Again
+from foreshape.ops.nn.dropout import Dropout
+from foreshape.values.team import team_of
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+_APART = 0x9E3779B97F4A7C15
+"""An odd number, by whose multiples the seeds of ranks are apart."""
+
+
+class CDropout(Dropout):
+    """As dropout, where ranks that draw the same numbers each have a part of X: each zeroes elements of its own.
+
+    One number is drawn, which is the same on every rank; the rank's own numbers follow from it, so that what is drawn next is the same again.
+    """
+
+    type = "c_dropout"
+    again = Again("Out", "c_dropout_grad", {"Mask": "Mask", "Out@GRAD": "X"}, "X@GRAD")
+    ring_id = attribute(AttrType.INT, 0, low=0, doc="which group of ranks")
+
+    def _generator(self, Seed: Tensor | None) -> Generator | None:
+        shared = super()._generator(Seed)
+        team = team_of(self.ring_id, type=self.type)
+        if team is None:
+            return shared
+        device = "cpu" if shared is None else shared.device
+        drawn = int(torch.randint(0, 1 << 62, (1,), generator=shared, device=device).item())
+        own = torch.Generator(device)
+        own.manual_seed((drawn + team.rank * _APART) % (1 << 63))
+        return own
+
+    samples = [
+        sample(X=f32(2, 3, 5), dropout_prob=0.3, fix_seed=True, seed=5),
+        sample(X=f32(2, 3, 5), dropout_prob=0.3, Seed=i32(1, data=[11]), dropout_implementation="upscale_in_train"),
+        sample(X=f32(2, 3, 5), dropout_prob=0.3, is_test=True),
+        sample(X=f32(0, 3), fix_seed=True, seed=5),
+    ]
