@@ -65,8 +65,8 @@ def test_parts_are_normalised_as_the_whole(parts: tuple[int, ...], mean: float, 
     moving += mean
     forward, backward = bound("batch_norm", data_layout=layout, momentum=0.7)
     held = moving.clone(), variance.clone()
-    want = forward.kernel(x, scale, bias, *held, None, wants=(True,) * 6)
-    want_gradients = backward.kernel(x, scale, bias, *held, want[3], want[4], None, d, wants=(True,) * 3)
+    want = forward.kernel(x, scale, bias, *held, None, requested=(True,) * 6)
+    want_gradients = backward.kernel(x, scale, bias, *held, want[3], want[4], None, d, requested=(True,) * 3)
 
     ranks = Threads(len(parts))
     over, over_backward = bound("sync_batch_norm", data_layout=layout, momentum=0.7)
@@ -81,8 +81,8 @@ def test_parts_are_normalised_as_the_whole(parts: tuple[int, ...], mean: float, 
         if not parts[number]:  # an example that counts nothing, whatever it is
             counts, own_x, own_d = torch.zeros(1), torch.full_like(x[:1], 7.0), torch.zeros_like(d[:1])
         own = moving.clone(), variance.clone()
-        made = over.kernel(own_x, scale, bias, *own, None, counts, wants=(True,) * 6)
-        return made, over_backward.kernel(own_x, scale, bias, *own, made[3], made[4], counts, own_d, wants=(True,) * 3)
+        made = over.kernel(own_x, scale, bias, *own, None, counts, requested=(True,) * 6)
+        return made, over_backward.kernel(own_x, scale, bias, *own, made[3], made[4], counts, own_d, requested=(True,) * 3)
 
     found = ranks.run(rank)
     near: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-9 * max(1.0, mean * 1e-3)}
