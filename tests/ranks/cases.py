@@ -184,7 +184,7 @@ def own_rows(r: np.random.RandomState, of: str) -> Any:
     return cost, {"words": rows, "label": r.randint(0, 3, (22, 1))}, fs.optimizer.Momentum(0.05, 0.9, weight_decay=1e-3), {"batch_size": 6}
 
 
-def heads(r: np.random.RandomState, of: str) -> Any:
+def heads(r: np.random.RandomState, of: str, dropped: float = 0.0) -> Any:
     """An attention whose heads are divided, and the layers after it."""
     width, count = 16, 4
     x, y = layer.data("x", shape=["batch", "time", width], dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
@@ -199,16 +199,23 @@ def heads(r: np.random.RandomState, of: str) -> Any:
         )
         mixed = layer.matmul(layer.softmax(layer.matmul(q * 0.5, k, transpose_y=True)), v)
         h = layer.layer_norm(h + dense(layer.reshape(layer.transpose(mixed, [0, 2, 1, 3]), [0, 0, width]), width, "rows"), begin_norm_axis=2)
-        h = layer.layer_norm(h + dense(dense(h, 32, "columns", "relu"), width, "rows"), begin_norm_axis=2)
+        inner = dense(h, 32, "columns", "relu")
+        h = h + dense(layer.dropout(inner, dropped) if dropped else inner, width, "rows")
+        h = layer.layer_norm(layer.dropout(h, dropped) if dropped else h, begin_norm_axis=2)
     cost = layer.softmax_with_cross_entropy(layer.fc(layer.reduce_mean(h, 1), 4), y)
     return cost, {"x": r.randn(18, 5, width), "y": r.randint(0, 4, (18, 1))}, fs.optimizer.AdamW(0.003), {"batch_size": 5}
 
 
-SPLIT: dict[str, Case] = {"divided": divided, "own_rows": own_rows, "heads": heads}
+def dropped_heads(r: np.random.RandomState, of: str) -> Any:
+    """Dropout of what each rank has a part of, and of what is alike on the ranks of a group."""
+    return heads(r, of, 0.2)
+
+
+SPLIT: dict[str, Case] = {"divided": divided, "own_rows": own_rows, "heads": heads, "dropped_heads": dropped_heads}
 """Cases with layers that can be divided."""
 SETTINGS: dict[str, dict[str, Any]] = {"normalised": {"synchronise_batch_norm": True}, "wide": {"bucket": 400_000}}
 """What the strategy is given beside."""
-UNEQUAL = ("apart", "dropped")
+UNEQUAL = ("apart", "dropped", "dropped_heads")
 """Cases that are not the same on another number of ranks: statistics of parts of a batch, and random numbers."""
 
 
@@ -226,7 +233,7 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
 """Ways to divide a training; those of layers divide only what layers say."""
 
 
-REPEATED = ("texts", "sparse_lazy_adam", "dropped", "normalised")
+REPEATED = ("texts", "sparse_lazy_adam", "dropped", "normalised", "dropped_heads")
 """Cases that are run again unless ``every`` one is."""
 
 

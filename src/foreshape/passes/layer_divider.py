@@ -1,0 +1,392 @@
+"""The rewriting of a program into that of a rank which has some columns or rows of its layers; see `foreshape.passes.split_layers`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from foreshape.dims import Size, equal, floordiv, product
+from foreshape.errors import SchemaError
+from foreshape.ops.collective.dropout import CDropout
+from foreshape.ops.math.activation import Unary
+from foreshape.ops.math.elementwise import Elementwise
+from foreshape.ops.math.smooth_activation import OverAxis
+from foreshape.ops.nn.dropout import Dropout
+from foreshape.ops.update.updates import Update
+from foreshape.passes.for_ranks import TENSOR, Part, Piece
+from foreshape.passes.forward_and_back import GRAD, LATER, Reading, base_of, is_gradient_of, set_shape, shape_of_part, shown
+from foreshape.passes.framework import Pass
+from foreshape.program import Block, Op, Program, Role
+from foreshape.spec import LOD_TENSOR, tensor
+
+COLUMNS, ROWS = "columns", "rows"
+EACH_ELEMENT = frozenset({"scale", "cast", "clip", "dropout", "c_dropout", "pow", "assign", "fill_zeros_like", "fill_any_like"})
+"""Operators that do to each element by itself what is not a `Unary`."""
+
+
+def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None = None) -> tuple[Program, list[Part]]:
+    """A copy of a program that computes a rank's part of some layers, and the values of which a rank has a part.
+
+    Args:
+        marks: the names of weights, each with "columns" or "rows".
+        degree: how many ranks have the parts.
+        names: what the parts are called, where they are there already.
+
+    Raises:
+        SchemaError: a weight that cannot be divided so, or what is not understood, with the user's line.
+    """
+    found: list[Divider] = []
+
+    def change(copy: Program) -> bool:
+        found.append(Divider(copy.global_block, marks, degree, names))
+        found[0].run()
+        return True
+
+    made = Pass("split_layers", change)(program)[0]
+    found[0].verify(made.global_block)
+    return made, list(found[0].parts.values())
+
+
+class Divider:
+    """Divides layers of one block."""
+
+    def __init__(self, block: Block, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None) -> None:
+        self.block, self.marks, self.degree, self.names = block, marks, degree, names
+        self.axes: dict[str, int] = {}
+        """Value -> the axis along which it is divided; gradients are divided as what they are of."""
+        self.parts: dict[str, Part] = {}
+        """By the name of the whole."""
+        self.dims = {name: v.spec.dims for name, v in block.vars.items()}
+        self._made: dict[tuple[str, str], str] = {}
+        """(value, operator) -> what the operator has made of it."""
+        self._own: set[int] = set()
+        """Gradient ops that are of an op which was seen, and ops that were put in."""
+        self._readings = self._find_readings()
+        self._writers = Counter(n for op in block.ops if not op.role & LATER for n in op.all_writes())
+
+    def run(self) -> None:
+        for name, split in self.marks.items():
+            self._check_mark(name, split)
+            self.axes[name] = 1 if split == COLUMNS else 0
+        for op in list(self.block.ops):
+            if not op.role & LATER:
+                self._forward(op)
+        for op in list(self.block.ops):
+            if op.role & Role.BACKWARD and id(op) not in self._own:
+                self._backward(op)
+        for op in list(self.block.ops):
+            if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) and id(op) not in self._own:
+                self._update(op)
+        for name, axis in list(self.axes.items()):
+            variable = self.block.vars[name]
+            if variable.persistable and name not in self.parts:
+                self._hold(name, axis)
+        for op in self.block.ops:
+            for name, part in self.parts.items():
+                if name in op.all_reads() | op.all_writes():
+                    op.rename_input(name, part.name)
+                    op.rename_output(name, part.name)
+                    op.role_variables = tuple(part.name if n == name else n for n in op.role_variables)
+        for name in self.parts:
+            self.block.remove_variable(name)
+
+    def verify(self, block: Block) -> None:
+        """Make sure that what is divided came out with the dims that it should have."""
+        for name, axis in self.axes.items():
+            variable, before = block.vars.get(name), self.dims.get(name)
+            if variable is None or variable.spec.dims is None or before is None:
+                continue
+            expected = [floordiv(d, self.degree) if at == axis else d for at, d in enumerate(before)]
+            if len(expected) != len(variable.spec.dims) or any(equal(a, b) is False for a, b in zip(expected, variable.spec.dims, strict=True)):
+                raise SchemaError(f"{name} cannot be divided over {self.degree} ranks along axis {axis}: it would be {variable.spec.text()}")
+
+    # --- the forward pass
+
+    def _forward(self, op: Op) -> None:
+        if op.sub_block_indices() and (read := sorted(self.axes.keys() & op.all_reads())):
+            raise SchemaError(f"{read[0]} is divided over ranks and read inside {shown(op)}, which is not understood")
+        weight = op.inputs["Y"][0] if op.type == "mul" else ""
+        if weight in self.marks:
+            (self._columns if self.marks[weight] == COLUMNS else self._rows)(op, weight)
+            return
+        if not any(n in self.axes for n in op.input_names()):
+            return
+        found = self._through(op)
+        if found is None:
+            for name in dict.fromkeys(n for n in op.input_names() if n in self.axes):
+                self._whole(op, name)
+            return
+        for name, axis in found.items():
+            self._divide(op, name, axis)
+
+    def _divide(self, op: Op, name: str, axis: int) -> None:
+        """Note what an op gives."""
+        if self._writers[name] > 1 or self.block.vars[name].persistable:
+            raise SchemaError(f"{shown(op)} gives a part of {name}, which is also written by another op or kept: this is not understood")
+        self.axes[name] = axis
+
+    def _columns(self, op: Op, weight: str) -> None:
+        """Every rank has the whole input, and gives some of the columns; the gradient of the input is the sum over the ranks."""
+        x = op.inputs["X"][0]
+        if x in self.axes:
+            x = self._whole(op, x)
+        if self._readings[id(op)].gives("X", 0):
+            self._convert(op, x, "c_identity", {}, "c_allreduce_sum", {})
+        out = op.outputs["Out"][0]
+        self._divide(op, out, self._rank(out) - 1)
+
+    def _rows(self, op: Op, weight: str) -> None:
+        """Every rank has some of the input's columns, and the rows of the weight for them; the results are summed."""
+        x, out = op.inputs["X"][0], op.outputs["Out"][0]
+        last = self._rank(x) - 1
+        if op.attrs["x_num_col_dims"] != last:
+            raise SchemaError(f'{shown(op)}: a weight split by "rows" takes the last dim of its input alone as features; see num_flatten_dims')
+        if x in self.axes and self.axes[x] != last:
+            x = self._whole(op, x)
+        if x not in self.axes:
+            self._convert(op, x, "c_split", {"nranks": self.degree, "axis": -1}, "c_concat", {"nranks": self.degree, "axis": -1})
+        self._sum_after(op, out)
+
+    def _through(self, op: Op) -> dict[str, int] | None:
+        """What an op gives that is divided, with the axis; None where it needs what it reads as a whole."""
+        operator, first = op.operator, next(iter(op.input_names()))
+        if isinstance(operator, Elementwise):
+            return self._elementwise(op)
+        if op.type == "sum":
+            axes = {self.axes.get(n) for n in op.input_names()}
+            alike = len(axes) == 1 and len({self.dims[n] for n in op.input_names()}) == 1
+            return self._like(op, first) if alike else None
+        if op.type in ("matmul_v2", "matmul"):
+            x, y = op.inputs["X"][0], op.inputs["Y"][0]
+            axis = self.axes.get(x)
+            batches = axis is not None and axis == self.axes.get(y) and self._rank(x) == self._rank(y) and axis < self._rank(x) - 2
+            same = batches and axis is not None and equal(self._dims(x)[axis], self._dims(y)[axis])
+            return {op.outputs["Out"][0]: axis} if same and axis is not None else None
+        x = op.input("X")
+        axis = None if x is None else self.axes.get(x)
+        if x is None or axis is None or any(n in self.axes for n in op.input_names() if n != x):
+            return None
+        if isinstance(operator, OverAxis):
+            return self._like(op, x) if op.attrs["axis"] % self._rank(x) != axis else None
+        if isinstance(operator, Dropout) and operator.draws():
+            known = {n: v for n, v in op.attrs.items() if n in operator.schema.attributes}
+            op.attributes = CDropout.describe({**known, "ring_id": TENSOR})
+        if isinstance(operator, Unary) or op.type in EACH_ELEMENT:
+            return self._like(op, x)
+        if op.type in ("transpose2", "transpose"):
+            order = [a % self._rank(x) for a in op.attrs["axis"]]
+            return {op.outputs["Out"][0]: order.index(axis)} | self._remembered(op, axis)
+        if op.type in ("reshape2", "reshape"):
+            return self._reshaped(op, x, axis)
+        return None
+
+    def _like(self, op: Op, x: str) -> dict[str, int]:
+        return {n: self.axes[x] for n in op.output_names() if self.dims[n] == self.dims[x]}
+
+    def _remembered(self, op: Op, axis: int) -> dict[str, int]:
+        return dict.fromkeys(op.outputs.get("XShape", ()), axis + 1)
+
+    def _elementwise(self, op: Op) -> dict[str, int] | None:
+        names = {slot: op.inputs[slot][0] for slot in ("X", "Y")}
+        rank = max(self._rank(n) for n in names.values())
+        given = op.attrs["axis"]
+        offsets = {s: 0 if self._rank(n) == rank else rank - self._rank(n) if given == -1 else given for s, n in names.items()}
+        axes = {self.axes[n] + offsets[s] for s, n in names.items() if n in self.axes}
+        if len(axes) != 1:
+            return None
+        axis = axes.pop()
+        sums: list[str] = []
+        for slot, name in names.items():
+            at, dims = axis - offsets[slot], self._dims(name)
+            if name in self.axes:
+                continue
+            if not 0 <= at < len(dims) or dims[at] == 1:
+                sums.append(slot)  # read for every part
+            elif self._is_own_parameter(op, name):
+                self.axes[name] = at
+            else:
+                return None
+        for slot in sums:
+            for gradient, name in self._readings[id(op)].gives(slot, 0):
+                self._after(gradient, name, "c_allreduce_sum", {})
+        return {op.outputs["Out"][0]: axis}
+
+    def _is_own_parameter(self, op: Op, name: str) -> bool:
+        """Whether a value is a parameter that nothing but this op of the forward pass reads, such as a bias."""
+        variable = self.block.vars.get(name)
+        if variable is None or not variable.is_parameter or name in self.marks:
+            return False
+        readers = [o for o in self.block.ops if name in o.all_reads() and not o.role & (Role.OPTIMIZE | Role.LEARNING_RATE)]
+        return all(o is op or o in self._readings[id(op)].gradients for o in readers)
+
+    def _reshaped(self, op: Op, x: str, axis: int) -> dict[str, int] | None:
+        """Where a reshape leaves the elements of each part together: behind as many elements as before."""
+        if op.inputs.get("Shape") or op.inputs.get("ShapeTensor"):
+            return None
+        before, out = self._dims(x), op.outputs["Out"][0]
+        after = self._dims(out)
+        ahead = product(before[:axis])
+        for at, size in enumerate(after):
+            if equal(product(after[:at]), ahead) and isinstance(size, int) and size > 1:
+                if size % self.degree:
+                    raise SchemaError(f"{shown(op)}: {size} parts, such as heads, cannot be divided over {self.degree} ranks")
+                shape = shape_of_part(op.attrs["shape"], before, axis, at, size // self.degree)
+                if shape is None:
+                    return None
+                for one in (op, *self._readings[id(op)].gradients):
+                    set_shape(one, shape)
+                return {out: at} | self._remembered(op, axis)
+        return None
+
+    # --- what is put in
+
+    def _whole(self, op: Op, name: str) -> str:
+        """Let an op read a divided value as a whole, and its gradient be cut again."""
+        attrs = {"nranks": self.degree, "axis": self.axes[name]}
+        if not self._readings[id(op)].gradients and self._has_gradient(op):
+            raise SchemaError(f"{name} is divided over ranks and read by {shown(op)}, whose gradient is not understood")
+        return self._convert(op, name, "c_concat", attrs, "c_split", attrs)
+
+    def _convert(self, op: Op, name: str, type: str, attrs: Mapping[str, Any], back: str, back_attrs: Mapping[str, Any]) -> str:
+        """Let an op read what a collective makes of a value, and its gradient go back through another collective."""
+        reading = self._readings[id(op)]
+        made = self._made.get((name, type))
+        if made is None or self._writers[name] > 1:
+            made = self._made[name, type] = self.block.program.unique_name(f"{name}@{type[2:].upper()}")
+            self._insert(self.block.ops.index(op), type, name, made, attrs, op, Role.FORWARD)
+        for slot, names in op.inputs.items():
+            for at, one in enumerate(names):
+                if one == name:
+                    for gradient, given in reading.gives(slot, at):
+                        self._after(gradient, given, back, back_attrs)
+        for one in (op, *reading.gradients):
+            one.rename_input(name, made)
+        return made
+
+    def _after(self, op: Op, name: str, type: str, attrs: Mapping[str, Any]) -> None:
+        """Let a collective make what an op of the backward pass gave."""
+        own = self.block.program.unique_name(f"{name}@RANK")
+        op.rename_output(name, own)
+        pairs = list(zip(op.role_variables[::2], op.role_variables[1::2], strict=False))
+        self._insert(self.block.ops.index(op) + 1, type, own, name, attrs, op, Role.BACKWARD, tuple(n for p in pairs if p[1] == name for n in p))
+        op.role_variables = tuple(n for p in pairs if p[1] != name for n in p)
+
+    def _sum_after(self, op: Op, name: str) -> None:
+        """Sum what an op gives over the ranks, after which all compute alike."""
+        own = self.block.program.unique_name(f"{name}@RANK")
+        op.rename_output(name, own)
+        self._insert(self.block.ops.index(op) + 1, "c_allreduce_sum", own, name, {"use_model_parallel": True}, op, op.role)
+
+    def _insert(self, at: int, type: str, x: str, out: str, attrs: Mapping[str, Any], near: Op, role: int, of: tuple[str, ...] = ()) -> None:
+        for name in (x, out):
+            if name not in self.block.vars:
+                self.block.create_variable(name, self.block.vars[out if name == x else x].spec)
+        attrs = {"ring_id": TENSOR, "use_calc_stream": True, **attrs}
+        op = self.block.append_op(type, {"X": [x]}, {"Out": [out]}, attrs, role=role, role_variables=of, site=near.site, index=at)
+        self._own.add(id(op))
+
+    # --- the backward pass and the updates
+
+    def _find_readings(self) -> dict[int, Reading]:
+        """The ops of the forward pass with their gradient ops, found by what these read."""
+        ops = [op for op in self.block.ops if not op.role & LATER]
+        out = {id(op): Reading(op, []) for op in ops}
+        by_type: dict[str, list[Op]] = {}
+        for op in ops:
+            by_type.setdefault(f"{op.type}_grad", []).append(op)
+        for gradient in self.block.ops:
+            if gradient.role & Role.BACKWARD:
+                found = [op for op in by_type.get(gradient.type, ()) if is_gradient_of(gradient, op)]
+                if len(found) == 1:
+                    out[id(found[0])].gradients.append(gradient)
+                    self._own.add(id(gradient))
+        return out
+
+    def _has_gradient(self, op: Op) -> bool:
+        made = set(op.output_names())
+        return any(o.role & Role.BACKWARD and any(GRAD in n and base_of(n) in made for n in o.input_names()) for o in self.block.ops)
+
+    def _axis(self, name: str) -> int | None:
+        found = self.axes.get(name)
+        return self.axes.get(base_of(name)) if found is None and GRAD in name else found
+
+    def _backward(self, op: Op) -> None:
+        """An op that belongs to no op of the forward pass alone, such as a sum of gradients."""
+        self._through_alike(op, "in the backward pass")
+
+    def _through_alike(self, op: Op, where: str) -> None:
+        """Of what is done element by element, make sure that all is divided alike; what it makes is divided so."""
+        axes = {self._axis(n) for n in op.input_names()}
+        known = axes - {None}
+        if not known and not (op.role & Role.BACKWARD and any(self._axis(n) is not None for n in op.output_names())):
+            return
+        fits = isinstance(op.operator, Unary | Elementwise) or op.type in EACH_ELEMENT or op.type == "sum"
+        fits = fits and not isinstance(op.operator, OverAxis)
+        numbers = all(self._axis(n) is not None or product(self.block.var(n).spec.known_dims) == 1 for n in op.input_names())
+        if not fits or len(known) != 1 or not numbers or (op.type == "sum" and None in axes):
+            read = next((n for n in (*op.input_names(), *op.output_names()) if self._axis(n) is not None), "")
+            raise SchemaError(f"{read} is divided over ranks and read {where} by {shown(op)}, which is not understood")
+        axis = known.pop()
+        assert axis is not None
+        for name in op.output_names():
+            if self._axis(name) is None:
+                self.axes[name] = axis
+
+    def _update(self, op: Op) -> None:
+        operator, parameter = op.operator, op.input("Param")
+        if isinstance(operator, Update) and parameter is not None:
+            axis = self.axes.get(parameter)
+            gradient = op.inputs["Grad"][0]
+            if axis is None:
+                return
+            if operator.elementwise_state is None or op.inputs.get("MasterParam"):
+                raise SchemaError(f"{parameter} is divided over ranks, and its update {shown(op)} needs all of it")
+            if self._axis(gradient) != axis or self.block.var(gradient).kind is not LOD_TENSOR:
+                raise SchemaError(f"{parameter} is divided over ranks, and its gradient {gradient} is not")
+            for slot in operator.elementwise_state:
+                for name in op.inputs.get(slot, ()):
+                    self.axes[name] = axis
+        elif op.type == "squared_l2_norm" and self._axis(op.inputs["X"][0]) is not None:
+            self._sum_after(op, op.outputs["Out"][0])
+        else:
+            self._through_alike(op, "before the update")
+
+    # --- values that stay
+
+    def _check_mark(self, name: str, split: str) -> None:
+        dims = self._dims(name)
+        if len(dims) != 2 or not all(isinstance(d, int) for d in dims):
+            raise SchemaError(f"{name} must be [in, out] to be divided over ranks; it is {self.block.var(name).spec.text()}")
+        at = 1 if split == COLUMNS else 0
+        size = dims[at]
+        if not isinstance(size, int) or size % self.degree:
+            raise SchemaError(f"{name}: {size} {split} cannot be divided over {self.degree} ranks")
+        for op in self.block.ops:
+            if name not in op.all_reads() or op.role & (Role.OPTIMIZE | Role.LEARNING_RATE):
+                continue
+            if op.type.removesuffix("_grad") != "mul" or op.inputs["Y"] != (name,) or name in op.inputs["X"] or op.attrs["y_num_col_dims"] != 1:
+                raise SchemaError(f"{name} is read by {shown(op)}, so that it cannot be divided over ranks; only products with it may read it")
+            if op.type == "mul_grad" and id(op) not in self._own:
+                raise SchemaError(f"it is not clear of which product {shown(op)} is the gradient, so that {name} cannot be divided over ranks")
+
+    def _hold(self, name: str, axis: int) -> None:
+        """A rank's part of a persistable value, in place of the whole."""
+        whole = self.block.vars[name]
+        dims = tuple(floordiv(d, self.degree) if at == axis else d for at, d in enumerate(whole.spec.known_dims))
+        if not equal(dims[axis] * self.degree, whole.spec.known_dims[axis]):
+            raise SchemaError(f"{name}: its dim {whole.spec.known_dims[axis]} cannot be divided over {self.degree} ranks")
+        made = self.names[name] if self.names is not None else self.block.program.unique_name(f"{name}@SPLIT")
+        flags = {f: getattr(whole, f) for f in ("persistable", "is_parameter", "trainable", "stop_gradient")}
+        self.block.create_variable(made, tensor(whole.spec.known_dtype, *dims), site=whole.site, **flags)
+        piece = Piece(name, 0, whole.spec.known_dims)
+        self.parts[name] = Part(made, whole.spec.known_dtype, dims, (piece,), begins_whole=whole.is_parameter, axis=axis, ways=self.degree)
+
+    def _dims(self, name: str) -> tuple[Size, ...]:
+        """The dims of the whole."""
+        found = self.dims[name]
+        assert found is not None
+        return found
+
+    def _rank(self, name: str) -> int:
+        return len(self._dims(name))
