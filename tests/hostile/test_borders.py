@@ -17,7 +17,7 @@ from foreshape import layer
 from foreshape.cli import arrays
 from foreshape.engine import emit, executor, feed, scope
 from foreshape.errors import ForeshapeError, border
-from foreshape.interop import bounded_json, inference, load_safetensors, parameters, read_parameters, save_safetensors, tensors, write_parameters
+from foreshape.interop import bounded_json, inference, load_safetensors, npy_file, parameters, read_parameters, save_safetensors, tensors, write_parameters
 from foreshape.program import reader
 from foreshape.training import Checkpoint, container, digest
 
@@ -78,7 +78,7 @@ ENTRANCES: dict[str, tuple[Any, str, Callable[[Path], Any], Callable[[Any], Any]
     "load_safetensors": (tensors, "map_file", safetensors_file, lambda p: load_safetensors(p, fs.Scope())),
     "load_safetensors, header": (bounded_json, "_unique", safetensors_file, lambda p: load_safetensors(p, fs.Scope())),
     "load_inference_model": (inference, "_columns", model, lambda p: fs.load_inference_model(p, scope=fs.Scope())),
-    "read_array": (arrays, "read_file", array_file, arrays.read_array),
+    "read_array": (npy_file, "read_file", array_file, npy_file.read_array),
     "container.read": (container, "map_file", checkpoint_file, container.read),
     "Scope.set": (scope, "to_tensor", lambda f: np.ones(3), lambda a: fs.Scope().set("x", a)),
     "Executor, a fed value": (feed, "to_tensor", lambda f: None, run),
@@ -137,7 +137,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "load_inference_model": lambda p: fs.load_inference_model(p, scope=fs.Scope()),
     "read_parameters": lambda p: read_parameters(p, ["w"]),
     "load_safetensors": lambda p: load_safetensors(p, fs.Scope()),
-    "read_array": arrays.read_array,
+    "read_array": npy_file.read_array,
     "container.read": container.read,
     "save_program": lambda p: fs.load_program(good()).save(p),
     "save_safetensors": lambda p: save_safetensors(p, fs.Scope()),

@@ -231,10 +231,10 @@ def in_a_loop():
     ("network", "says"),
     [
         (uneven, r"fc_0\.w_0: 5 columns cannot be divided over 2 ranks"),
-        (uneven_heads, r"reshape2 \(test_split_layers\.py:\d+\): 3 parts, such as heads, cannot be divided over 2 ranks"),
-        (tied, r"tied is read by reduce_sum \(test_split_layers\.py:\d+\), so that it cannot be divided"),
-        (flattened_rows, r'mul \(test_split_layers\.py:\d+\): a weight split by "rows" takes the last dim of its input alone'),
-        (in_a_loop, r"fc_0\.tmp_0 is divided over ranks and read inside while \(test_split_layers\.py:\d+\)"),
+        (uneven_heads, r"reshape2 \(test_divided_program\.py:\d+\): 3 parts, such as heads, cannot be divided over 2 ranks"),
+        (tied, r"tied is read by reduce_sum \(test_divided_program\.py:\d+\), so that it cannot be divided"),
+        (flattened_rows, r'mul \(test_divided_program\.py:\d+\): a weight split by "rows" takes the last dim of its input alone'),
+        (in_a_loop, r"fc_0\.tmp_0 is divided over ranks and read inside while \(test_divided_program\.py:\d+\)"),
     ],
 )
 def test_what_is_refused_is_named_with_its_line(network, says):

@@ -12,17 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import cases, launch
+from support import launch_ranks as launch
+from support import rank_cases as cases
+from support.ranks_compared import AMPLIFIED, EXACT, ROUNDED, Values, apart, of_case, one
 
-EXACT = 1e-11
-ROUNDED = 1e-6
-"""In fp32, relative to the largest number."""
-AMPLIFIED = 3.0
-"""Where one rank's rounding is more than that: how many times as much is still rounding."""
 COMPARED = [name for name in cases.CASES if name not in cases.UNEQUAL]
 COUNTS = [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
 
-Values = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -36,22 +32,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return [dict(np.load(folder / f"out.{rank}.npz")) for rank in range(ranks)]
 
     return train
-
-
-@cache
-def one(name: str, of: str) -> Values:
-    """What one rank makes, with the whole batch."""
-    return cases.run(name, of)
-
-
-def of_case(found: Values, name: str, which: str = "") -> Values:
-    begin = f"{name}/{which}"
-    return {key.removeprefix(begin): value for key, value in found.items() if key.startswith((begin + "value", begin + "losses", begin + "figure"))}
-
-
-def apart(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest difference, relative to the largest number of the second."""
-    return float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) if a.size else 0.0
 
 
 @pytest.mark.parametrize("ranks", COUNTS)

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import launch
+from support import launch_ranks as launch
 
 import foreshape as fs
 from foreshape.ranks import join
 from foreshape.training import container
 
-SCRIPT = Path(__file__).parent / "mishaps.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "rank_mishaps.py"
 long = pytest.mark.long
 
 GONE = r"rank {n} is gone or has stopped: no sign of life since it was (before the first step|in step \d+)"
@@ -45,7 +45,7 @@ def test_who_does_not_come_is_named(what: str, rank: int, says: str, tmp_path: P
             words = run.ranks[n].words
             assert re.search(rf"^STOPPED RankError: rank {n}: .*" + says.format(n=rank, line=line), words), words
             assert "it was found by" in words
-            assert "mishaps.py:" in words
+            assert "rank_mishaps.py:" in words
             assert "TCPStore" not in words, "torch's own words of the store are noise"
     for path in tmp_path.rglob("*.safetensors"):
         container.read(path)  # what a rank leaves is whole

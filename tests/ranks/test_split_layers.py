@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import cases, launch
-from ranks.test_equality import EXACT, Values, apart, of_case
+from support import launch_ranks as launch
+from support import rank_cases as cases
+from support.ranks_compared import EXACT, Values, apart, of_case
 
 RESUME = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import os, numpy
-from ranks import cases
+from support import rank_cases as cases
 _, _, out, folder, strategy, epochs = sys.argv
 numpy.savez(f"{out}.{os.environ['RANK']}", **cases.run("divided", "fp64", strategy, int(epochs), folder))
 """

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import cases, every_strategy, launch
-from ranks.test_equality import AMPLIFIED, EXACT, ROUNDED, apart, one
+from support import every_strategy
+from support import launch_ranks as launch
+from support import rank_cases as cases
+from support.ranks_compared import AMPLIFIED, EXACT, ROUNDED, apart, one
 
 QUICK = {
     "shard_optimizer": ["plain", "wide"],

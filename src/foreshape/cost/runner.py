@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter, thread_time
+from types import CodeType, FunctionType
 from typing import Any
 
 from foreshape.lowering import Instruction, Lowered, Value
@@ -64,7 +65,8 @@ def _function(i: Instruction, values: Mapping[str, Any]) -> Callable[[], Any]:
         if i.before is not None:
             parts.append(f"before={_text(i.before)}")
         text = f"kernel({', '.join(parts)})"
-    return eval(f"lambda: {text}", {**values, **names})
+    module = compile(f"def call():\n    return {text}\n", "<measured call>", "exec")
+    return FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), {**values, **names})
 
 
 def _text(argument: Argument) -> str:

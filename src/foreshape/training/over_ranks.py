@@ -265,7 +265,7 @@ class OverRanks:
             told = self.ranks.all_of(torch.tensor(list(digits.encode()), dtype=torch.uint8))
             parts = described(self.parts, [bytes(numbers_of(t)).decode() for t in told])
         if self.ranks.first:
-            checkpoint.save(self.described, scope, state, facts, parts)
+            checkpoint.save(self.described, scope, state, facts, **({} if parts is None else {"parts": parts}))
         state.sums = own
 
     def resume_random(self, state: State, executor: Executor, seed: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from ranks import cases
+from support import rank_cases as cases
 
 
 def main() -> None:

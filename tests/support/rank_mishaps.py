@@ -1,4 +1,4 @@
-"""A run to which something happens: ``python mishaps.py WHAT RANK FOLDER``; the rank is the one that it happens to.
+"""A run to which something happens: ``python rank_mishaps.py WHAT RANK FOLDER``; the rank is the one that it happens to.
 
 Each rank prints what stopped it, and a hash of its parameters where nothing did.
 """

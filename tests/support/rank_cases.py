@@ -1,6 +1,6 @@
 """Networks that are trained on one rank and on several, in the same way; run as a process, one per rank.
 
-``python cases.py OUT STRATEGY CASE...`` trains each case with the ranks that the environment names, in fp32, some again in fp32, and in fp64, and each
+``python rank_cases.py OUT STRATEGY CASE...`` trains each case with the ranks that the environment names, in fp32, some again in fp32, and in fp64, and each
 rank writes losses, figures and values into ``OUT.RANK.npz``. Names begin with the case, and ``again`` or ``fp64`` where it is such a run.
 With the word ``every`` instead of cases all are run, each again.
 """
