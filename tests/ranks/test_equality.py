@@ -17,8 +17,9 @@ from support import rank_cases as cases
 from support.ranks_compared import AMPLIFIED, EXACT, ROUNDED, Values, apart, of_case, one
 
 COMPARED = [name for name in cases.CASES if name not in cases.UNEQUAL]
-COUNTS = [2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
-
+COUNTS = [2, 3, 4]
+QUICK = ("plain", "tiny_batches", "tagged", "normalised", "dropped")
+"""Cases that are run on two ranks beside all others."""
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +35,30 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return train
 
 
+def test_two_ranks_train_as_one_rank_does(tmp_path: Path) -> None:
+    launch.run(2, Path(cases.__file__), tmp_path / "out", "data_parallel", *QUICK)
+    found, other = (dict(np.load(tmp_path / f"out.{rank}.npz")) for rank in range(2))
+    assert found.keys() == other.keys()
+    for key, value in found.items():
+        np.testing.assert_array_equal(value, other[key], key)
+    for name in QUICK:
+        if name in COMPARED:
+            compare(name, found)
+        again = of_case(found, name, "again/")
+        assert bool(again) is (name in cases.REPEATED)
+        for key, value in again.items():
+            np.testing.assert_array_equal(value, of_case(found, name)[key], key)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", COUNTS)
 @pytest.mark.parametrize("name", COMPARED)
 def test_ranks_train_as_one_rank_does(name: str, ranks: int, trained: Any) -> None:
-    found = trained(ranks)[0]
+    compare(name, trained(ranks)[0])
+
+
+def compare(name: str, found: Values) -> None:
+    """What ranks have made of a case beside what one rank makes."""
     exact, single = one(name, "fp64"), one(name, "fp32")
     for key, value in of_case(found, name, "fp64/").items():
         assert apart(value, exact[key]) <= EXACT, key
@@ -49,6 +70,7 @@ def test_ranks_train_as_one_rank_does(name: str, ranks: int, trained: Any) -> No
             assert apart(value, single[key]) <= ROUNDED, key
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ranks", COUNTS)
 @pytest.mark.parametrize("name", cases.CASES)
 def test_all_ranks_have_the_same_bits_and_again_in_another_run(name: str, ranks: int, trained: Any) -> None:
@@ -62,12 +84,14 @@ def test_all_ranks_have_the_same_bits_and_again_in_another_run(name: str, ranks:
             np.testing.assert_array_equal(value, other[key], key)
 
 
+@pytest.mark.long
 def test_statistics_of_parts_of_a_batch_are_others_than_those_of_the_whole(trained: Any) -> None:
     """What the documents say of batch normalisation that is not synchronised: near, and not the same."""
     found, whole = of_case(trained(2)[0], "apart"), one("apart", "fp32")
     assert 1e-3 < apart(found["losses"], whole["losses"]) < 0.5
 
 
+@pytest.mark.long
 def test_ranks_drop_other_elements_than_one_rank(trained: Any) -> None:
     found, whole = of_case(trained(2)[0], "dropped"), one("dropped", "fp32")
     assert 1e-4 < apart(found["losses"], whole["losses"]) < 1.0

@@ -26,14 +26,14 @@ OTHERS = r"the ranks are at different things: .*rank {n}: no more data"
 @pytest.mark.parametrize(
     ("what", "rank", "says"),
     [
-        ("is killed in a collective", 1, GONE),
+        pytest.param("is killed in a collective", 1, GONE, marks=long),
         pytest.param("is killed in the forward pass", 1, GONE, marks=long),
         pytest.param("is killed in the forward pass", 0, HOLDER, marks=long),
         pytest.param("is killed while it writes", 0, HOLDER, marks=long),
         pytest.param("is stopped", 1, GONE, marks=long),
         pytest.param("is stopped", 0, HOLDER, marks=long),
-        pytest.param("stalls in its data", 1, r"rank 1 lives, and has not come for 4 s; it is in step 3, at mishaps\.py:{line}", marks=long),
-        pytest.param("stalls in the forward pass", 0, r"rank 0 lives, and has not come for 4 s; it is in step 4, at mishaps\.py:\d+", marks=long),
+        pytest.param("stalls in its data", 1, r"rank 1 lives, and has not come for 4 s; it is in step 3, at rank_mishaps\.py:{line}", marks=long),
+        pytest.param("stalls in the forward pass", 0, r"rank 0 lives, and has not come for 4 s; it is in step 4, at rank_mishaps\.py:\d+", marks=long),
     ],
 )
 def test_who_does_not_come_is_named(what: str, rank: int, says: str, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ numpy.savez(f"{out}.{os.environ['RANK']}", **cases.run("divided", "fp64", strate
 """
 LONG = pytest.mark.long
 RUNS = [
-    pytest.param(2, "split_layers", id="2"),
+    pytest.param(2, "split_layers", id="2", marks=LONG),
     pytest.param(4, "split_layers_2", id="4 in groups of 2", marks=LONG),
     pytest.param(4, "split_layers", id="4", marks=LONG),
     pytest.param(4, "split_layers_2_tables", id="4 in groups of 2 with split tables", marks=LONG),

@@ -160,6 +160,7 @@ def test_a_client_that_waits_for_its_workers(tmp_path: Path, start: Callable[...
     assert one.end() is None
 
 
+@pytest.mark.long
 def test_a_client_may_see_what_it_takes_and_not_agree_and_another_is_taken(tmp_path: Path, start: Callable[..., Worker]) -> None:
     cost, _, files = described(tmp_path)
     one = start(keep=True, wait=5.0)
@@ -296,6 +297,7 @@ def test_a_worker_without_a_job_and_one_without_a_folder(tmp_path: Path, start: 
     assert "cannot be read" in str(start(listen=None, job=str(tmp_path / "none")).end())
 
 
+@pytest.mark.long
 def test_a_client_that_goes_before_its_job_is_there_is_passed_over(tmp_path: Path, start: Callable[..., Worker]) -> None:
     cost, _, files = described(tmp_path)
     one = start(keep=True, patience=1.0, wait=4.0)
