@@ -142,7 +142,7 @@ class _Run:
                     stopped = self.over.decided(stopped)
                     if self.checkpoint is not None and (self.checkpoint.every is None or stopped or state.position.epoch > epochs):
                         self._save(state)
-                if not self.over.gather(self.scope):
+                if not self.over.gather(self.scope) and self.over.ranks.first:
                     self.show.warn("the values that were divided over ranks stay so: together they are too much for this machine; a checkpoint has them")
                 return state.history
         finally:
