@@ -1,0 +1,30 @@
+"""A table of which one rank could hold a part only: each holds its rows, and little beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import large_table
+from support import launch_ranks as launch
+
+from foreshape.engine.machine_memory import default_limit
+
+RANKS = 4
+LARGE, SMALL = 40_000_000, 400_000
+
+
+def part(rows: int) -> int:
+    """The bytes of a rank's rows."""
+    return rows // RANKS * large_table.WIDTH * 4
+
+
+@pytest.mark.longest
+@pytest.mark.skipif((default_limit() or 0) < 1.4 * RANKS * part(LARGE), reason="needs 14 GB")
+def test_ranks_hold_their_rows_and_little_beside(tmp_path: Path) -> None:
+    peaks: dict[int, list[int]] = {}
+    for rows in (SMALL, LARGE):
+        launch.run(RANKS, Path(large_table.__file__), rows, tmp_path / str(rows), deadline=600)
+        peaks[rows] = [int((tmp_path / f"{rows}.{rank}").read_text()) for rank in range(RANKS)]
+    beside = max(peaks[SMALL]) - part(SMALL)
+    assert max(peaks[LARGE]) < part(LARGE) * 1.05 + beside
