@@ -70,10 +70,8 @@ def test_a_port_in_use_and_an_address_of_another_machine(meeting: Meeting) -> No
 def test_nobody_there(meeting: Meeting) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # and does not listen
-        began = time.monotonic()
         with pytest.raises(fs.ExecutionError, match=r"127.0.0.1:\d+ cannot be reached within 0.5 s: .*refused"):
             connect(Address("127.0.0.1", free.getsockname()[1]), 0.5)
-        assert time.monotonic() - began < 5
     with pytest.raises(fs.ExecutionError, match="there is no such host"):
         connect(Address("nowhere.invalid", 1), 5)
     with pytest.raises(fs.ExecutionError, match="port 0"):
@@ -84,29 +82,26 @@ def test_who_listens_and_says_nothing_is_waited_for_no_longer_than_was_said() ->
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(5)
-        began = time.monotonic()
         with pytest.raises(fs.ExecutionError, match=r"127.0.0.1:\d+: no store of torch's that answers, for 1 s"):
             connect(Address("127.0.0.1", silent.getsockname()[1]), 1)
-        assert time.monotonic() - began < 5
 
 
 def test_a_store_that_stops_answering_is_left() -> None:
-    asked, go_on = threading.Event(), threading.Event()
+    asked, go_on = [0], threading.Event()
 
     class Stuck:
         def check(self, keys: list[str]) -> bool:
-            asked.set()
+            asked[0] += 1
             return not go_on.wait(60)
 
     meeting = Meeting("somewhere", 0.3, Stuck)
     with pytest.raises(fs.ExecutionError, match=r"somewhere: no answer any more, for 0.3 s"):
         meeting.check(["a"])
-    assert asked.is_set()
+    assert asked == [1]
     go_on.set()
-    began = time.monotonic()
-    with pytest.raises(fs.ExecutionError, match="no answer any more"):  # at once, and not what was asked before
+    with pytest.raises(fs.ExecutionError, match="no answer any more"):  # and not what was asked before
         meeting.check(["a"])
-    assert time.monotonic() - began < 0.3
+    assert asked == [1]  # nobody was asked again
 
 
 def test_a_store_that_is_gone_is_said_to_be() -> None:
