@@ -51,17 +51,25 @@ class DataParallel:
 
         def change(copy: Program) -> bool:
             nonlocal total
-            block = copy.global_block
-            if not any(op.role & Role.OPTIMIZE for op in block.ops):
-                raise SchemaError("there are no updates to make over ranks: minimise the loss first")
-            weigh_means(block, name)
-            if self.synchronise_batch_norm:
-                synchronise_batch_norm(copy, COUNTS)
-            total = sum_loss(block, name)
-            Sender(block).sum_all(gradients_of(block), self.bucket)
+            total = self.divide_examples(copy, name)
+            Sender(copy.global_block).sum_all(gradients_of(copy.global_block), self.bucket)
             return True
 
         return ForRanks(Pass("data_parallel", change)(program)[0], total)
+
+    def divide_examples(self, program: Program, loss: str) -> str:
+        """Let a program compute on a rank's part of each batch, all but the sums of gradients. Returns the name of the loss over all ranks.
+
+        Raises:
+            SchemaError: it has no updates, or its loss is no sum of means or sums over examples.
+        """
+        block = program.global_block
+        if not any(op.role & Role.OPTIMIZE for op in block.ops):
+            raise SchemaError("there are no updates to make over ranks: minimise the loss first")
+        weigh_means(block, loss)
+        if self.synchronise_batch_norm:
+            synchronise_batch_norm(program, COUNTS)
+        return sum_loss(block, loss)
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the ranks hold: as it is, where each has all values."""

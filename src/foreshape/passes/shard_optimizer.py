@@ -11,9 +11,8 @@ from foreshape.errors import SchemaError
 from foreshape.ops.collective.coalesced import part_of, places_of
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.update.updates import Update
-from foreshape.passes.batch_norm import synchronise_batch_norm
 from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
-from foreshape.passes.data_parallel import COUNTS, DataParallel, sum_loss, weigh_means
+from foreshape.passes.data_parallel import DataParallel
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
@@ -38,12 +37,7 @@ class ShardOptimizer(DataParallel):
         def change(copy: Program) -> bool:
             nonlocal total
             block = copy.global_block
-            if not any(op.role & Role.OPTIMIZE for op in block.ops):
-                raise SchemaError("there are no updates to make over ranks: minimise the loss first")
-            weigh_means(block, name)
-            if self.synchronise_batch_norm:
-                synchronise_batch_norm(copy, COUNTS)
-            total = sum_loss(block, name)
+            total = self.divide_examples(copy, name)
             gradients = gradients_of(block)
             groups = _groups(block, gradients)
             within = {g.name for group in groups for g in group.gradients if group.direct}
@@ -61,7 +55,6 @@ class ShardOptimizer(DataParallel):
 
         made = Pass(self.name, change)(program)[0]
         return ForRanks(made, total, startup_for(startup, [p for p in parts if not p.begins_whole]), tuple(parts), tuple(followers))
-
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the ranks hold: parameters that are in parts are gathered."""

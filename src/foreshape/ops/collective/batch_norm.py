@@ -10,7 +10,6 @@ from foreshape.operator import FLOATING, aten, f32, gradient, i64, operand, reje
 from foreshape.operator.temporaries import copies
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.nn.batch_norm import BatchNorm, check_channels
-from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.window import channels_back, channels_first, is_channels_last
 from foreshape.spec import FP64, Spec
 
@@ -91,9 +90,7 @@ class SyncBatchNorm(Collective, BatchNorm):
     def _infer_sums(
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec
     ) -> Any:
-        y, _, _, saved, _, _ = BatchNorm.infer_shape(self, X, Scale, Bias, mean_out, variance_out, None)
-        check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
-        return X.like(), Scale.like(), Bias.like()
+        return BatchNorm._infer_gradient(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y)
 
     def _sums_workspace(
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec,
