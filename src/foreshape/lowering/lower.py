@@ -60,7 +60,21 @@ class Lowering:
             self._lower(op)
             for i in self.instructions[made:]:
                 i.position = at[id(op)]
+        self._finish_collectives([self.read(n) for n in fetches])
         return Lowered(self.block, list(self.block.ops), self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
+
+    def _finish_collectives(self, fetched: Sequence[Value]) -> None:
+        """Let collectives that only start wait themselves, where anything reads their result that does not wait for it: other frameworks'
+        programs wait once for all, and a value that is still under way would be a wrong answer."""
+        starting = [i for i in self.instructions if i.op.operator is not None and i.op.operator.collective and i.op.attrs.get("use_calc_stream") is False]
+        for i in starting:
+            operator, made = i.op.operator, {id(v) for v in i.writes()}
+            readers = [r for r in self.instructions if r is not i and any(id(v) in made for v in r.reads())]
+            alone = all(r.op.operator is not None and r.op.operator.awaits for r in readers)
+            if (operator is not None and not (alone and readers)) or any(id(v) in made for v in fetched):
+                assert operator is not None
+                values = {n: getattr(operator, n) for n in operator.schema.attributes}
+                i.kernel = type(operator).with_values(values | {"use_calc_stream": True}).kernel
 
     def is_read(self, name: str, writer: Op) -> bool:
         """Whether something in this step reads what an op writes."""

@@ -22,7 +22,7 @@ _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "
 _OLDER_NAMES = {"carries": "retained_bytes"}
 """Hooks by the names that they had before."""
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
-                       "collective", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
+                       "awaits", "collective", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
 
 def define(cls: type[Operator], root: type[Operator]) -> None:

@@ -79,6 +79,8 @@ class Operator:
     side_effects: ClassVar[bool] = False
     collective: ClassVar[bool] = False
     """Whether all ranks take part in it, so that those of a program run in its own order, on every rank."""
+    awaits: ClassVar[bool] = False
+    """Whether it waits for what collectives have only started on its operands; for any other reader they wait themselves."""
     random: ClassVar[bool] = False
     described_results: ClassVar[bool] = False
     """Whether its results are what their variables say, as those of feed are, and no rule gives them."""

@@ -58,6 +58,7 @@ class WeighByExamples(Collective):
     """
 
     type = "weigh_by_examples"
+    awaits = True
     X = operand(FLOATING, doc="any shape")
     Own = operand((FP64,), doc="of count_examples")
     Total = operand((FP64,), doc="of count_examples")

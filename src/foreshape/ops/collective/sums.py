@@ -164,6 +164,7 @@ class CSyncCommStream(Collective):
     """Out = X, each when what was started on it has come."""
 
     type = "c_sync_comm_stream"
+    awaits = True
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, many=True, doc="results of collectives that were only started")
     Out = result(many=True, doc="each as its X", view_of="X")
