@@ -70,9 +70,8 @@ class Lowering:
         for i in starting:
             operator, made = i.op.operator, {id(v) for v in i.writes()}
             readers = [r for r in self.instructions if r is not i and any(id(v) in made for v in r.reads())]
-            alone = all(r.op.operator is not None and r.op.operator.awaits for r in readers)
-            if (operator is not None and not (alone and readers)) or any(id(v) in made for v in fetched):
-                assert operator is not None
+            awaited = bool(readers) and all(r.op.operator is not None and r.op.operator.awaits for r in readers)
+            if operator is not None and (not awaited or any(id(v) in made for v in fetched)):
                 values = {n: getattr(operator, n) for n in operator.schema.attributes}
                 i.kernel = type(operator).with_values(values | {"use_calc_stream": True}).kernel
 
