@@ -17,7 +17,9 @@ from processes import Network
 
 import foreshape as fs
 from foreshape.engine.threads import Fastest
+from foreshape.engine.waiting import CALM, EVERY, Waiting
 from foreshape.values.openmp import SPINS
+from foreshape.values.processors import allowed, without_processor
 from foreshape.values.torch_proxy import torch
 
 HERE = Path(__file__).parent
@@ -56,9 +58,21 @@ def spins(code: str, **settings: str) -> tuple[str, str]:
     return found[1], done.stdout.strip()
 
 
+UNCOUNTED = "import foreshape.values.openmp as o; o.without_processor = lambda: None\n"
+
+
 @linux
-def test_libgomp_waits_briefly_and_other_programs_are_told_nothing() -> None:
-    assert spins(RUN) == (SPINS, "False")
+@pytest.mark.parametrize("code", [RUN, pytest.param("import torch;" + RUN, marks=pytest.mark.long)])
+def test_libgomp_waits_as_it_does_where_the_system_says_who_waits(code: str) -> None:
+    if without_processor() is None:
+        pytest.skip("this system does not count what threads wait for")
+    alone, _ = spins("import torch")
+    assert spins(code) == (alone, "False")
+
+
+@linux
+def test_libgomp_waits_briefly_elsewhere_and_other_programs_are_told_nothing() -> None:
+    assert spins(UNCOUNTED + RUN) == (SPINS, "False")
 
 
 OTHER_WORDS = ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"}, {"KMP_BLOCKTIME": "5"})
@@ -72,11 +86,80 @@ def test_the_users_own_words_on_waiting_stand_above(settings: dict[str, str]) ->
     assert alone != SPINS
 
 
+# --- how they wait while they run
+
+
+class Crowd:
+    """A clock, and the seconds that threads have waited for a processor by then; who counts the teams that were made and ended."""
+
+    def __init__(self) -> None:
+        self.now, self.delay, self.made, self.ended = 0.0, 0.0, 0, 0
+        self.waiting = Waiting(lambda: self.delay, self.make)
+
+    def make(self) -> Crowd:
+        self.made += 1
+        return self
+
+    def end(self) -> None:
+        self.ended += 1
+
+    def looks(self, count: int, share: float) -> None:
+        for _ in range(count):
+            self.now += 2 * EVERY
+            self.delay += 2 * EVERY * share
+            assert self.now >= self.waiting.next
+            self.waiting.look(self.now)
+            assert self.now < self.waiting.next <= self.now + 1.01 * EVERY
+
+
+def test_threads_sleep_soon_in_a_crowd_and_wait_awake_again_after_it() -> None:
+    crowd = Crowd()
+    crowd.looks(1, 5.0)  # what was before the first look is not known
+    crowd.looks(20, 0.02)
+    assert not crowd.waiting.briefly
+    crowd.looks(1, 0.6)
+    assert crowd.waiting.briefly
+    for share in (0.6, 0.15, 0.02, 0.15):  # a pause is not the end
+        crowd.looks(CALM - 1, share)
+        assert crowd.waiting.briefly and crowd.made == 1
+    crowd.looks(CALM, 0.02)
+    assert not crowd.waiting.briefly and (crowd.made, crowd.ended) == (1, 1)
+    crowd.looks(3, 0.15)
+    assert not crowd.waiting.briefly
+
+
+def test_where_nobody_counts_no_more_looks_are_taken() -> None:
+    waiting = Waiting(lambda: None, lambda: pytest.fail("a team was made"))
+    waiting.look(1.0)
+    assert waiting.next == float("inf") and not waiting.briefly
+
+
 @linux
-@pytest.mark.long
-def test_what_torch_has_read_before_stays() -> None:
-    alone, _ = spins("import torch")
-    assert spins("import torch;" + RUN) == (alone, "False")
+@pytest.mark.parametrize("settings", [{}, {"OMP_WAIT_POLICY": "PASSIVE"}], ids=str)
+def test_the_executor_has_it_looked_at_unless_the_user_has_said_how_to_wait(settings: dict[str, str]) -> None:
+    code = (
+        "from processes import Network; from foreshape.engine import waiting\n"
+        "Network(2).step(); print(waiting.without_processor() is None, waiting._is_libgomp(), 0 < waiting.waiting.next < float('inf'))"
+    )
+    uncounted, libgomp, again = process("-c", code, OMP_NUM_THREADS="2", **settings).stdout.split()
+    assert again == str(uncounted == "False" and libgomp == "True" and not settings)
+
+
+@linux
+def test_an_idle_team_has_more_threads_than_processors_and_ends() -> None:
+    code = (
+        "from foreshape.values.torch_proxy import torch; torch.ones(2).sum(); import os, time\n"
+        "from foreshape.engine.waiting import IdleTeam, _is_libgomp\n"
+        "threads = lambda: len(os.listdir('/proc/self/task'))\n"
+        "before = threads(); team = IdleTeam() if _is_libgomp() else None; beside = threads() - before\n"
+        "if team: team.end()\n"
+        "while team and threads() > before: time.sleep(0.001)\n"
+        "print(team is not None, beside)"
+    )
+    made, beside = process("-c", code).stdout.split()
+    if made == "False":
+        pytest.skip("torch runs on another OpenMP here")
+    assert int(beside) == max(2, allowed())
 
 
 # --- how many threads torch has

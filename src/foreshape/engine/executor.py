@@ -19,6 +19,7 @@ from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
+from foreshape.engine.waiting import waiting
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, ShapeError, border
 from foreshape.lowering import Value, fuse, lower
 from foreshape.lowering.threads import threads_for, work_of_all
@@ -253,8 +254,12 @@ class Executor:
                 else:
                     with self._target:  # what kernels make from nothing is made there
                         fetched = function(*tensors)
-            if fastest is not None:
-                fastest.took(threads, perf_counter() - began, planned.work)
+            if threads > 1 or fastest is not None:
+                ended = perf_counter()
+                if fastest is not None:
+                    fastest.took(threads, ended - began, planned.work)
+                if ended >= waiting.next:
+                    waiting.look(ended)
         except ExecutionError as error:
             raise _placed(error) from error.__cause__
         except ForeshapeError:

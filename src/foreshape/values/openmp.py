@@ -1,8 +1,7 @@
 """What is said to torch when it loads, and to OpenMP, which its kernels run on: how long a thread waits awake, how many threads there are, one
 of them in a forked child.
 
-libgomp reads its settings once, when torch loads it. Where nobody else is on the machine it is best to wait awake for the next piece of
-work; where others are, a thread that waits awake takes the time of the one that it waits for.
+libgomp reads its settings once, when torch loads it. How its threads wait is chosen while they run (engine/waiting.py), where that is possible.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from foreshape.values.processors import processors
+from foreshape.values.processors import processors, without_processor
 
 SPINS = "30000"
-"""How often a thread looks for work before it sleeps."""
+"""How often a thread looks for work before it sleeps, where nobody can tell whether the machine is busy (see engine/waiting.py)."""
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 _LOG = "TORCH_CPP_LOG_LEVEL"
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -53,6 +52,11 @@ def forked() -> bool:
     return _Process.forked
 
 
+def says_how_to_wait() -> bool:
+    """Whether the user has said how OpenMP's threads wait."""
+    return any(n in os.environ for n in _WAITING)
+
+
 def _make_ready() -> None:
     before = "torch" in sys.modules
     with _set_while_loading(_settings()):
@@ -69,7 +73,7 @@ def _settings() -> dict[str, str]:
     A rank of a run says itself, in words, when others are gone; torch's store would write a stack of C++ calls for each look at it.
     """
     out: dict[str, str] = {}
-    if not any(n in os.environ for n in _WAITING):
+    if not says_how_to_wait() and without_processor() is None:
         out["GOMP_SPINCOUNT"] = SPINS
     if "RANK" in os.environ and _LOG not in os.environ:
         out[_LOG] = "ERROR"

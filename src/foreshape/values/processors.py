@@ -1,4 +1,5 @@
-"""How many processors this process may use: by its affinity mask, and by the quotas of the control groups that it is in."""
+"""How many processors this process may use: by its affinity mask, by the quotas of the control groups that it
+is in; and how long it waited for them."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
+_TASKS = Path("/proc/self/task")
 
 
 @cache
@@ -93,3 +95,20 @@ def _limits(controller: str, root: Path) -> Iterator[float]:
         # no limit is "max", or -1
         if len(words) == 2 and all(re.fullmatch(r"[0-9]{1,19}", w) for w in words) and min(map(int, words)) > 0:
             yield int(words[0]) / int(words[1])
+
+
+def without_processor() -> float | None:
+    """How many seconds the threads of this process have been ready to run and waiting for a processor, in all; None where nobody says."""
+    total, told = 0, False
+    try:
+        names = os.listdir(_TASKS)
+    except OSError:
+        return None
+    for name in names:
+        try:
+            with open(_TASKS / name / "schedstat", "rb") as file:
+                total += int(file.read().split()[1])
+        except (OSError, IndexError, ValueError):  # a thread that has just ended, or a system that does not count
+            continue
+        told = True
+    return total / 1e9 if told else None

@@ -1,0 +1,122 @@
+"""How the threads of a step wait for one another: awake on a machine that is theirs, soon asleep on one that others use too.
+
+GNU's OpenMP (libgomp) has a thread look for its next piece of work some 300,000 times before it sleeps, and a thousand times only while the
+process has more OpenMP threads than processors. So a second team of threads, which never gets any work, has them sleep soon; without it they
+wait awake again. Which is better the system says: how long this process' threads were ready to run and had no processor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from foreshape.values.openmp import says_how_to_wait
+from foreshape.values.processors import allowed, without_processor
+
+EVERY = 0.1
+"""Seconds from one look to the next, at least."""
+CROWDED, ALONE = 0.25, 0.08
+"""Seconds without a processor, of all threads together, in a second: from where on they sleep soon, and below which they wait awake again."""
+CALM = 5
+"""So many looks in turn must find the process alone before its threads wait awake again."""
+
+
+class Team(Protocol):
+    """OpenMP threads beside those of the steps, from when it is made."""
+
+    def end(self) -> None:
+        """Let the team go."""
+        ...
+
+
+class Waiting:
+    """Looks from time to time whether others want the processors, and has a process' OpenMP threads wait accordingly.
+
+    Args:
+        delay: tells how many seconds this process' threads have been without a processor so far; None where that cannot be told.
+        team: makes the second team of threads.
+    """
+
+    def __init__(self, delay: Callable[[], float | None], team: Callable[[], Team]) -> None:
+        self._delay, self._team = delay, team
+        self._lock = threading.Lock()
+        self._idle: Team | None = None
+        self._calm = 0
+        self._before: tuple[float, float] | None = None
+        self.next = 0.0
+        """The time of the next look, by the clock that `look` is given."""
+
+    @property
+    def briefly(self) -> bool:
+        """Whether threads sleep soon."""
+        return self._idle is not None
+
+    def look(self, now: float) -> None:
+        """After a step on several threads, at ``now`` seconds of any steady clock, when ``next`` has come."""
+        if not self._lock.acquire(blocking=False):  # another thread looks
+            return
+        try:
+            self.next = now + EVERY
+            delay = self._delay()
+            if delay is None:
+                self.next = float("inf")
+                return
+            before, self._before = self._before, (now, delay)
+            if before is not None and now > before[0]:
+                self._decide((delay - before[1]) / (now - before[0]))
+        finally:
+            self._lock.release()
+
+    def _decide(self, share: float) -> None:
+        self._calm = self._calm + 1 if share < ALONE else 0
+        if self._idle is None and share > CROWDED:
+            self._idle = self._team()
+        elif self._idle is not None and self._calm >= CALM:
+            self._idle.end()
+            self._idle = None
+
+
+class IdleTeam:
+    """As many OpenMP threads as there are processors, in a team of their own, asleep until `end`."""
+
+    def __init__(self) -> None:
+        self._end, self._made = threading.Event(), threading.Event()
+        threading.Thread(target=self._stay, name="foreshape-idle-team", daemon=True).start()
+        self._made.wait()
+
+    def _stay(self) -> None:
+        libgomp = ctypes.CDLL(None)
+        work = ctypes.cast(libgomp.omp_get_thread_num, ctypes.c_void_p)  # a function that does nothing to anything
+        libgomp.GOMP_parallel(work, None, ctypes.c_uint(max(2, allowed())), ctypes.c_uint(0))
+        self._made.set()
+        self._end.wait()  # the team lives as long as the thread that began it
+
+    def end(self) -> None:
+        """Let the team go."""
+        self._end.set()
+
+
+def _delay() -> float | None:
+    """`without_processor`; None too where it is not for us to say how threads wait: the user has, or OpenMP is not libgomp alone."""
+    global _ours
+    if _ours is None:
+        _ours = not says_how_to_wait() and _is_libgomp()
+    return without_processor() if _ours else None
+
+
+_ours: bool | None = None
+waiting = Waiting(_delay, IdleTeam)
+"""That of this process."""
+
+
+def _is_libgomp() -> bool:
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        functions = ctypes.CDLL(None)
+        found = bool(functions.GOMP_parallel and functions.omp_get_thread_num)
+    except (AttributeError, OSError, TypeError):
+        return False
+    return found and "libgomp" in maps and not any(other in maps for other in ("libiomp", "libomp"))
