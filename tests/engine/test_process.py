@@ -44,10 +44,9 @@ def least_peak(network: str, sizes: list[int], *options: str) -> float:
 
 
 @linux
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("network", "sizes", "warm"),
-    [pytest.param("images", [32], 200, marks=pytest.mark.long), pytest.param("table", [64], 200, marks=pytest.mark.long),
-     pytest.param("text", [16, 24], 200, marks=pytest.mark.long), ("dense", [128], 200), pytest.param("large", [2560], 10, marks=pytest.mark.long)],
+    ("network", "sizes", "warm"), [("images", [32], 200), ("table", [64], 200), ("text", [16, 24], 200), ("dense", [128], 200), ("large", [2560], 10)]
 )
 def test_a_steady_step_takes_no_pages(network: str, sizes: list[int], warm: int) -> None:
     assert process(network, sizes, f"warm={warm}", "steps=20")["faults"] < 5

@@ -62,7 +62,8 @@ UNCOUNTED = "import foreshape.values.openmp as o; o.without_processor = lambda: 
 
 
 @linux
-@pytest.mark.parametrize("code", [RUN, pytest.param("import torch;" + RUN, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("code", [RUN, "import torch;" + RUN])
 def test_libgomp_waits_as_it_does_where_the_system_says_who_waits(code: str) -> None:
     if without_processor() is None:
         pytest.skip("this system does not count what threads wait for")
@@ -79,7 +80,8 @@ OTHER_WORDS = ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"}, {"KMP_BL
 
 
 @linux
-@pytest.mark.parametrize("settings", [{"OMP_WAIT_POLICY": "PASSIVE"}, *(pytest.param(s, marks=pytest.mark.long) for s in OTHER_WORDS)], ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("settings", [{"OMP_WAIT_POLICY": "PASSIVE"}, *OTHER_WORDS], ids=str)
 def test_the_users_own_words_on_waiting_stand_above(settings: dict[str, str]) -> None:
     alone, _ = spins("import torch", **settings)
     assert spins(RUN, **settings) == (alone, str("GOMP_SPINCOUNT" in settings))
@@ -134,32 +136,25 @@ def test_where_nobody_counts_no_more_looks_are_taken() -> None:
     assert waiting.next == float("inf") and not waiting.briefly
 
 
-@linux
-@pytest.mark.parametrize("settings", [{}, {"OMP_WAIT_POLICY": "PASSIVE"}], ids=str)
-def test_the_executor_has_it_looked_at_unless_the_user_has_said_how_to_wait(settings: dict[str, str]) -> None:
-    code = (
-        "from processes import Network; from foreshape.engine import waiting\n"
-        "Network(2).step(); print(waiting.without_processor() is None, waiting._is_libgomp(), 0 < waiting.waiting.next < float('inf'))"
-    )
-    uncounted, libgomp, again = process("-c", code, OMP_NUM_THREADS="2", **settings).stdout.split()
-    assert again == str(uncounted == "False" and libgomp == "True" and not settings)
+LOOKS = (
+    "from processes import Network; from foreshape.engine import waiting; import os, time\n"
+    "Network(2).step(); counted = waiting.without_processor() is not None and waiting._is_libgomp()\n"
+    "threads = lambda: len(os.listdir('/proc/self/task'))\n"
+    "before = threads(); team = waiting.IdleTeam() if counted else None; beside = threads() - before\n"
+    "if team: team.end()\n"
+    "while team and threads() > before: time.sleep(0.001)\n"
+    "print(counted, 0 < waiting.waiting.next < float('inf'), beside)"
+)
 
 
 @linux
-def test_an_idle_team_has_more_threads_than_processors_and_ends() -> None:
-    code = (
-        "from foreshape.values.torch_proxy import torch; torch.ones(2).sum(); import os, time\n"
-        "from foreshape.engine.waiting import IdleTeam, _is_libgomp\n"
-        "threads = lambda: len(os.listdir('/proc/self/task'))\n"
-        "before = threads(); team = IdleTeam() if _is_libgomp() else None; beside = threads() - before\n"
-        "if team: team.end()\n"
-        "while team and threads() > before: time.sleep(0.001)\n"
-        "print(team is not None, beside)"
-    )
-    made, beside = process("-c", code).stdout.split()
-    if made == "False":
-        pytest.skip("torch runs on another OpenMP here")
-    assert int(beside) == max(2, allowed())
+@pytest.mark.parametrize("settings", [{}, pytest.param({"OMP_WAIT_POLICY": "PASSIVE"}, marks=pytest.mark.long)], ids=str)
+def test_steps_look_unless_the_user_has_said_how_to_wait_and_an_idle_team_comes_and_goes(settings: dict[str, str]) -> None:
+    counted, looks, beside = process("-c", LOOKS, OMP_NUM_THREADS="2", **settings).stdout.split()
+    if counted == "False":
+        pytest.skip("this system does not count what threads wait for, or torch runs on another OpenMP")
+    assert looks == str(not settings)
+    assert int(beside) == max(2, allowed())  # more than there are processors, with those of the steps
 
 
 # --- how many threads torch has
@@ -174,8 +169,8 @@ THREADS = "from foreshape.values.torch_proxy import torch; print(torch.get_num_t
     ("code", "settings", "threads"),
     [
         (THREADS, {}, 1),
-        (THREADS, {"OMP_NUM_THREADS": "2"}, 2),
         *(pytest.param(*case, marks=pytest.mark.long) for case in [
+            (THREADS, {"OMP_NUM_THREADS": "2"}, 2),
             ("import torch\n" + THREADS, {}, 1),
             ("import torch; torch.set_num_threads(1)\n" + THREADS, {}, 1),
             ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
@@ -192,9 +187,10 @@ def test_threads_follow_the_quota_unless_the_user_says(code: str, settings: dict
 
 @linux
 @several
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "settings", "threads"),
-    [("", {}, 1), pytest.param("import torch\n", {}, 1, marks=pytest.mark.long), pytest.param("", {"OMP_NUM_THREADS": "2"}, 2, marks=pytest.mark.long)],
+    [("", {}, 1), ("import torch\n", {}, 1), ("", {"OMP_NUM_THREADS": "2"}, 2)],
 )
 def test_threads_follow_the_affinity_mask(before: str, settings: dict[str, str], threads: int) -> None:
     masked = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"

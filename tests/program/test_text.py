@@ -171,9 +171,20 @@ def programs(draw: st.DrawFn) -> Program:
     return program
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50)
 @given(programs())
 def test_any_program_reads_back(program: Program) -> None:
+    _reads_back(program)
+
+
+@pytest.mark.long
+@settings(max_examples=500)
+@given(programs())
+def test_many_a_program_reads_back(program: Program) -> None:
+    _reads_back(program)
+
+
+def _reads_back(program: Program) -> None:
     text = str(program)
     assert all(c.isprintable() or c == "\n" for c in text)
     parsed = Program.parse(text)

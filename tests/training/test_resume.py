@@ -35,6 +35,7 @@ FEW = pytest.mark.parametrize("options", [["few"], pytest.param([], marks=pytest
 
 
 @FEW
+@pytest.mark.long
 def test_killed_at_every_boundary_of_writing(tmp_path: Path, options: list[str]) -> None:
     results = _script("boundaries", tmp_path, *options)
     assert all(r["killed"] for r in results), results
