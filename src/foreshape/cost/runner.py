@@ -27,7 +27,7 @@ def timed_calls(lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[In
     """
     values: dict[str, Any] = {repr(v): given[v.name] for v in (*lowered.feeds, *lowered.persistables)}
     values.update((repr(v.lod), given[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
-    values.update((name, make(values[repr(of)])) for name, of, make in lowered.derived)
+    values.update((name, make(*(values[repr(p)] for p in of))) for name, of, make in lowered.derived)
     exec("\n".join(lowered.prologue), {}, values)
     for i in lowered.instructions:
         values.update((repr(copy), values[repr(source)].clone()) for copy, source in i.copies)

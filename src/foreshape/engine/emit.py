@@ -87,7 +87,7 @@ class Emitted:
 
         namespace["store"] = store
         tensors = {id(p): t for p, t in zip(self.lowered.persistables, values, strict=True)}
-        values += [make(tensors[id(p)]) for _, p, make in self.lowered.derived]
+        values += [make(*(tensors[id(p)] for p in of)) for _, of, make in self.lowered.derived]
         return Bound(FunctionType(self.code, namespace, "step", tuple(values)), held)
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import Checked
-from foreshape.engine.emit import STEP_FILE, Bound, Emitted, emit, op_at
+from foreshape.engine.emit import Bound, Emitted, emit
+from foreshape.engine.failures import failure, placed
 from foreshape.engine.feed import Feeder, aligned
+from foreshape.engine.frozen import refuse_updates
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
@@ -29,7 +31,7 @@ from foreshape.memory.records import unknown_words
 from foreshape.operator.room import this_run
 from foreshape.ops.tensor.random import current
 from foreshape.ops.tensor.random_state import check_state
-from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.program import Program, Variable, default_main_program
 from foreshape.program.collector import collector_waits
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 from foreshape.values.conversion import to_numpy, to_tensor
@@ -62,15 +64,24 @@ class ShapePlan(NamedTuple):
 class Step:
     """A compiled step of one program version, for one list of fetches."""
 
-    __slots__ = ("_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "live", "plain", "plan_cache", "program", "ragged", "version")
+    __slots__ = (
+        "_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "live", "plain", "plan_cache", "program", "ragged",
+        "version",
+    )  # fmt: skip
 
     @collector_waits
-    def __init__(self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None) -> None:
+    def __init__(
+        self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False
+    ) -> None:
         self.program = program
         self.fastest = fastest
         guards = program.guards
         lowered = lower(program.global_block, fetches, fused)
         self.plain = replace(lowered, instructions=list(lowered.instructions))
+        self.frozen = frozen
+        if frozen:
+            refuse_updates(lowered)
+            lowered.frozen = True
         if fused:
             fuse(lowered)
         self.live = find_liveness(lowered, reuse=fused)
@@ -82,7 +93,7 @@ class Step:
         self._roomy: dict[str, int] | None = None
         self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
-        self.fetchers = [_fetcher(v) for v in lowered.fetches]
+        self.fetchers = [_fetcher(v, frozen) for v in lowered.fetches]
         self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
 
     @property
@@ -132,14 +143,15 @@ class Step:
 
     def over(self, scope: Scope) -> Bound:
         """The step over a scope, bound again where the scope's tensors have changed."""
-        last = self._last
-        if last[0]() is scope and last[1] == scope.version:
+        last, version = self._last, scope.version + scope.overwritten if self.frozen else scope.version
+        if last[0]() is scope and last[1] == version:
             return last[2]
         found = self.bound.get(scope)
-        if found is None or found[0] != scope.version:
+        if found is None or found[0] != version:
             with border("the step cannot be bound to the values of the scope", ExecutionError):
                 bound = self.emitted.bind(scope, self.feeder.device)
-            self.bound[scope] = found = (scope.version, bound)
+            version = scope.version + scope.overwritten if self.frozen else scope.version  # constants have come in
+            self.bound[scope] = found = (version, bound)
         self._last = (ref(scope), found[0], found[1])
         return found[1]
 
@@ -176,15 +188,19 @@ class Executor:
             out as many as torch has, which are those of the affinity mask and the container's quota, unless the user sets them.
         align_feeds: copy fed values whose memory begins elsewhere than at a multiple of 64 bytes, as arrays of numpy often do. On some
             processors products round otherwise there, so that without it equal runs may differ in their last bits; `fs.train` does it.
+        frozen: what the scope holds stays as it is while this executor runs: normalization goes into the weights, which are kept once more
+            as the kernels want them. Programs that update anything are refused. Values that are set with `Scope.set` are noticed. On the
+            CPU, and unless ``check``; otherwise it changes nothing.
     """
 
     def __init__(
         self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
         memory_limit: int | str | None = None, threads: int | Literal["adaptive"] | None = None, align_feeds: bool = False,
+        frozen: bool = False,
     ) -> None:  # fmt: skip
         self.device = device
         self._threads = Threads(threads)
-        self.align_feeds = align_feeds
+        self.align_feeds, self.frozen = align_feeds, frozen
         self._exact_limit = memory_limit is not None and memory_limit != "none"
         usual = default_limit() if memory_limit is None and device == "cpu" else None
         self.memory_limit = usual if memory_limit is None or memory_limit == "none" else bytes_of(memory_limit)
@@ -261,11 +277,11 @@ class Executor:
                 if ended >= waiting.next:
                     waiting.look(ended)
         except ExecutionError as error:
-            raise _placed(error) from error.__cause__
+            raise placed(error) from error.__cause__
         except ForeshapeError:
             raise
         except Exception as error:
-            raise _failure(error) from error
+            raise failure(error) from error
         finally:
             if threads != before:
                 back_on(before)
@@ -294,7 +310,7 @@ class Executor:
                 program.refresh()
                 with self._threads.planned():
                     fused = self.check is not True and self._target is None
-                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser())
+                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
             return found
 
     @property
@@ -321,8 +337,8 @@ class Executor:
             raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
 
 
-def _fetcher(of: Value) -> Callable[[Any], Any]:
-    """How one fetched value is handed out: copied where it shares memory with what lives on."""
+def _fetcher(of: Value, frozen: bool) -> Callable[[Any], Any]:
+    """How one fetched value is handed out: copied where it shares memory with what lives on; of a frozen step in a row."""
     shared = _is_shared(of)
     if of.variable is not None and of.variable.kind is STEP_SCOPES:
         raise ExecutionError(f"{of.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
@@ -336,10 +352,10 @@ def _fetcher(of: Value) -> Callable[[Any], Any]:
             return [(int(at), value.host_lengths[int(at)]) for at in value.order]
         if value is None:  # an array that nothing was written to
             return []
-        array = to_numpy(value)
+        array = to_numpy(value.contiguous() if frozen else value)
         return array.copy() if shared else array
 
-    return to_numpy if not shared and of.variable is not None and of.variable.kind is LOD_TENSOR else other
+    return to_numpy if not shared and not frozen and of.variable is not None and of.variable.kind is LOD_TENSOR else other
 
 
 def _element(data: Any, offsets: Offsets | None) -> Any:
@@ -362,33 +378,3 @@ def _names(program: Program, fetch: Any) -> tuple[str, ...]:
         fetches = sorted((op for op in program.global_block.ops if op.type == "fetch"), key=lambda op: op.attrs.get("col", 0))
         names = [name for op in fetches for name in op.input_names()]
     return tuple(names)
-
-
-def _op_of(error: Exception) -> Op | None:
-    """The op whose kernel raised an error."""
-    op: Op | None = None
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == STEP_FILE:
-            op = op_at(trace.tb_frame.f_code, trace.tb_lineno) or op
-        trace = trace.tb_next
-    return op
-
-
-def _line_of(op: Op) -> str:
-    site = op.call_site
-    return f"\n    at {site.source_line() or op.type}    {site.short()}" if site is not None else ""
-
-
-def _placed(error: ExecutionError) -> ExecutionError:
-    """An error that a kernel worded, with the user's line."""
-    op = _op_of(error)
-    return error if op is None or "\n    at " in str(error) else error.__class__(f"{error}{_line_of(op)}")
-
-
-def _failure(error: Exception) -> ExecutionError:
-    """The error of a kernel, with the op and the user's line."""
-    op = _op_of(error)
-    if op is None:
-        return ExecutionError(str(error))
-    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{_line_of(op)}")

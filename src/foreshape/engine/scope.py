@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 class Scope:
     """Holds the parameters, optimizer state and statistics of a run. `get` and `set` speak numpy."""
 
-    __slots__ = ("__weakref__", "_values", "version")
+    __slots__ = ("__weakref__", "_values", "overwritten", "version")
 
     def __init__(self) -> None:
         self._values: dict[str, Tensor] = {}
         self.version = 0
         """Counts the changes that a compiled step must notice: a tensor that is new or another one."""
+        self.overwritten = 0
+        """Counts the values that were put in the place of others, which a step must notice that holds what it has made of them."""
 
     def set(self, name: str, array: Any) -> None:
         """Set a value from an array (it is copied). A value of the same shape and element type keeps its place in memory.
@@ -83,6 +85,7 @@ class Scope:
         if old is not None and old.shape == value.shape and old.dtype == value.dtype:
             if old is not value:
                 old.copy_(value)
+                self.overwritten += 1
             return old
         kept = value if owned and (isinstance(value, Rows) or is_aligned(value)) else copied(value)
         self._values[name] = kept

@@ -170,6 +170,13 @@ def convolution(
     return _most(x[0], more, stages, by_onednn, _windows(x, x, w, y, groups, strides, dilations, itemsize))
 
 
+def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, dilations: Sequence[int]) -> Size:
+    """Bytes for a convolution of fp32 images with the channels innermost, by a packed weight, besides the result: a piece of the image for
+    each thread, and the pixels of every window where oneDNN has no kernel of its own."""
+    one = product((*y[2:], *w[1:])) * 4
+    return thread_count() * (_SMALL + (one if _is_uncommon(w, groups, dilations) else product((*x[1:2], *w[2:], 64)) * 4))
+
+
 def convolution_transpose(
     x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int], bias: bool
 ) -> Size:

@@ -161,8 +161,12 @@ class Lowered:
     feeds: list[Value]
     persistables: list[Value]
     fetches: list[Value]
-    derived: list[tuple[str, Value, Callable[[Any], Any]]] = field(default_factory=list[tuple[str, Value, Callable[[Any], Any]]])
-    """Names for what is made of a persistable once, when the step is bound: a transposed view of a weight."""
+    derived: list[tuple[str, tuple[Value, ...], Callable[..., Any]]] = field(default_factory=list[tuple[str, tuple[Value, ...], "Callable[..., Any]"]])
+    """Names for what is made of persistables once, when the step is bound: a transposed view of a weight."""
+    frozen: bool = False
+    """Whether persistables keep their values for the life of the step, so that what is made of them may be another tensor."""
+    packed: Size = 0
+    """The bytes of what is made of persistables and kept beside them."""
     prologue: list[str] = field(default_factory=list[str])
     """Statements that stand before all others."""
 

@@ -6,7 +6,6 @@ record of what they live in. What is fetched, fed or kept from run to run is nev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foreshape.dims import Size, maximum, product
@@ -14,6 +13,7 @@ from foreshape.lowering.call_memory import are_ids, carried_by_rounds, dense_byt
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
+from foreshape.memory.records import complete_held as _complete_held
 from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
 from foreshape.operator.fields import Result
 from foreshape.operator.operator import Operator
@@ -64,17 +64,10 @@ def _of(lowered: Lowered, rows: dict[Value, Size], reuse: bool, within: bool) ->
         record.last = end
     walk.merge()
     if not within:
-        _mark_parameters(block, walk.held)
+        _complete_held(block, walk.held, lowered.packed)
     records = [r for r in walk.records if r.shares is None]
     names = {n for r in (*records, *walk.held) for n in r.names}
     return Liveness(records, walk.held, lowered.ops, names, {v: r and r.root() for v, r in walk.current.items()}, walk.unknown)
-
-
-def _mark_parameters(block: Block, held: Sequence[Record]) -> None:
-    """In a saved inference model no variable is marked as a parameter: there all that is kept are parameters."""
-    if not any(v.is_parameter for v in block.program.all_variables()):
-        for record in held:
-            record.what = PARAMETERS
 
 
 class _Walk:

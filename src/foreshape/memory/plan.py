@@ -26,10 +26,10 @@ class Plan(Figures):
     own, ``batch`` is the number of rows (of ragged inputs: of sequences) of all inputs that have no value of their own.
     """
 
-    def __init__(self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None) -> None:
+    def __init__(self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None, frozen: bool = False) -> None:
         self.program = program
         self.fetch = tuple(_names(program, fetch))
-        super().__init__(live if live is not None else _live(program, self.fetch))
+        super().__init__(live if live is not None else _live(program, self.fetch, frozen))
 
     # --- to look at
 
@@ -57,14 +57,16 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
 
 
 @collector_waits
-def _live(program: Program, fetch: tuple[str, ...]) -> Liveness:
+def _live(program: Program, fetch: tuple[str, ...], frozen: bool) -> Liveness:
     """The records of a step of a program, as the engine runs it."""
     program.refresh()
     ops = program.global_block.ops
     unknown = next((op for op in needed_ops(program.global_block, fetch) if op.operator is None), None) if any(op.operator is None for op in ops) else None
     if unknown is not None:
         raise MemoryPlanError(f"the operator {unknown.type!r} is not known here, so that its memory cannot be planned")
-    return find_liveness(fuse(lower(program.global_block, fetch)))
+    lowered = lower(program.global_block, fetch)
+    lowered.frozen = frozen
+    return find_liveness(fuse(lowered))
 
 
 def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from foreshape.dims import Size
 from foreshape.lowering.instruction import Value
-from foreshape.program import Op, Variable
+from foreshape.program import Block, Op, Variable
 
 PARAMETERS, STATE, INPUTS = "parameters", "optimizer state", "inputs"
 GRADIENTS, KEPT, TEMPORARIES, WORKSPACE = "gradients", "kept for backward", "temporaries", "kernel workspace"
@@ -79,6 +79,19 @@ class Liveness:
     def positions(self) -> int:
         """How many positions there are."""
         return len(self.ops)
+
+
+def complete_held(block: Block, held: list[Record], packed: Size) -> None:
+    """What is kept from run to run, with what a frozen step makes of its parameters and keeps beside them.
+
+    In a saved inference model no variable is marked as a parameter: there all that is kept are parameters.
+    """
+    if not any(v.is_parameter for v in block.program.all_variables()):
+        for record in held:
+            record.what = PARAMETERS
+    if not (isinstance(packed, int) and packed == 0):
+        name = "packed weights"
+        held.append(Record(name, packed, 0, 0, None, None, PARAMETERS, True, names=[name]))
 
 
 def holds(record: Record, given: Mapping[Value, Record | None]) -> None:

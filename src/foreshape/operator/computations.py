@@ -26,6 +26,8 @@ class Computation:
     """The slots that the gradient operator takes."""
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD",)
     """Those that it gives."""
+    forward_only: ClassVar[bool] = False
+    """No rewrite asks for the gradient of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,29 @@ class Rectifier(Computation):
     """``max(X0, 0)``."""
 
     inputs: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
+
+
+@dataclass(frozen=True, slots=True)
+class Activation(Computation):
+    """A function of each element of X0 by itself, by the name and with the numbers that oneDNN has for it.
+
+    "relu", "sigmoid", "tanh", "swish" (X0 sigmoid(X0)), "hardswish" and "hardsigmoid" (Howard et al., 2019: cut off at -3 and 3); with numbers
+    "leaky_relu" (slope), "hardtanh" (lowest, highest); "gelu" with the ``form`` "none" or "tanh".
+    """
+
+    forward_only: ClassVar[bool] = True
+    name: str
+    numbers: tuple[float, ...] = ()
+    form: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedNormalization(Computation):
+    """Out0 = X1 (X0 - X3) / sqrt(X4 + epsilon) + X2 for each channel, dim 1 of X0. Nothing else changes."""
+
+    forward_only: ClassVar[bool] = True
+    operands: ClassVar[int] = 5
+    epsilon: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Each module of `REWRITES` is one rewrite: its docstring says what is there before and after, and unless what, and ``apply(graph) -> int`` says how
 often it was found. It asks operators what they compute (`foreshape.operator.computations`) and knows none by its type. The program is never
-touched. The other modules are no rewrites: `graph` is what all of them ask, `products` and `images` what some of them share.
+touched. The other modules are no rewrites: `graph` is what all of them ask, `products`, `images` and `frozen` what some of them share.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from foreshape.lowering.fusion import (
     convolution,
     convolution_gradient,
     descent,
+    frozen_convolution,
+    frozen_linear,
     linear,
     linear_gradient,
     operand_dims,
@@ -35,8 +37,10 @@ BEFORE_ORDER = (
     attention,
     bias_gradient,
     class_loss,
+    frozen_linear,
     linear,
     linear_gradient,
+    frozen_convolution,
     convolution,
     convolution_gradient,
     rectifier,

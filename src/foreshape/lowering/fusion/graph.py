@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from foreshape.dims import Size
@@ -176,8 +176,19 @@ class Graph:
         key = (what, id(value))
         if key not in self._derived:
             self._derived[key] = f"{value}_{what}"
-            self.lowered.derived.append((self._derived[key], value, make))
+            self.lowered.derived.append((self._derived[key], (value,), make))
         return self._derived[key]
+
+    def pack(self, what: str, values: Sequence[Value], size: Size, make: Callable[..., Any]) -> str:
+        """A name for what is made of frozen persistables when the step is bound, and takes so many bytes beside them."""
+        name = f"{values[0]}_{what}{len(self.lowered.derived)}"
+        self.lowered.derived.append((name, tuple(values), make))
+        self.lowered.packed = self.lowered.packed + size
+        return name
+
+    def is_frozen(self, value: Argument) -> bool:
+        """Whether a persistable keeps its value for the life of the step."""
+        return self.lowered.frozen and isinstance(value, Value) and value.persistable and value.name not in self._written
 
     def is_constant(self, value: Argument) -> bool:
         """Whether a persistable is only ever changed in place or not at all in this step."""

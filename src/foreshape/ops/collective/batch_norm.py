@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import FLOATING, aten, f32, gradient, i64, operand, reject, require_equal, sample, torch
+from foreshape.operator import FLOATING, aten, computations, f32, gradient, i64, operand, reject, require_equal, sample, torch
 from foreshape.operator.temporaries import copies
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.nn.batch_norm import BatchNorm, check_channels
@@ -28,6 +28,9 @@ class SyncBatchNorm(Collective, BatchNorm):
 
     type = "sync_batch_norm"
     Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
+
+    def computes(self) -> computations.FixedNormalization | None:
+        return BatchNorm.computes(self)
 
     # it takes one operand more than the class that it extends
     def infer_shape(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -83,6 +83,9 @@ class Relu6(Unary):
     type = "relu6"
     threshold = attribute(AttrType.FLOAT, 6.0)
 
+    def computes(self) -> computations.Activation | None:
+        return computations.Activation("hardtanh", (0.0, self.threshold)) if self.threshold > 0 else None
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return F.hardtanh(X, 0.0, self.threshold, into is not None) if self.threshold > 0 else torch.clamp(X, 0.0, self.threshold, out=into)
 
@@ -101,6 +104,9 @@ class LeakyRelu(Unary):
 
     type = "leaky_relu"
     alpha = attribute(AttrType.FLOAT, 0.02, doc="the slope below 0")
+
+    def computes(self) -> computations.Activation:
+        return computations.Activation("leaky_relu", (self.alpha,))
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return F.leaky_relu(X, self.alpha, into is not None)
@@ -182,6 +188,9 @@ class HardSigmoid(Unary):
     slope = attribute(AttrType.FLOAT, 0.2)
     offset = attribute(AttrType.FLOAT, 0.5)
 
+    def computes(self) -> computations.Activation | None:
+        return computations.Activation("hardsigmoid") if abs(6.0 * self.slope - 1.0) < 1e-5 and self.offset == 0.5 else None
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.mul(X, self.slope, out=into).add_(self.offset).clamp_(0.0, 1.0)
 
@@ -190,7 +199,8 @@ class HardSigmoid(Unary):
         d = aten.hardtanh_backward(d_out, Out, 0.0, 1.0) if into is None else aten_into.hardtanh_backward(d_out, Out, 0.0, 1.0, into=into)
         return d.mul_(self.slope)
 
-    samples = [*USUAL, sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=0.15, offset=0.4)]
+    samples = [*USUAL, sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=0.15, offset=0.4),
+               sample(X=f32(3, 5, low=-9.0, high=9.0, distinct=True), slope=1 / 6)]  # fmt: skip
     rejects = NOT_INTEGERS
 
 
@@ -201,6 +211,9 @@ class HardSwish(Unary):
     threshold = attribute(AttrType.FLOAT, 6.0)
     scale = attribute(AttrType.FLOAT, 6.0)
     offset = attribute(AttrType.FLOAT, 3.0)
+
+    def computes(self) -> computations.Activation | None:
+        return computations.Activation("hardswish") if self._is_usual() else None
 
     def _is_usual(self) -> bool:
         return self.threshold == 6.0 and self.scale == 6.0 and self.offset == 3.0

@@ -21,6 +21,9 @@ class Sigmoid(Unary):
 
     type = "sigmoid"
 
+    def computes(self) -> computations.Activation:
+        return computations.Activation("sigmoid")
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sigmoid(X, out=into)
 
@@ -55,6 +58,9 @@ class Tanh(Unary):
     """Out = tanh(X)."""
 
     type = "tanh"
+
+    def computes(self) -> computations.Activation:
+        return computations.Activation("tanh")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.tanh(X, out=into)
@@ -111,6 +117,9 @@ class Gelu(Unary):
     type = "gelu"
     approximate = attribute(AttrType.BOOLEAN, False, doc="use 0.5 X (1 + tanh(sqrt(2 / pi) (X + 0.044715 X^3)))")
 
+    def computes(self) -> computations.Activation:
+        return computations.Activation("gelu", form="tanh" if self.approximate else "none")
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         approximate = "tanh" if self.approximate else "none"
         return F.gelu(X, approximate=approximate) if into is None else aten_into.gelu(X, approximate=approximate, into=into)
@@ -131,6 +140,9 @@ class Silu(Unary):
 
     type = "silu"
 
+    def computes(self) -> computations.Activation:
+        return computations.Activation("swish")
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return F.silu(X, into is not None)
 
@@ -147,6 +159,9 @@ class Swish(Unary):
 
     type = "swish"
     beta = attribute(AttrType.FLOAT, 1.0)
+
+    def computes(self) -> computations.Activation | None:
+        return computations.Activation("swish") if self.beta == 1.0 else None
 
     def workspace(self, X: Spec) -> Size:
         return 0 if self.beta == 1.0 else X.nbytes

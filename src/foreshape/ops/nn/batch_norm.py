@@ -13,6 +13,7 @@ from foreshape.operator import (
     Operator,
     aten,
     attribute,
+    computations,
     f32,
     f64,
     gradient,
@@ -72,6 +73,10 @@ class BatchNorm(Operator):
         # a file whose op was switched to is_test after it was described keeps [channels]; one described for tests says no dims
         saved = tensor(of) if self._saves_nothing() else tensor(of, channels)
         return X.like(), Mean, Variance, saved, saved, tensor(of, 0)
+
+    def computes(self) -> computations.FixedNormalization | None:
+        fixed = (self.use_global_stats or self._tests()) and not is_channels_last(self.data_layout)
+        return computations.FixedNormalization(self.epsilon) if fixed else None
 
     def workspace(self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]) -> Size:
         # a result of channels that come last is brought in a row where X does not lie so

@@ -1,0 +1,37 @@
+"""Errors of kernels, told of the op that they came from and the user's line."""
+
+from __future__ import annotations
+
+from foreshape.engine.emit import STEP_FILE, op_at
+from foreshape.errors import ExecutionError
+from foreshape.program import Op
+
+
+def _op_of(error: Exception) -> Op | None:
+    """The op whose kernel raised an error."""
+    op: Op | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == STEP_FILE:
+            op = op_at(trace.tb_frame.f_code, trace.tb_lineno) or op
+        trace = trace.tb_next
+    return op
+
+
+def _line_of(op: Op) -> str:
+    site = op.call_site
+    return f"\n    at {site.source_line() or op.type}    {site.short()}" if site is not None else ""
+
+
+def placed(error: ExecutionError) -> ExecutionError:
+    """An error that a kernel worded, with the user's line."""
+    op = _op_of(error)
+    return error if op is None or "\n    at " in str(error) else error.__class__(f"{error}{_line_of(op)}")
+
+
+def failure(error: Exception) -> ExecutionError:
+    """The error of a kernel, with the op and the user's line."""
+    op = _op_of(error)
+    if op is None:
+        return ExecutionError(str(error))
+    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{_line_of(op)}")

@@ -1,0 +1,153 @@
+"""Convolutions and products whose weights never change: the weight lies as oneDNN wants it, and what follows is done while the result is written.
+
+Images are computed with the channels innermost in memory, which oneDNN reads as they are; what comes in otherwise is copied first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from foreshape.values.torch_proxy import F, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Following(NamedTuple):
+    """The activation behind a product, in oneDNN's words (see `foreshape.operator.computations.Activation`); "none" for none."""
+
+    name: str = "none"
+    numbers: tuple[float, ...] = ()
+    form: str = ""
+
+
+NOTHING, RELU = Following(), Following("relu")
+
+
+@cache
+def has_onednn() -> bool:
+    """Whether this torch has oneDNN's kernels for packed weights."""
+    names = ("_convolution_pointwise", "_linear_pointwise", "_reorder_linear_weight", "_reorder_convolution_weight")
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, n) for n in names)
+
+
+def activated(x: Tensor, following: Following) -> Tensor:
+    """The activation of a tensor that nothing else reads."""
+    name, numbers, form = following
+    if name == "none":
+        return x
+    if name == "gelu":
+        return F.gelu(x, approximate=form)
+    if name == "hardtanh":
+        return x.clamp_(*numbers)
+    if name == "leaky_relu":
+        return F.leaky_relu(x, *numbers, inplace=True)
+    functions: dict[str, Any] = {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
+    in_place: dict[str, Any] = {"swish": F.silu, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid}
+    return functions[name](x) if name in functions else in_place[name](x, inplace=True)
+
+
+SMALL = 4 << 20
+"""A convolution by windows of one pixel with fewer multiplications is a plain product: oneDNN takes some 40 microseconds to begin."""
+
+
+class Convolution:
+    """``activation(convolution(x, weight) + bias [+ other])`` of images, with a weight that never changes.
+
+    Args:
+        weight: [out, channels / groups, *window], fp32. It is packed for the sizes of the first images that come.
+        bias: [out], or None.
+    """
+
+    __slots__ = ("_bias", "_following", "_matrix", "_packed", "_settings", "_weight")
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int], groups: int, following: Following
+    ) -> None:  # fmt: skip
+        self._weight: Tensor | None = weight
+        self._bias, self._following = bias, following
+        self._settings = (list(paddings), list(strides), list(dilations), groups)
+        self._packed: Any = None
+        plain = groups == 1 and all(n == 1 for n in (*weight.shape[2:], *strides)) and not any(paddings)
+        self._matrix = weight.flatten(1).t().contiguous() if plain and weight.numel() < SMALL else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        packed, matrix = self._packed, self._matrix
+        if matrix is not None and x.numel() * matrix.shape[1] < SMALL:
+            return self._product(x, matrix)
+        if packed is None or not x.numel():
+            packed = self._pack(x)
+            if packed is None:
+                return activated(self._plain(x), self._following)
+        name, numbers, form = self._following
+        return torch.ops.mkldnn._convolution_pointwise.default(x, packed, self._bias, *self._settings, name, numbers, form)
+
+    def add(self, x: Tensor, other: Tensor) -> Tensor:
+        """With ``other``, of the result's shape, added before the activation, which is "relu" or "none"."""
+        packed = self._packed
+        if packed is None or not x.numel():
+            packed = self._pack(x)
+            if packed is None:
+                return activated(self._plain(x).add_(other), self._following)
+        name = self._following.name
+        last = other.contiguous(memory_format=torch.channels_last)
+        unary = None if name == "none" else name
+        return torch.ops.mkldnn._convolution_pointwise.binary(x, last, packed, self._bias, *self._settings, "add", 1.0, unary, [], "")
+
+    def _product(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Of windows of one pixel: every pixel is a row of channels."""
+        n, c, height, width = x.shape
+        rows = x.permute(0, 2, 3, 1).reshape(n * height * width, c)
+        out = torch.mm(rows, matrix) if self._bias is None else torch.addmm(self._bias, rows, matrix)
+        return activated(out, self._following).view(n, height, width, matrix.shape[1]).permute(0, 3, 1, 2)
+
+    def _pack(self, x: Tensor) -> Any:
+        """The weight as oneDNN wants it; None where another kernel must do."""
+        if not has_onednn() or not x.numel():
+            return None
+        if self._packed is None and self._weight is not None:
+            paddings, strides, dilations, groups = self._settings
+            self._packed = torch.ops.mkldnn._reorder_convolution_weight(self._weight, paddings, strides, dilations, groups, list(x.shape))
+            self._weight = None
+        return self._packed
+
+    def _plain(self, x: Tensor) -> Tensor:
+        paddings, strides, dilations, groups = self._settings
+        weight = self._weight if self._weight is not None else self._packed.to_dense()
+        return torch.conv2d(x, weight, self._bias, strides, paddings, dilations, groups)
+
+
+class Linear:
+    """``activation(x weight + bias)`` of rows ``[..., k]``, with a weight ``[k, n]`` that never changes."""
+
+    __slots__ = ("_bias", "_following", "_packed", "_weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, following: Following) -> None:
+        self._weight, self._bias, self._following = weight, bias, following
+        self._packed: Any = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not has_onednn() or not x.numel():
+            rows = x.reshape(-1, x.shape[-1])
+            out = rows @ self._weight if self._bias is None else torch.addmm(self._bias, rows, self._weight)
+            return activated(out, self._following).view(*x.shape[:-1], out.shape[1])
+        if self._packed is None:
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self._weight.t().contiguous(), None)
+        name, numbers, form = self._following
+        return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self._bias, name, numbers, form)
+
+
+def normalized_weight(weight: Tensor, bias: Tensor | None, by: Sequence[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:
+    """Weight ``[out, ...]`` and bias of a product y whose result is normalized: ``scale (y - mean) / sqrt(variance + epsilon) + shift``.
+
+    In fp64, since the variances of trained networks are spread over many powers of ten.
+
+    Args:
+        by: scale, shift, mean and variance, each ``[out]``.
+    """
+    scale, shift, mean, variance = (t.double() for t in by)
+    factor = scale / torch.sqrt(variance + epsilon)
+    moved = -mean if bias is None else bias.double() - mean
+    return (weight.double() * factor.view(-1, *[1] * (weight.dim() - 1))).to(weight.dtype), (moved * factor + shift).to(weight.dtype)

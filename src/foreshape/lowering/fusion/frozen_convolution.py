@@ -1,0 +1,69 @@
+"""Where parameters never change, a convolution with all that follows it is one kernel, whose weight lies as that wants it.
+
+Before: ``y = convolution(images, filters)`` of fp32, then any of: a normalization by fixed statistics, biases, ``y + other`` of the same dims, an
+    activation; filters, statistics and biases are persistables of a step that is frozen
+After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory
+Unless: something else reads what is between
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foreshape.dims import Size, product
+from foreshape.kernels import onednn
+from foreshape.kernels.frozen import Convolution, normalized_weight
+from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
+from foreshape.lowering.fusion.graph import Graph, dims_of, fused
+from foreshape.lowering.fusion.images import are_images
+from foreshape.lowering.instruction import Instruction, Value
+from foreshape.operator.computations import ImageConvolution
+
+LAST = (0, 2, 3, 1)
+
+
+def apply(graph: Graph) -> int:
+    if not graph.lowered.frozen:
+        return 0
+    found = [(i, of) for i, of in graph.computing(ImageConvolution) if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
+    for i, of in found:
+        _rewrite(graph, i, of)
+    return len(found)
+
+
+def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
+    x, w = i.arguments
+    dims = dims_of(w)
+    assert isinstance(w, Value) and dims is not None
+    chain = follow(graph, i, 1, residuals=True)
+    values = [w, *(v for _, step in chain.steps for v in step)]
+    name = graph.pack("convolution", values, product((*dims[:1], *dims[1:])) * 4, _maker(chain, of))
+    arguments = [x] if chain.other is None else [x, chain.other]
+    text = f"{name}({{0}})" if chain.other is None else f"{name}.add({{0}}, {{1}})"
+    graph.remove(chain.gone)
+    order = dict.fromkeys(range(len(arguments)), LAST)
+    made = fused(chain.last, text, arguments, [chain.out], "product", workspace=lambda: _workspace(i, of, chain), in_order=order, lies={0: LAST})
+    graph.replace(chain.last, made)
+
+
+def _maker(chain: Chain, of: ImageConvolution) -> Callable[..., Any]:
+    steps, following = [(epsilon, len(step)) for epsilon, step in chain.steps], chain.following
+
+    def make(weight: Any, *values: Any) -> Convolution:
+        bias: Any = None
+        left = list(values)
+        for epsilon, count in steps:
+            given, left = left[:count], left[count:]
+            if epsilon is None:
+                bias = given[0].reshape(-1) if bias is None else bias + given[0].reshape(-1)
+            else:
+                weight, bias = normalized_weight(weight, bias, given, epsilon)
+        return Convolution(weight, bias, of.strides, of.paddings, of.dilations, of.groups, following)
+
+    return make
+
+
+def _workspace(i: Instruction, of: ImageConvolution, chain: Chain) -> Size:
+    x, w, y = dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(chain.out)
+    return 0 if x is None or w is None or y is None else onednn.packed_convolution(x, w, y, of.groups, of.dilations)

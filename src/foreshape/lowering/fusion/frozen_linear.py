@@ -1,0 +1,56 @@
+"""Where parameters never change, a product of rows with a weight matrix and all that follows it is one kernel.
+
+Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: biases ``[n]``, an activation; matrix and biases are
+    persistables of a step that is frozen
+After: ``out = activation(x packed + bias)``
+Unless: something else reads what is between; or the matrix is small
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foreshape.kernels import products
+from foreshape.kernels.frozen import Linear
+from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
+from foreshape.lowering.fusion.graph import Graph, dims_of, fused
+from foreshape.lowering.fusion.products import products_of_rows, rows_of
+from foreshape.lowering.instruction import Instruction, Value
+
+SMALL = 1 << 10
+"""Matrices of fewer elements stay with the plain kernel."""
+
+
+def apply(graph: Graph) -> int:
+    return sum(_rewrite(graph, i) for i in products_of_rows(graph)) if graph.lowered.frozen else 0
+
+
+def _rewrite(graph: Graph, i: Instruction) -> bool:
+    x, w = i.arguments
+    dims = dims_of(w)
+    if not isinstance(w, Value) or dims is None or not is_frozen_fp32(graph, w):
+        return False
+    k, n = dims
+    if not isinstance(k, int) or not isinstance(n, int) or k * n < SMALL:
+        return False
+    chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
+    if any(epsilon is not None for epsilon, _ in chain.steps):  # normalized along another axis than that of the columns
+        return False
+    name = graph.pack("linear", [w, *(v for _, step in chain.steps for v in step)], 4 * k * n, _maker(chain))
+    graph.remove(chain.gone)
+    needs = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
+    graph.replace(chain.last, fused(chain.last, f"{name}({{0}})", [x], [chain.out], "product", workspace=needs, in_rows=(0,)))
+    return True
+
+
+def _maker(chain: Chain) -> Callable[..., Any]:
+    following = chain.following
+
+    def make(weight: Any, *biases: Any) -> Linear:
+        bias = None
+        for one in biases:
+            bias = one.reshape(-1) if bias is None else bias + one.reshape(-1)
+        return Linear(weight, bias, following)
+
+    return make

@@ -1,0 +1,164 @@
+"""Steps whose parameters never change: what is folded and packed, and that it computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.kernels import frozen as kernels
+from foreshape.memory import Plan
+from foreshape.passes import for_test
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda y: y,
+    "relu": layer.relu,
+    "relu6": layer.relu6,
+    "sigmoid": layer.sigmoid,
+    "tanh": layer.tanh,
+    "swish": layer.swish,
+    "hard_swish": layer.hard_swish,
+    "hard_sigmoid": lambda y: layer.hard_sigmoid(y, slope=1 / 6),
+    "steeper_sigmoid": layer.hard_sigmoid,
+    "leaky_relu": layer.leaky_relu,
+    "gelu": layer.gelu,
+    "exp": layer.exp,
+}
+APART = ("exp", "steeper_sigmoid")
+"""Those that oneDNN does not have."""
+
+
+class Net:
+    """A network for tests with drawn parameters, which is run as it is and frozen."""
+
+    def __init__(self, describe: Callable[[Any], Any], x: Any, dims: list[Any] | None = None) -> None:
+        self.main, startup, self.scope = fs.Program(), fs.Program(), fs.Scope()
+        with fs.program_guard(self.main, startup):
+            out = describe(layer.data("x", shape=dims or ["batch", *x.shape[1:]]))
+        self.main = for_test(self.main)
+        self.fetch = [v.name for v in (out if isinstance(out, list) else [out])]
+        fs.Executor(seed=3).run(startup, scope=self.scope)
+        chance = np.random.default_rng(5)
+        for name in self.scope.names():
+            value = self.scope.get(name)
+            if value.ndim == 1:  # statistics too: none of them are what they begin as
+                self.scope.set(name, chance.uniform(0.5, 1.5, value.shape).astype(value.dtype))
+        self.x = x
+
+    def run(self, executor: fs.Executor, x: Any = None) -> list[Any]:
+        return executor.run(self.main, {"x": self.x if x is None else x}, self.fetch, self.scope)
+
+    def same(self, x: Any = None, executor: fs.Executor | None = None) -> fs.Executor:
+        executor = executor or fs.Executor(frozen=True)
+        for plain, found in zip(self.run(fs.Executor(), x), self.run(executor, x), strict=True):
+            assert found.shape == plain.shape and found.flags["C_CONTIGUOUS"]
+            np.testing.assert_allclose(found, plain, rtol=2e-5, atol=2e-5 * max(1.0, np.abs(plain).max(initial=0)))
+        return executor
+
+    def calls(self, executor: fs.Executor) -> int:
+        return len(executor.step(self.main, self.fetch).emitted.lowered.instructions)
+
+
+def images(*dims: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(dims).astype("float32")
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_convolution_with_what_follows_is_one_call(activation: str) -> None:
+    net = Net(lambda x: ACTIVATIONS[activation](layer.batch_norm(layer.conv2d(x, 8, 3, padding=1))), images(2, 3, 9, 7))
+    assert net.calls(net.same()) == (2 if activation in APART else 1)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_a_residual_sum_is_part_of_it(activation: str) -> None:
+    def block(x: Any) -> Any:
+        y = layer.batch_norm(layer.conv2d(layer.relu(layer.batch_norm(layer.conv2d(x, 8, 1))), 4, 3, padding=1))
+        return ACTIVATIONS[activation](layer.conv2d(x, 4, 1) + y)
+
+    net = Net(block, images(2, 4, 5, 6))
+    assert net.calls(net.same()) == 3
+
+
+def test_a_sum_with_itself_and_a_sum_that_broadcasts_stay() -> None:
+    def odd(x: Any) -> list[Any]:
+        y, z = layer.conv2d(x, 4, 3), layer.conv2d(x, 4, 3)
+        return [y + y, z + layer.reduce_mean(z, [2, 3], keepdim=True)]
+
+    Net(odd, images(2, 3, 6, 6)).same()
+
+
+@pytest.mark.parametrize("case", [
+    {"num_filters": 6, "filter_size": 3, "groups": 3}, {"num_filters": 6, "filter_size": 3, "groups": 6, "padding": 1}, {"num_filters": 5, "filter_size": 1},
+    {"num_filters": 4, "filter_size": 1, "stride": 2}, {"num_filters": 4, "filter_size": 3, "dilation": 2},
+    {"num_filters": 4, "filter_size": (3, 1), "padding": (1, 0)},
+    {"num_filters": 4, "filter_size": 1, "padding": 1}, {"num_filters": 4, "filter_size": 3, "bias": False},
+], ids=str)  # fmt: skip
+def test_forms_of_convolutions(case: dict[str, Any]) -> None:
+    Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d(x, **case))), images(3, 6, 8, 7)).same()
+
+
+def test_open_sizes_and_batches_of_nothing() -> None:
+    net = Net(lambda x: layer.relu(layer.conv2d(layer.conv2d(x, 8, 1), 4, 3)), images(2, 3, 9, 7), ["batch", 3, "height", "width"])
+    executor = net.same()
+    for dims in ((1, 3, 5, 5), (4, 3, 30, 3), (0, 3, 6, 6), (2, 3, 9, 7)):
+        net.same(images(*dims), executor)
+
+
+def test_what_is_read_in_between_is_made() -> None:
+    def read_twice(x: Any) -> list[Any]:
+        y = layer.conv2d(x, 4, 3)
+        z = layer.batch_norm(y)
+        return [y, layer.relu(z), z * 2.0]
+
+    Net(read_twice, images(2, 3, 6, 6)).same()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("dims", [(5, 40), (2, 3, 40)])
+def test_products_of_rows(dims: tuple[int, ...], activation: str) -> None:
+    net = Net(lambda x: ACTIVATIONS[activation](layer.fc(x, 48, num_flatten_dims=1)), images(*dims))
+    executor = net.same()
+    assert net.calls(executor) == (2 if activation in APART else 1)
+    net.same(images(0, *dims[1:]), executor)
+
+
+def test_without_onednn_it_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "has_onednn", lambda: False)
+    for activation in ACTIVATIONS.values():
+        Net(lambda x, a=activation: layer.fc(a(layer.conv2d(x, 4, 3) + layer.conv2d(x, 4, 3)), 300), images(2, 3, 5, 5)).same()
+
+
+def test_what_follows_images_reads_them_as_they_lie() -> None:
+    def head(x: Any) -> list[Any]:
+        y = layer.relu(layer.conv2d(x, 6, 3, padding=1))
+        pooled = layer.pool2d(y, 2, "max", 2)
+        return [layer.fc(pooled, 5), layer.reshape(y, [0, 6, -1]), layer.concat([y, y], 1), layer.transpose(y, [0, 2, 3, 1]),
+                layer.softmax(y), layer.layer_norm(y), layer.reduce_mean(y, [2, 3]), layer.flatten(pooled)]  # fmt: skip
+
+    Net(head, images(2, 3, 8, 8)).same()
+
+
+def test_a_parameter_that_is_set_is_noticed() -> None:
+    net = Net(lambda x: layer.conv2d(x, 4, 3, weight="w"), images(1, 3, 5, 5))
+    executor = net.same()
+    net.scope.set("w", 2 * net.scope.get("w"))
+    net.same(executor=executor)
+
+
+def test_what_updates_is_refused() -> None:
+    x = layer.data("x", shape=["batch", 4])
+    loss = layer.mean(layer.fc(x, 1))
+    fs.optimizer.SGD(0.1).minimize(loss)
+    executor = fs.Executor(frozen=True)
+    with pytest.raises(fs.ExecutionError, match=r"frozen.*sgd changes fc"):
+        executor.run(feed={"x": np.ones((2, 4), "float32")}, fetch=[loss])
+
+
+def test_packed_weights_are_in_the_plan() -> None:
+    net = Net(lambda x: layer.fc(layer.flatten(layer.conv2d(x, 8, 3)), 100), images(1, 3, 6, 6))
+    plain, frozen = Plan(net.main, net.fetch), Plan(net.main, net.fetch, frozen=True)
+    assert frozen.held(batch=1) - plain.held(batch=1) == 4 * (8 * 3 * 9 + 8 * 16 * 100)
