@@ -30,9 +30,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
-from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
-from foreshape.ops.tensor.padding import border_index
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -216,34 +214,39 @@ class Pad2d(Operator):
         if self.mode == "constant":
             widths = [borders[1][1], borders[1][2], borders[0][1], borders[0][2]]
             return F.pad(X, widths if self.data_format == "NCHW" else [0, 0, *widths], "constant", self.pad_value)
-        out = X
+        dims = list(X.shape)
         for axis, before, after in borders:
-            out = out.index_select(axis, self._index(X.shape[axis], before, after).to(X.device))
+            dims[axis] += before + after
+        out = X.new_empty(dims)
+        (top, above, _), (left, before, _) = borders
+        out.narrow(top, above, X.shape[top]).narrow(left, before, X.shape[left]).copy_(X)
+        middle = out.narrow(top, above, X.shape[top])
+        for part, (axis, before, after) in ((middle, borders[1]), (out, borders[0])):
+            for border, source in self._mirrored(part, axis, X.shape[axis], before, after):
+                border.copy_(source.expand(border.shape) if self.mode == "edge" else source.flip(axis))
         return out
 
-    def _index(self, size: int, before: int, after: int) -> Tensor:
-        return border_index("replicate" if self.mode == "edge" else self.mode, size, before, after)
+    def _mirrored(self, x: Tensor, axis: int, size: int, before: int, after: int) -> list[tuple[Tensor, Tensor]]:
+        """The borders of an axis of a padded tensor, each with the entries that it repeats, or mirrors."""
+        edge, end = self.mode == "edge", before + size
+        out = [(x.narrow(axis, 0, before), x.narrow(axis, before, 1) if edge else x.narrow(axis, before + 1, before))] if before else []
+        return out + ([(x.narrow(axis, end, after), x.narrow(axis, end - 1, 1) if edge else x.narrow(axis, end - 1 - after, after))] if after else [])
 
-    def workspace(self, X: Spec, Paddings: Spec | None, *, strided: frozenset[str]) -> Size:
-        if self.mode == "constant":
-            return 0
-        out = self.infer_shape(X, Paddings)
-        return out.nbytes + 24 * (out.known_dims[self._first()] + out.known_dims[self._first() + 1]) + copies(strided, X=X)
+    def workspace(self, X: Spec, Paddings: Spec | None) -> Size:
+        return 3 * X.nbytes if self.mode == "reflect" else 0  # a mirrored border is less than X, of which an axis may be padded already
 
-    def _gradient_workspace(self, X: Spec, Paddings: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return 0 if self.mode == "constant" else d_out.nbytes + 24 * (d_out.known_dims[1] + d_out.known_dims[2] + d_out.known_dims[3])
+    def _gradient_workspace(self, X: Spec, Paddings: Spec | None, d_out: Spec) -> Size:
+        return 0 if self.mode == "constant" else 2 * d_out.nbytes
 
     @gradient("X", "Paddings", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Paddings: Tensor | None, d_out: Tensor) -> Tensor:
-        out = d_out
-        for axis, before, after in self._borders(X, Paddings)[::-1]:
-            size = X.shape[axis]
-            if self.mode == "constant":
-                out = out.narrow(axis, before, size)
-            else:
-                dims = [size if k == axis else n for k, n in enumerate(out.shape)]
-                out = out.new_zeros(dims).index_add_(axis, self._index(size, before, after).to(out.device), out)
-        return out.clone(memory_format=torch.contiguous_format) if self.mode == "constant" else out
+        borders = self._borders(X, Paddings)
+        d = d_out if self.mode == "constant" else d_out.clone()
+        for axis, before, after in borders:
+            for border, source in self._mirrored(d, axis, X.shape[axis], before, after) if self.mode != "constant" else ():
+                source.add_(border.sum(axis, keepdim=True) if self.mode == "edge" else border.flip(axis))
+            d = d.narrow(axis, before, X.shape[axis])
+        return d.clone(memory_format=torch.contiguous_format)
 
     samples = [
         sample(X=f32(2, 3, 4, 5), paddings=[1, 2, 0, 3], pad_value=0.5),

@@ -24,7 +24,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
-from foreshape.operator.temporaries import copies
+from foreshape.operator.temporaries import copies, turned
 from foreshape.ops.tensor.creation import DTYPE_DOC
 from foreshape.spec import INT64, Spec, tensor
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -240,7 +240,13 @@ class FillDiagonal(Operator):
     def kernel(self, X: Tensor) -> Tensor:
         return self._set(X.clone(memory_format=torch.contiguous_format), self.value)
 
-    @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"})
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return 48 * (X.known_dims[0] + X.known_dims[1]) + turned(strided, X=X)
+
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 48 * (d_out.known_dims[0] + d_out.known_dims[1]) + turned(strided, Out_GRAD=d_out)
+
+    @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
     def backward(self, d_out: Tensor) -> Tensor:
         return self._set(d_out.clone(memory_format=torch.contiguous_format), 0.0)
 
@@ -285,10 +291,10 @@ class FillDiagonalTensor(Operator):
         return out
 
     def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, Y=Y)
+        return copies(strided, Y=Y) + turned(strided, X=X)
 
-    def _gradient_workspace(self, Y: Spec, d_out: Spec) -> Size:
-        return Y.nbytes
+    def _gradient_workspace(self, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return Y.nbytes + turned(strided, Out_GRAD=d_out)
 
     def _infer_gradient(self, Y: Spec, d_out: Spec) -> tuple[Spec, Spec]:
         return FillDiagonalTensor.infer_shape(self, d_out, Y), Y.like()

@@ -28,7 +28,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
-from foreshape.operator.temporaries import copies
+from foreshape.operator.temporaries import copies, turned
 from foreshape.ops.tensor.creation import DTYPE_DOC
 from foreshape.spec import FP32, FP64, INT64, Spec
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -238,7 +238,8 @@ class WhereIndex(Operator):
         return Condition.dense((unknown_size("n"), Condition.rank), INT64)
 
     def workspace(self, Condition: Spec, *, strided: frozenset[str]) -> Size:
-        return 64 + copies(strided, Condition=Condition)
+        found = Condition.dense((Condition.elements, Condition.rank), INT64)  # torch finds them axis by axis
+        return 64 + found.nbytes + turned(("Out",), Out=found) + copies(strided, Condition=Condition)
 
     def kernel(self, Condition: Tensor) -> Tensor:
         return torch.nonzero(Condition).contiguous()

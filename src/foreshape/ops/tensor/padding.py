@@ -99,7 +99,7 @@ class Pad3d(Operator):
         else:
             out = x
             for k in range(3):
-                out = out.index_select(4 - k, border_index(self.mode, x.shape[4 - k], pads[2 * k], pads[2 * k + 1]))
+                out = out.index_select(4 - k, _border_index(self.mode, x.shape[4 - k], pads[2 * k], pads[2 * k + 1]))
         return out if self.data_format == "NCDHW" else out.permute(0, 2, 3, 4, 1)
 
     def _gradient_workspace(self, X: Spec, Paddings: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
@@ -147,7 +147,7 @@ class Pad3d(Operator):
     ]
 
 
-def border_index(mode: str, size: int, before: int, after: int) -> Tensor:
+def _border_index(mode: str, size: int, before: int, after: int) -> Tensor:
     """Which element of a dim of ``size`` stands at each place of the padded dim."""
     at = torch.arange(-before, size + after)
     if mode == "replicate":

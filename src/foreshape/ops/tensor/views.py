@@ -29,7 +29,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
-from foreshape.operator.temporaries import turned
+from foreshape.operator.temporaries import copies, turned
 from foreshape.ops.tensor.creation import DTYPE_DOC
 from foreshape.ops.tensor.reshaping import in_shape, reshaped
 from foreshape.spec import BOOL, MAX_RANK, Spec
@@ -95,9 +95,14 @@ class AsStrided(Operator):
     def kernel(self, input: Tensor) -> Tensor:
         if not product(self.dims):
             return input.new_empty(self.dims)
-        return input.contiguous().as_strided(self.dims, self.stride, input.contiguous().storage_offset() + self.offset).clone(
-            memory_format=torch.contiguous_format
-        )
+        row = input.contiguous()
+        return row.as_strided(self.dims, self.stride, row.storage_offset() + self.offset).clone(memory_format=torch.contiguous_format)
+
+    def workspace(self, input: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, input=input)
+
+    def _gradient_workspace(self, input: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 16 * d_out.elements + copies(strided, out_GRAD=d_out)
 
     def _places(self, device: Any) -> Tensor:
         at = torch.full(self.dims, self.offset, dtype=torch.int64, device=device)
@@ -106,7 +111,7 @@ class AsStrided(Operator):
             at += steps.to(device).reshape((size,) + (1,) * (len(self.dims) - axis - 1))
         return at.reshape(-1)
 
-    @gradient("input", "out@GRAD", gives="input@GRAD")
+    @gradient("input", "out@GRAD", gives="input@GRAD", workspace=_gradient_workspace)
     def backward(self, input: Tensor, d_out: Tensor) -> Tensor:
         d_input = d_out.new_zeros(input.shape)
         d_input.view(-1).index_add_(0, self._places(d_out.device), d_out.reshape(-1))
@@ -185,6 +190,9 @@ class ViewDtype(Operator):
             factor = of.itemsize // was.itemsize
             dims[-1] = require_divides(factor, dims[-1], f"{factor} numbers become one: {factor} must divide the last dim, {dims[-1]}", input=len(dims) - 1)
         return (input if len(dims) > 1 else input.dense()).with_dims(dims).with_dtype(of)
+
+    def workspace(self, input: Spec, *, strided: frozenset[str]) -> Size:
+        return turned(strided, input=input)
 
     def kernel(self, input: Tensor) -> Tensor:
         of = torch_dtype(self.dtype)
