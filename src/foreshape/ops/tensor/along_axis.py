@@ -101,7 +101,10 @@ class AlongAxis(Operator):
 
 
 class TakeAlongAxis(AlongAxis):
-    """Result[i, j, k] = Input[i, Index[i, j, k], k], where Axis is the second: for each place a place along the axis."""
+    """Result[i, j, k] = Input[i, Index[i, j, k], k], where Axis is the second: for each place a place along the axis.
+
+    PaddlePaddle 2.6 looks at neither a negative Axis nor a negative Index, and reads beside Input then.
+    """
 
     type = "take_along_axis"
     Result = result(layout="row", doc="the dims of Index")

@@ -75,7 +75,10 @@ class SpaceToDepth(Operator):
 
 
 class ShuffleChannel(Operator):
-    """Out = X with its channels, in ``group`` groups one after the other, taken from each group in turn."""
+    """Out = X with its channels, in ``group`` groups one after the other, taken from each group in turn.
+
+    The gradient undoes that; PaddlePaddle 2.6 shuffles it as the forward operator does, which is another thing unless group^2 is all channels.
+    """
 
     type = "shuffle_channel"
     X = operand(FLOATING, doc="[batch, channels, height, width]; group divides channels")

@@ -264,7 +264,10 @@ class FillDiagonal(Operator):
 
 
 class FillDiagonalTensor(Operator):
-    """Out = X with the diagonals ``offset`` of the matrices over the axes ``dim1`` and ``dim2`` replaced by Y."""
+    """Out = X with the diagonals ``offset`` of the matrices over the axes ``dim1`` and ``dim2`` replaced by Y.
+
+    Y has a gradient, which PaddlePaddle 2.6 does not give.
+    """
 
     type = "fill_diagonal_tensor"
     X = operand(ANY, doc="at least two dims")

@@ -82,6 +82,7 @@ class SetValue(Operator):
 
     The value is repeated to the entries as numpy does, with ``decrease_axes`` dropped from their dims and a dim of 1 put in before each of
     ``none_axes``; more dims of 1 before its own do not matter. Where there are no entries, Out = Input.
+    The value's gradient is the sum over its repetitions; PaddlePaddle 2.6 has another one where there are ``none_axes``.
     """
 
     type = "set_value"
