@@ -43,6 +43,7 @@ OUTSIDE = re.compile(r"out of (the )?(bounds|range|DATA bounds)|no larger than|m
 """What torch says of numbers that are no indices of another operand, which no dims can tell."""
 NARROWER: dict[str, str] = {
     "squeeze without axes drops what is": "how many dims are left would be open",
+    "a dim of X must divide that of target_tensor": "a dim without entries is as often repeated as one likes",
     "the dim at axis": "squeeze2 leaves a dim at its axes that is not 1, and how many dims are left would be open",
 }
 """Conditions (their requirement, or its beginning) that ask for more than the operator does, and why."""

@@ -19,7 +19,7 @@ def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
     return current_block().apply(type, inputs, attrs)
 
 
-def _sizes(what: str, given: Sizes, slot: str, list_slot: str, keep: Sequence[Any] = (), kept: int = -1) -> tuple[list[int], dict[str, Any]]:
+def sizes(what: str, given: Sizes, slot: str, list_slot: str, keep: Sequence[Any] = (), kept: int = -1) -> tuple[list[int], dict[str, Any]]:
     """What an operator takes for sizes: the attribute and the operands.
 
     A size with symbols that is the one in ``keep`` at its place is written as ``kept``, which the operator reads as "the same".
@@ -55,7 +55,7 @@ def reshape(x: Variable, shape: Sizes) -> Variable:
     Raises:
         ShapeError: the number of elements is another.
     """
-    numbers, operands = _sizes(f"reshape({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims, 0)
+    numbers, operands = sizes(f"reshape({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims, 0)
     return _apply("reshape2", {"X": x, **operands}, shape=numbers)[0]
 
 
@@ -113,7 +113,7 @@ def expand(x: Variable, shape: Sizes) -> Variable:
     """``x`` repeated along its dims of 1 to ``shape``, last dims lined up; -1 keeps a dim."""
     dims = x.spec.known_dims
     lead = () if isinstance(shape, Variable) else (None,) * (len(shape) - len(dims))
-    numbers, operands = _sizes(f"expand({x.name})", shape, "Shape", "expand_shapes_tensor", (*lead, *dims))
+    numbers, operands = sizes(f"expand({x.name})", shape, "Shape", "expand_shapes_tensor", (*lead, *dims))
     return _apply("expand_v2", {"X": x, **operands}, shape=numbers)
 
 
@@ -125,7 +125,7 @@ def expand_as(x: Variable, y: Variable) -> Variable:
 
 def tile(x: Variable, repeat_times: Sizes) -> Variable:
     """``x`` repeated along each axis, last axes lined up."""
-    numbers, operands = _sizes(f"tile({x.name})", repeat_times, "RepeatTimes", "repeat_times_tensor")
+    numbers, operands = sizes(f"tile({x.name})", repeat_times, "RepeatTimes", "repeat_times_tensor")
     return _apply("tile", {"X": x, **operands}, repeat_times=numbers)
 
 
@@ -179,8 +179,8 @@ def strided_slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, 
 
 
 def _ranges(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> tuple[dict[str, Any], dict[str, Any]]:
-    first, first_operands = _sizes(f"slice({x.name})", starts, "StartsTensor", "StartsTensorList")
-    last, last_operands = _sizes(f"slice({x.name})", ends, "EndsTensor", "EndsTensorList")
+    first, first_operands = sizes(f"slice({x.name})", starts, "StartsTensor", "StartsTensorList")
+    last, last_operands = sizes(f"slice({x.name})", ends, "EndsTensor", "EndsTensorList")
     flag = -1 if first_operands or last_operands else 1
     attrs = {"axes": axes, "starts": first, "ends": [min(e, _OPEN) for e in last], "infer_flags": [flag] * len(axes)}
     return {"Input": x, **first_operands, **last_operands}, attrs
@@ -283,7 +283,7 @@ def interpolate(
     attrs: dict[str, Any] = {"interp_method": mode, "align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
     operands: dict[str, Any] = {}
     if size is not None:
-        numbers, operands = _sizes(f"interpolate({x.name})", size, "OutSize", "SizeTensor")
+        numbers, operands = sizes(f"interpolate({x.name})", size, "OutSize", "SizeTensor")
         if not operands:
             if len(numbers) != 2:
                 raise SchemaError(f"interpolate({x.name}): size must be two numbers, height and width; seen {numbers}")

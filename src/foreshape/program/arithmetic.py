@@ -109,41 +109,52 @@ class Arithmetic:
     def __getitem__(self, index: Any) -> Variable:
         """A slice: integers, slices and an Ellipsis; a step other than 1 is the strided_slice operator."""
         me = cast("Variable", self)
-        items: list[Any] = list(index) if isinstance(index, tuple) else [index]  # pyright: ignore[reportUnknownArgumentType]
-        rank = me.spec.rank
-        if items.count(Ellipsis) > 1:
-            raise ShapeError("an index has at most one Ellipsis")
-        if Ellipsis in items:
-            at = items.index(Ellipsis)
-            items[at : at + 1] = [slice(None)] * (rank - len(items) + 1)
-        if len(items) > rank:
-            raise ShapeError(f"{me.name} has {rank} dims; the index has {len(items)}")
-        axes: list[int] = []
-        starts: list[int] = []
-        ends: list[int] = []
-        steps: list[int] = []
-        dropped: list[int] = []
-        for axis, item in enumerate(items):
-            if item.__class__ is slice:
-                if item == slice(None):
-                    continue
-                step = 1 if item.step is None else int(item.step)
-                empty = step < 0 and item.stop is not None and int(item.stop) == -1  # with a negative stride the op takes -1 as past the first
-                axes.append(axis)
-                starts.append(0 if empty else (0 if step > 0 else 2**31 - 1) if item.start is None else int(item.start))
-                ends.append(0 if empty else (2**31 - 1 if step > 0 else -1) if item.stop is None else int(item.stop))
-                steps.append(step)
-            elif isinstance(item, int) and not isinstance(item, bool):
-                axes.append(axis)
-                starts.append(item)
-                ends.append(item + 1 if item != -1 else 2**31 - 1)
-                steps.append(1)
-                dropped.append(axis)
-            else:
-                raise TypeMismatchError(f"an index is an integer, a slice or an Ellipsis; seen {item!r}: use layer.gather for tensors")
+        axes, starts, ends, steps, dropped = index_parts(index, me)
         if not axes:
             return me
         attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped, "infer_flags": [1] * len(axes)}
         if any(s != 1 for s in steps):
             return self._apply("strided_slice", {"Input": self}, attrs | {"strides": steps})
         return self._apply("slice", {"Input": self}, attrs)
+
+
+def index_parts(index: Any, of: Variable) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    """What a Python index of a tensor means: axes, and for each its start, end and step as the slice operators take them; and the
+    axes of which one entry is meant.
+
+    Raises:
+        ShapeError, TypeMismatchError: more items than dims, or one that is no integer, slice or Ellipsis.
+    """
+    items: list[Any] = list(index) if isinstance(index, tuple) else [index]  # pyright: ignore[reportUnknownArgumentType]
+    rank = of.spec.rank
+    if items.count(Ellipsis) > 1:
+        raise ShapeError("an index has at most one Ellipsis")
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at : at + 1] = [slice(None)] * (rank - len(items) + 1)
+    if len(items) > rank:
+        raise ShapeError(f"{of.name} has {rank} dims; the index has {len(items)}")
+    axes: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    steps: list[int] = []
+    dropped: list[int] = []
+    for axis, item in enumerate(items):
+        if item.__class__ is slice:
+            if item == slice(None):
+                continue
+            step = 1 if item.step is None else int(item.step)
+            empty = step < 0 and item.stop is not None and int(item.stop) == -1  # with a negative stride the op takes -1 as past the first
+            axes.append(axis)
+            starts.append(0 if empty else (0 if step > 0 else 2**31 - 1) if item.start is None else int(item.start))
+            ends.append(0 if empty else (2**31 - 1 if step > 0 else -1) if item.stop is None else int(item.stop))
+            steps.append(step)
+        elif isinstance(item, int) and not isinstance(item, bool):
+            axes.append(axis)
+            starts.append(item)
+            ends.append(item + 1 if item != -1 else 2**31 - 1)
+            steps.append(1)
+            dropped.append(axis)
+        else:
+            raise TypeMismatchError(f"an index is an integer, a slice or an Ellipsis; seen {item!r}: use layer.gather for tensors")
+    return axes, starts, ends, steps, dropped

@@ -9,7 +9,7 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, fail, reject, require, result, sample, torch
 from foreshape.operator.attributes import Raw
 from foreshape.ops.rules.known_values import carry, fits
-from foreshape.spec import BOOL, INT64, MAX_VALUE_ELEMENTS, Spec, tensor
+from foreshape.spec import BOOL, FP64, INT64, MAX_VALUE_ELEMENTS, Spec, tensor
 from foreshape.values.torch_types import element_type, torch_dtype
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class AssignValue(Operator):
     """Out = the numbers of ``values``, or of the list for the element type, in ``shape``.
 
-    PaddlePaddle 2.5 and later write ``values``; its older form has a list for each of bool, int32, int64 and fp32. Both are
+    PaddlePaddle 2.5 and later write ``values``; its older form has a list for each of bool, int32, int64, fp32 and fp64. Both are
     read, and types without a list of their own use the one of their family.
     """
 
@@ -29,6 +29,7 @@ class AssignValue(Operator):
     dtype = attribute(AttrType.INT, doc="an element type, by its number in the file format")
     bool_values = attribute(AttrType.INTS, [])
     fp32_values = attribute(AttrType.FLOATS, [])
+    fp64_values = attribute(AttrType.FLOAT64S, [])
     int32_values = attribute(AttrType.INTS, [])
     int64_values = attribute(AttrType.LONGS, [])
     values = attribute(AttrType.SCALARS, [], doc="the numbers, of any type")
@@ -40,6 +41,8 @@ class AssignValue(Operator):
             return self.values
         if of is BOOL:
             return self.bool_values
+        if of is FP64 and self.fp64_values:
+            return self.fp64_values
         return self.fp32_values if of.is_floating else self.int64_values if of is INT64 else self.int32_values
 
     def infer_shape(self) -> Spec:
@@ -66,6 +69,7 @@ class AssignValue(Operator):
         sample(shape=[3, 1], dtype=3, int64_values=[1, 2**40, 3]),
         sample(shape=[2], dtype=0, bool_values=[1, 0]),
         sample(shape=[2], dtype=6, values=[0.1, 0.2]),
+        sample(shape=[2], dtype=6, fp64_values=[0.1, 0.2]),
         sample(shape=[2], dtype=3, values=[4, 5]),
         sample(shape=[], dtype=5, fp32_values=[1.5]),
         sample(shape=[0, 3], dtype=5),

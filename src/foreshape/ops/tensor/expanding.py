@@ -127,6 +127,39 @@ class ExpandAsV2(Operator):
     rejects = [reject(X=f32(3, 2), Y=f32(3, 4), says="only a dim of 1 is repeated"), reject(X=f32(3, 2), Y=f32(2), says="at least the 2 dims")]
 
 
+def tiled(X: Spec, times: Sequence[Size | None], name: str) -> Spec:
+    """X repeated along each axis, last axes lined up; None is only known at run. ``name``: of the attribute, for messages."""
+    dims = X.known_dims
+    rank = max(len(dims), len(times))
+    require(rank <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; {name} has {rank}", X=None)
+    padded = (1,) * (rank - len(dims)) + dims
+    counts = (1,) * (rank - len(times)) + tuple(times)
+    out: list[Size] = []
+    for at, (d, n) in enumerate(zip(padded, counts, strict=True)):
+        low = None if n is None else bounds(n)[0]
+        if n is not None:
+            require_at_most(1, n, f"{name} must be at least 1; seen {n}", X=None)
+        out.append(unknown_size(str(at)) if n is None or low is None or low < 0 else d * n)
+    return _repeated(X, out)
+
+
+def not_tiled(X: Tensor, times: Sequence[int], d_out: Tensor) -> Tensor:
+    """The gradient of X where it was repeated ``times``: the sum over its copies."""
+    dims = (1,) * (d_out.dim() - X.dim()) + tuple(X.shape)
+    times = (1,) * (d_out.dim() - len(times)) + tuple(times)
+    repeated = [at for at, n in enumerate(times) if n != 1]
+    if not repeated:
+        return d_out.reshape(X.shape)
+    apart: list[int] = []
+    over: list[int] = []
+    for n, d in zip(times, dims, strict=True):
+        if n != 1:
+            over.append(len(apart))
+            apart.append(n)
+        apart.append(d)
+    return d_out.reshape(apart).sum(over).reshape(X.shape)
+
+
 class Tile(Operator):
     """Out = X repeated ``repeat_times`` along each axis, last dims lined up."""
 
@@ -138,39 +171,14 @@ class Tile(Operator):
     repeat_times = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec, RepeatTimes: Spec | None, repeat_times_tensor: tuple[Spec, ...]) -> Spec:
-        times = known_sizes(self.repeat_times, RepeatTimes, repeat_times_tensor, "RepeatTimes", "repeat_times_tensor")
-        dims = X.known_dims
-        rank = max(len(dims), len(times))
-        require(rank <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; repeat_times has {rank}", X=None)
-        padded = (1,) * (rank - len(dims)) + dims
-        counts = (1,) * (rank - len(times)) + times
-        out: list[Size] = []
-        for at, (d, n) in enumerate(zip(padded, counts, strict=True)):
-            low = None if n is None else bounds(n)[0]
-            if n is not None:
-                require_at_most(1, n, f"repeat_times must be at least 1; seen {n}", X=None)
-            out.append(unknown_size(str(at)) if n is None or low is None or low < 0 else d * n)
-        return _repeated(X, out)
+        return tiled(X, known_sizes(self.repeat_times, RepeatTimes, repeat_times_tensor, "RepeatTimes", "repeat_times_tensor"), "repeat_times")
 
     def kernel(self, X: Tensor, RepeatTimes: Tensor | None, repeat_times_tensor: list[Tensor]) -> Tensor:
         return torch.tile(X, tuple(sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor)))
 
     @gradient("X", "RepeatTimes", "repeat_times_tensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
     def backward(self, X: Tensor, RepeatTimes: Tensor | None, repeat_times_tensor: list[Tensor], d_out: Tensor) -> Tensor:
-        dims = (1,) * (d_out.dim() - X.dim()) + tuple(X.shape)
-        times = tuple(sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor))
-        times = (1,) * (d_out.dim() - len(times)) + times
-        repeated = [at for at, n in enumerate(times) if n != 1]
-        if not repeated:
-            return d_out.reshape(X.shape)
-        apart: list[int] = []
-        over: list[int] = []
-        for n, d in zip(times, dims, strict=True):
-            if n != 1:
-                over.append(len(apart))
-                apart.append(n)
-            apart.append(d)
-        return d_out.reshape(apart).sum(over).reshape(X.shape)
+        return not_tiled(X, sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor), d_out)
 
     samples = [
         sample(X=f32(2, 3), repeat_times=[2, 1]),
@@ -200,10 +208,18 @@ class Flip(Operator):
         return torch.flip(X, self.axis)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
-        slots.add("flip", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"axis": self.axis})
+        slots.add(self.type, {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"axis": self.axis})
 
     samples = [sample(X=f32(2, 3), axis=[1]), sample(X=f32(2, 3, 4), axis=[0, -1]), sample(X=f32(0, 3), axis=[0]), sample(X=i64(4), axis=[0])]
     rejects = [reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=[1, -1], says="each axis once")]
+
+
+class Reverse(Flip):
+    """Out = X with the order along each of ``axis`` reversed: flip, as files of PaddlePaddle 1 have it."""
+
+    type = "reverse"
+    samples = [sample(X=f32(2, 3, 4), axis=[0, -1]), sample(X=f32(0, 3), axis=[0]), sample(X=i64(4), axis=[0])]
+    rejects = [reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)")]
 
 
 class Roll(Operator):

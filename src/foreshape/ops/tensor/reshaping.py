@@ -108,7 +108,7 @@ class Reshape2(Reshaping):
 
     def kernel(self, X: Tensor, Shape: Tensor | None, ShapeTensor: list[Tensor], *, requested: tuple[bool, ...]) -> Any:
         shape = self.shape if Shape is None and not ShapeTensor else sizes_at_run(self.shape, Shape, ShapeTensor)
-        return self._with_shape(X.reshape(_copied(X.shape, shape) if 0 in shape else shape), X, requested)
+        return self._with_shape(in_shape(X, shape), X, requested)
 
     samples = [
         sample(X=f32(2, 3, 4), shape=[6, 4]),
@@ -168,6 +168,11 @@ def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, 
     return tuple(out)
 
 
+def in_shape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """``x`` in the dims that ``shape`` asks for."""
+    return x.reshape(_copied(x.shape, shape) if 0 in shape else shape)
+
+
 def _copied(dims: Sequence[int], shape: Sequence[int]) -> list[int]:
     """``shape`` with every 0 and -1 replaced by the number that it stands for."""
     left, fixed = 1, 1
@@ -220,15 +225,25 @@ class Flatten2(Reshaping):
     axis = attribute(AttrType.INT, 1)
 
     def infer_shape(self, X: Spec) -> Any:
-        axis = axis_of(self.axis, X.rank + 1, X=None)
-        return self._results(X, (product(X.known_dims[:axis]), product(X.known_dims[axis:])))
+        return self._results(X, flattened(X.known_dims, self.axis))
 
     def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        axis = self.axis if self.axis >= 0 else self.axis + X.dim() + 1
-        return self._with_shape(X.reshape(X.shape[:axis].numel(), X.shape[axis:].numel()), X, requested)
+        return self._with_shape(as_matrix(X, self.axis), X, requested)
 
     samples = [sample(X=f32(2, 3, 4)), sample(X=f32(2, 3, 4), axis=0), sample(X=f32(0, 3, 4), axis=2), sample(X=f32(2, 3, 4), axis=3)]
     rejects = [reject(X=f32(2, 3), axis=3, says="axis must be in [-3, 3)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
+
+
+def flattened(dims: Sequence[Size], axis: int) -> tuple[Size, Size]:
+    """The dims of a matrix whose rows are the dims before ``axis``, and whose columns are the others."""
+    axis = axis_of(axis, len(dims) + 1, X=None)
+    return product(dims[:axis]), product(dims[axis:])
+
+
+def as_matrix(x: Tensor, axis: int) -> Tensor:
+    """``x`` in the dims of `flattened`."""
+    axis = axis if axis >= 0 else axis + x.dim() + 1
+    return x.reshape(x.shape[:axis].numel(), x.shape[axis:].numel())
 
 
 class Squeeze2(Ones):
@@ -238,21 +253,7 @@ class Squeeze2(Ones):
     axes = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec) -> Any:
-        named = axes_of(self.axes, X.rank, "axes", X=None)
-        out: list[Size] = []
-        for axis, d in enumerate(X.known_dims):
-            if isinstance(d, int):
-                drop = d == 1 and (not self.axes or axis in named)
-            elif axis in named:
-                require_equal(d, 1, f"the dim at axis {axis}, which is squeezed, must be 1", X=axis)
-                drop = True
-            else:
-                if not self.axes:
-                    require_at_most(2, d, f"squeeze without axes drops what is 1; the dim at axis {axis} must be more, or axes be given", X=axis)
-                drop = False
-            if not drop:
-                out.append(d)
-        return self._results(X, out)
+        return self._results(X, squeezed(X.known_dims, self.axes))
 
     def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
         return self._with_shape(X.squeeze(self.axes) if self.axes else X.squeeze(), X, requested)
@@ -272,6 +273,25 @@ class Squeeze2(Ones):
     ]
 
 
+def squeezed(dims: Sequence[Size], axes: Sequence[int]) -> list[Size]:
+    """Those of ``dims`` that are left without the ones at ``axes``, or without all ones where no axes are given."""
+    named = axes_of(axes, len(dims), "axes", X=None)
+    out: list[Size] = []
+    for axis, d in enumerate(dims):
+        if isinstance(d, int):
+            drop = d == 1 and (not axes or axis in named)
+        elif axis in named:
+            require_equal(d, 1, f"the dim at axis {axis}, which is squeezed, must be 1", X=axis)
+            drop = True
+        else:
+            if not axes:
+                require_at_most(2, d, f"squeeze without axes drops what is 1; the dim at axis {axis} must be more, or axes be given", X=axis)
+            drop = False
+        if not drop:
+            out.append(d)
+    return out
+
+
 class Unsqueeze2(Ones):
     """Out = X with a dim of 1 put in at each of ``axes``, one after the other; an axis may count from the back of what is there by then."""
 
@@ -282,19 +302,11 @@ class Unsqueeze2(Ones):
 
     def infer_shape(self, X: Spec, AxesTensor: Spec | None, AxesTensorList: tuple[Spec, ...]) -> Any:
         axes = known_sizes(self.axes, AxesTensor, AxesTensorList, "AxesTensor", "AxesTensorList")
-        require(X.rank + len(axes) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; these would be {X.rank + len(axes)}", X=None)
-        dims = list(X.known_dims)
-        for axis in axes:
-            if not isinstance(axis, int):  # how many dims is known, not which are the new ones
-                return self._results(X.dense(), [unknown_size(str(at)) for at in range(X.rank + len(axes))])
-            dims.insert(axis_of(axis, len(dims) + 1, "axes", X=None), 1)
-        return self._results(X, dims)
+        dims, known = unsqueezed(X.known_dims, axes)
+        return self._results(X if known else X.dense(), dims)
 
     def kernel(self, X: Tensor, AxesTensor: Tensor | None, AxesTensorList: list[Tensor], *, requested: tuple[bool, ...]) -> Any:
-        out = X
-        for axis in sizes_at_run(self.axes, AxesTensor, AxesTensorList):
-            out = out.unsqueeze(axis)
-        return self._with_shape(out, X, requested)
+        return self._with_shape(with_ones(X, sizes_at_run(self.axes, AxesTensor, AxesTensorList)), X, requested)
 
     samples = [
         sample(X=f32(2, 3), axes=[1]),
@@ -307,6 +319,48 @@ class Unsqueeze2(Ones):
     rejects = [reject(X=f32(2, 3), axes=[3], says="axes must be in [-3, 3)"), reject(X=f32(2), axes=[0] * 64, says="at most 64 dims")]
 
 
+def unsqueezed(dims: Sequence[Size], axes: Sequence[Size | None]) -> tuple[list[Size], bool]:
+    """``dims`` with a 1 put in at each of ``axes``, one after the other; and whether it is known which are the new ones."""
+    rank = len(dims) + len(axes)
+    require(rank <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; these would be {rank}", X=None)
+    out = list(dims)
+    for axis in axes:
+        if not isinstance(axis, int):
+            return [unknown_size(str(at)) for at in range(rank)], False
+        out.insert(axis_of(axis, len(out) + 1, "axes", X=None), 1)
+    return out, True
+
+
+def with_ones(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """``x`` in the dims of `unsqueezed`."""
+    for axis in axes:
+        x = x.unsqueeze(axis)
+    return x
+
+
+def order_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """A permutation of the axes of a tensor of ``rank`` dims, each as 0..rank-1."""
+    order = axes_of(axes, rank, "axis", X=None) if rank else tuple(axes)
+    require(len(order) == rank, f"axis must order all {rank} axes of X; it has {len(order)}", X=None)
+    return order
+
+
+def transposed(X: Spec, axes: Sequence[int]) -> Spec:
+    """X with its axes in that order."""
+    order = order_of(axes, X.rank)
+    dims = tuple(X.known_dims[a] for a in order)
+    out = X.with_dims(dims) if not order or order[0] == 0 else X.dense(dims)
+    return out.with_value(X.value) if len(dims) < 2 else out
+
+
+def inverse(axes: Sequence[int], rank: int) -> list[int]:
+    """The order that undoes an order of axes."""
+    back = [0] * rank
+    for at, a in enumerate(axes):
+        back[a] = at
+    return back
+
+
 class Transpose2(Operator):
     """Out = X with its axes in another order: axis ``k`` of Out is axis ``axis[k]`` of X."""
 
@@ -316,32 +370,20 @@ class Transpose2(Operator):
     XShape = result(doc="[0, *dims of X], no elements")
     axis = attribute(AttrType.INTS, doc="a permutation of the axes")
 
-    def _order(self, rank: int) -> tuple[int, ...]:
-        order = axes_of(self.axis, rank, "axis", X=None) if rank else tuple(self.axis)
-        require(len(order) == rank, f"axis must order all {rank} axes of X; it has {len(order)}", X=None)
-        return order
-
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
-        order = self._order(X.rank)
-        dims = tuple(X.known_dims[a] for a in order)
-        out = X.with_dims(dims) if not order or order[0] == 0 else X.dense(dims)
-        return out.with_value(X.value) if len(dims) < 2 else out, _remembered(X)
+        return transposed(X, self.axis), _remembered(X)
 
     def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
         return X.permute(self.axis), X.new_empty((0, *X.shape)) if requested[1] else None
 
     def _before(self, XShape: Spec, d_out: Spec) -> Spec:
         x = _before(self, XShape, d_out)
-        check_made(Out_GRAD=(d_out, Transpose2.infer_shape(self, x)[0]))
+        check_made(Out_GRAD=(d_out, transposed(x, self.axis)))
         return x
 
     @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
-        rank = d_out.dim()
-        back = [0] * rank
-        for at, a in enumerate(self.axis):
-            back[a] = at
-        return d_out.permute(back)
+        return d_out.permute(inverse(self.axis, d_out.dim()))
 
     samples = [
         sample(X=f32(2, 3, 5), axis=[2, 0, 1]),

@@ -39,7 +39,7 @@ OPEN = 2**31 - 1
 """An end of this much or more is the end of the axis, however long that is."""
 
 
-def _is_one(start: Size, end: Size) -> bool:
+def is_one(start: Size, end: Size) -> bool:
     """Whether these are one index written as a slice: ``k`` and ``k + 1``, or -1 and an open end."""
     if isinstance(start, int) and start == -1:
         return isinstance(end, int) and (end == 0 or end >= OPEN)
@@ -47,7 +47,7 @@ def _is_one(start: Size, end: Size) -> bool:
     return isinstance(step, int) and step == 1
 
 
-def _sign(a: Size) -> int | None:
+def sign_of(a: Size) -> int | None:
     """1 where ``a`` is at least 0, -1 where it is below, None where that is not known."""
     low, high = bounds(a)
     return 1 if low is not None and low >= 0 else -1 if high is not None and high < 0 else None
@@ -55,7 +55,7 @@ def _sign(a: Size) -> int | None:
 
 def length(size: Size, start: Size, end: Size) -> Size | None:
     """How many of ``size`` entries lie between ``start`` and ``end``; None where the sign of one of these is not known."""
-    from_back, to_back = _sign(start), _sign(end)
+    from_back, to_back = sign_of(start), sign_of(end)
     if from_back is None or to_back is None:
         return None
     stop = size if isinstance(end, int) and end >= OPEN else minimum(end, size) if to_back > 0 else size + end
@@ -67,7 +67,7 @@ def length(size: Size, start: Size, end: Size) -> Size | None:
 
 def backward_length(size: Size, start: Size, end: Size) -> Size | None:
     """The same for a negative step: from ``start`` down to, but not with, ``end``; an end of -1 is past the first entry."""
-    from_back, to_back = _sign(start), _sign(end)
+    from_back, to_back = sign_of(start), sign_of(end)
     if from_back is None or to_back is None:
         return None
     begin = minimum(start, size - 1) if from_back > 0 else maximum(size + start, 0)
@@ -133,8 +133,8 @@ class Slicing(Operator):
         """One entry must be left of an axis that is dropped."""
         if start is None or end is None or not isinstance(stride, int):
             return
-        sign = _sign(start)
-        if stride == 1 and sign is not None and _is_one(start, end):
+        sign = sign_of(start)
+        if stride == 1 and sign is not None and is_one(start, end):
             require_at_most(start + 1 if sign > 0 else -start, size, f"index {start} must be in the axis {axis}, which has {size} entries", Input=axis)
         else:
             count = self._length(size, start, end, stride, axis)

@@ -1,0 +1,220 @@
+"""Layers that pick, set and add elements at places, and make places: grids, diagonals, what is different, where something holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.errors import SchemaError
+from foreshape.layer.creation import Shape, fill_constant
+from foreshape.layer.manipulation import Sizes, sizes
+from foreshape.program.arithmetic import index_parts
+from foreshape.program.call_site import tells_line
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import dtype as dtype_of
+
+
+def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
+    return current_block().apply(type, inputs, attrs)
+
+
+@tells_line
+def setitem(x: Variable, index: Any, value: Variable | float | int | bool) -> Variable:
+    """What ``x`` is after ``x[index] = value``; ``x`` itself stays as it is.
+
+    Args:
+        index: integers, slices and an Ellipsis, as of numpy.
+        value: a number, or a tensor of the element type of ``x`` that is repeated to ``x[index]`` as numpy does.
+
+    Raises:
+        ShapeError: an index that is not in ``x``, or a value that cannot be repeated to what is set.
+    """
+    axes, starts, ends, steps, dropped = index_parts(index, x)
+    return set_value(x, axes, starts, ends, value, steps, dropped)
+
+
+@tells_line
+def set_value(
+    x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, value: Variable | float | int | bool, steps: Sequence[int] | None = None,
+    dropped: Sequence[int] = (),
+) -> Variable:  # fmt: skip
+    """``x`` with the entries ``starts`` to ``ends`` (not included) of ``axes`` replaced; `setitem` is shorter where these are numbers.
+
+    Args:
+        starts, ends: numbers and one-number variables; negative ones count from the back. With a negative step an end of -1 is past the first.
+        value: a number, or a tensor that is repeated to what is set.
+        dropped: those of ``axes`` of which one entry is taken, and which the value does not have.
+    """
+    first, first_operands = sizes(f"set_value({x.name})", starts, "StartsTensorList", "StartsTensorList")
+    last, last_operands = sizes(f"set_value({x.name})", ends, "EndsTensorList", "EndsTensorList")
+    if isinstance(starts, Variable) or isinstance(ends, Variable):
+        raise SchemaError("set_value: starts and ends are lists, of numbers and of variables of one number each")
+    inputs: dict[str, Any] = {"Input": x, **first_operands, **last_operands}
+    attrs: dict[str, Any] = {"axes": axes, "starts": first, "ends": last, "steps": steps or [1] * len(axes), "decrease_axes": dropped,
+                             "dtype": x.spec.known_dtype.code}  # fmt: skip
+    if isinstance(value, Variable):
+        inputs["ValueTensor"] = value
+    else:
+        attrs |= {"values": [value], "shape": [1]}
+    return current_block().apply("set_value", inputs, attrs)
+
+
+def meshgrid(*xs: Variable) -> list[Variable]:
+    """The coordinates of a grid over vectors: of n vectors n tensors of n dims, the k-th of which changes along axis k only."""
+    return _apply("meshgrid", {"X": list(xs)})
+
+
+def broadcast_tensors(xs: Sequence[Variable]) -> list[Variable]:
+    """The tensors ``xs``, each repeated along its dims of 1 until all have the same dims."""
+    return _apply("broadcast_tensors", {"X": list(xs)})
+
+
+def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Variable:
+    """``x`` with each entry of ``axis`` there ``repeats`` times, one after the other; a variable has a number for each entry."""
+    if isinstance(repeats, Variable):
+        return _apply("repeat_interleave", {"X": x, "RepeatsTensor": repeats}, dim=axis)
+    return _apply("repeat_interleave", {"X": x}, Repeats=repeats, dim=axis)
+
+
+def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
+    """The part of ``x`` of these dims that begins at ``offsets``, or at 0; -1 in ``shape`` is all that is left."""
+    numbers, operands = sizes(f"crop({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims)
+    first, first_operands = sizes(f"crop({x.name})", [0] * x.spec.rank if offsets is None else offsets, "Offsets", "OffsetsTensor")
+    return _apply("crop_tensor", {"X": x, **operands, **first_operands}, shape=numbers, offsets=first)
+
+
+def diag(x: Variable, offset: int = 0, padding_value: float = 0.0) -> Variable:
+    """Of a vector, the matrix with it as the diagonal ``offset`` and ``padding_value`` elsewhere; of a matrix, that diagonal."""
+    return _apply("diag_v2", {"X": x}, offset=offset, padding_value=padding_value)
+
+
+def diag_embed(x: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:
+    """The last axis of ``x`` as the diagonal of matrices over the axes ``dim1`` and ``dim2``, zeros elsewhere."""
+    return _apply("diag_embed", {"Input": x}, offset=offset, dim1=dim1, dim2=dim2)
+
+
+def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+    """The diagonals of the matrices over two axes of ``x``, as a last axis; ``offset`` counts from the main one, upwards."""
+    return _apply("diagonal", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
+
+
+def fill_diagonal(x: Variable, value: float, offset: int = 0, wrap: bool = False) -> Variable:
+    """``x`` with ``value`` on a diagonal; with ``wrap`` that of a tall matrix begins again where it has ended."""
+    return _apply("fill_diagonal", {"X": x}, value=value, offset=offset, wrap=wrap)
+
+
+def tril_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = "int64") -> Variable:
+    """The places of the elements on and below a diagonal of a matrix: ``[2, n]``, the rows and the columns."""
+    return _apply("tril_indices", {}, rows=rows, cols=rows if columns is None else columns, offset=offset, dtype=dtype_of(dtype))
+
+
+def triu_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = "int64") -> Variable:
+    """The places of the elements on and above a diagonal of a matrix: ``[2, n]``, the rows and the columns."""
+    return _apply("triu_indices", {}, row=rows, col=rows if columns is None else columns, offset=offset, dtype=dtype_of(dtype))
+
+
+@tells_line
+def unique(
+    x: Variable, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, dtype: Any = "int64"
+) -> Variable | tuple[Variable, ...]:
+    """The different elements of ``x``, sorted, or the different entries of ``axis``; how many there are only the run tells.
+
+    Returns:
+        These; with the flags also where each is first in ``x``, where each element of ``x`` is among them, and how often each is there.
+    """
+    wanted = {"Out": True, "Indices": return_index, "Index": return_inverse, "Counts": return_counts}
+    attrs: dict[str, Any] = {"return_index": return_index, "return_inverse": return_inverse, "return_counts": return_counts}
+    return _with_places("unique", x, wanted, {**attrs, "axis": [] if axis is None else [axis], "dtype": dtype_of(dtype), "is_sorted": True})
+
+
+@tells_line
+def unique_consecutive(
+    x: Variable, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, dtype: Any = "int64"
+) -> Variable | tuple[Variable, ...]:
+    """``x`` as a vector without those elements (or without those entries of ``axis``) that are equal to the one before them.
+
+    Returns:
+        These; with the flags also where each element of ``x`` is among them, and how many each stands for.
+    """
+    wanted = {"Out": True, "Index": return_inverse, "Counts": return_counts}
+    attrs: dict[str, Any] = {"return_inverse": return_inverse, "return_counts": return_counts}
+    return _with_places("unique_consecutive", x, wanted, {**attrs, "axis": [] if axis is None else [axis], "dtype": dtype_of(dtype)})
+
+
+def _with_places(type: str, x: Variable, wanted: dict[str, bool], attrs: dict[str, Any]) -> Variable | tuple[Variable, ...]:
+    block = current_block()
+    name = block.program.unique_name(type)
+    outputs = {slot: f"{name}.tmp_{at}" for at, (slot, asked) in enumerate(wanted.items()) if asked}
+    block.append_op(type, {"X": x}, outputs, attrs)
+    made = tuple(block.var(n) for n in outputs.values())
+    return made[0] if len(made) == 1 else made
+
+
+def nonzero(x: Variable) -> Variable:
+    """The places of the elements that are not 0 (or are true), one in each row: ``[n, rank of x]``, int64."""
+    return _apply("where_index", {"Condition": x})
+
+
+def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
+    """The entries of ``axis`` at the indices ``index``, ``[n]``."""
+    return _apply("index_select", {"X": x, "Index": index}, dim=axis)
+
+
+def index_sample(x: Variable, index: Variable) -> Variable:
+    """Of each row of ``x`` the elements that its row of ``index`` names: ``[rows, n]``."""
+    return _apply("index_sample", {"X": x, "Index": index})
+
+
+def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Variable:
+    """``x`` with the k-th entry of ``value`` along ``axis`` added to the entry ``index[k]``, for each k."""
+    return _apply("index_add", {"X": x, "Index": index, "AddValue": value}, axis=axis)
+
+
+def index_put(x: Variable, indices: Sequence[Variable], value: Variable, accumulate: bool = False) -> Variable:
+    """``x`` with ``x[indices]`` replaced by ``value`` (or with it added there), as numpy indexes by tensors of integers or of bools."""
+    return _apply("index_put", {"x": x, "indices": list(indices), "value": value}, accumulate=accumulate)
+
+
+def take_along_axis(x: Variable, index: Variable, axis: int) -> Variable:
+    """For each place of ``index`` the element of ``x`` whose place along ``axis`` it names, as numpy's."""
+    return _apply("take_along_axis", {"Input": x, "Index": index}, Axis=axis % max(x.spec.rank, 1))
+
+
+def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: int, reduce: str = "assign", include_self: bool = True) -> Variable:
+    """``x`` with ``value`` at the places along ``axis`` that ``index`` names, for each of its places.
+
+    Args:
+        value: as ``index``; or one number.
+        reduce: "assign", "add", "mul" or "multiply", "mean", "amin" or "amax".
+        include_self: whether what was there counts, for all but "assign".
+    """
+    given = value if isinstance(value, Variable) else _apply("fill_any_like", {"X": index}, value=value, dtype=x.spec.known_dtype.code)
+    attrs: dict[str, Any] = {"Axis": axis % max(x.spec.rank, 1), "Reduce": reduce, "Include_self": include_self}
+    return _apply("put_along_axis", {"Input": x, "Index": index, "Value": given}, **attrs)
+
+
+def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:
+    """``x`` with ``updates`` added at the places that the rows of ``index``, ``[..., k]``, name in its first k axes."""
+    return _apply("scatter_nd_add", {"X": x, "Index": index, "Updates": updates})
+
+
+@tells_line
+def scatter_nd(index: Variable, updates: Variable, shape: Shape) -> Variable:
+    """Zeros of ``shape`` with ``updates`` added at the places that the rows of ``index`` name in its first axes."""
+    return scatter_nd_add(fill_constant(shape, updates.spec.known_dtype), index, updates)
+
+
+def multiplex(xs: Sequence[Variable], index: Variable) -> Variable:
+    """Each row from the tensor that its number in ``index``, ``[rows, 1]``, names."""
+    return _apply("multiplex", {"X": list(xs), "Ids": index})
+
+
+def shard_index(x: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
+    """Where those numbers of ``x``, ``[..., 1]``, that are in the part ``shard_id`` of ``index_num`` are in it; ``ignore_value`` for the others."""
+    return _apply("shard_index", {"X": x}, index_num=index_num, nshards=nshards, shard_id=shard_id, ignore_value=ignore_value)
+
+
+def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, data_format: str = "NCHW") -> Variable:
+    """``x``, ``[videos * seg_num, channels, height, width]``, with some channels of the image before and some of the next."""
+    return _apply("temporal_shift", {"X": x}, seg_num=seg_num, shift_ratio=shift_ratio, data_format=data_format)

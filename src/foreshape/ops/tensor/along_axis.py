@@ -1,0 +1,240 @@
+"""Elements picked and put along an axis, by an index for each place: index_sample, take_along_axis, put_along_axis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError
+from foreshape.operator import (
+    ANY,
+    INDEX,
+    NUMERIC,
+    AttrType,
+    Operator,
+    attribute,
+    axis_of,
+    f32,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.tensor.gathering import check_index
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class IndexSample(Operator):
+    """Out[i, j] = X[i, Index[i, j]]: of each row the elements that its row of Index names."""
+
+    type = "index_sample"
+    X = operand(doc="[rows, columns]")
+    Index = operand(INDEX, doc="[rows, n]")
+    Out = result(layout="row", doc="[rows, n]")
+
+    def infer_shape(self, X: Spec, Index: Spec) -> Spec:
+        require_rank(2, X, "X")
+        require_rank(2, Index, "Index")
+        rows = require_equal(X.known_dims[0], Index.known_dims[0], "Index must have as many rows as X", X=0, Index=0)
+        return (X if X.known_dims[0] == rows else X.dense()).with_dims((rows, Index.known_dims[1]))
+
+    def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
+        check_index(Index, X.shape[1], "an index")
+        return X.gather(1, Index.long().contiguous())
+
+    def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
+        return 16 * Index.elements + copies(strided, Index=Index)
+
+    def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 8 * Index.elements + copies(strided, Index=Index, Out_GRAD=d_out)
+
+    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
+        return d_out.new_zeros(X.shape).scatter_add_(1, Index.long(), d_out)
+
+    samples = [
+        sample(X=f32(3, 5), Index=i64(3, 2, high=4)),
+        sample(X=f32(3, 2), Index=i32(3, 4, high=1)),
+        sample(X=f32(0, 5), Index=i64(0, 2)),
+        sample(X=i64(2, 3), Index=i64(2, 0)),
+    ]
+    rejects = [
+        reject(X=f32(3, 5), Index=i64(4, 2), says="as many rows as X"),
+        reject(X=f32(3, 5, 2), Index=i64(3, 2), says="X must have 2 dims"),
+        reject(X=f32(3, 5), Index=i64(3), says="Index must have 2 dims"),
+    ]
+
+
+class AlongAxis(Operator):
+    """The base of take_along_axis and put_along_axis."""
+
+    abstract = True
+    Input = operand(doc="at least one dim")
+    Index = operand(INDEX, doc="as Input, any size at Axis; a negative number counts from the back")
+    Axis = attribute(AttrType.INT)
+
+    def _axis(self, Input: Spec, Index: Spec) -> int:
+        axis = axis_of(self.Axis, Input.rank, "Axis", Input=None)
+        require_rank(Input.rank, Index, "Index")
+        for k, (a, b) in enumerate(zip(Input.known_dims, Index.known_dims, strict=True)):
+            if k != axis:
+                require_equal(a, b, f"Index must have the dims of Input but at axis {axis}", Input=k, Index=k)
+        return axis
+
+    def _places(self, Input: Tensor, Index: Tensor) -> Tensor:
+        """Index counted from the front."""
+        axis: int = self.Axis
+        size = Input.shape[axis]
+        check_index(Index, size, "an index", -size)
+        index = Index.long()
+        return torch.where(index < 0, index + size, index) if index.numel() and bool((index < 0).any()) else index
+
+
+class TakeAlongAxis(AlongAxis):
+    """Result[i, j, k] = Input[i, Index[i, j, k], k], where Axis is the second: for each place a place along the axis.
+
+    PaddlePaddle 2.6 looks at neither a negative Axis nor a negative Index, and reads beside Input then.
+    """
+
+    type = "take_along_axis"
+    Result = result(layout="row", doc="the dims of Index")
+
+    def infer_shape(self, Input: Spec, Index: Spec) -> Spec:
+        axis = self._axis(Input, Index)
+        return (Input if axis else Input.dense()).with_dims((*Input.known_dims[:axis], Index.known_dims[axis], *Input.known_dims[axis + 1 :]))
+
+    def kernel(self, Input: Tensor, Index: Tensor) -> Tensor:
+        return Input.gather(self.Axis, self._places(Input, Index).contiguous())
+
+    def workspace(self, Input: Spec, Index: Spec) -> Size:
+        return 32 * Index.elements
+
+    def _gradient_workspace(self, Input: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 32 * Index.elements + copies(strided, Result_GRAD=d_out)
+
+    @gradient("Input", "Index", "Result@GRAD", gives="Input@GRAD", workspace=_gradient_workspace)
+    def backward(self, Input: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
+        return d_out.new_zeros(Input.shape).scatter_add_(self.Axis, self._places(Input, Index), d_out)
+
+    samples = [
+        sample(Input=f32(3, 5), Index=i64(3, 2, high=4), Axis=1),
+        sample(Input=f32(2, 5, 3), Index=i32(2, 7, 3, low=-5, high=4), Axis=-2),
+        sample(Input=f32(4, 3), Index=i64(2, 3, high=3), Axis=0),
+        sample(Input=f32(0, 3), Index=i64(0, 3), Axis=1),
+        sample(Input=i64(4), Index=i64(0), Axis=0),
+    ]
+    rejects = [
+        reject(Input=f32(3, 5), Index=i64(2, 5), Axis=1, says="the dims of Input but at axis 1"),
+        reject(Input=f32(3, 5), Index=i64(3), Axis=0, says="Index must have 2 dims"),
+        reject(Input=f32(3, 5), Index=i64(3, 5), Axis=2, says="Axis must be in [-2, 2)"),
+        reject(Input=f32(), Index=i64(), Axis=0, says="Axis must be in"),
+    ]
+
+
+REDUCTIONS = {"add": "sum", "sum": "sum", "mul": "prod", "multiply": "prod", "mean": "mean", "amin": "amin", "amax": "amax"}
+"""What ``Reduce`` may be besides "assign", and the word for it in the runtime."""
+
+
+class PutAlongAxis(AlongAxis):
+    """Result = Input with Result[i, Index[i, j, k], k] = Value[i, j, k], where Axis is the second.
+
+    ``Reduce``: "assign" replaces (of several values for one place the last is kept), "add" adds, "mul" or "multiply" multiplies, "mean", "amin" and "amax"
+    take the mean, the least and the largest, of the values and, where ``Include_self``, what was there.
+    """
+
+    type = "put_along_axis"
+    Input = operand(NUMERIC, doc="at least one dim")
+    Value = operand(ANY, same_type_as="Input", doc="as Index")
+    Result = result(doc="as Input")
+    Reduce = attribute(AttrType.STRING, "assign", choices=("assign", *REDUCTIONS))
+    Include_self = attribute(AttrType.BOOLEAN, True)
+
+    def infer_shape(self, Input: Spec, Index: Spec, Value: Spec) -> Spec:
+        self._axis(Input, Index)
+        require_rank(Index.rank, Value, "Value")
+        for k, (a, b) in enumerate(zip(Index.known_dims, Value.known_dims, strict=True)):
+            require_equal(a, b, "Value must have the dims of Index", Index=k, Value=k)
+        return Input.like()
+
+    def kernel(self, Input: Tensor, Index: Tensor, Value: Tensor) -> Tensor:
+        index = self._places(Input, Index)
+        if self.Reduce == "assign":
+            return Input.scatter(self.Axis, index, Value)
+        return Input.scatter_reduce(self.Axis, index, Value, REDUCTIONS[self.Reduce], include_self=self.Include_self)
+
+    def workspace(self, Input: Spec, Index: Spec, Value: Spec, *, strided: frozenset[str]) -> Size:
+        return 32 * Index.elements + copies(strided, Input=Input, Value=Value) + (0 if self.Reduce == "assign" else 2 * Input.nbytes)
+
+    def _gradient_workspace(self, Input: Spec, Index: Spec, Value: Spec, Result: Spec, d_out: Spec) -> Size:
+        return 56 * Index.elements + 4 * Value.nbytes + 5 * Input.nbytes + 8 * Input.elements
+
+    @gradient("Input", "Index", "Value", "Result", "Result@GRAD", gives=("Input@GRAD", "Value@GRAD"), workspace=_gradient_workspace)
+    def backward(self, Input: Tensor, Index: Tensor, Value: Tensor, Result: Tensor, d_out: Tensor) -> Any:
+        axis: int = self.Axis
+        index = self._places(Input, Index)
+        how = REDUCTIONS.get(self.Reduce, "assign")
+        if how in ("assign", "sum"):
+            d_input, d_value = d_out.clone(memory_format=torch.contiguous_format), d_out.gather(axis, index)
+            if how == "assign":  # of several values for one place, the last is there
+                at = torch.ones_like(index).cumsum(axis)
+                last = index.new_full(d_out.shape, -1).scatter_reduce_(axis, index, at, "amax", include_self=True)
+                d_value.masked_fill_(last.gather(axis, index) != at, 0.0)
+        elif how == "mean":
+            count = torch.full_like(Result, float(self.Include_self)).scatter_add_(axis, index, torch.ones_like(Value)).clamp_(min=1)
+            d_input = d_out / count
+            d_value = d_input.gather(axis, index)
+        elif how == "prod":
+            d_input, d_value = self._of_product(Input, index, Value, d_out)
+        else:  # an extreme: shared by those that are it
+            own = (Input == Result).to(d_out.dtype)
+            if not self.Include_self:
+                own.scatter_(axis, index, 0.0)
+            among = (Value == Result.gather(axis, index)).to(d_out.dtype)
+            share = d_out / own.scatter_add(axis, index, among)
+            d_input = torch.where(own > 0, share, 0.0)
+            d_value = torch.where(among > 0, share.gather(axis, index), 0.0)
+        if how == "assign" or not self.Include_self:
+            d_input.scatter_(axis, index, 0.0)
+        return d_input, d_value
+
+    def _of_product(self, Input: Tensor, index: Tensor, Value: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor]:
+        """Each factor's gradient is the product of the others, without a division: a factor may be 0."""
+        axis = self.Axis
+        own = Input if self.Include_self else Input.scatter(axis, index, 1.0)
+        factors = torch.ones_like(Input).scatter_reduce_(axis, index, Value, "prod", include_self=True)
+        zeros = torch.zeros_like(Input).scatter_add_(axis, index, (Value == 0).to(Input.dtype))
+        others = torch.ones_like(Input).scatter_reduce_(axis, index, torch.where(Value == 0, 1.0, Value).to(Value.dtype), "prod", include_self=True)
+        zeros_here, others_here = zeros.gather(axis, index), others.gather(axis, index)
+        rest = torch.where(Value == 0, torch.where(zeros_here == 1, others_here, 0.0), torch.where(zeros_here == 0, others_here / Value, 0.0))
+        return (d_out * factors).contiguous(), (d_out * own).gather(axis, index) * rest
+
+    samples = [
+        sample(Input=f32(3, 5), Index=i64(3, 2, data=[[0, 4], [1, 0], [3, 2]]), Value=f32(3, 2), Axis=1),
+        sample(Input=f32(3, 5), Index=i64(3, 4, data=[[1, 1, 2, 0], [0, 0, 0, 0], [4, 3, 4, 3]]), Value=f32(3, 4), Axis=1),
+        sample(Input=f32(3, 5), Index=i32(3, 2, low=-5, high=4), Value=f32(3, 2), Axis=-1, Reduce="add"),
+        sample(Input=f32(4, 3), Index=i64(6, 3, high=3), Value=f32(6, 3), Axis=0, Reduce="add", Include_self=False),
+        sample(Input=f32(4, 3), Index=i64(6, 3, high=3), Value=f32(6, 3), Axis=0, Reduce="multiply"),
+        sample(Input=f32(4, 3), Index=i64(6, 3, high=3), Value=f32(6, 3), Axis=0, Reduce="mul", Include_self=False),
+        sample(Input=f32(4, 3), Index=i64(6, 3, high=3), Value=f32(6, 3), Axis=0, Reduce="mean"),
+        sample(Input=f32(4, 3), Index=i64(6, 3, high=3), Value=f32(6, 3), Axis=0, Reduce="mean", Include_self=False),
+        sample(Input=f32(4, 3, distinct=True), Index=i64(6, 3, high=3), Value=f32(6, 3, distinct=True), Axis=0, Reduce="amax"),
+        sample(Input=f32(4, 3, distinct=True), Index=i64(6, 3, high=3), Value=f32(6, 3, distinct=True), Axis=0, Reduce="amin", Include_self=False),
+        sample(Input=f32(0, 3), Index=i64(0, 2, high=2), Value=f32(0, 2), Axis=1),
+        sample(Input=i64(4), Index=i64(2, data=[3, 1]), Value=i64(2), Axis=0),
+    ]
+    rejects = [
+        reject(Input=f32(3, 5), Index=i64(2, 5), Value=f32(2, 5), Axis=1, says="the dims of Input but at axis 1"),
+        reject(Input=f32(3, 5), Index=i64(3, 2), Value=f32(3, 3), Axis=1, says="the dims of Index"),
+        reject(Input=f32(3, 5), Index=i64(3, 2), Value=f32(2), Axis=1, says="Value must have 2 dims"),
+        reject(Input=f32(3), Index=i64(3), Value=f32(3), Axis=0, Reduce="median", says="Reduce must be one of", error=SchemaError),
+    ]

@@ -1,0 +1,248 @@
+"""What is there, and where: unique, unique_consecutive, unique_with_counts, where_index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator import (
+    INDEX,
+    NOT_DIFFERENTIABLE,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    axis_of,
+    b1,
+    f32,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_rank,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.temporaries import copies, turned
+from foreshape.ops.tensor.creation import DTYPE_DOC
+from foreshape.spec import FP32, FP64, INT64, Spec
+from foreshape.values.torch_types import element_type, torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VALUES = (FP32, FP64, *INDEX)
+"""The element types of what is compared."""
+
+
+class Distinct(Operator):
+    """The base of the operators that keep one of several equal elements, or entries of an axis."""
+
+    abstract = True
+    X = operand(VALUES, doc="any shape")
+    dtype = attribute(AttrType.INT, INT64, choices=tuple(t.code for t in INDEX), doc=f"of the results but Out: {DTYPE_DOC}")
+    gradient = NOT_DIFFERENTIABLE
+
+    def _kept(self, X: Spec, axes: Sequence[int]) -> tuple[Spec, Size]:
+        """Out, whose size at the axis only the run tells, and the size of that axis of X."""
+        require(len(axes) <= 1, f"axis must be one axis, or none; seen {list(axes)}", X=None)
+        n = unknown_size("n")
+        if not axes:
+            return X.dense((n,)), X.elements
+        axis = axis_of(axes[0], X.rank, X=None)
+        dims = X.known_dims
+        return (X if axis else X.dense()).with_dims((*dims[:axis], n, *dims[axis + 1 :])), dims[axis]
+
+    def _places(self, X: Spec, size: Size, axes: Sequence[int]) -> Spec:
+        """For each element, or each entry of the axis, where it is in Out."""
+        rows = not axes or axes[0] in (0, -X.rank)
+        return (X if rows else X.dense()).with_dims((size,)).with_dtype(element_type(self.dtype))
+
+    def _as_index(self, given: Tensor) -> Tensor:
+        return given.to(torch_dtype(self.dtype), copy=True)  # torch may have taken more memory than it shows
+
+
+def _entries(X: Tensor, axes: Sequence[int]) -> Tensor:
+    """What is compared, of which torch takes no entries of nothing."""
+    if axes and not X.numel():
+        raise ExecutionError(f"entries of axis {axes[0]} cannot be compared: X has the dims {list(X.shape)}, and no elements")
+    return X if axes else X.reshape(-1)
+
+
+def _first_places(inverse: Tensor, count: int) -> Tensor:
+    """Where each of the distinct ones is first."""
+    first = inverse.new_full((count,), inverse.numel())
+    return first.scatter_reduce_(0, inverse, torch.arange(inverse.numel(), device=inverse.device), "amin", include_self=True)
+
+
+class Unique(Distinct):
+    """Out = the different elements of X, or the different entries of its ``axis``, sorted; Indices = where each is first in X;
+    Index = where each element (or entry) of X is in Out; Counts = how often each is there.
+
+    Without ``is_sorted``, as files of PaddlePaddle 1 have it, X is a vector and Out is in the order in which the elements first appear.
+    """
+
+    type = "unique"
+    Out = result(doc="[n], or X with n at axis")
+    Indices = result(optional=True, doc="[n], where return_index")
+    Index = result(optional=True, doc="[elements of X], or [dim of X at axis], where return_inverse")
+    Counts = result(optional=True, doc="[n], where return_counts")
+    return_index = attribute(AttrType.BOOLEAN, False)
+    return_inverse = attribute(AttrType.BOOLEAN, False)
+    return_counts = attribute(AttrType.BOOLEAN, False)
+    axis = attribute(AttrType.INTS, [])
+    is_sorted = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec) -> tuple[Spec | None, ...]:
+        of = element_type(self.dtype)
+        if not self.is_sorted:
+            require(X.rank == 1, f"X must be a vector where the result is not sorted; it has {X.rank} dims", X=None)
+            out, size = self._kept(X, ())
+            return out, None, self._places(X, size, ()), None
+        out, size = self._kept(X, self.axis)
+        many = out.dense((unknown_size("n"),), of)
+        return out, many if self.return_index else None, self._places(X, size, self.axis) if self.return_inverse else None, many if self.return_counts else None
+
+    def kernel(self, X: Tensor) -> tuple[Tensor | None, ...]:
+        if not self.is_sorted:
+            out, index, _ = in_order(X)
+            return out, None, self._as_index(index), None
+        given = _entries(X, self.axis)
+        places = self.return_inverse or self.return_index
+        if self.axis:
+            out, inverse, counts = aten.unique_dim(given, self.axis[0], True, places, self.return_counts)
+        else:
+            out, inverse, counts = aten._unique2(given, True, places, self.return_counts)
+        count: int = out.shape[self.axis[0] if self.axis else 0]
+        return (
+            out.clone(memory_format=torch.contiguous_format),
+            self._as_index(_first_places(inverse, count)) if self.return_index else None,
+            self._as_index(inverse) if self.return_inverse else None,
+            self._as_index(counts) if self.return_counts else None,
+        )
+
+    def workspace(self, X: Spec) -> Size:
+        return 4 * X.nbytes + 64 * X.elements
+
+    samples = [
+        sample(X=i64(7, data=[3, 1, 3, 2, 1, 1, 9])),
+        sample(X=i64(7, data=[3, 1, 3, 2, 1, 1, 9]), is_sorted=True, return_index=True, return_inverse=True, return_counts=True),
+        sample(X=f32(2, 3), is_sorted=True, return_inverse=True, dtype=2),
+        sample(X=i32(5, 2, high=1), is_sorted=True, axis=[0], return_index=True, return_inverse=True, return_counts=True),
+        sample(X=i32(2, 5, 3, high=1), is_sorted=True, axis=[-2], return_counts=True, dtype=2),
+        sample(X=i64(0), is_sorted=True, return_index=True),
+        sample(X=i64(0)),
+    ]
+    rejects = [
+        reject(X=i64(2, 3), says="X must be a vector"),
+        reject(X=i64(2, 3), is_sorted=True, axis=[2], says="axis must be in [-2, 2)"),
+        reject(X=i64(2, 3), is_sorted=True, axis=[0, 1], says="axis must be one axis"),
+        reject(X=b1(3), says="fp32", error=TypeMismatchError),
+    ]
+
+
+def in_order(X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different elements in the order in which they first appear, where each element is among these, and how often each is there."""
+    out, inverse, counts = aten._unique2(X, True, True, True)
+    order = _first_places(inverse, out.numel()).argsort()
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
+    return out[order], place[inverse], counts[order]
+
+
+class UniqueWithCounts(Distinct):
+    """Out = the different elements of X in the order in which they first appear; Index = where each element of X is in Out; Count = how often."""
+
+    type = "unique_with_counts"
+    X = operand(VALUES, doc="[elements]")
+    Out = result(doc="[n]")
+    Index = result(doc="[elements]")
+    Count = result(doc="[n]")
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec, Spec]:
+        require_rank(1, X, "X")
+        out, size = self._kept(X, ())
+        return out, self._places(X, size, ()), out.with_dtype(element_type(self.dtype))
+
+    def workspace(self, X: Spec) -> Size:
+        return 4 * X.nbytes + 64 * X.elements
+
+    def kernel(self, X: Tensor) -> tuple[Tensor, ...]:
+        out, index, counts = in_order(X)
+        return out, self._as_index(index), self._as_index(counts)
+
+    samples = [sample(X=i64(7, data=[3, 1, 3, 2, 1, 1, 9])), sample(X=f32(3), dtype=2), sample(X=i64(0))]
+    rejects = [reject(X=i64(2, 3), says="X must have 1 dims")]
+
+
+class UniqueConsecutive(Distinct):
+    """Out = X without those elements, or entries of its ``axis``, that are equal to the one before them; Index = where each is in Out;
+    Counts = how many each stands for."""
+
+    type = "unique_consecutive"
+    Out = result(doc="[n], or X with n at axis")
+    Index = result(optional=True, doc="[elements of X], or [dim of X at axis], where return_inverse")
+    Counts = result(optional=True, doc="[n], where return_counts")
+    return_inverse = attribute(AttrType.BOOLEAN, False)
+    return_counts = attribute(AttrType.BOOLEAN, False)
+    axis = attribute(AttrType.INTS, [])
+
+    def infer_shape(self, X: Spec) -> tuple[Spec | None, ...]:
+        out, size = self._kept(X, self.axis)
+        of = element_type(self.dtype)
+        index = self._places(X, size, self.axis) if self.return_inverse else None
+        return out, index, out.dense((unknown_size("n"),), of) if self.return_counts else None
+
+    def workspace(self, X: Spec) -> Size:
+        return 4 * X.nbytes + 64 * X.elements
+
+    def kernel(self, X: Tensor) -> tuple[Tensor | None, ...]:
+        axis = self.axis[0] if self.axis else 0
+        entries = X if self.axis else X.reshape(-1)
+        rows = entries.movedim(axis, 0).flatten(1) if entries.dim() > 1 else entries.unsqueeze(1)
+        first = torch.ones(len(rows), dtype=torch.bool, device=X.device)
+        first[1:] = (rows[1:] != rows[:-1]).any(1)
+        kept = first.nonzero().reshape(-1)
+        inverse = self._as_index(first.cumsum(0).sub_(1)) if self.return_inverse else None
+        ends = torch.cat((kept[1:], kept.new_tensor([len(rows)])))[: len(kept)] if self.return_counts else kept
+        return entries.index_select(axis, kept), inverse, self._as_index(ends - kept) if self.return_counts else None
+
+    samples = [
+        sample(X=f32(3, 0), axis=[0], return_counts=True),
+        sample(X=i64(7, data=[3, 3, 1, 1, 1, 3, 2]), return_inverse=True, return_counts=True),
+        sample(X=f32(2, 3), return_counts=True, dtype=2),
+        sample(X=i32(5, 2, data=[[1, 2], [1, 2], [1, 3], [1, 2], [1, 2]]), axis=[0], return_inverse=True, return_counts=True),
+        sample(X=i32(2, 5, 3, high=1), axis=[-2], return_inverse=True),
+        sample(X=i64(0), return_inverse=True, return_counts=True),
+    ]
+    rejects = [
+        reject(X=i64(2, 3), axis=[2], says="axis must be in [-2, 2)"),
+        reject(X=i64(2, 3), axis=[0, 1], says="axis must be one axis"),
+    ]
+
+
+class WhereIndex(Operator):
+    """Out = the places of the elements of Condition that are not 0, in row-major order, one in each row; how many there are only the run tells."""
+
+    type = "where_index"
+    Condition = operand(doc="at least one dim")
+    Out = result(doc="[n, rank], int64")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, Condition: Spec) -> Spec:
+        require(Condition.rank > 0, "Condition must have at least one dim", Condition=None)
+        return Condition.dense((unknown_size("n"), Condition.rank), INT64)
+
+    def workspace(self, Condition: Spec, *, strided: frozenset[str]) -> Size:
+        found = Condition.dense((Condition.elements, Condition.rank), INT64)  # torch finds them axis by axis
+        return 64 + found.nbytes + turned(("Out",), Out=found) + copies(strided, Condition=Condition)
+
+    def kernel(self, Condition: Tensor) -> Tensor:
+        return torch.nonzero(Condition).contiguous()
+
+    samples = [sample(Condition=b1(3, 4)), sample(Condition=i64(5, high=1)), sample(Condition=f32(2, 3)), sample(Condition=b1(0, 3))]
+    rejects = [reject(Condition=b1(), says="at least one dim")]

@@ -1,0 +1,316 @@
+"""Tensors of given numbers in other words, and small questions: empty, fill, fill_any, is_empty, shard_index, one_hot, multiplex."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.operator import (
+    INDEX,
+    INTEGER,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.known_values import carry
+from foreshape.ops.rules.size_operands import known_number, number_at_run
+from foreshape.ops.tensor.creation import DTYPE_DOC, SHAPE_OPERANDS_DOC, filled, number_of, shape_at_run, shape_from
+from foreshape.ops.tensor.gathering import check_index
+from foreshape.spec import BOOL, FP32, INT64, Spec, tensor
+from foreshape.values.torch_types import dtype_of_torch, element_type, torch_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Empty(Operator):
+    """Out = a tensor of ``shape``. What its numbers are is not told; here they are zeros."""
+
+    type = "empty"
+    ShapeTensor = operand(INDEX, optional=True, doc=SHAPE_OPERANDS_DOC)
+    ShapeTensorList = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
+    Out = result(doc="[*shape]")
+    shape = attribute(AttrType.LONGS, [], low=-1, doc="the shape; -1 where a tensor tells it")
+    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, ShapeTensor: Spec | None, ShapeTensorList: tuple[Spec, ...]) -> Spec:
+        return tensor(element_type(self.dtype), *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
+
+    def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor]) -> Tensor:
+        return torch.zeros(tuple(shape_at_run(self.shape, ShapeTensor, ShapeTensorList)), dtype=torch_dtype(self.dtype))
+
+    samples = [
+        sample(shape=[2, 3]),
+        sample(shape=[], dtype=3),
+        sample(shape=[0, 3], dtype=0),
+        sample(ShapeTensor=i64(2, low=2, high=4)),
+        sample(ShapeTensorList=[i32(1, data=[4]), i32(low=2), i32(1)], shape=[4, -1, -1]),
+    ]
+    rejects = [reject(shape=[2, -1], says="at least 0"), reject(shape=[2], dtype=77, says="no element type number 77", error=TypeMismatchError)]
+
+
+class Fill(Operator):
+    """Out = the numbers of ``value`` in ``shape``."""
+
+    type = "fill"
+    Out = result(doc="[*shape]")
+    value = attribute(AttrType.FLOATS, doc="the numbers, in row-major order")
+    shape = attribute(AttrType.INTS)
+    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
+    force_cpu = attribute(AttrType.BOOLEAN, False)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self) -> Spec:
+        of = element_type(self.dtype)
+        require(all(n >= 0 for n in self.shape), f"a size in shape must be at least 0; seen {list(self.shape)}")
+        count = product(self.shape)
+        require(len(self.value) == count, f"shape {list(self.shape)} needs {count} values; seen {len(self.value)}")
+        numbers = [number_of(of, v) for v in self.value]
+        return carry(tensor(of, *self.shape), [int(v) for v in numbers] if of.is_integer else None)
+
+    def kernel(self) -> Tensor:
+        of = element_type(self.dtype)
+        return torch.tensor([number_of(of, v) for v in self.value], dtype=torch_dtype(of)).reshape(self.shape)
+
+    samples = [
+        sample(value=[1.5, 2.0, -3.0, 4.0, 5.0, 6.0], shape=[2, 3]),
+        sample(value=[1.75, 2.0], shape=[2], dtype=3),
+        sample(value=[1.0, 0.0], shape=[2], dtype=0),
+        sample(value=[], shape=[0, 3]),
+    ]
+    rejects = [
+        reject(value=[1.0], shape=[2], says="needs 2 values; seen 1"),
+        reject(value=[1.0], shape=[-1], says="at least 0"),
+        reject(value=[300.0], shape=[1], dtype=21, says="does not fit int8", error=SchemaError),
+    ]
+
+
+class FillAny(Operator):
+    """Out = a tensor of the shape and element type of X whose every element is ``value``."""
+
+    type = "fill_any"
+    X = operand(doc="any shape")
+    Out = result(doc="as X", may_share="X")
+    value = attribute(AttrType.FLOAT, 0.0)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return filled(X.like(), number_of(X.known_dtype, self.value))
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        number = number_of(dtype_of_torch(X.dtype), self.value)
+        return torch.full_like(X, number) if into is None else into.fill_(number)
+
+    samples = [sample(X=f32(2, 3), value=1.5), sample(X=i64(4), value=2.9), sample(X=b1(4), value=0.5), sample(X=f32(0, 3))]
+    rejects = [reject(X=i64(2), value=float("inf"), says="must be a number of type int64", error=SchemaError)]
+
+
+class FillZerosLike2(Operator):
+    """Out = zeros in the shape of X, of the element type ``dtype``."""
+
+    type = "fill_zeros_like2"
+    X = operand(doc="any shape")
+    Out = result(doc="as X")
+    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.with_dtype(element_type(self.dtype))
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.zeros_like(X, dtype=torch_dtype(self.dtype))
+
+    samples = [sample(X=f32(2, 3)), sample(X=f32(2, 3), dtype=3)]
+    rejects = [reject(X=f32(2), dtype=99, says="no element type number 99", error=TypeMismatchError)]
+
+
+class IsEmpty(Operator):
+    """Out = whether X has no elements."""
+
+    type = "is_empty"
+    X = operand(doc="any shape")
+    Out = result(doc="[], bool")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.dense((), BOOL)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.tensor(not X.numel())
+
+    samples = [sample(X=f32(2, 3)), sample(X=f32(0, 3)), sample(X=i64())]
+
+
+class ShardIndex(Operator):
+    """Out = the place within the part ``shard_id`` of those numbers of X that are in it, ``ignore_value`` for the others.
+
+    The numbers from 0 to ``index_num - 1`` are divided over ``nshards`` parts of ``ceil(index_num / nshards)``, of which the last may have fewer.
+    """
+
+    type = "shard_index"
+    X = operand(INDEX, doc="[..., 1], numbers from 0 to index_num - 1")
+    Out = result(doc="as X")
+    index_num = attribute(AttrType.INT, low=1)
+    nshards = attribute(AttrType.INT, low=1)
+    shard_id = attribute(AttrType.INT, low=0)
+    ignore_value = attribute(AttrType.INT, -1)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
+        require_equal(X.known_dims[-1], 1, "the last dim of X must be 1", X=X.rank - 1)
+        require(self.shard_id < self.nshards, f"shard_id must be less than nshards, {self.nshards}; seen {self.shard_id}")
+        return X.like()
+
+    def workspace(self, X: Spec) -> Size:
+        return 2 * X.nbytes + 2 * X.elements
+
+    def kernel(self, X: Tensor) -> Tensor:
+        check_index(X, self.index_num, "a number in X")
+        each = -(-self.index_num // self.nshards)
+        own = torch.div(X, each, rounding_mode="floor") == self.shard_id
+        return torch.where(own, X % each, self.ignore_value).to(X.dtype)
+
+    samples = [
+        sample(X=i64(7, 1, high=19), index_num=20, nshards=3, shard_id=1),
+        sample(X=i32(2, 3, 1, high=6), index_num=7, nshards=2, shard_id=0, ignore_value=-7),
+        sample(X=i64(0, 1), index_num=7, nshards=2, shard_id=1),
+    ]
+    rejects = [
+        reject(X=i64(4, 2), index_num=20, nshards=2, shard_id=1, says="the last dim of X must be 1"),
+        reject(X=i64(4), index_num=20, nshards=2, shard_id=1, says="at least 2 dims"),
+        reject(X=i64(4, 1), index_num=20, nshards=2, shard_id=2, says="shard_id must be less than nshards"),
+    ]
+
+
+class OneHot(Operator):
+    """Out = for each number in X, whose last dim is 1, ``depth`` zeros there with a one at that number: one_hot_v2 of X without that dim.
+
+    A number outside of 0..depth-1 is an error, or with ``allow_out_of_range`` a row of zeros.
+    """
+
+    type = "one_hot"
+    X = operand(INTEGER, doc="[..., 1]")
+    depth_tensor = operand(INDEX, optional=True, doc="depth, as a tensor of one number")
+    Out = result(doc="[..., depth]")
+    depth = attribute(AttrType.INT, -1)
+    dtype = attribute(AttrType.INT, FP32, doc=f"of Out: {DTYPE_DOC}")
+    allow_out_of_range = attribute(AttrType.BOOLEAN, False)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec, depth_tensor: Spec | None) -> Spec:
+        require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
+        require_equal(X.known_dims[-1], 1, "the last dim of X must be 1", X=X.rank - 1)
+        depth = known_number(self.depth, depth_tensor, "depth_tensor")
+        if depth is None:
+            depth = unknown_size("depth")
+        require_at_most(1, depth, f"depth must be at least 1; seen {depth}")
+        return X.with_dims((*X.known_dims[:-1], depth)).with_dtype(element_type(self.dtype))
+
+    def workspace(self, X: Spec, depth_tensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        each = 23 if self.allow_out_of_range else 0 if X.dtype is INT64 else 8
+        return each * X.elements + copies(strided, X=X)
+
+    def kernel(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
+        depth = number_at_run(self.depth, depth_tensor)
+        if depth < 1:
+            raise ExecutionError(f"one_hot: depth must be at least 1; seen {depth}")
+        out = torch.zeros((*X.shape[:-1], depth), dtype=torch_dtype(self.dtype), device=X.device)
+        index = X.long()
+        if not self.allow_out_of_range:
+            check_index(X, depth, "a number")
+            return out.scatter_(-1, index, 1)
+        outside = (index < 0) | (index >= depth)
+        return out.scatter_(-1, index.masked_fill(outside, 0), (~outside).to(out.dtype))
+
+    samples = [
+        sample(X=i64(2, 3, 1, high=3), depth=4),
+        sample(X=i32(3, 1, data=[[-1], [2], [9]]), depth=5, allow_out_of_range=True),
+        sample(X=i64(0, 1), depth=4, dtype=2),
+        sample(X=i64(3, 1, high=3), depth_tensor=i32(1, data=[4])),
+    ]
+    rejects = [
+        reject(X=i64(3, 1), says="depth must be at least 1"),
+        reject(X=i64(3, 2), depth=2, says="the last dim of X must be 1"),
+        reject(X=i64(3), depth=2, says="at least 2 dims"),
+    ]
+
+
+class Multiplex(Operator):
+    """Out[i] = X[Ids[i]][i]: each row from the tensor that its number names."""
+
+    type = "multiplex"
+    X = operand(many=True, doc="tensors of one type and shape, [rows, ...]")
+    Ids = operand(INDEX, doc="[rows, 1]")
+    Out = result(layout="row", doc="as each X")
+
+    def infer_shape(self, X: tuple[Spec, ...], Ids: Spec) -> Spec:
+        first = X[0]
+        require(first.rank >= 1, "each X must have at least one dim", X=None)
+        dims = list(first.known_dims)
+        for at, x in enumerate(X[1:], 1):
+            if x.dtype is not first.dtype:
+                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
+            require(x.rank == len(dims), f"all X must have the same dims; X[{at}] is {x.text()}, X[0] is {first.text()}", X=None)
+            for axis, size in enumerate(x.known_dims):
+                dims[axis] = require_equal(dims[axis], size, f"all X must have the same dims; X[{at}] differs at axis {axis}", X=axis)
+        require_rank(2, Ids, "Ids")
+        require_equal(Ids.known_dims[1], 1, "the last dim of Ids must be 1", Ids=1)
+        require_equal(Ids.known_dims[0], dims[0], "Ids must have a number for each row of X", Ids=0, X=0)
+        return first.like()
+
+    def _rows(self, Ids: Tensor, count: int) -> list[Tensor]:
+        """For each X the rows that are taken from it."""
+        check_index(Ids, count, "a number in Ids")
+        ids = Ids.reshape(-1)
+        return [(ids == k).nonzero().reshape(-1) for k in range(count)]
+
+    def kernel(self, X: list[Tensor], Ids: Tensor) -> Tensor:
+        out = torch.empty(X[0].shape, dtype=X[0].dtype, device=X[0].device)
+        for x, rows in zip(X, self._rows(Ids, len(X)), strict=True):
+            out.index_copy_(0, rows, x.index_select(0, rows))
+        return out
+
+    def workspace(self, X: tuple[Spec, ...], Ids: Spec) -> Size:
+        return 2 * X[0].nbytes + 24 * Ids.elements
+
+    def _gradient_workspace(self, X: tuple[Spec, ...], Ids: Spec, d_out: Spec) -> Size:
+        return 2 * d_out.nbytes + 24 * Ids.elements
+
+    @gradient("X", "Ids", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: list[Tensor], Ids: Tensor, d_out: Tensor) -> Any:
+        rows = self._rows(Ids, len(X))
+        return [d_out.new_zeros(x.shape).index_copy_(0, at, d_out.index_select(0, at)) for x, at in zip(X, rows, strict=True)]
+
+    samples = [
+        sample(X=[f32(5, 3), f32(5, 3), f32(5, 3)], Ids=i32(5, 1, high=2)),
+        sample(X=[f32(4), f32(4)], Ids=i64(4, 1, high=1)),
+        sample(X=[f32(0, 3)], Ids=i32(0, 1)),
+        sample(X=[i64(2, 3, 2), i64(2, 3, 2)], Ids=i32(2, 1, high=1)),
+    ]
+    rejects = [
+        reject(X=[f32(5, 3), f32(5, 2)], Ids=i32(5, 1), says="the same dims"),
+        reject(X=[f32(5), i64(5)], Ids=i32(5, 1), says="one element type", error=TypeMismatchError),
+        reject(X=[f32(5), f32(5)], Ids=i32(4, 1), says="a number for each row"),
+        reject(X=[f32(5), f32(5)], Ids=i32(5, 2), says="the last dim of Ids must be 1"),
+    ]

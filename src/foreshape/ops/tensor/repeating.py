@@ -1,0 +1,273 @@
+"""A tensor repeated, in the first versions' words too: expand, expand_as, grids, entries one after the other several times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size, bounds
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.operator import (
+    ANY,
+    INDEX,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    axis_of,
+    b1,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_divides,
+    require_equal,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
+from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.tensor.expanding import not_tiled, tiled
+from foreshape.spec import LOD_TENSOR, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Expand(Operator):
+    """Out = X repeated ``expand_times`` along each axis: tile with a number for each axis. expand_v2 is another thing."""
+
+    type = "expand"
+    X = operand(doc="any shape")
+    ExpandTimes = operand(INDEX, optional=True, doc="how often, as a tensor")
+    expand_times_tensor = operand(INDEX, many=True, optional=True, doc="how often, as tensors of one number each")
+    Out = result(doc="each dim of X times its number")
+    expand_times = attribute(AttrType.INTS, [])
+
+    def infer_shape(self, X: Spec, ExpandTimes: Spec | None, expand_times_tensor: tuple[Spec, ...]) -> Spec:
+        times = known_sizes(self.expand_times, ExpandTimes, expand_times_tensor, "ExpandTimes", "expand_times_tensor")
+        require(len(times) == X.rank, f"expand_times must have a number for each of the {X.rank} dims of X; it has {len(times)}", X=None)
+        return tiled(X, times, "expand_times")
+
+    def kernel(self, X: Tensor, ExpandTimes: Tensor | None, expand_times_tensor: list[Tensor]) -> Tensor:
+        return torch.tile(X, tuple(sizes_at_run(self.expand_times, ExpandTimes, expand_times_tensor)))
+
+    @gradient("X", "ExpandTimes", "expand_times_tensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def backward(self, X: Tensor, ExpandTimes: Tensor | None, expand_times_tensor: list[Tensor], d_out: Tensor) -> Tensor:
+        return not_tiled(X, sizes_at_run(self.expand_times, ExpandTimes, expand_times_tensor), d_out)
+
+    samples = [
+        sample(X=f32(2, 3), expand_times=[2, 1]),
+        sample(X=f32(2, 3, 4), expand_times=[1, 3, 2]),
+        sample(X=f32(0, 3), expand_times=[2, 2]),
+        sample(X=f32(2, 3), ExpandTimes=i32(2, data=[1, 3])),
+        sample(X=f32(2, 3), expand_times_tensor=[i32(1, data=[2]), i32(1, data=[2])]),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), expand_times=[2], says="a number for each of the 2 dims"),
+        reject(X=f32(2, 3), expand_times=[0, 1], says="at least 1"),
+    ]
+
+
+class ExpandAs(Operator):
+    """Out = X repeated along each axis until it has the dims of target_tensor, which must be multiples of its own."""
+
+    type = "expand_as"
+    X = operand(doc="any shape")
+    target_tensor = operand(ANY, doc="whose dims are wanted")
+    Out = result(doc="the dims of target_tensor")
+
+    def infer_shape(self, X: Spec, target_tensor: Spec) -> Spec:
+        require(target_tensor.rank == X.rank, f"target_tensor must have the {X.rank} dims of X; it has {target_tensor.rank}", X=None, target_tensor=None)
+        for axis, (d, to) in enumerate(zip(X.known_dims, target_tensor.known_dims, strict=True)):
+            if d is not to:
+                says = f"a dim of X must divide that of target_tensor; at axis {axis} X has {d}, target_tensor {to}"
+                require_divides(d, to, says, X=axis, target_tensor=axis)
+        return X.with_dims(target_tensor.known_dims)
+
+    def _times(self, X: Tensor, target_tensor: Tensor) -> tuple[int, ...]:
+        return tuple(to // d if d else 1 for d, to in zip(X.shape, target_tensor.shape, strict=True))
+
+    def kernel(self, X: Tensor, target_tensor: Tensor) -> Tensor:
+        return torch.tile(X, self._times(X, target_tensor))
+
+    @gradient("X", "target_tensor", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def backward(self, X: Tensor, target_tensor: Tensor, d_out: Tensor) -> Tensor:
+        return not_tiled(X, self._times(X, target_tensor), d_out)
+
+    samples = [
+        sample(X=f32(2, 3), target_tensor=f32(4, 3)),
+        sample(X=f32(2, 1, 3), target_tensor=i64(2, 5, 6)),
+        sample(X=f32(2, 3), target_tensor=f32(2, 3)),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), target_tensor=f32(3, 3), says="at axis 0 X has 2, target_tensor 3"),
+        reject(X=f32(2, 3), target_tensor=f32(3), says="the 2 dims of X"),
+    ]
+
+
+class BroadcastTensors(Operator):
+    """Out = the tensors X, each repeated along its dims of 1 until all have the same dims; last dims lined up."""
+
+    type = "broadcast_tensors"
+    X = operand(many=True, doc="tensors of one type, any shapes that fit")
+    Out = result(many=True, view_of="X", layout="strided", doc="as many as X, of one shape")
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        _one_type(X)
+        dims: Sequence[Size] = X[0].known_dims
+        for x in X[1:]:
+            dims = broadcast_dims(dims, x.known_dims, -1, ("X", "X"))
+        lod = next((x.lod for x in X if x.lod is not None and x.rank == len(dims) and x.known_dims[0] == dims[0]), None)
+        return tuple(Spec(LOD_TENSOR, x.dtype, tuple(dims), lod) for x in X)
+
+    def kernel(self, X: list[Tensor]) -> list[Tensor]:
+        return aten.broadcast_tensors(X)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def backward(self, X: list[Tensor], d_out: list[Tensor]) -> list[Tensor]:
+        return [sum_to(d, x, d, -1) for x, d in zip(X, d_out, strict=True)]
+
+    samples = [
+        sample(X=[f32(3, 1), f32(2, 1, 5)]),
+        sample(X=[f32(4), f32(), f32(3, 4)]),
+        sample(X=[f32(0, 3), f32(1, 3)]),
+        sample(X=[i64(2, 1), i64(1, 3)]),
+        sample(X=[f32(2, 3)]),
+    ]
+    rejects = [
+        reject(X=[f32(3), f32(2)], says="equal or 1"),
+        reject(X=[f32(2), i64(2)], says="one element type", error=TypeMismatchError),
+    ]
+
+
+def _one_type(X: tuple[Spec, ...]) -> None:
+    for at, x in enumerate(X[1:], 1):
+        if x.dtype is not X[0].dtype:
+            fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {X[0].known_dtype.name}", TypeMismatchError, X=None)
+
+
+class Meshgrid(Operator):
+    """Out[k][i, j, ...] = X[k] at the k-th of these indices: the coordinates of a grid over the vectors X. A number counts as a vector of one."""
+
+    type = "meshgrid"
+    X = operand(many=True, doc="vectors of one type, or numbers")
+    Out = result(many=True, view_of="X", layout="strided", doc="as many as X, with a dim for each")
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        _one_type(X)
+        for at, x in enumerate(X):
+            require(x.rank < 2, f"each X must be a vector; X[{at}] has {x.rank} dims", X=None)
+        dims = [x.elements for x in X]
+        return tuple(Spec(LOD_TENSOR, x.dtype, tuple(dims), X[0].lod) for x in X)
+
+    def kernel(self, X: list[Tensor]) -> list[Tensor]:
+        return list(torch.meshgrid(*X, indexing="ij"))
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
+    def backward(self, X: list[Tensor], d_out: list[Tensor]) -> list[Tensor]:
+        out: list[Tensor] = []
+        for at, (x, d) in enumerate(zip(X, d_out, strict=True)):
+            over = [axis for axis in range(d.dim()) if axis != at and d.shape[axis] != 1]
+            out.append((d.sum(over) if over else d).reshape(x.shape))
+        return out
+
+    samples = [
+        sample(X=[f32(3), f32(5)]),
+        sample(X=[f32(3), f32(5), f32(2)]),
+        sample(X=[f32(4)]),
+        sample(X=[f32(3), f32()]),
+        sample(X=[f32(0), f32(3)]),
+        sample(X=[i64(3), i64(2)]),
+    ]
+    rejects = [
+        reject(X=[f32(3), f32(2, 2)], says="X[1] has 2 dims"),
+        reject(X=[f32(3), i64(2)], says="one element type", error=TypeMismatchError),
+    ]
+
+
+class RepeatInterleave(Operator):
+    """Out = X with each entry of the axis ``dim`` there Repeats times, one after the other; RepeatsTensor has a number for each entry."""
+
+    type = "repeat_interleave"
+    X = operand(doc="at least one dim")
+    RepeatsTensor = operand(INDEX, optional=True, doc="[entries]: how often each is there")
+    Out = result(layout="row", doc="X with the sum of the numbers at dim")
+    Repeats = attribute(AttrType.INT, 0, low=0, doc="how often, where there is no tensor")
+    dim = attribute(AttrType.INT, 0)
+
+    def infer_shape(self, X: Spec, RepeatsTensor: Spec | None) -> Spec:
+        axis = axis_of(self.dim, X.rank, "dim", X=None)
+        dims = list(X.known_dims)
+        if RepeatsTensor is None:
+            require(self.Repeats > 0, f"Repeats must be at least 1, or a tensor; seen {self.Repeats}", X=None)
+            dims[axis] = dims[axis] * self.Repeats
+        else:
+            says = f"RepeatsTensor must have a number for each entry of axis {axis}"
+            require(RepeatsTensor.rank == 1, f"{says}; it has {RepeatsTensor.rank} dims", RepeatsTensor=None)
+            require_equal(RepeatsTensor.known_dims[0], dims[axis], says, RepeatsTensor=0, X=axis)
+            dims[axis] = self._total(RepeatsTensor)
+        return (X if axis or (RepeatsTensor is None and self.Repeats == 1) else X.dense()).with_dims(dims)
+
+    def _total(self, RepeatsTensor: Spec) -> Size:
+        given = RepeatsTensor.value
+        if given is None:
+            return unknown_size("total")
+        total: Size = 0
+        for n in given:
+            low = bounds(n)[0]
+            if low is None or (low < 0 and not isinstance(n, int)):
+                return unknown_size("total")
+            require_at_most(0, n, f"how often an entry is there must be at least 0; seen {n}", RepeatsTensor=None)
+            total = total + n
+        return total
+
+    def _index(self, X: Tensor, RepeatsTensor: Tensor | None) -> Tensor:
+        """Which entry of X stands at each place of Out."""
+        axis: int = self.dim
+        size = X.shape[axis]
+        if RepeatsTensor is None:
+            return torch.arange(size, device=X.device).unsqueeze(1).expand(size, self.Repeats).reshape(-1)
+        if RepeatsTensor.numel() != size or bool((RepeatsTensor < 0).any()):
+            raise ExecutionError(f"repeat_interleave: RepeatsTensor must have {size} numbers of at least 0, one for each entry of axis {self.dim}")
+        return torch.repeat_interleave(RepeatsTensor.to(torch.int64))
+
+    def kernel(self, X: Tensor, RepeatsTensor: Tensor | None) -> Tensor:
+        return X.index_select(self.dim, self._index(X, RepeatsTensor))
+
+    def workspace(self, X: Spec, RepeatsTensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        axis = axis_of(self.dim, X.rank, "dim")
+        if RepeatsTensor is None:
+            return copies(strided, X=X) + 16 * self.Repeats * X.known_dims[axis]
+        return copies(strided, X=X) + 24 * X.known_dims[axis]  # and 8 bytes for each entry of Out, which no operand's dims tell
+
+    def _gradient_workspace(self, X: Spec, RepeatsTensor: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        axis = axis_of(self.dim, X.rank, "dim")
+        return copies(strided, Out_GRAD=d_out) + 16 * d_out.known_dims[axis] + 24 * X.known_dims[axis]
+
+    @gradient("X", "RepeatsTensor", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, RepeatsTensor: Tensor | None, d_out: Tensor) -> Tensor:
+        return d_out.new_zeros(X.shape).index_add_(self.dim, self._index(X, RepeatsTensor), d_out)
+
+    samples = [
+        sample(X=f32(2, 3), Repeats=2),
+        sample(X=f32(2, 3, 4), Repeats=3, dim=-2),
+        sample(X=f32(0, 3), Repeats=2, dim=1),
+        sample(X=f32(3, 2), RepeatsTensor=i64(3, data=[2, 0, 3])),
+        sample(X=f32(2, 3), RepeatsTensor=i32(3, low=0, high=2), dim=1),
+        sample(X=b1(4), Repeats=1),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), says="Repeats must be at least 1"),
+        reject(X=f32(2, 3), Repeats=2, dim=2, says="dim must be in [-2, 2)"),
+        reject(X=f32(2, 3), RepeatsTensor=i64(4), says="a number for each entry of axis 0"),
+        reject(X=f32(2, 3), RepeatsTensor=i64(2, data=[1, -1]), says="at least 0; seen -1"),
+    ]

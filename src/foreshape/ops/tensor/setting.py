@@ -1,0 +1,279 @@
+"""set_value: a tensor with a part of it replaced, as an assignment to an index writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, bounds, ceildiv, maximum, minimum, product
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.operator import (
+    ANY,
+    INDEX,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    fail,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.attributes import Raw
+from foreshape.operator.require import require_at_most, require_broadcast_to, require_equal
+from foreshape.ops.rules.broadcast import sum_to
+from foreshape.ops.rules.known_values import carry
+from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
+from foreshape.ops.tensor.creation import number_of
+from foreshape.ops.tensor.slicing import is_one, length, sign_of
+from foreshape.spec import DType, Spec
+from foreshape.values.torch_types import dtype_of_torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VALUE_LISTS = ("values", "bool_values", "fp32_values", "fp64_values", "fp16_values", "int32_values", "int64_values")
+"""The attributes that may hold the numbers, in the order in which they are looked at: files of PaddlePaddle before 2.5 have one for each type."""
+
+
+def _taken(size: int, start: int, end: int, step: int) -> range:
+    """The entries of an axis of ``size`` from ``start`` to, but not with, ``end``. For a negative step an end of -1 is past the first entry."""
+    if step > 0:
+        return range(size)[start:end:step]
+    stop = end if end >= -1 else max(size + end, -1)
+    return range(min(start, size - 1) if start >= 0 else max(size + start, 0), stop, step) if size else range(0)
+
+
+def _count(size: Size, start: Size | None, end: Size | None, step: Size | None) -> Size | None:
+    """How many entries `_taken` gives; None where that is not known."""
+    if start is None or end is None or not isinstance(step, int):
+        return None
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        return len(_taken(size, start, end, step))
+    if step > 0:
+        found = length(size, start, end)
+    else:
+        first, last = bounds(start), bounds(end)
+        if first[0] is None or first[0] < 0 or last[0] is None or last[0] < -1:
+            return None
+        found = maximum(minimum(start, size - 1) - end, 0)
+    return None if found is None else ceildiv(found, abs(step))
+
+
+def _one(size: Size, start: Size | None, end: Size | None, step: Size | None, axis: int) -> Size:
+    """One entry must be taken of an axis that the value does not have."""
+    if start is not None and end is not None and isinstance(step, int):
+        sign = sign_of(start)
+        if step == 1 and sign is not None and is_one(start, end) and not (isinstance(end, int) and end == 0):
+            require_at_most(start + 1 if sign > 0 else -start, size, f"index {start} must be in the axis {axis}, which has {size} entries", Input=axis)
+        elif (count := _count(size, start, end, step)) is not None:
+            require_equal(count, 1, f"one entry must be taken of axis {axis}, which the value does not have; starts and ends leave {count}", Input=axis)
+    return 1
+
+
+class SetValue(Operator):
+    """Out = Input with the entries ``starts`` to ``ends`` (not included) of ``axes`` replaced by ValueTensor, or by the numbers in ``values``.
+
+    The value is repeated to the entries as numpy does, with ``decrease_axes`` dropped from their dims and a dim of 1 put in before each of
+    ``none_axes``; more dims of 1 before its own do not matter. Where there are no entries, Out = Input.
+    The value's gradient is the sum over its repetitions; PaddlePaddle 2.6 has another one where there are ``none_axes``.
+    """
+
+    type = "set_value"
+    Input = operand(doc="at least the axes that are named")
+    ValueTensor = operand(ANY, optional=True, same_type_as="Input", doc="the value; without it the attributes have it")
+    StartsTensorList = operand(INDEX, many=True, optional=True, doc="starts, as tensors of one number each")
+    EndsTensorList = operand(INDEX, many=True, optional=True, doc="ends, as tensors of one number each")
+    StepsTensorList = operand(INDEX, many=True, optional=True, doc="steps, as tensors of one number each")
+    Out = result(may_share="Input", doc="as Input")
+    dtype = attribute(AttrType.INT, 5, doc="the element type of Input, which is what counts")
+    axes = attribute(AttrType.LONGS, [], doc="which axes are cut; the others are taken whole")
+    starts = attribute(AttrType.LONGS, [], doc="the first entry of each axis")
+    ends = attribute(AttrType.LONGS, [], doc="the entry of each axis before which to stop")
+    steps = attribute(AttrType.LONGS, [], doc="the distance of the entries of each axis; 1 where none is given")
+    decrease_axes = attribute(AttrType.LONGS, [], doc="axes of which one entry is taken, and which the value does not have")
+    none_axes = attribute(AttrType.LONGS, [], doc="axes of 1 that the value has besides")
+    values = attribute(AttrType.SCALARS, [], doc="the numbers of the value, of any type")
+    shape = attribute(AttrType.LONGS, [], doc="the dims of the value in values")
+    bool_values = attribute(AttrType.INTS, [])
+    fp32_values = attribute(AttrType.FLOATS, [])
+    fp64_values = attribute(AttrType.FLOAT64S, [])
+    fp16_values = attribute(AttrType.FLOATS, [])
+    int32_values = attribute(AttrType.INTS, [])
+    int64_values = attribute(AttrType.LONGS, [])
+
+    def _numbers(self, of: DType) -> list[Any]:
+        """The value in the attributes, in an element type: a number with a fraction is cut for an integer."""
+        given: Any = next((held for name in VALUE_LISTS if (held := getattr(self, name))), ())
+        if isinstance(given, Raw) or any(isinstance(v, complex) for v in given):
+            fail("values must be real numbers", TypeMismatchError)
+        require(all(n >= 0 for n in self.shape), f"a size in shape must be at least 0; seen {list(self.shape)}")
+        count = product(self.shape)
+        require(len(given) == count, f"without ValueTensor, shape {list(self.shape)} needs {count} values; seen {len(given)}")
+        return [number_of(of, v) for v in given]
+
+    def _value_dims(self, counts: Sequence[Any]) -> list[Any]:
+        """The dims that the value is repeated to, from the number of entries of each axis."""
+        out: list[Any] = []
+        extra, dropped = list(self.none_axes), {a % max(len(counts), 1) for a in self.decrease_axes}
+        for axis, count in enumerate(counts):
+            while extra and extra[0] <= axis:
+                out.append(1)
+                extra.pop(0)
+            if axis not in dropped:
+                out.append(count)
+        return [*out, *(1 for _ in extra)]
+
+    def _ranges(self, starts: Any, ends: Any, steps: Any, known: bool) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        if known:
+            out = (known_sizes(self.starts, None, starts, "StartsTensorList"), known_sizes(self.ends, None, ends, "EndsTensorList"),
+                   known_sizes(self.steps, None, steps, "StepsTensorList"))  # fmt: skip
+        else:
+            out = sizes_at_run(self.starts, None, starts), sizes_at_run(self.ends, None, ends), sizes_at_run(self.steps, None, steps)
+        return out[0], out[1], out[2] or (1,) * len(self.axes)
+
+    def infer_shape(self, Input: Spec, ValueTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any) -> Spec:
+        rank = Input.rank
+        axes = axes_of(self.axes, rank, "axes", Input=None) if rank else tuple(self.axes)
+        require(rank > 0 or not axes, "a tensor without dims has no axes to set a part of", Input=None)
+        starts, ends, steps = self._ranges(StartsTensorList, EndsTensorList, StepsTensorList, True)
+        for what, given in (("starts", starts), ("ends", ends), ("steps", steps)):
+            require(len(given) == len(axes), f"{what} must have as many numbers as axes, {len(axes)}, not {len(given)}", Input=None)
+        dropped = axes_of(self.decrease_axes, rank, "decrease_axes", Input=None) if rank else ()
+        require(set(dropped) <= set(axes), f"decrease_axes must be among axes, {list(axes)}; seen {list(dropped)}", Input=None)
+        require(rank > 0 or not self.decrease_axes, "a tensor without dims has no axes to drop", Input=None)
+        require(len(self.none_axes) <= 64 and all(n >= 0 for n in self.none_axes), f"none_axes must be at least 0; seen {list(self.none_axes)}")
+        counts: list[Size | None] = list(Input.known_dims)
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+            require(not isinstance(step, int) or step != 0, "steps must not be 0", Input=axis)
+            counts[axis] = _one(Input.known_dims[axis], start, end, step, axis) if axis in dropped else _count(Input.known_dims[axis], start, end, step)
+        numbers = self._numbers(Input.known_dtype) if ValueTensor is None else None
+        self._check_value(tuple(self.shape) if ValueTensor is None else ValueTensor.known_dims, self._value_dims(counts))
+        value = numbers if ValueTensor is None else ValueTensor.value
+        out = Input.like()
+        if Input.value is None or value is None or rank > 1:
+            return out
+        kept = list(Input.value)
+        for start, end, step in zip(starts, ends, steps, strict=True):
+            if not isinstance(start, int) or not isinstance(end, int) or not isinstance(step, int):
+                return out
+            at = _taken(len(kept), start, end, step)
+            for k, place in enumerate(at):
+                kept[place] = value[k if len(value) > 1 else 0]
+        return carry(out, kept if axes else value * len(kept) if len(value) == 1 else value)
+
+    def _check_value(self, dims: Sequence[Size], wanted: Sequence[Size | None]) -> None:
+        """The value must be repeated to the entries. Where how many there are is not known before the run, the kernel looks."""
+        for at, size in enumerate(dims[::-1]):
+            if at >= len(wanted):
+                says = f"the value must have at most the {len(wanted)} dims of what is set, or ones before them; it has {len(dims)}"
+                require_broadcast_to(size, 1, says, ValueTensor=len(dims) - 1 - at)
+            elif (to := wanted[len(wanted) - 1 - at]) is not None:
+                require_broadcast_to(size, to, f"the value has {size} where {to} entries are set", ValueTensor=len(dims) - 1 - at)
+
+    def _part(self, x: Tensor, given: tuple[Any, Any, Any]) -> tuple[Tensor, list[int]]:
+        """The entries as a view, in rising order, and the axes along which the value goes down."""
+        index: list[Any] = [slice(None)] * x.dim()
+        turned: list[int] = []
+        axes: tuple[int, ...] = self.axes
+        for axis, start, end, step in zip(axes, *self._ranges(*given, False), strict=True):
+            if step == 0:
+                raise ExecutionError("set_value: steps must not be 0")
+            at = _taken(x.shape[axis], start, end, step)
+            if step > 0:
+                index[axis] = slice(at.start, at.stop, step)
+            else:
+                index[axis] = slice(at[-1], at[0] + 1, -step) if len(at) else slice(0, 0)
+                turned.append(axis % x.dim())
+        part = x[tuple(index)]
+        for axis in self.decrease_axes:
+            if part.shape[axis] != 1:
+                raise ExecutionError(f"set_value: an index is out of range: {part.shape[axis]} entries are taken of axis {axis}, where one is set")
+        return part, turned
+
+    def kernel(
+        self, Input: Tensor, ValueTensor: Tensor | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any, *, into: Tensor | None = None
+    ) -> Tensor:
+        out = Input.clone() if into is None else into
+        part, turned = self._part(out, (StartsTensorList, EndsTensorList, StepsTensorList))
+        value = ValueTensor
+        if value is None:
+            value = torch.tensor(self._numbers(dtype_of_torch(Input.dtype)), dtype=Input.dtype, device=Input.device).reshape(tuple(self.shape))
+        wanted = self._value_dims(part.shape)
+        extra = max(value.dim() - len(wanted), 0)
+        if any(n != 1 for n in value.shape[:extra]) or any(a not in (1, b) for a, b in zip(value.shape[extra:][::-1], wanted[::-1], strict=False)):
+            raise ExecutionError(f"set_value: the value must be repeated to what is set, {wanted}; it has the dims {list(value.shape)}")
+        value = value.reshape(value.shape[extra:]).expand(wanted).reshape(part.shape)
+        part.copy_(value.flip(turned) if turned else value)
+        return out
+
+    def _turned(self, StepsTensorList: Any) -> bool:
+        return bool(StepsTensorList) or any(s < 0 for s in self.steps)
+
+    def workspace(self, Input: Spec, ValueTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any) -> Size:
+        given = product(self.shape) * Input.known_dtype.itemsize if ValueTensor is None else ValueTensor.nbytes
+        return given + (Input.nbytes if self._turned(StepsTensorList) else 0)
+
+    def _gradient_workspace(self, ValueTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any, d_out: Spec) -> Size:
+        return 2 * d_out.nbytes
+
+    def _infer_gradient(self, ValueTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any, d_out: Spec) -> Any:
+        SetValue.infer_shape(self, d_out, ValueTensor, StartsTensorList, EndsTensorList, StepsTensorList)
+        return d_out.like(), None if ValueTensor is None else ValueTensor.like()
+
+    @gradient("ValueTensor", "StartsTensorList", "EndsTensorList", "StepsTensorList", "Out@GRAD", gives=("Input@GRAD", "ValueTensor@GRAD"),
+              infer=_infer_gradient, may_share={"Input@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)  # fmt: skip
+    def backward(
+        self, ValueTensor: Tensor | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any, d_out: Tensor, *,
+        requested: tuple[bool, ...], into: Tensor | None = None,
+    ) -> Any:  # fmt: skip
+        given = (StartsTensorList, EndsTensorList, StepsTensorList)
+        d_value = None
+        if requested[1] and ValueTensor is not None:
+            part, turned = self._part(d_out, given)
+            d = (part.flip(turned) if turned else part).reshape(self._value_dims(part.shape))
+            own = ValueTensor.shape[max(ValueTensor.dim() - d.dim(), 0) :]
+            d_value = sum_to(d, ValueTensor.reshape(own), d, -1).reshape(ValueTensor.shape).clone()
+        if not requested[0]:
+            return None, d_value
+        d_input = d_out.clone() if into is None else into
+        self._part(d_input, given)[0].zero_()
+        return d_input, d_value
+
+    samples = [
+        sample(Input=f32(4, 5), axes=[0], starts=[1], ends=[3], values=[1.5], shape=[1]),
+        sample(Input=f32(4, 5), ValueTensor=f32(3), axes=[0, 1], starts=[-2, 0], ends=[2**31 - 1, 5], steps=[1, 2]),
+        sample(Input=f32(4, 7, 5), ValueTensor=f32(4, 1), axes=[1], starts=[2], ends=[3], decrease_axes=[1]),
+        sample(Input=f32(4, 7, 5), ValueTensor=f32(1, 2, 5), axes=[1, 0], starts=[5, 3], ends=[1, 4], steps=[-2, 1], decrease_axes=[0]),
+        sample(Input=f32(4, 6), ValueTensor=f32(4, 1, 6), none_axes=[1]),
+        sample(Input=f32(4, 5), ValueTensor=f32(), axes=[1], starts=[9], ends=[-9], steps=[-3]),
+        sample(Input=f32(4, 5), ValueTensor=f32(2), axes=[1], StartsTensorList=[i64(1, data=[1])], EndsTensorList=[i32(data=3)]),
+        sample(Input=f32(4, 5), ValueTensor=f32(1), axes=[1], starts=[1], EndsTensorList=[i32(1, low=3)], StepsTensorList=[i64(1, low=1, high=2)]),
+        sample(Input=f32(0, 5), ValueTensor=f32(5), axes=[0], starts=[0], ends=[3]),
+        sample(Input=f32(4), axes=[0], starts=[1], ends=[3], fp32_values=[1.5, 2.5], shape=[2]),
+        sample(Input=i64(4, data=[4, 5, 6, 7]), axes=[0], starts=[3], ends=[0], steps=[-2], values=[8.75, 9], shape=[2]),
+        sample(Input=i64(4, data=[4, 5, 6, 7]), ValueTensor=i64(1, data=[9]), axes=[0], starts=[1], ends=[2]),
+        sample(Input=f32(), values=[2.0], shape=[]),
+    ]
+    rejects = [
+        reject(Input=f32(4, 5), axes=[2], starts=[0], ends=[1], values=[1.0], shape=[1], says="axes must be in [-2, 2)"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0, 1], ends=[1], values=[1.0], shape=[1], says="starts must have as many"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[1], steps=[0], values=[1.0], shape=[1], says="steps must not be 0"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[1], values=[1.0, 2.0], shape=[3], says="needs 3 values; seen 2"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[1], says="needs 1 values; seen 0"),
+        reject(Input=f32(4, 5), ValueTensor=f32(3), axes=[1], starts=[0], ends=[2], says="the value has 3 where 2 entries are set"),
+        reject(Input=f32(4, 5), ValueTensor=f32(2, 4, 5), says="at most the 2 dims of what is set"),
+        reject(Input=f32(4, 5), axes=[0], starts=[4], ends=[5], decrease_axes=[0], values=[1.0], shape=[1], says="index 4 must be in the axis 0"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[3], decrease_axes=[0], values=[1.0], shape=[1], says="one entry must be taken of axis 0"),
+        reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[1], decrease_axes=[1], values=[1.0], shape=[1], says="decrease_axes must be among axes"),
+        reject(Input=f32(4, 5), ValueTensor=i64(5), says="the element type of Input", error=TypeMismatchError),
+        reject(Input=i64(4), values=[2.0**70], shape=[1], says="does not fit int64", error=SchemaError),
+        reject(Input=f32(4), values=[1.0], shape=[1], none_axes=[-1], says="none_axes must be at least 0"),
+        reject(Input=f32(), values=[1.0], shape=[1], axes=[0], starts=[0], ends=[1], says="no axes to set"),
+    ]
