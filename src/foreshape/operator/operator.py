@@ -34,7 +34,8 @@ class Operator:
         from torch tensors to torch tensors. A keyword-only ``requested`` receives which results are requested: that somebody needs
         (``wants``, an older name of it, will do as well, here and below); a keyword-only ``offsets`` one entry per slot: the `Offsets` of
         a ragged operand, None of a dense one, a list for a list; a keyword-only ``into`` None, or the operand's tensor that a result
-        declared with ``may_share`` is to be written into.
+        declared with ``may_share`` is to be written into; a keyword-only ``use``, None by default, the `foreshape.operator.use.Use`
+        that it has in a compiled step: the names of its variables, and a count of its runs.
     ``group_kernel(self, <slots>)``
         of an update, where there is one: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
@@ -99,6 +100,7 @@ class Operator:
     kernel_requested: ClassVar[bool] = False
     kernel_offsets: ClassVar[bool] = False
     kernel_into: ClassVar[bool] = False
+    kernel_use: ClassVar[bool] = False
     workspace_requested: ClassVar[bool] = False
     workspace_strided: ClassVar[bool] = False
     workspace_rows: ClassVar[bool] = False
