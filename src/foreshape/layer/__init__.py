@@ -230,7 +230,6 @@ from foreshape.layer.special import (
     lgamma,
     logit,
     sinh,
-    stanh,
     tan,
     trunc,
 )
@@ -260,7 +259,7 @@ __all__ = [
     "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_reverse",
     "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_topk_avg_pooling", "sequence_unpad", "shape", "shrink_memory", "sigmoid",
     "sigmoid_cross_entropy_with_logits", "sign", "silu", "simple_rnn", "sin", "sinh", "slice", "slogdet", "softmax", "softmax_with_cross_entropy",
-    "softplus", "softsign", "solve", "split", "sqrt", "square", "square_error_cost", "squeeze", "stack", "stanh", "strided_slice", "subtract", "sum",
-    "swish", "switch_case", "tan", "tanh", "tanh_shrink", "tensor_array_to_tensor", "tile", "topk", "trace", "transpose", "triangular_solve", "tril", "triu",
-    "trunc", "uniform_random", "unsqueeze", "unstack", "viterbi_decode", "warpctc", "where", "while_loop",
+    "softplus", "softsign", "solve", "split", "sqrt", "square", "square_error_cost", "squeeze", "stack", "strided_slice", "subtract", "sum", "swish",
+    "switch_case", "tan", "tanh", "tanh_shrink", "tensor_array_to_tensor", "tile", "topk", "trace", "transpose", "triangular_solve", "tril", "triu", "trunc",
+    "uniform_random", "unsqueeze", "unstack", "viterbi_decode", "warpctc", "where", "while_loop",
 ]  # fmt: skip

@@ -63,11 +63,6 @@ def expm1(x: Variable) -> Variable:
     return unary(x, "expm1")
 
 
-def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variable:
-    """scale_b * tanh(scale_a * x)."""
-    return unary(x, "stanh", scale_a=scale_a, scale_b=scale_b)
-
-
 def logit(x: Variable, eps: float = 0.0) -> Variable:
     """log(x / (1 - x)), of x cut off at ``eps`` and 1 - ``eps`` where that is above 0."""
     return unary(x, "logit", eps=eps)

@@ -48,6 +48,8 @@ class Operator:
         from the operands' specs to the bytes that the kernel needs while it runs, besides its operands and results: an upper bound. A
         keyword-only ``requested`` receives which results are requested; a keyword-only ``strided`` the slots whose operands need not lie in
         a row (a transposed view); a keyword-only ``rows`` the bytes of the operands that are sparse rows, which no spec has.
+    ``acts(self)``
+        whether it is to run though nobody needs its results; the default is its ``side_effects``.
     ``draws(self)``
         of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
     ``retained_bytes(self, <slots>)``
@@ -118,6 +120,9 @@ class Operator:
         return LOD_TENSOR
 
     kernel: ClassVar[Callable[..., Any]]
+
+    def acts(self) -> bool:
+        return self.side_effects
 
     def draws(self) -> bool:
         return self.random and not getattr(self, "seed", 0)

@@ -65,6 +65,9 @@ class Print(Operator):
     def infer_shape(self, In: Spec) -> Spec:
         return In
 
+    def acts(self) -> bool:
+        return self.is_forward  # a run that asks for no gradients does not compute them for being written
+
     def kernel(self, In: Tensor, *, offsets: list[Offsets | None], use: Use | None = None) -> Tensor:
         if self.print_phase in ("BOTH", "FORWARD" if self.is_forward else "BACKWARD"):
             seen = use.runs if use is not None else 0

@@ -212,7 +212,7 @@ class MatrixPower(Operator):
         blocks[..., rows:, rows:] = X.mT
         blocks[..., :rows, rows:] = d_out
         power = inverse_of(blocks, "matrix_power of a negative n") if self.n < 0 else blocks
-        return torch.linalg.matrix_power(power, abs(self.n))[..., :rows, rows:].contiguous()
+        return torch.linalg.matrix_power(power, abs(self.n))[..., :rows, rows:].clone(memory_format=torch.contiguous_format)
 
     samples = [
         *(sample(X=_MATRICES, n=n) for n in (0, 1, 2, 3, 5, -1, -3)),

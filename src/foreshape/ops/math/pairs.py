@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, equal, product
+from foreshape.dims import Size, equal
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import (
     FLOATING,
@@ -253,11 +253,12 @@ class Kron(Operator):
         rank = max(X.rank, Y.rank)
         return X.dense([a * b for a, b in zip(_padded(X.known_dims, rank), _padded(Y.known_dims, rank), strict=True)])
 
-    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
-        return product(self.infer_shape(X, Y).known_dims) * X.known_dtype.itemsize + copies(strided, X=X, Y=Y)
-
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.kron(X, Y).contiguous()
+        rank = max(X.dim(), Y.dim())
+        x, y = _padded(X.shape, rank), _padded(Y.shape, rank)
+        out = X.new_empty([size for pair in zip(x, y, strict=True) for size in pair])  # which block, and where in it, axis by axis
+        torch.mul(X.reshape([size for d in x for size in (d, 1)]), Y.reshape([size for d in y for size in (1, d)]), out=out)
+        return out.view([a * b for a, b in zip(x, y, strict=True)])
 
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return d_out.nbytes + copies(strided, X=X, Y=Y, Out_GRAD=d_out)

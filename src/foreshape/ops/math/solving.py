@@ -33,7 +33,7 @@ def solution_dims(matrices: Spec, right: Spec, slots: tuple[str, str]) -> tuple[
 
 def _summed(d: Tensor, of: Tensor) -> Tensor:
     """A gradient summed over the batch dims along which ``of`` was broadcast."""
-    return d.contiguous() if d.shape == of.shape else sum_to(d, of, d, -1)
+    return (d if d.shape == of.shape else sum_to(d, of, d, -1)).contiguous()
 
 
 class TriangularSolve(Operator):

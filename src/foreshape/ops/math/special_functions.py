@@ -33,25 +33,6 @@ class Expm1(Unary):
     rejects = NOT_INTEGERS
 
 
-class Stanh(Unary):
-    """Out = scale_b * tanh(scale_a * X) (LeCun et al., 1998)."""
-
-    type = "stanh"
-    scale_a = attribute(AttrType.FLOAT, 0.67)
-    scale_b = attribute(AttrType.FLOAT, 1.7159)
-
-    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.mul(X, self.scale_a, out=into).tanh_().mul_(self.scale_b)
-
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        slope = torch.mul(X, self.scale_a).tanh_().square_().neg_().add_(1.0).mul_(self.scale_a * self.scale_b)
-        return times(slope, d_out, into)
-
-    samples = [*USUAL, sample(X=f32(3, 5), scale_a=0.3, scale_b=-2.0)]
-    rejects = NOT_INTEGERS
-
-
 class Logit(Unary):
     """Out = log(x / (1 - x)), where x is X cut off at ``eps`` and 1 - ``eps``; without ``eps`` NaN where X is outside of [0, 1].
 

@@ -127,14 +127,14 @@ class LogCumSumExp(Operator):
 
     samples = [
         sample(X=f32(2, 5)),
-        sample(X=f32(4, 3), axis=0, exclusive=True),
+        sample(X=f32(4, 3), axis=0, exclusive=True, differentiate=False),  # finite differences drown in the lowest number
         sample(X=f32(4, 3), axis=1, reverse=True),
-        sample(X=f32(4, 3), axis=-2, reverse=True, exclusive=True),
+        sample(X=f32(4, 3), axis=-2, reverse=True, exclusive=True, differentiate=False),
         sample(X=f32(4, 3), flatten=True),
         sample(X=f32(0, 3)),
         sample(X=f32(0, 3), axis=0, exclusive=True),
         sample(X=f32()),
-        sample(X=f32(), exclusive=True),
+        sample(X=f32(), exclusive=True, differentiate=False),
         sample(X=f32(4, data=[-100.0, 1.0, 100.0, 2.0])),
     ]
     rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)")]
