@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
@@ -23,7 +24,7 @@ from foreshape.operator import (
 )
 from foreshape.operator.use import Use
 from foreshape.spec import BOOL, Spec
-from foreshape.values.offsets import Offsets
+from foreshape.values.offsets import Offsets, as_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +35,7 @@ refuse("py_func", "it calls a Python function of the process that wrote it, whic
                   "write what it does as an operator of your own, under a type of your own")  # fmt: skip
 
 
-def numbers(tensor: Tensor, most: int) -> str:
+def numbers(tensor: Any, most: int) -> str:
     """The first ``most`` elements (all, where that is negative) in row-major order, with six digits."""
     flat = tensor.detach().reshape(-1)
     shown: list[Any] = (flat if most < 0 else flat[:most]).tolist()
@@ -82,7 +83,7 @@ class Print(Operator):
         if self.message:
             lines.append(f"  - message: {self.message}")
         if self.print_tensor_lod:
-            levels = [] if offsets is None else [", ".join(map(str, level.tolist())) for level in offsets.levels]
+            levels = [] if offsets is None else [", ".join(map(str, as_list(level))) for level in offsets.levels]
             lines.append("  - lod: {" + ", ".join("{" + level + "}" for level in levels) + "}")
         lines.append(f"  - place: Place({tensor.device.type})")
         if self.print_tensor_shape:
@@ -124,9 +125,10 @@ class Assert(Operator):
 
     def kernel(self, Cond: Tensor, Data: list[Tensor], *, use: Use | None = None) -> tuple[Tensor, ...]:
         if not bool(Cond.reshape(())):
-            names = use.names if use is not None else {}
-            told = [f"{name} = {list(x.shape)} {numbers(x, self.summarize)}" for name, x in zip(names.get("Data", ()), Data, strict=False)]
-            raise ExecutionError("\n    ".join([f"assert: the condition {' '.join(names.get('Cond', ()))} must be true, but was false", *told]))
+            names: Sequence[str] = () if use is None else use.names.get("Data", ())
+            condition = "" if use is None else use.names["Cond"][0]
+            told = [f"{name} = {list(x.shape)} {numbers(x, self.summarize)}" for name, x in zip(names, Data, strict=False)]
+            raise ExecutionError("\n    ".join([f"assert: the condition {condition} must be true, but was false", *told]))
         return ()
 
     samples = [

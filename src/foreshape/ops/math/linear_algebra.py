@@ -10,6 +10,7 @@ from foreshape.operator import (
     NUMERIC,
     AttrType,
     Operator,
+    aten,
     attribute,
     axis_of,
     f32,
@@ -51,7 +52,7 @@ def refuse_failed(info: Tensor, what: str) -> None:
 
 
 def inverse_of(x: Tensor, what: str) -> Tensor:
-    out, info = torch.linalg.inv_ex(x)
+    out, info = aten.linalg_inv_ex(x)
     refuse_failed(info, f"{what}: a matrix has no inverse")
     return out
 
@@ -111,14 +112,14 @@ class Determinant(Operator):
         return 2 * Input.nbytes + 64 * Input.elements
 
     def kernel(self, Input: Tensor) -> Tensor:
-        return torch.linalg.det(Input)
+        return aten.linalg_det(Input)
 
     def _gradient_workspace(self, Input: Spec, Out: Spec, d_out: Spec) -> Size:
         return 4 * Input.nbytes + 64 * Input.elements
 
     @gradient("Input", "Out", "Out@GRAD", gives="Input@GRAD", workspace=_gradient_workspace)
     def backward(self, Input: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        inverse, info = torch.linalg.inv_ex(Input)
+        inverse, info = aten.linalg_inv_ex(Input)
         without = (info.reshape(Out.shape) != 0).logical_or_(Out == 0)
         return torch.mul(inverse.mT, (Out * d_out)[..., None, None]).masked_fill_(without[..., None, None], 0.0).contiguous()
 
@@ -152,7 +153,7 @@ class Slogdeterminant(Operator):
         return 3 * Input.nbytes + 64 * Input.elements
 
     def kernel(self, Input: Tensor) -> Tensor:
-        return torch.stack(torch.linalg.slogdet(Input))
+        return torch.stack(aten.linalg_slogdet(Input))
 
     def _gradient_specs(self, Input: Spec, Out: Spec, d_out: Spec) -> Spec:
         made = Slogdeterminant.infer_shape(self, Input)  # pyright: ignore[reportArgumentType]
@@ -164,7 +165,7 @@ class Slogdeterminant(Operator):
 
     @gradient("Input", "Out", "Out@GRAD", gives="Input@GRAD", infer=_gradient_specs, workspace=_gradient_workspace)
     def backward(self, Input: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        inverse, info = torch.linalg.inv_ex(Input)
+        inverse, info = aten.linalg_inv_ex(Input)
         without = (info.reshape(Out.shape[1:]) != 0)[..., None, None]
         return torch.mul(inverse.mT, d_out[1][..., None, None]).masked_fill_(without, float("nan")).contiguous()
 
@@ -196,7 +197,7 @@ class MatrixPower(Operator):
 
     def kernel(self, X: Tensor) -> Tensor:
         x = inverse_of(X, "matrix_power of a negative n") if self.n < 0 else X
-        out = torch.linalg.matrix_power(x, abs(self.n)).contiguous()
+        out = aten.linalg_matrix_power(x, abs(self.n)).contiguous()
         return out.clone() if out.data_ptr() == X.data_ptr() else out
 
     def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
@@ -212,7 +213,7 @@ class MatrixPower(Operator):
         blocks[..., rows:, rows:] = X.mT
         blocks[..., :rows, rows:] = d_out
         power = inverse_of(blocks, "matrix_power of a negative n") if self.n < 0 else blocks
-        return torch.linalg.matrix_power(power, abs(self.n))[..., :rows, rows:].clone(memory_format=torch.contiguous_format)
+        return aten.linalg_matrix_power(power, abs(self.n))[..., :rows, rows:].clone(memory_format=torch.contiguous_format)
 
     samples = [
         *(sample(X=_MATRICES, n=n) for n in (0, 1, 2, 3, 5, -1, -3)),
@@ -245,7 +246,7 @@ class Cholesky(Operator):
         return 3 * X.nbytes + 8 * X.elements
 
     def kernel(self, X: Tensor) -> Tensor:
-        out, info = torch.linalg.cholesky_ex(X, upper=self.upper)
+        out, info = aten.linalg_cholesky_ex(X, upper=self.upper)
         refuse_failed(info, "cholesky: a matrix is not positive definite")
         return out.contiguous()
 
@@ -258,8 +259,8 @@ class Cholesky(Operator):
         factor, d = (Out.mT, d_out.mT) if self.upper else (Out, d_out)
         inner = torch.matmul(factor.mT, d).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        half = torch.linalg.solve_triangular(factor.mT, inner, upper=True)
-        whole = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
+        half = aten.linalg_solve_triangular(factor.mT, inner, upper=True)
+        whole = aten.linalg_solve_triangular(factor, half, upper=False, left=False)
         return torch.add(whole, whole.mT).mul_(0.5).contiguous()
 
     samples = [

@@ -142,7 +142,7 @@ class Cross(Operator):
         return copies(strided, X=X, Y=Y)
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        return torch.linalg.cross(X, Y, dim=self._axis(X))
+        return aten.linalg_cross(X, Y, dim=self._axis(X))
 
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X, Y=Y, Out_GRAD=d_out)
@@ -150,8 +150,8 @@ class Cross(Operator):
     @gradient("X", "Y", "Out@GRAD", gives=GIVES, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         axis = self._axis(X)
-        d_y = torch.linalg.cross(d_out, X, dim=axis) if requested[1] else None
-        return torch.linalg.cross(Y, d_out, dim=axis) if requested[0] else None, d_y
+        d_y = aten.linalg_cross(d_out, X, dim=axis) if requested[1] else None
+        return aten.linalg_cross(Y, d_out, dim=axis) if requested[0] else None, d_y
 
     samples = [
         sample(X=f32(2, 3), Y=f32(2, 3)),

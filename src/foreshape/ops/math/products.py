@@ -11,6 +11,7 @@ from foreshape.operator import (
     FLOATING,
     AttrType,
     Operator,
+    aten,
     attribute,
     computations,
     f32,
@@ -229,7 +230,7 @@ class MultiDot(Operator):
         return self._bytes(X, strided)
 
     def kernel(self, X: list[Tensor]) -> Tensor:
-        return torch.linalg.multi_dot(X)
+        return aten.linalg_multi_dot(X)
 
     def _gradient_workspace(self, X: tuple[Spec, ...], d_out: Spec, *, strided: frozenset[str]) -> Size:
         return 3 * self._bytes(X, strided) + d_out.nbytes + sum(x.nbytes for x in X)
@@ -239,7 +240,7 @@ class MultiDot(Operator):
         x = [X[0].reshape(1, -1) if X[0].dim() == 1 else X[0], *X[1:-1], X[-1].reshape(-1, 1) if X[-1].dim() == 1 else X[-1]]
         d = d_out.reshape(x[0].shape[0], x[-1].shape[1])
         turned = [m.t() for m in x]
-        found = [torch.linalg.multi_dot([*turned[:k][::-1], d, *turned[k + 1 :][::-1]]) for k in range(len(x))]
+        found = [aten.linalg_multi_dot([*turned[:k][::-1], d, *turned[k + 1 :][::-1]]) for k in range(len(x))]
         return [f.reshape(of.shape).contiguous() for f, of in zip(found, X, strict=True)]
 
     samples = [

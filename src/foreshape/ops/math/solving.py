@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import AttrType, Operator, attribute, f32, f64, fail, gradient, operand, reject, require, require_equal, result, sample, torch
+from foreshape.operator import AttrType, Operator, aten, attribute, f32, f64, fail, gradient, operand, reject, require, require_equal, result, sample, torch
 from foreshape.ops.math.extremes import GIVES
 from foreshape.ops.math.linear_algebra import REAL, refuse_failed, square
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
@@ -65,7 +65,7 @@ class TriangularSolve(Operator):
 
     def _solved(self, x: Tensor, y: Tensor, transpose: bool) -> Tensor:
         a, upper = (x.mT, not self.upper) if transpose else (x, self.upper)
-        return torch.linalg.solve_triangular(a, y, upper=upper, unitriangular=self.unitriangular)
+        return aten.linalg_solve_triangular(a, y, upper=upper, unitriangular=self.unitriangular)
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return self._solved(X, Y, self.transpose).contiguous()
@@ -144,7 +144,7 @@ class Solve(Operator):
         return self._bytes(X, Y)
 
     def _solved(self, x: Tensor, y: Tensor, what: str) -> Tensor:
-        out, info = torch.linalg.solve_ex(x, y)
+        out, info = aten.linalg_solve_ex(x, y)
         refuse_failed(info, f"{what}: a matrix of X has no inverse")
         return out
 

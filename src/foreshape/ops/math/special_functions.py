@@ -164,11 +164,11 @@ class BesselI0(OfLowerSlots):
     type = "i0"
 
     def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.special.i0(x, out=into)
+        return aten.special_i0(x) if into is None else aten_into.special_i0(x, into=into)
 
     @gradient("x", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=one_like("x"))
     def backward(self, x: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.special.i1(x), d_out, into)
+        return times(aten.special_i1(x), d_out, into)
 
     samples = _BESSEL
     rejects = _NO_INTEGERS_LOWER
@@ -180,11 +180,11 @@ class BesselI0e(OfLowerSlots):
     type = "i0e"
 
     def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.special.i0e(x, out=into)
+        return aten.special_i0e(x) if into is None else aten_into.special_i0e(x, into=into)
 
     @gradient("x", "out", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=one_like("x", 2))
     def backward(self, x: Tensor, out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.special.i1e(x).sub_(torch.copysign(out, x)), d_out, into)  # out is positive: with the sign of x
+        return times(aten.special_i1e(x).sub_(torch.copysign(out, x)), d_out, into)  # out is positive: with the sign of x
 
     samples = _BESSEL
     rejects = _NO_INTEGERS_LOWER
@@ -196,14 +196,14 @@ class BesselI1(OfLowerSlots):
     type = "i1"
 
     def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.special.i1(x, out=into)
+        return aten.special_i1(x) if into is None else aten_into.special_i1(x, into=into)
 
     def _gradient_workspace(self, x: Spec, out: Spec, d_out: Spec) -> Size:
         return 2 * x.nbytes + x.elements
 
     @gradient("x", "out", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=_gradient_workspace)
     def backward(self, x: Tensor, out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        slope = torch.special.i0(x).sub_(torch.div(out, x))
+        slope = aten.special_i0(x).sub_(torch.div(out, x))
         return times(slope.masked_fill_(x == 0, 0.5), d_out, into)
 
     samples = [*_BESSEL, _AT_ZERO]
@@ -216,14 +216,14 @@ class BesselI1e(OfLowerSlots):
     type = "i1e"
 
     def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.special.i1e(x, out=into)
+        return aten.special_i1e(x) if into is None else aten_into.special_i1e(x, into=into)
 
     def _gradient_workspace(self, x: Spec, out: Spec, d_out: Spec) -> Size:
         return 3 * x.nbytes + x.elements
 
     @gradient("x", "out", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=_gradient_workspace)
     def backward(self, x: Tensor, out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        slope = torch.special.i0e(x).sub_(torch.reciprocal(x).add_(torch.sign(x)).mul_(out))
+        slope = aten.special_i0e(x).sub_(torch.reciprocal(x).add_(torch.sign(x)).mul_(out))
         return times(slope.masked_fill_(x == 0, 0.5), d_out, into)
 
     samples = [*_BESSEL, sample(x=f32(3, data=[0.0, 1.0, -1.0]), differentiate=False)]
