@@ -32,7 +32,7 @@ from foreshape.operator import (
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.compare import broadcast
 from foreshape.ops.math.extremes import GIVES, NUMBERS
-from foreshape.ops.rules.broadcast import before_sum, sum_to
+from foreshape.ops.rules.broadcast import before_sum, broadcast_lod, sum_to
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -251,7 +251,8 @@ class Kron(Operator):
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         rank = max(X.rank, Y.rank)
-        return X.dense([a * b for a, b in zip(_padded(X.known_dims, rank), _padded(Y.known_dims, rank), strict=True)])
+        dims = [a * b for a, b in zip(_padded(X.known_dims, rank), _padded(Y.known_dims, rank), strict=True)]
+        return Spec(X.kind, X.dtype, dims, broadcast_lod(X, Y, dims))
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         rank = max(X.dim(), Y.dim())

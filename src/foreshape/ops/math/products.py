@@ -66,7 +66,7 @@ class Matmul(BatchedProduct):
             batch = tuple(require_equal(a, b, said, X=k, Y=k) for k, (a, b) in enumerate(zip(x[:-2], y[:-2], strict=True)))
         rows = () if X.rank == 1 and _is_one(x[-2], "X") else (x[-2],)
         columns = () if Y.rank == 1 and _is_one(y[-1], "Y") else (y[-1],)
-        rows_stay = (X.rank > 2 and X.rank >= Y.rank) or (X.rank == 2 and Y.rank <= 2 and not self.transpose_X)
+        rows_stay = (X.rank > 2 and X.rank >= Y.rank) or (Y.rank <= 2 and bool(rows) and self.transpose_X is (X.rank == 1))
         return (X if rows_stay else X.dense()).with_dims((*batch, *rows, *columns))
 
     def _transposed(self) -> tuple[bool, bool]:
@@ -142,7 +142,7 @@ def _is_one(size: Size, slot: str) -> bool:
     """Whether the dim that a tensor of one dim brought is 1, which drops it. Where that is open it must not be."""
     answer = equal(size, 1)
     if answer is None:
-        require_at_most(2, size, f"{slot}, one dim that is transposed, must have at least 2 numbers where how many is not known", **{slot: 0})
+        require_at_most(2, size, f"a transposed vector of open size must have at least 2 numbers, since {slot} of one brings no dim", **{slot: 0})
     return answer is True
 
 

@@ -10,7 +10,7 @@ from foreshape.errors import TypeMismatchError
 from foreshape.operator import AttrType, Operator, aten, attribute, f32, f64, fail, gradient, operand, reject, require, require_equal, result, sample, torch
 from foreshape.ops.math.extremes import GIVES
 from foreshape.ops.math.linear_algebra import REAL, refuse_failed, square
-from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
+from foreshape.ops.rules.broadcast import broadcast_dims, broadcast_lod, sum_to
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ def solution_dims(matrices: Spec, right: Spec, slots: tuple[str, str]) -> tuple[
     said = f"the matrices of {slots[1]} must have as many rows as those of {slots[0]}"
     require_equal(n, right.known_dims[-2], said, **{slots[0]: matrices.rank - 1, slots[1]: right.rank - 2})
     return (*broadcast_dims(matrices.known_dims[:-2], right.known_dims[:-2], -1, slots), n, right.known_dims[-1])
+
+
+def solutions(matrices: Spec, right: Spec, slots: tuple[str, str]) -> Spec:
+    """`solution_dims` as a spec: the sequences of a ragged batch stay."""
+    dims = solution_dims(matrices, right, slots)
+    return Spec(right.kind, right.dtype, dims, broadcast_lod(matrices, right, dims))
 
 
 def _summed(d: Tensor, of: Tensor) -> Tensor:
@@ -51,7 +57,7 @@ class TriangularSolve(Operator):
     unitriangular = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        return Y.dense(solution_dims(X, Y, ("X", "Y")))
+        return solutions(X, Y, ("X", "Y"))
 
     def work(self, X: Spec, Y: Spec) -> Size:
         return self.infer_shape(X, Y).elements * X.known_dims[-1]
@@ -128,9 +134,10 @@ class Solve(Operator):
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         n = square(X, "X")
         if not self._is_of_vectors(X.known_dims, Y.known_dims):
-            return Y.dense(solution_dims(X, Y, ("X", "Y")))
+            return solutions(X, Y, ("X", "Y"))
         require_equal(n, Y.known_dims[-1], "the vectors of Y must have as many numbers as the matrices of X rows", X=X.rank - 1, Y=Y.rank - 1)
-        return Y.dense((*X.known_dims[:-2], n))
+        dims = (*X.known_dims[:-2], n)
+        return Spec(Y.kind, Y.dtype, dims, X.lod if X.lod is not None and X.rank > 2 else broadcast_lod(Y, Y, dims))
 
     def work(self, X: Spec, Y: Spec) -> Size:
         return X.elements * X.known_dims[-1]
@@ -193,7 +200,7 @@ class CholeskySolve(Operator):
     upper = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        return X.dense(solution_dims(Y, X, ("Y", "X")))
+        return solutions(Y, X, ("Y", "X"))
 
     def work(self, X: Spec, Y: Spec) -> Size:
         return 2 * self.infer_shape(X, Y).elements * Y.known_dims[-1]

@@ -29,6 +29,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.ops.math.reduction import reduced
+from foreshape.ops.rules.broadcast import broadcast_lod
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any
 from foreshape.spec import FP32, FP64, INT32, INT64, Spec
@@ -248,7 +249,8 @@ class Searchsorted(Operator):
             require(len(of) == len(dims), said, SortedSequence=None, Values=None)
             for axis in range(len(of) - 1):
                 require_equal(of[axis], dims[axis], said, SortedSequence=axis, Values=axis)
-        return Values.with_dtype(INT32 if self.out_int32 else INT64)
+        lod = broadcast_lod(Values, SortedSequence, dims) if len(of) > 1 else Values.lod
+        return Spec(Values.kind, INT32 if self.out_int32 else INT64, dims, lod)
 
     def workspace(self, SortedSequence: Spec, Values: Spec) -> Size:
         return 16 * (SortedSequence.elements + Values.elements)
