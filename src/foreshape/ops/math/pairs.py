@@ -251,7 +251,7 @@ class Kron(Operator):
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         rank = max(X.rank, Y.rank)
-        dims = [a * b for a, b in zip(_padded(X.known_dims, rank), _padded(Y.known_dims, rank), strict=True)]
+        dims = tuple(a * b for a, b in zip(_padded(X.known_dims, rank), _padded(Y.known_dims, rank), strict=True))
         return Spec(X.kind, X.dtype, dims, broadcast_lod(X, Y, dims))
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
