@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 REAL = (FP32, FP64)
 """The element types in which matrices are taken apart."""
 
-_MATRICES = f32(2, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]]])
-_POSITIVE = f32(2, 2, 2, data=[[[2.0, 0.5], [0.5, 3.0]], [[4.0, -1.0], [-1.0, 0.7]]])
+_MATRICES = f32(3, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]], [[1.0, 0.0], [0.2, 1.0]]])
+_POSITIVE = f32(3, 2, 2, data=[[[2.0, 0.5], [0.5, 3.0]], [[4.0, -1.0], [-1.0, 0.7]], [[1.0, 0.2], [0.2, 1.0]]])
 
 
 def square(spec: Spec, slot: str) -> Size:
@@ -86,7 +86,8 @@ class Inverse(Operator):
 
     samples = [
         sample(Input=f32(2, 2, data=[[2.0, 0.5], [-1.0, 3.0]])),
-        sample(Input=f32(2, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]]])),
+        sample(Input=_MATRICES),
+        sample(Input=f32(5, 5), differentiate=False),
         sample(Input=f32(1, 1, low=0.5)),
         sample(Input=f32(0, 3, 3)),
     ]
@@ -125,8 +126,9 @@ class Determinant(Operator):
 
     samples = [
         sample(Input=f32(2, 2, data=[[2.0, 0.5], [-1.0, 3.0]])),
-        sample(Input=f32(3, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]], [[1.0, 0.0], [0.2, 1.0]]])),
-        sample(Input=f32(2, 2, 2, data=[[[1.0, 1.0], [1.0, 1.0]], [[-1.0, 4.0], [2.0, 0.3]]]), differentiate=False),
+        sample(Input=_MATRICES),
+        sample(Input=f32(5, 5), differentiate=False),
+        sample(Input=f32(1, 2, 2, data=[[[1.0, 1.0], [1.0, 1.0]]]), differentiate=False),
         sample(Input=f32(0, 3, 3)),
     ]
     rejects = [reject(Input=f32(2, 3), says="square matrices"), reject(Input=f32(), says="at least 2 dims")]
@@ -171,7 +173,8 @@ class Slogdeterminant(Operator):
 
     samples = [
         sample(Input=f32(2, 2, data=[[2.0, 0.5], [-1.0, 3.0]])),
-        sample(Input=f32(3, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]], [[1.0, 0.0], [0.2, 1.0]]])),
+        sample(Input=_MATRICES),
+        sample(Input=f32(5, 5), differentiate=False),
         sample(Input=f32(0, 3, 3)),
     ]
     rejects = [reject(Input=f32(2, 3), says="square matrices")]

@@ -174,6 +174,7 @@ class Solve(Operator):
     samples = [
         sample(X=_MATRIX, Y=f32(2, 5)),
         sample(X=_MATRIX, Y=f32(2)),
+        sample(X=f32(5, 5), Y=f32(5, 3), differentiate=False),
         sample(X=_MATRICES, Y=f32(3, 2, 5)),
         sample(X=_MATRICES, Y=f32(3, 2)),
         sample(X=_MATRICES, Y=f32(2)),

@@ -194,7 +194,7 @@ class Nanmedian(Operator):
         return X.like()
 
     def _gradient_workspace(self, X: Spec, MedianIndex: Spec, d_out: Spec) -> Size:
-        return X.nbytes + 2 * MedianIndex.nbytes + 4 * d_out.nbytes
+        return 3 * X.nbytes + 2 * MedianIndex.nbytes + 4 * d_out.nbytes
 
     @gradient("X", "MedianIndex", "Out@GRAD", gives="X@GRAD", infer=_gradient_specs, workspace=_gradient_workspace)
     def backward(self, X: Tensor, MedianIndex: Tensor, d_out: Tensor) -> Tensor:
