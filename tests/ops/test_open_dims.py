@@ -44,12 +44,14 @@ OUTSIDE = re.compile(r"out of (the )?(bounds|range|DATA bounds)|no larger than|m
 NARROWER: dict[str, str] = {
     "squeeze without axes drops what is": "how many dims are left would be open",
     "a dim of X must divide that of target_tensor": "a dim without entries is as often repeated as one likes",
+    "a transposed vector of open size": "a dim of 1 that a vector brings is dropped, and how many dims are left would be open",
     "the dim at axis": "squeeze2 leaves a dim at its axes that is not 1, and how many dims are left would be open",
 }
 """Conditions (their requirement, or its beginning) that ask for more than the operator does, and why."""
 COUNTS = ("how many numbers it holds must be known before the run", "the dim that is taken apart must be known, since each entry is a variable")
 """What rules say of the dims that no program can leave open."""
 UNTOLD: dict[str, str] = {
+    **dict.fromkeys(("cross", "cross_grad"), "that one of several open dims is 3 is no condition of two sides: the kernel asks"),
     "read_from_array": "X_W only says how the element is described",
     **dict.fromkeys(("bilinear_interp_v2_grad", "nearest_interp_v2_grad", "expand_v2_grad"), "where X or a shape is open, only the run tells what it undoes"),
     "reorder_lod_tensor_by_rank_grad": "what a loop hands back is described with a size of its own, and the kernel compares it with the table",

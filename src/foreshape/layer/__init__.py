@@ -79,10 +79,30 @@ from foreshape.layer.indexing import (
     unique_consecutive,
 )
 from foreshape.layer.initializer import Constant, Initializer, Kaiming, Normal, TruncatedNormal, Uniform, Xavier
+from foreshape.layer.linear_algebra import (
+    cholesky,
+    cholesky_solve,
+    cross,
+    det,
+    dist,
+    frobenius_norm,
+    inverse,
+    kron,
+    matrix_power,
+    multi_dot,
+    mv,
+    slogdet,
+    solve,
+    trace,
+    triangular_solve,
+)
 from foreshape.layer.logic import (
+    allclose,
     equal,
+    equal_all,
     greater_equal,
     greater_than,
+    isclose,
     less_equal,
     less_than,
     logical_and,
@@ -172,9 +192,12 @@ from foreshape.layer.math import (
 )
 from foreshape.layer.norm import batch_norm, dropout, group_norm, instance_norm, layer_norm
 from foreshape.layer.parameter import ParamAttr, create_parameter
+from foreshape.layer.ranking import bincount, cummax, cummin, cumprod, histogram, kthvalue, logcumsumexp, mode, nanmedian, searchsorted
 from foreshape.layer.recompute_scope import recompute_scope
 from foreshape.layer.recurrent import gru, lstm, simple_rnn
 from foreshape.layer.reductions import (
+    amax,
+    amin,
     bmm,
     dot,
     logsumexp,
@@ -215,31 +238,59 @@ from foreshape.layer.sequence_rows import (
     sequence_topk_avg_pooling,
     sequence_unpad,
 )
+from foreshape.layer.special import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cosh,
+    digamma,
+    erfinv,
+    expm1,
+    fmax,
+    fmin,
+    frac,
+    heaviside,
+    lerp,
+    lgamma,
+    logit,
+    sinh,
+    tan,
+    trunc,
+)
 from foreshape.layer.stepwise import rnn
 from foreshape.layer.tables import embedding, embedding_bag
 from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, pool2d
+from foreshape.layer.watching import assert_true, print
 
 __all__ = [
-    "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "activate", "adaptive_pool2d",
-    "add", "argmax", "argmin", "argsort", "array_length", "array_read", "array_to_lod_tensor", "array_write", "assign", "batch_norm", "bce_loss",
-    "beam_search", "beam_search_decode", "bmm", "broadcast_tensors", "case", "cast", "ceil", "chunk_eval", "clip", "concat", "cond", "conv2d",
-    "conv2d_transpose", "cos", "create_array", "create_parameter", "crf_decoding", "crop", "cross_entropy", "ctc_greedy_decoder", "cumsum", "data", "diag",
-    "diag_embed", "diagonal", "divide", "dot", "dropout", "edit_distance", "elu", "embedding", "embedding_bag", "equal", "erf", "exp", "expand", "expand_as",
-    "eye", "fc", "fill_constant", "fill_diagonal", "fill_like", "flatten", "flip", "floor", "gather", "gather_nd", "gather_tree", "gaussian_random", "gelu",
-    "greater_equal", "greater_than", "group_norm", "gru", "hard_sigmoid", "hard_swish", "hard_tanh", "hierarchical_sigmoid", "hsigmoid", "huber_loss",
-    "increment", "index_add", "index_put", "index_sample", "index_select", "instance_norm", "interpolate", "is_finite", "is_inf", "is_nan", "kldiv_loss",
-    "layer_norm", "leaky_relu", "less_equal", "less_than", "linear_chain_crf", "linspace", "lod_append", "lod_rank_table", "lod_reset", "lod_tensor_to_array",
-    "log", "log1p", "log2", "log10", "log_loss", "log_sigmoid", "log_softmax", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "lstm",
-    "masked_select", "matmul", "max_sequence_len", "maximum", "mean", "meshgrid", "minimum", "mish", "mse_loss", "multinomial", "multiplex", "multiply",
-    "nce", "nonzero", "norm", "not_equal", "one_hot", "pad", "pixel_shuffle", "pool2d", "pow", "prelu", "put_along_axis", "randint", "range", "reciprocal",
-    "recompute_scope", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6",
-    "reorder_lod_tensor_by_rank", "repeat_interleave", "reshape", "rnn", "roll", "round", "rsqrt", "sampling_id", "scale", "scatter", "scatter_nd",
-    "scatter_nd_add", "selu", "sequence_attention", "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand",
-    "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape",
-    "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_topk_avg_pooling", "sequence_unpad", "set_value", "setitem",
-    "shape", "shard_index", "shrink_memory", "sigmoid", "sigmoid_cross_entropy_with_logits", "sign", "silu", "simple_rnn", "sin", "slice", "softmax",
-    "softmax_with_cross_entropy", "softplus", "softsign", "split", "sqrt", "square", "square_error_cost", "squeeze", "stack", "strided_slice", "subtract",
-    "sum", "swish", "switch_case", "take_along_axis", "tanh", "tanh_shrink", "temporal_shift", "tensor_array_to_tensor", "tile", "topk", "transpose", "tril",
-    "tril_indices", "triu", "triu_indices", "uniform_random", "unique", "unique_consecutive", "unsqueeze", "unstack", "viterbi_decode", "warpctc", "where",
-    "while_loop",
+    "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "acos", "acosh", "activate",
+    "adaptive_pool2d", "add", "allclose", "amax", "amin", "argmax", "argmin", "argsort", "array_length", "array_read", "array_to_lod_tensor",
+    "array_write", "asin", "asinh", "assert_true", "assign", "atan", "atan2", "atanh", "batch_norm", "bce_loss", "beam_search", "beam_search_decode",
+    "bincount", "bmm", "broadcast_tensors", "case", "cast", "ceil", "cholesky", "cholesky_solve", "chunk_eval", "clip", "concat", "cond", "conv2d",
+    "conv2d_transpose", "cos", "cosh", "create_array", "create_parameter", "crf_decoding", "crop", "cross", "cross_entropy", "ctc_greedy_decoder",
+    "cummax", "cummin", "cumprod", "cumsum", "data", "det", "diag", "diag_embed", "diagonal", "digamma", "dist", "divide", "dot", "dropout",
+    "edit_distance", "elu", "embedding", "embedding_bag", "equal", "equal_all", "erf", "erfinv", "exp", "expand", "expand_as", "expm1", "eye", "fc",
+    "fill_constant", "fill_diagonal", "fill_like", "flatten", "flip", "floor", "fmax", "fmin", "frac", "frobenius_norm", "gather", "gather_nd",
+    "gather_tree", "gaussian_random", "gelu", "greater_equal", "greater_than", "group_norm", "gru", "hard_sigmoid", "hard_swish", "hard_tanh",
+    "heaviside", "hierarchical_sigmoid", "histogram", "hsigmoid", "huber_loss", "increment", "index_add", "index_put", "index_sample", "index_select",
+    "instance_norm", "interpolate", "inverse", "is_finite", "is_inf", "is_nan", "isclose", "kldiv_loss", "kron", "kthvalue", "layer_norm", "leaky_relu",
+    "lerp", "less_equal", "less_than", "lgamma", "linear_chain_crf", "linspace", "lod_append", "lod_rank_table", "lod_reset", "lod_tensor_to_array",
+    "log", "log1p", "log2", "log10", "log_loss", "log_sigmoid", "log_softmax", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logit", "logsumexp", "lstm", "masked_select", "matmul", "matrix_power", "max_sequence_len", "maximum", "mean", "meshgrid", "minimum", "mish", "mode",
+    "mse_loss", "multi_dot", "multinomial", "multiplex", "multiply", "mv", "nanmedian", "nce", "nonzero", "norm", "not_equal", "one_hot", "pad",
+    "pixel_shuffle", "pool2d", "pow", "prelu", "print", "put_along_axis", "randint", "range", "reciprocal", "recompute_scope", "reduce_all", "reduce_any",
+    "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6", "reorder_lod_tensor_by_rank", "repeat_interleave", "reshape",
+    "rnn", "roll", "round", "rsqrt", "sampling_id", "scale", "scatter", "scatter_nd", "scatter_nd_add", "searchsorted", "selu", "sequence_attention",
+    "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as", "sequence_first_step",
+    "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice",
+    "sequence_softmax", "sequence_topk_avg_pooling", "sequence_unpad", "set_value", "setitem", "shape", "shard_index", "shrink_memory", "sigmoid",
+    "sigmoid_cross_entropy_with_logits", "sign", "silu", "simple_rnn", "sin", "sinh", "slice", "slogdet", "softmax", "softmax_with_cross_entropy",
+    "softplus", "softsign", "solve", "split", "sqrt", "square", "square_error_cost", "squeeze", "stack", "strided_slice", "subtract", "sum", "swish",
+    "switch_case", "take_along_axis", "tan", "tanh", "tanh_shrink", "temporal_shift", "tensor_array_to_tensor", "tile", "topk", "trace", "transpose",
+    "triangular_solve", "tril", "tril_indices", "triu", "triu_indices", "trunc", "uniform_random", "unique", "unique_consecutive", "unsqueeze", "unstack",
+    "viterbi_decode", "warpctc", "where", "while_loop",
 ]  # fmt: skip

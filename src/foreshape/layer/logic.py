@@ -67,3 +67,23 @@ def where(condition: Variable, x: Operand, y: Operand) -> Variable:
     first = x if isinstance(x, Variable) else constant_like(y, x) if isinstance(y, Variable) else y
     second = y if isinstance(y, Variable) else constant_like(x, y) if isinstance(x, Variable) else x
     return current_block().apply("where", {"Condition": condition, "X": first, "Y": second})
+
+
+def _close(type: str, x: Variable, y: Variable, rtol: float, atol: float, equal_nan: bool) -> Variable:
+    attrs = {"rtol": repr(float(rtol)), "atol": repr(float(atol)), "equal_nan": equal_nan}
+    return current_block().apply(type, {"Input": x, "Other": y}, attrs)
+
+
+def isclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Variable:
+    """Whether |x - y| <= atol + rtol * |y|, broadcast; bool. NaN is close to NaN where ``equal_nan``."""
+    return _close("isclose", x, y, rtol, atol, equal_nan)
+
+
+def allclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Variable:
+    """Whether all |x - y| <= atol + rtol * |y|, for tensors of the same dims; one bool."""
+    return _close("allclose", x, y, rtol, atol, equal_nan)
+
+
+def equal_all(x: Variable, y: Variable) -> Variable:
+    """Whether x and y have the same dims and the same elements; one bool. Floating-point ones may differ by less than 1e-8."""
+    return current_block().apply("equal_all", {"X": x, "Y": y})

@@ -41,6 +41,16 @@ def reduce_min(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variabl
     return _reduce("reduce_min", x, axis, keepdim)
 
 
+def amax(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """`reduce_max`, whose gradient all elements that are the largest share evenly."""
+    return _reduce("reduce_amax", x, axis, keepdim)
+
+
+def amin(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
+    """`reduce_min`, whose gradient all elements that are the smallest share evenly."""
+    return _reduce("reduce_amin", x, axis, keepdim)
+
+
 def reduce_prod(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
     """The products over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
     return _reduce("reduce_prod", x, axis, keepdim)

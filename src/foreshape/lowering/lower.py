@@ -10,7 +10,9 @@ from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.sizes import size_checks
+from foreshape.operator.registry import refusal
 from foreshape.operator.schema import Schema
+from foreshape.operator.use import Use
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops
@@ -150,14 +152,17 @@ class Lowering:
         operator = op.operator
         if operator is None:
             site = op.call_site
-            raise ExecutionError(f"the operator {op.type!r} is not known here, so that it cannot run" + (f" (at {site.short()})" if site else ""))
+            why = refusal(op.type)
+            said = "is not known here, so that it cannot run" if why is None else f"cannot run here: {why}"
+            raise ExecutionError(f"the operator {op.type!r} {said}" + (f" (at {site.short()})" if site else ""))
         if op.sub_block_indices():
             from foreshape.lowering.regions import lower_region_op
 
             lower_region_op(self, op)
             return
         schema = operator.schema
-        made = Instruction(op, operator.kernel, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], type(operator).kernel_requested)
+        kernel = partial(operator.kernel, use=Use(op.inputs)) if type(operator).kernel_use else operator.kernel
+        made = Instruction(op, kernel, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], type(operator).kernel_requested)
         if type(operator).kernel_offsets:
             made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
         if operator.accumulates:

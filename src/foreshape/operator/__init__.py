@@ -29,7 +29,7 @@ from foreshape.operator.fields import (
     sample,
 )
 from foreshape.operator.operator import Operator
-from foreshape.operator.registry import all_operators, find, get
+from foreshape.operator.registry import all_operators, find, get, refuse
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, unknown_size
 from foreshape.spec import ANY, FLOATING, INDEX, INTEGER, NUMERIC, Spec
 from foreshape.values.offsets import Offsets
@@ -68,6 +68,7 @@ __all__ = [
     "i32",
     "i64",
     "operand",
+    "refuse",
     "reject",
     "require",
     "require_at_most",

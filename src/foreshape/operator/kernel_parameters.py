@@ -19,6 +19,7 @@ def note_keywords(cls: type[Operator]) -> None:
         _take_older_name(cls, hook)
     given, rule = _keywords(cls.kernel), _keywords(cls.workspace)
     cls.kernel_requested, cls.kernel_offsets, cls.kernel_into = "requested" in given, "offsets" in given, "into" in given
+    cls.kernel_use = "use" in given
     cls.workspace_requested, cls.workspace_strided, cls.workspace_rows = "requested" in rule, "strided" in rule, "rows" in rule
     cls.retained_bytes_requested = "requested" in _keywords(cls.retained_bytes)
 

@@ -34,7 +34,8 @@ class Operator:
         from torch tensors to torch tensors. A keyword-only ``requested`` receives which results are requested: that somebody needs
         (``wants``, an older name of it, will do as well, here and below); a keyword-only ``offsets`` one entry per slot: the `Offsets` of
         a ragged operand, None of a dense one, a list for a list; a keyword-only ``into`` None, or the operand's tensor that a result
-        declared with ``may_share`` is to be written into.
+        declared with ``may_share`` is to be written into; a keyword-only ``use``, None by default, the `foreshape.operator.use.Use`
+        that it has in a compiled step: the names of its variables, and a count of its runs.
     ``group_kernel(self, <slots>)``
         of an update, where there is one: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
@@ -47,6 +48,8 @@ class Operator:
         from the operands' specs to the bytes that the kernel needs while it runs, besides its operands and results: an upper bound. A
         keyword-only ``requested`` receives which results are requested; a keyword-only ``strided`` the slots whose operands need not lie in
         a row (a transposed view); a keyword-only ``rows`` the bytes of the operands that are sparse rows, which no spec has.
+    ``acts(self)``
+        whether it is to run though nobody needs its results; the default is its ``side_effects``.
     ``draws(self)``
         of a random operator: whether it draws from the executor's generator; the default says so where it has no ``seed`` of its own.
     ``retained_bytes(self, <slots>)``
@@ -99,6 +102,7 @@ class Operator:
     kernel_requested: ClassVar[bool] = False
     kernel_offsets: ClassVar[bool] = False
     kernel_into: ClassVar[bool] = False
+    kernel_use: ClassVar[bool] = False
     workspace_requested: ClassVar[bool] = False
     workspace_strided: ClassVar[bool] = False
     workspace_rows: ClassVar[bool] = False
@@ -116,6 +120,9 @@ class Operator:
         return LOD_TENSOR
 
     kernel: ClassVar[Callable[..., Any]]
+
+    def acts(self) -> bool:
+        return self.side_effects
 
     def draws(self) -> bool:
         return self.random and not getattr(self, "seed", 0)

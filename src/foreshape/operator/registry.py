@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 _registry: dict[str, type[Operator]] = {}
+_refusals: dict[str, str] = {}
 _walk_lock = threading.RLock()
 _walked = False
 
@@ -30,12 +31,24 @@ def get(type: str) -> type[Operator]:
     """The operator of this type. Raises `SchemaError` where there is none."""
     found = find(type)
     if found is None:
+        if type in _refusals:
+            raise SchemaError(f"there can be no operator {type!r} here: {_refusals[type]}")
         import difflib
 
         near = difflib.get_close_matches(type[:100], _registry, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise SchemaError(f"there is no operator {type[:100]!r}{hint}")
     return found
+
+
+def refuse(type: str, why: str) -> None:
+    """Say why there can be no operator of this type here, in words for those who meet it. Somebody's own operator may still take the type."""
+    _refusals[type] = why
+
+
+def refusal(type: str) -> str | None:
+    """Why there can be no operator of this type, where that was said."""
+    return _refusals.get(type)
 
 
 def all_operators() -> dict[str, type[Operator]]:

@@ -20,7 +20,7 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
         keep = any(n in needed for n in writes)
         if not keep:
             operator = op.operator
-            keep = operator is not None and operator.side_effects
+            keep = operator is not None and operator.acts()
             for name in writes:
                 variable = find(name)
                 keep = keep or (variable is not None and variable.persistable)

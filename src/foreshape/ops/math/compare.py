@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, b1, f32, fail, gradient, i64, operand, reject, result, sample, torch
+from foreshape.operator import (
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    f64,
+    fail,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
 from foreshape.ops.rules.size_operands import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
@@ -263,6 +282,73 @@ class IsClose(Operator):
 
     samples = [sample(Input=f32(2, 3), Other=f32(3)), sample(Input=f32(2, 3), Other=f32(2, 3), rtol="0.5", atol="1", equal_nan=True)]
     rejects = [reject(Input=f32(2), Other=f32(2), rtol="small", says="rtol must write a number", error=SchemaError)]
+
+
+class AllClose(IsClose):
+    """Out = whether all |Input - Other| <= atol + rtol * |Other|. Nothing is broadcast."""
+
+    type = "allclose"
+    Other = operand(FLOATING, same_type_as="Input", doc="as Input")
+    Out = result(doc="bool, []")
+
+    def infer_shape(self, Input: Spec, Other: Spec, Rtol: Spec | None, Atol: Spec | None) -> Spec:
+        require_rank(Input.rank, Other, "Other")
+        for axis, (a, b) in enumerate(zip(Input.known_dims, Other.known_dims, strict=True)):
+            require_equal(a, b, "Other must have the dims of Input", Input=axis, Other=axis)
+        return super().infer_shape(Input, Other, Rtol, Atol).dense(())
+
+    def workspace(self, Input: Spec, Other: Spec, Rtol: Spec | None, Atol: Spec | None) -> Size:
+        return (4 * Input.known_dtype.itemsize + 1) * Input.elements
+
+    def kernel(self, Input: Tensor, Other: Tensor, Rtol: Tensor | None, Atol: Tensor | None) -> Tensor:
+        return torch.isclose(Input, Other, self._tolerance("rtol", Rtol), self._tolerance("atol", Atol), self.equal_nan).all()
+
+    samples = [
+        sample(Input=f32(2, 3), Other=f32(2, 3)),
+        sample(Input=f32(2, 3, low=0.9, high=1.0), Other=f32(2, 3, low=0.9, high=1.0), rtol="0.5", atol="1", equal_nan=True),
+        sample(Input=f32(2), Other=f32(2), Rtol=f64(1, data=[0.1]), Atol=f64(1, data=[9.0])),
+        sample(Input=f32(0, 3), Other=f32(0, 3)),
+        sample(Input=f32(), Other=f32()),
+    ]
+    rejects = [
+        reject(Input=f32(2), Other=f32(2), rtol="small", says="rtol must write a number", error=SchemaError),
+        reject(Input=f32(2, 3), Other=f32(3), says="Other must have 2 dims"),
+        reject(Input=f32(2, 3), Other=f32(2, 1), says="the dims of Input"),
+    ]
+
+
+class EqualAll(Operator):
+    """Out = whether X and Y have the same dims and the same elements; floating-point ones that differ by less than 1e-8 count as the same."""
+
+    type = "equal_all"
+    X = operand(ANY, doc="any shape")
+    Y = operand(ANY, same_type_as="X", doc="any shape")
+    Out = result(doc="bool, []")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        return X.dense((), BOOL)
+
+    def workspace(self, X: Spec, Y: Spec) -> Size:
+        return X.nbytes + 2 * X.elements
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        if X.shape != Y.shape:
+            return torch.zeros((), dtype=torch.bool, device=X.device)
+        same = X == Y
+        return (same.logical_or_((X - Y).abs_() < 1e-8) if X.dtype.is_floating_point else same).all()
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(2, 3)),
+        sample(X=f32(2, data=[1.0, 2.0]), Y=f32(2, data=[1.0, 2.0])),
+        sample(X=f64(2, data=[1.0, math.inf]), Y=f64(2, data=[1.000000005, math.inf])),
+        sample(X=f32(2, 3), Y=f32(3)),
+        sample(X=i64(2, data=[1, 2]), Y=i64(2, data=[1, 2])),
+        sample(X=b1(2, 3), Y=b1(2, 3)),
+        sample(X=f32(0, 3), Y=f32(0, 3)),
+        sample(X=f32(), Y=f32()),
+    ]
+    rejects = [reject(X=f32(2), Y=i64(2), says="element type", error=TypeMismatchError)]
 
 
 class Where(Operator):

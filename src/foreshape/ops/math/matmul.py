@@ -114,65 +114,44 @@ class Mul(Operator):
     ]
 
 
-class MatmulV2(Operator):
-    """Out = X Y, the product of the matrices in the last two dims of X and Y; the dims before are a batch, and broadcast.
+class BatchedProduct(Operator):
+    """The base of the products of the matrices in the last two dims, of which ``_transposed`` tells whose are swapped first."""
 
-    ``trans_x`` and ``trans_y`` swap the last two dims first. A tensor of one dim is a row (as X) or a column (as Y), and that dim is not
-    in the result.
-    """
-
-    type = "matmul_v2"
+    abstract = True
     X = operand(FLOATING, doc="[..., rows, k], or [k]")
     Y = operand(FLOATING, same_type_as="X", doc="[..., k, columns], or [k]")
     Out = result(layout="row", doc="[..., rows, columns]")
-    trans_x = attribute(AttrType.BOOLEAN, False)
-    trans_y = attribute(AttrType.BOOLEAN, False)
 
-    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        x, y = X.known_dims, Y.known_dims
-        require(len(x) > 0, "X must have at least one dim", X=None)
-        require(len(y) > 0, "Y must have at least one dim", Y=None)
-        x_k = len(x) - (2 if self.trans_x and len(x) > 1 else 1)
-        y_k = len(y) - (1 if self.trans_y or len(y) == 1 else 2)
-        require_equal(x[x_k], y[y_k], "the columns of X must equal the rows of Y", X=x_k, Y=y_k)
-        out: tuple[Size, ...] = broadcast_dims(x[:-2], y[:-2])
-        if len(x) > 1:
-            out += (x[-1] if self.trans_x else x[-2],)
-        if len(y) > 1:
-            out += (y[-2] if self.trans_y else y[-1],)
-        rows_stay = len(y) <= max(len(x), 2) and (len(x) > 2 or (len(x) == 2 and not self.trans_x))
-        return (X if rows_stay else X.dense()).with_dims(out)
+    def _transposed(self) -> tuple[bool, bool]:
+        raise NotImplementedError
 
     def work(self, X: Spec, Y: Spec) -> Size:
-        columns = Y.known_dims[-2:-1] if self.trans_y else Y.known_dims[1:][-1:]
+        columns = Y.known_dims[-2:-1] if self._transposed()[1] else Y.known_dims[1:][-1:]
         return X.elements * product(columns)
 
-    def computes(self) -> computations.MatrixProduct:
-        return computations.MatrixProduct(self.trans_x, self.trans_y)
+    def _product(self, X: Tensor, Y: Tensor) -> Tensor:
+        trans_x, trans_y = self._transposed()
+        x = X.transpose(-1, -2) if trans_x and X.dim() > 1 else X
+        return torch.matmul(x, Y.transpose(-1, -2) if trans_y and Y.dim() > 1 else Y)
 
-    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
-        x = X.transpose(-1, -2) if self.trans_x and X.dim() > 1 else X
-        return torch.matmul(x, Y.transpose(-1, -2) if self.trans_y and Y.dim() > 1 else Y)
-
-    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+    def _bytes(self, X: Spec, Y: Spec, out: Spec, strided: frozenset[str]) -> Size:
         x, y = X.known_dims, Y.known_dims
-        return _spread(X, Y, self.trans_x, self.infer_shape(X, Y)) + (copies(strided, X=X, Y=Y) if max(len(x), len(y)) > 2 else turned(strided, X=X, Y=Y))
+        return _spread(X, Y, self._transposed()[0], out) + (copies(strided, X=X, Y=Y) if max(len(x), len(y)) > 2 else turned(strided, X=X, Y=Y))
 
-    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+    def _gradient_bytes(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
         x, y = X.known_dims, Y.known_dims
         needs = turned(strided, X=X, Y=Y, Out_GRAD=d_out)
         if max(len(x), len(y)) > 2:
             read = no_less(copies(strided, X=X) if requested[1] else 0, copies(strided, Y=Y) if requested[0] else 0)
             needs = copies(strided, Out_GRAD=d_out) + read
-        if (len(x) == len(y) and x[:-2] == y[:-2]) or (len(x) > 2 and len(y) == 2 and not self.trans_x):
+        if (len(x) == len(y) and x[:-2] == y[:-2]) or (len(x) > 2 and len(y) == 2 and not self._transposed()[0]):
             return needs
         batch = broadcast_dims(x[:-2], y[:-2])
         whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before what was broadcast is summed
         return needs + 2 * d_out.nbytes + 2 * (whole[0] + whole[1]) + (X.nbytes + Y.nbytes)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        trans_x, trans_y, d = self.trans_x, self.trans_y, d_out
+    def _undone(self, X: Tensor, Y: Tensor, d_out: Tensor, requested: tuple[bool, ...]) -> Any:
+        (trans_x, trans_y), d = self._transposed(), d_out
         x, y = X, Y
         if y.dim() == 1:
             y, d, trans_y = y.unsqueeze(1), d.unsqueeze(-1), False
@@ -194,6 +173,49 @@ class MatmulV2(Operator):
                 grad_y = torch.matmul(x if trans_x else x.mT, d)
             grad_y = _summed(grad_y, y).reshape(Y.shape)
         return grad_x, grad_y
+
+
+class MatmulV2(BatchedProduct):
+    """Out = X Y, the product of the matrices in the last two dims of X and Y; the dims before are a batch, and broadcast.
+
+    ``trans_x`` and ``trans_y`` swap the last two dims first. A tensor of one dim is a row (as X) or a column (as Y), and that dim is not
+    in the result.
+    """
+
+    type = "matmul_v2"
+    trans_x = attribute(AttrType.BOOLEAN, False)
+    trans_y = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        x, y = X.known_dims, Y.known_dims
+        require(len(x) > 0, "X must have at least one dim", X=None)
+        require(len(y) > 0, "Y must have at least one dim", Y=None)
+        x_k = len(x) - (2 if self.trans_x and len(x) > 1 else 1)
+        y_k = len(y) - (1 if self.trans_y or len(y) == 1 else 2)
+        require_equal(x[x_k], y[y_k], "the columns of X must equal the rows of Y", X=x_k, Y=y_k)
+        out: tuple[Size, ...] = broadcast_dims(x[:-2], y[:-2])
+        if len(x) > 1:
+            out += (x[-1] if self.trans_x else x[-2],)
+        if len(y) > 1:
+            out += (y[-2] if self.trans_y else y[-1],)
+        rows_stay = len(y) <= max(len(x), 2) and (len(x) > 2 or (len(x) == 2 and not self.trans_x))
+        return (X if rows_stay else X.dense()).with_dims(out)
+
+    def _transposed(self) -> tuple[bool, bool]:
+        return self.trans_x, self.trans_y
+
+    def computes(self) -> computations.MatrixProduct:
+        return computations.MatrixProduct(self.trans_x, self.trans_y)
+
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        return self._bytes(X, Y, self.infer_shape(X, Y), strided)
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return self._product(X, Y)
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=BatchedProduct._gradient_bytes)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        return self._undone(X, Y, d_out, requested)
 
     samples = [
         sample(X=f32(2, 3), Y=f32(3, 5)),

@@ -26,7 +26,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.temporaries import copies
-from foreshape.ops.math.reduction import reduced, spread
+from foreshape.ops.math.reduction import Reduction, reduced, spread
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any
 from foreshape.spec import LOD_TENSOR, Kind, Spec
 from foreshape.values.rows import Rows
@@ -133,6 +133,47 @@ class PNorm(Operator):
         sample(X=f32(low=0.5, high=1.0)),
     ]
     rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(0, 3), axis=0, porder=math.inf, says="needs an element")]
+
+
+class FrobeniusNorm(Reduction):
+    """Out = sqrt(sum(X^2)) over the axes. The gradient where it is 0 is 0."""
+
+    type = "frobenius_norm"
+    X = operand(FLOATING, doc="any shape")
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._cast(aten.linalg_vector_norm(X, 2.0, self._over(X), self.keep_dim))
+
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
+        return 4 * Out.elements * X.known_dtype.itemsize
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+        axes = self._over(X)
+        return X * spread(torch.where(Out == 0, 0.0, d_out / Out), X, axes).to(X.dtype)
+
+    samples = [*Reduction.samples, sample(X=f32(2, 3, data=[[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]), dim=[1], differentiate=False)]
+    rejects = Reduction.rejects
+
+
+class L1Norm(Operator):
+    """Out = the sum of the absolute values of all elements."""
+
+    type = "l1_norm"
+    X = operand(FLOATING, doc="any shape")
+    Out = result(doc="[]")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.dense(())
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return aten.linalg_vector_norm(X, 1.0)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return X.sign().mul_(d_out)
+
+    samples = [sample(X=f32(2, 3, 5)), sample(X=f32(0, 3)), sample(X=f32())]
 
 
 class Norm(Operator):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import ZERO_GRADIENT, Operator, b1, f32, gradient, i64, operand, reject, result, sample, torch
+from foreshape.operator import FLOATING, ZERO_GRADIENT, Operator, b1, f32, gradient, i32, i64, operand, reject, result, sample, torch
 from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
-from foreshape.spec import BOOL, NUMERIC, Spec
+from foreshape.spec import BOOL, INT32, INT64, NUMERIC, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,6 +66,19 @@ class Round(Step):
         sample(X=f32(2, 3, data=[[0.4, 0.6, -1.3], [-1.7, 2.2, 3.9]])),
         sample(X=f32(6, data=[0.5, -0.5, 1.5, 2.5, 0.49999997, -3.4999998]), differentiate=False),
     ]
+
+
+class Trunc(Step):
+    """Out = X without its fraction: the nearest whole number in the direction of 0."""
+
+    type = "trunc"
+    X = operand((*FLOATING, INT32, INT64), doc="any shape")
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.trunc(X, out=into)
+
+    samples = [*Step.samples, sample(X=f32(4, data=[1.7, -1.7, -0.5, math.inf]), differentiate=False), sample(X=i64(2, 3)), sample(X=i32(4))]
+    rejects = [reject(X=b1(2), says="must be one of", error=TypeMismatchError)]
 
 
 class Sign(Unary):

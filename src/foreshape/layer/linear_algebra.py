@@ -1,0 +1,94 @@
+"""Linear algebra: square matrices in the last two dims, systems of equations, products of vectors, matrices and chains of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+
+
+def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
+    return current_block().apply(type, inputs, attrs)
+
+
+def inverse(x: Variable) -> Variable:
+    """The inverses of square matrices ``[..., n, n]``. A matrix without one is an error of the run."""
+    return _apply("inverse", {"Input": x})
+
+
+def det(x: Variable) -> Variable:
+    """The determinants of square matrices ``[..., n, n]``, ``[...]``."""
+    return _apply("determinant", {"Input": x})
+
+
+def slogdet(x: Variable) -> Variable:
+    """The signs of the determinants of square matrices, then the logarithms of their absolute values: ``[2, ...]``."""
+    return _apply("slogdeterminant", {"Input": x})
+
+
+def matrix_power(x: Variable, n: int) -> Variable:
+    """Square matrices ``[..., rows, rows]`` to the power ``n``, a whole number; of a negative one their inverses."""
+    return _apply("matrix_power", {"X": x}, n=n)
+
+
+def cholesky(x: Variable, upper: bool = False) -> Variable:
+    """The lower triangular L with L L^T = x for symmetric positive definite matrices ``[..., n, n]``; or the U = L^T where ``upper``."""
+    return _apply("cholesky", {"X": x}, upper=upper)
+
+
+def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
+    """The solutions ``[..., n, k]`` of A s = x, where ``y`` is what `cholesky` gives for A."""
+    return _apply("cholesky_solve", {"X": x, "Y": y}, upper=upper)
+
+
+def triangular_solve(x: Variable, y: Variable, upper: bool = True, transpose: bool = False, unitriangular: bool = False) -> Variable:
+    """The solutions ``[..., n, k]`` of x s = y, where only the upper triangle of ``x`` (the lower one without ``upper``) is read.
+
+    Args:
+        transpose: solve x^T s = y.
+        unitriangular: take the diagonal to be ones.
+    """
+    return _apply("triangular_solve", {"X": x, "Y": y}, upper=upper, transpose=transpose, unitriangular=unitriangular)
+
+
+def solve(x: Variable, y: Variable) -> Variable:
+    """The solutions of x s = y for square matrices ``x``; ``y`` holds vectors, ``[n]`` or ``[..., n]``, or matrices ``[..., n, k]``."""
+    return _apply("solve", {"X": x, "Y": y})
+
+
+def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
+    """The sum of the diagonal of the matrices in two axes, ``offset`` above it, or below where negative."""
+    return _apply("trace", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
+
+
+def mv(x: Variable, vec: Variable) -> Variable:
+    """The matrix ``x``, ``[rows, n]``, times the vector ``vec``, ``[n]``."""
+    return _apply("mv", {"X": x, "Vec": vec})
+
+
+def multi_dot(x: Sequence[Variable]) -> Variable:
+    """The product of a chain of matrices, in the order that takes the least work. The first may be a row, the last a column."""
+    return _apply("multi_dot", {"X": list(x)})
+
+
+def kron(x: Variable, y: Variable) -> Variable:
+    """The Kronecker product: every element of ``x`` times the whole of ``y``, block by block."""
+    return _apply("kron", {"X": x, "Y": y})
+
+
+def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
+    """The cross products of the vectors of three numbers along ``axis``; 9 stands for the first axis whose dim is 3."""
+    return _apply("cross", {"X": x, "Y": y}, dim=axis)
+
+
+def dist(x: Variable, y: Variable, p: float = 2.0) -> Variable:
+    """The p-norm of x - y, broadcast; a tensor without dims."""
+    return _apply("dist", {"X": x, "Y": y}, p=p)
+
+
+def frobenius_norm(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False) -> Variable:
+    """The root of the sum of the squares over ``axis`` (one, several, or all where it is left out)."""
+    axes = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    return _apply("frobenius_norm", {"X": x}, dim=axes, keep_dim=keepdim, reduce_all=not axes)

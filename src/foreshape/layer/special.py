@@ -1,0 +1,117 @@
+"""Functions of each element that are needed less often: trigonometry, gamma functions, what lies between two tensors."""
+
+from __future__ import annotations
+
+from foreshape.layer.functions import unary
+from foreshape.layer.math import Operand, binary, subtract
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+
+
+def tan(x: Variable) -> Variable:
+    """tan(x), x in radians."""
+    return unary(x, "tan")
+
+
+def asin(x: Variable) -> Variable:
+    """The angle in [-pi/2, pi/2] whose sine is x; NaN where |x| > 1."""
+    return unary(x, "asin")
+
+
+def acos(x: Variable) -> Variable:
+    """The angle in [0, pi] whose cosine is x; NaN where |x| > 1."""
+    return unary(x, "acos")
+
+
+def atan(x: Variable) -> Variable:
+    """The angle in [-pi/2, pi/2] whose tangent is x."""
+    return unary(x, "atan")
+
+
+def atan2(y: Variable, x: Variable) -> Variable:
+    """The angle in [-pi, pi] of the point at ``x`` and ``y``, both of the same dims."""
+    return current_block().apply("atan2", {"X1": y, "X2": x})
+
+
+def sinh(x: Variable) -> Variable:
+    """(e^x - e^-x) / 2."""
+    return unary(x, "sinh")
+
+
+def cosh(x: Variable) -> Variable:
+    """(e^x + e^-x) / 2."""
+    return unary(x, "cosh")
+
+
+def asinh(x: Variable) -> Variable:
+    """The number whose sinh is x."""
+    return unary(x, "asinh")
+
+
+def acosh(x: Variable) -> Variable:
+    """The number of at least 0 whose cosh is x; NaN where x < 1."""
+    return unary(x, "acosh")
+
+
+def atanh(x: Variable) -> Variable:
+    """The number whose tanh is x; NaN where |x| > 1."""
+    return unary(x, "atanh")
+
+
+def expm1(x: Variable) -> Variable:
+    """e^x - 1, exact where x is tiny."""
+    return unary(x, "expm1")
+
+
+def logit(x: Variable, eps: float = 0.0) -> Variable:
+    """log(x / (1 - x)), of x cut off at ``eps`` and 1 - ``eps`` where that is above 0."""
+    return unary(x, "logit", eps=eps)
+
+
+def lgamma(x: Variable) -> Variable:
+    """The logarithm of the absolute value of gamma(x)."""
+    return unary(x, "lgamma")
+
+
+def digamma(x: Variable) -> Variable:
+    """The derivative of the logarithm of gamma(x)."""
+    return unary(x, "digamma")
+
+
+def erfinv(x: Variable) -> Variable:
+    """The number whose erf is x; infinite at 1 and -1, NaN beyond."""
+    return unary(x, "erfinv")
+
+
+def trunc(x: Variable) -> Variable:
+    """x without its fraction: the nearest whole number in the direction of 0."""
+    return unary(x, "trunc")
+
+
+def frac(x: Variable) -> Variable:
+    """The fraction of x, with the sign of x: x - trunc(x)."""
+    return subtract(x, trunc(x))
+
+
+def fmax(x: Operand, y: Operand) -> Variable:
+    """The larger of x and y, broadcast; of a number and NaN the number."""
+    return binary("elementwise_fmax", x, y)
+
+
+def fmin(x: Operand, y: Operand) -> Variable:
+    """The smaller of x and y, broadcast; of a number and NaN the number."""
+    return binary("elementwise_fmin", x, y)
+
+
+def heaviside(x: Variable, y: Operand) -> Variable:
+    """0 where x is below 0, y where it is 0, 1 where it is above 0; broadcast."""
+    return binary("elementwise_heaviside", x, y)
+
+
+def lerp(x: Variable, y: Variable, weight: Variable | float) -> Variable:
+    """x + weight * (y - x), broadcast. ``weight`` is a tensor, which has no gradient, or a number."""
+    if not isinstance(weight, Variable):
+        from foreshape.layer.creation import fill_constant
+
+        weight = fill_constant([1], x.spec.known_dtype, weight)
+    return current_block().apply("lerp", {"X": x, "Y": y, "Weight": weight})

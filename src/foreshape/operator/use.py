@@ -1,0 +1,16 @@
+"""What a kernel may know of the place at which it is called, besides its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True, eq=False)
+class Use:
+    """One use of an operator in a compiled step, for a kernel with the keyword-only parameter ``use``."""
+
+    names: Mapping[str, Sequence[str]]
+    """The variables in its slots."""
+    runs: int = 0
+    """How often the kernel ran at this place, which the kernel itself counts."""

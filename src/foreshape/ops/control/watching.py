@@ -1,0 +1,141 @@
+"""What watches a running program: print, assert. `py_func`, which a file cannot hold, is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.operator import (
+    ANY,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    i64,
+    operand,
+    refuse,
+    reject,
+    require_equal,
+    result,
+    sample,
+)
+from foreshape.operator.use import Use
+from foreshape.spec import BOOL, Spec
+from foreshape.values.offsets import Offsets, as_list
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+refuse("py_func", "it calls a Python function of the process that wrote it, which no file holds: "
+                  "write what it does as an operator of your own, under a type of your own")  # fmt: skip
+
+
+def numbers(tensor: Any, most: int) -> str:
+    """The first ``most`` elements (all, where that is negative) in row-major order, with six digits."""
+    flat = tensor.detach().reshape(-1)
+    shown: list[Any] = (flat if most < 0 else flat[:most]).tolist()
+    return "[" + " ".join(f"{v:g}" if isinstance(v, float) else str(int(v)) for v in shown) + "]"
+
+
+class Print(Operator):
+    """Out = In, which is written to the standard output: its name, dims, element type and first elements, as the attributes have it.
+
+    Its gradient is written by another print, where ``print_phase`` is BACKWARD or BOTH.
+    """
+
+    type = "print"
+    In = operand(ANY, doc="any shape")
+    Out = result(doc="In itself", view_of="In")
+    first_n = attribute(AttrType.INT, -1, doc="in how many runs it is written; in all of them where that is not above 0")
+    message = attribute(AttrType.STRING, "", doc="written first")
+    summarize = attribute(AttrType.INT, 20, doc="how many elements are written; all where that is negative")
+    print_tensor_name = attribute(AttrType.BOOLEAN, True)
+    print_tensor_type = attribute(AttrType.BOOLEAN, True)
+    print_tensor_shape = attribute(AttrType.BOOLEAN, True)
+    print_tensor_layout = attribute(AttrType.BOOLEAN, True, doc="for other readers of the file: tensors have no layout here")
+    print_tensor_lod = attribute(AttrType.BOOLEAN, True)
+    print_phase = attribute(AttrType.STRING, "BOTH", choices=("FORWARD", "BACKWARD", "BOTH"))
+    is_forward = attribute(AttrType.BOOLEAN, True, doc="whether it stands in the forward pass; the gradient op does not")
+    side_effects = True
+
+    def infer_shape(self, In: Spec) -> Spec:
+        return In
+
+    def acts(self) -> bool:
+        return self.is_forward  # a run that asks for no gradients does not compute them for being written
+
+    def kernel(self, In: Tensor, *, offsets: list[Offsets | None], use: Use | None = None) -> Tensor:
+        if self.print_phase in ("BOTH", "FORWARD" if self.is_forward else "BACKWARD"):
+            seen = use.runs if use is not None else 0
+            if use is not None:
+                use.runs = seen + 1
+            if self.first_n <= 0 or seen < self.first_n:
+                print(self._words(In, offsets[0], use), flush=True)
+        return In
+
+    def _words(self, tensor: Tensor, offsets: Offsets | None, use: Use | None) -> str:
+        lines = [f"Variable: {use.names['In'][0]}"] if self.print_tensor_name and use is not None else []
+        if self.message:
+            lines.append(f"  - message: {self.message}")
+        if self.print_tensor_lod:
+            levels = [] if offsets is None else [", ".join(map(str, as_list(level))) for level in offsets.levels]
+            lines.append("  - lod: {" + ", ".join("{" + level + "}" for level in levels) + "}")
+        lines.append(f"  - place: Place({tensor.device.type})")
+        if self.print_tensor_shape:
+            lines.append(f"  - shape: {list(tensor.shape)}")
+        if self.print_tensor_type:
+            lines.append(f"  - dtype: {str(tensor.dtype).removeprefix('torch.')}")
+        return "\n".join([*lines, f"  - data: {numbers(tensor, self.summarize)}"])
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        attrs = {n: getattr(self, n) for n in self.schema.attributes} | {"is_forward": False}
+        slots.add("print", {"In": slots.grad_of_output("Out")}, {"Out": slots.input("In")}, attrs)
+
+    samples = [
+        sample(In=f32(2, 3)),
+        sample(In=f32(5, 3).ragged([2, 3]), message="rows", first_n=1, summarize=4),
+        sample(In=i64(3), print_tensor_name=False, print_tensor_lod=False, print_tensor_shape=False, print_tensor_type=False, summarize=-1),
+        sample(In=b1(2), print_phase="BACKWARD"),
+        sample(In=f32()),
+        sample(In=f32(0, 3)),
+    ]
+    rejects = [reject(In=f32(2), print_phase="SIDEWAYS", says="print_phase must be one of", error=SchemaError)]
+
+
+class Assert(Operator):
+    """Stops the run with an error where Cond does not hold. The error has the first ``summarize`` elements of each of Data, all where that
+    is negative.
+    """
+
+    type = "assert"
+    Cond = operand((BOOL,), doc="one bool")
+    Data = operand(ANY, many=True, optional=True, doc="what the error tells")
+    summarize = attribute(AttrType.LONG, -1)
+    gradient = ZERO_GRADIENT
+    side_effects = True
+
+    def infer_shape(self, Cond: Spec, Data: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        require_equal(Cond.elements, 1, "Cond must hold one bool", Cond=None)
+        return ()
+
+    def kernel(self, Cond: Tensor, Data: list[Tensor], *, use: Use | None = None) -> tuple[Tensor, ...]:
+        if not bool(Cond.reshape(())):
+            names: Sequence[str] = () if use is None else use.names.get("Data", ())
+            condition = "" if use is None else use.names["Cond"][0]
+            told = [f"{name} = {list(x.shape)} {numbers(x, self.summarize)}" for name, x in zip(names, Data, strict=False)]
+            raise ExecutionError("\n    ".join([f"assert: the condition {condition} must be true, but was false", *told]))
+        return ()
+
+    samples = [
+        sample(Cond=b1(1, data=[True]), Data=[f32(2, 3), i64(4)]),
+        sample(Cond=b1(data=True), summarize=3),
+    ]
+    rejects = [
+        reject(Cond=b1(2), says="Cond must hold one bool"),
+        reject(Cond=i64(1), says="Cond must be one of bool", error=TypeMismatchError),
+    ]

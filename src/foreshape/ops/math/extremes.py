@@ -1,0 +1,161 @@
+"""The larger and the smaller of two that leave out NaN, and the largest and smallest along axes whose gradient all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import FLOATING, Operator, f32, gradient, i32, i64, operand, reject, result, sample, torch
+from foreshape.ops.math.compare import broadcast
+from foreshape.ops.math.reduction import ReduceExtreme, Reduction, spread
+from foreshape.ops.rules.broadcast import before_sum, sum_to, where_else_zero
+from foreshape.spec import INT32, INT64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NUMBERS = (*FLOATING, INT32, INT64)
+GIVES = ("X@GRAD", "Y@GRAD")
+
+
+class OfTwo(Operator):
+    """The base of functions of two tensors that line up their last dims."""
+
+    abstract = True
+    X = operand(NUMBERS, doc="any shape")
+    Y = operand(NUMBERS, same_type_as="X", doc="broadcast against X")
+    Out = result(doc="the broadcast shape", may_share="X")
+    samples = [
+        sample(X=f32(2, 3), Y=f32(2, 3)),
+        sample(X=f32(2, 3, 5), Y=f32(5)),
+        sample(X=f32(5), Y=f32(2, 3, 5)),
+        sample(X=f32(2, 1, 5), Y=f32(3, 1)),
+        sample(X=f32(2, 3), Y=f32()),
+        sample(X=f32(0, 3), Y=f32(3)),
+        sample(X=i64(2, 3), Y=i64(3)),
+        sample(X=i32(4), Y=i32(4)),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(2, 4), says="the dims of X and Y must be equal or 1"),
+        reject(X=f32(2), Y=i64(2), says="element type", error=TypeMismatchError),
+    ]
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        return broadcast(X, Y)
+
+
+class NumberFirst(OfTwo):
+    """The base of elementwise_fmax and elementwise_fmin. Where X and Y are equal, or both NaN, the gradient is X's."""
+
+    abstract = True
+    _is_first: ClassVar[Callable[..., Tensor]]
+    """Two tensors -> where the result is the first; not where one is NaN."""
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> Size:
+        return before_sum(requested[0], X, d_out) + before_sum(requested[1], Y, d_out) + 3 * d_out.elements
+
+    @gradient("X", "Y", "Out@GRAD", gives=GIVES, may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        first = self._is_first(X, Y).logical_or_(torch.isnan(Y))
+        d_y = sum_to(torch.where(first, 0.0, d_out), Y, X, -1) if requested[1] else None
+        return sum_to(where_else_zero(first, d_out, into), X, Y, -1) if requested[0] else None, d_y
+
+    samples = [
+        *OfTwo.samples,
+        sample(X=f32(5, data=[1.0, 2.0, float("nan"), float("nan"), 5.0]), Y=f32(5, data=[1.0, float("nan"), 3.0, float("nan"), 4.0]), differentiate=False),
+    ]
+
+
+class ElementwiseFmax(NumberFirst):
+    """Out = the larger of X and Y; of a number and NaN the number."""
+
+    type = "elementwise_fmax"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.fmax(X, Y, out=into)
+
+    @staticmethod
+    def _is_first(x: Tensor, y: Tensor) -> Tensor:
+        return torch.ge(x, y)
+
+
+class ElementwiseFmin(NumberFirst):
+    """Out = the smaller of X and Y; of a number and NaN the number."""
+
+    type = "elementwise_fmin"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.fmin(X, Y, out=into)
+
+    @staticmethod
+    def _is_first(x: Tensor, y: Tensor) -> Tensor:
+        return torch.le(x, y)
+
+
+class Heaviside(OfTwo):
+    """Out = 0 where X is below 0 or NaN, Y where X is 0, 1 where X is above 0. The gradient of X is 0.
+
+    PaddlePaddle 2.6 takes X for Y and Y for X where X has fewer dims; here X decides in every case, as its documents have it.
+    """
+
+    type = "elementwise_heaviside"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.heaviside(X, Y, out=into)
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> Size:
+        return before_sum(requested[1], Y, d_out) + X.elements
+
+    @gradient("X", "Y", "Out@GRAD", gives=GIVES, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        d_y = sum_to(torch.where(X == 0, d_out, 0.0), Y, X, -1) if requested[1] else None
+        return torch.zeros_like(X) if requested[0] else None, d_y
+
+    samples = [
+        *OfTwo.samples,
+        sample(X=f32(5, data=[-1.0, 0.0, 2.0, -0.0, 0.0]), Y=f32(5), differentiate=False),
+        sample(X=f32(2, 3, data=[[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0]]), Y=f32(3), differentiate=False),
+    ]
+
+
+class SharedExtreme(ReduceExtreme):
+    """The base of reduce_amax and reduce_amin. The gradient is shared evenly by all elements that are the extreme."""
+
+    abstract = True
+    X = operand(NUMBERS, doc="any shape")
+
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
+        return X.elements + 3 * Out.elements * X.known_dtype.itemsize
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+        axes = self._over(X)
+        at = (spread(Out, X, axes) == X.to(Out.dtype)).to(X.dtype)
+        shared = at.sum(axes, keepdim=True) if axes else torch.ones_like(at)
+        return at.mul_(spread(d_out, X, axes).to(X.dtype) / shared)
+
+    samples = [
+        *Reduction.samples,
+        sample(X=i64(2, 3), dim=[0]),
+        sample(X=f32(2, 3, data=[[1.0, 2.0, 2.0], [3.0, 3.0, 3.0]]), dim=[1], differentiate=False),
+    ]
+
+
+class ReduceAmax(SharedExtreme):
+    """Out = the largest over the axes."""
+
+    type = "reduce_amax"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._cast(torch.amax(X, self._over(X), self.keep_dim))
+
+
+class ReduceAmin(SharedExtreme):
+    """Out = the smallest over the axes."""
+
+    type = "reduce_amin"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._cast(torch.amin(X, self._over(X), self.keep_dim))

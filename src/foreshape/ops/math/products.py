@@ -1,0 +1,261 @@
+"""Matrix products beside `matmul_v2`: its first version, a matrix times a vector, and a chain of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, equal, product
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    computations,
+    f32,
+    f64,
+    fail,
+    gradient,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.math.extremes import GIVES
+from foreshape.ops.math.matmul import BatchedProduct
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ROWS: dict[str, Any] = {"X@GRAD": "row", "Y@GRAD": "row"}
+_MOST = 64
+"""Matrices in a chain."""
+
+
+class Matmul(BatchedProduct):
+    """Out = alpha * X Y, the product of the matrices in the last two dims; the dims before are a batch, which both share or one has not.
+
+    ``transpose_X`` and ``transpose_Y`` swap the last two dims first. A tensor of one dim is a row (as X) or a column (as Y); transposed it
+    is a column or a row. A dim of 1 that it brought so is not in the result.
+    """
+
+    type = "matmul"
+    transpose_X = attribute(AttrType.BOOLEAN, False)
+    transpose_Y = attribute(AttrType.BOOLEAN, False)
+    alpha = attribute(AttrType.FLOAT, 1.0)
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        require(X.rank > 0, "X must have at least one dim", X=None)
+        require(Y.rank > 0, "Y must have at least one dim", Y=None)
+        x = _turned((1, *X.known_dims) if X.rank == 1 else X.known_dims, self.transpose_X)
+        y = _turned((*Y.known_dims, 1) if Y.rank == 1 else Y.known_dims, self.transpose_Y)
+        require_equal(x[-1], y[-2], "the columns of X must equal the rows of Y", X=None, Y=None)
+        batch = x[:-2] or y[:-2]
+        if x[:-2] and y[:-2]:
+            said = "X and Y must be of one batch, or one of them of none"
+            require(len(x) == len(y), said, X=None, Y=None)
+            batch = tuple(require_equal(a, b, said, X=k, Y=k) for k, (a, b) in enumerate(zip(x[:-2], y[:-2], strict=True)))
+        rows = () if X.rank == 1 and _is_one(x[-2], "X") else (x[-2],)
+        columns = () if Y.rank == 1 and _is_one(y[-1], "Y") else (y[-1],)
+        rows_stay = (X.rank > 2 and X.rank >= Y.rank) or (Y.rank <= 2 and bool(rows) and self.transpose_X is (X.rank == 1))
+        return (X if rows_stay else X.dense()).with_dims((*batch, *rows, *columns))
+
+    def _transposed(self) -> tuple[bool, bool]:
+        return self.transpose_X, self.transpose_Y
+
+    def computes(self) -> computations.MatrixProduct | None:
+        return computations.MatrixProduct(self.transpose_X, self.transpose_Y) if self.alpha == 1.0 else None
+
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        return self._bytes(X, Y, self.infer_shape(X, Y), strided)
+
+    def _matrices(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+        """X and Y, those of one dim that are transposed as matrices; and the dims of their product, as torch gives it."""
+        x = X.unsqueeze(0) if self.transpose_X and X.dim() == 1 else X
+        y = Y.unsqueeze(1) if self.transpose_Y and Y.dim() == 1 else Y
+        rows = [] if x.dim() == 1 else [x.shape[-1 if self.transpose_X else -2]]
+        columns = [] if y.dim() == 1 else [y.shape[-2 if self.transpose_Y else -1]]
+        return x, y, [*(x.shape[:-2] or y.shape[:-2]), *rows, *columns]
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        x, y, dims = self._matrices(X, Y)
+        out = self._product(x, y)
+        if self.alpha != 1.0:
+            out = out.mul_(self.alpha)
+        if x is not X and dims[-2 if y.dim() > 1 else -1] == 1:
+            out = out.squeeze(-2 if y.dim() > 1 else -1)
+        return out.squeeze(-1) if y is not Y and dims[-1] == 1 else out
+
+    def _scaled_bytes(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        scaled = d_out.nbytes if self.alpha != 1.0 else 0
+        return scaled + BatchedProduct._gradient_bytes(self, X, Y, d_out, requested=requested, strided=strided)  # pyright: ignore[reportArgumentType]
+
+    @gradient("X", "Y", "Out@GRAD", gives=GIVES, layout=_ROWS, workspace=_scaled_bytes)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        x, y, dims = self._matrices(X, Y)
+        d = d_out if self.alpha == 1.0 else d_out * self.alpha
+        d_x, d_y = self._undone(x, y, d.reshape(dims) if x is not X or y is not Y else d, requested)
+        return None if d_x is None else d_x.view(X.shape), None if d_y is None else d_y.view(Y.shape)
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(3, 5)),
+        sample(X=f32(3, 2), Y=f32(5, 3), transpose_X=True, transpose_Y=True, alpha=2.5),
+        sample(X=f32(4, 2, 3), Y=f32(3, 5), alpha=0.5),
+        sample(X=f32(4, 3, 2), Y=f32(3, 5), transpose_X=True),
+        sample(X=f32(4, 2, 3), Y=f32(4, 5, 3), transpose_Y=True),
+        sample(X=f32(6, 4, 3, 2), Y=f32(6, 4, 3, 5), transpose_X=True, alpha=-1.5),
+        sample(X=f32(2, 3), Y=f32(4, 3, 5)),
+        sample(X=f32(3), Y=f32(3), alpha=2.0),
+        sample(X=f32(3), Y=f32(3, 5)),
+        sample(X=f32(4, 2, 3), Y=f32(3)),
+        sample(X=f32(3), Y=f32(4, 3, 5)),
+        sample(X=f32(3), Y=f32(5), transpose_X=True, transpose_Y=True, alpha=2.0),
+        sample(X=f32(3), Y=f32(1, 5), transpose_X=True),
+        sample(X=f32(2, 1), Y=f32(3), transpose_Y=True),
+        sample(X=f32(0, 3), Y=f32(3, 5)),
+        sample(X=f32(4, 2, 0), Y=f32(0, 5)),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(4, 5), says="the columns of X must equal the rows of Y"),
+        reject(X=f32(4, 2, 3), Y=f32(1, 3, 5), says="of one batch"),
+        reject(X=f32(6, 4, 2, 3), Y=f32(24, 3, 5), says="of one batch"),
+        reject(X=f32(3), Y=f32(3), transpose_X=True, says="the columns of X"),
+        reject(X=f32(), Y=f32(3), says="X must have at least one dim"),
+        reject(X=f32(2, 3), Y=f64(3, 5), says="element type", error=TypeMismatchError),
+    ]
+
+
+def _turned(dims: Sequence[Size], transposed: bool) -> tuple[Size, ...]:
+    return (*dims[:-2], dims[-1], dims[-2]) if transposed else tuple(dims)
+
+
+def _is_one(size: Size, slot: str) -> bool:
+    """Whether the dim that a tensor of one dim brought is 1, which drops it. Where that is open it must not be."""
+    answer = equal(size, 1)
+    if answer is None:
+        require_at_most(2, size, f"a transposed vector of open size must have at least 2 numbers, since {slot} of one brings no dim", **{slot: 0})
+    return answer is True
+
+
+class Mv(Operator):
+    """Out = X Vec, a matrix times a vector."""
+
+    type = "mv"
+    X = operand(FLOATING, doc="[rows, n]")
+    Vec = operand(FLOATING, same_type_as="X", doc="[n]")
+    Out = result(layout="row", doc="[rows]")
+
+    def infer_shape(self, X: Spec, Vec: Spec) -> Spec:
+        require_rank(2, X, "X")
+        require_rank(1, Vec, "Vec")
+        require_equal(X.known_dims[1], Vec.known_dims[0], "the columns of X must be as many as the numbers of Vec", X=1, Vec=0)
+        return X.with_dims(X.known_dims[:1])
+
+    def work(self, X: Spec, Vec: Spec) -> Size:
+        return X.elements
+
+    def workspace(self, X: Spec, Vec: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X, Vec=Vec)
+
+    def kernel(self, X: Tensor, Vec: Tensor) -> Tensor:
+        return torch.mv(X, Vec)
+
+    def _gradient_workspace(self, X: Spec, Vec: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X, Vec=Vec, Out_GRAD=d_out)
+
+    @gradient("X", "Vec", "Out@GRAD", gives=("X@GRAD", "Vec@GRAD"), workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Vec: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        return torch.outer(d_out, Vec) if requested[0] else None, torch.mv(X.t(), d_out) if requested[1] else None
+
+    samples = [sample(X=f32(2, 3), Vec=f32(3)), sample(X=f32(0, 3), Vec=f32(3)), sample(X=f32(2, 0), Vec=f32(0))]
+    rejects = [
+        reject(X=f32(2, 3), Vec=f32(2), says="the columns of X"),
+        reject(X=f32(2, 3), Vec=f32(3, 1), says="Vec must have 1 dims"),
+        reject(X=f32(3), Vec=f32(3), says="X must have 2 dims"),
+    ]
+
+
+class MultiDot(Operator):
+    """Out = the product of a chain of matrices, multiplied in the order that takes the least work.
+
+    The first may be a row and the last a column, of one dim each; that dim is not in the result.
+    """
+
+    type = "multi_dot"
+    X = operand(FLOATING, many=True, doc="from 2 to 64 matrices, each of as many rows as the one before has columns")
+    Out = result(layout="row", doc="[rows of the first, columns of the last]")
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
+        require(2 <= len(X) <= _MOST, f"there must be from 2 to {_MOST} X; seen {len(X)}", X=None)
+        sizes = self._sizes(X)
+        out = (*(sizes[:1] if X[0].rank == 2 else ()), *(sizes[-1:] if X[-1].rank == 2 else ()))
+        return X[0].with_dims(out) if X[0].rank == 2 else X[0].dense(out)
+
+    def _sizes(self, X: Sequence[Spec]) -> list[Size]:
+        """The rows of each matrix, and the columns of the last."""
+        sizes: list[Size] = []
+        for at, x in enumerate(X):
+            inner = 0 < at < len(X) - 1
+            require(x.rank == 2 or (x.rank == 1 and not inner), f"X[{at}] must have {'2 dims' if inner else '1 or 2 dims'}, not {x.rank}", X=None)
+            if x.dtype is not X[0].dtype:
+                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}", TypeMismatchError, X=None)
+            rows, columns = x.known_dims if x.rank == 2 else (1, *x.known_dims) if at == 0 else (*x.known_dims, 1)
+            if sizes:
+                require_equal(sizes[-1], rows, f"the columns of X[{at - 1}] must equal the rows of X[{at}]", X=None)
+            sizes[-1:] = [rows, columns]
+        return sizes
+
+    def work(self, X: tuple[Spec, ...]) -> Size:
+        sizes = self._sizes(X)
+        return sizes[0] * product(sizes[1:2]) * sizes[-1]
+
+    def _bytes(self, X: Sequence[Spec], strided: frozenset[str]) -> Size:
+        sizes = self._sizes(X)
+        between: Size = 0
+        for k, rows in enumerate(sizes):  # every product of a part of the chain, since the sizes decide which are made
+            for columns in sizes[k + 2 :]:
+                between = between + rows * columns
+        return X[0].known_dtype.itemsize * between + (sum(x.nbytes for x in X) if strided else 0)
+
+    def workspace(self, X: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
+        return self._bytes(X, strided)
+
+    def kernel(self, X: list[Tensor]) -> Tensor:
+        return aten.linalg_multi_dot(X)
+
+    def _gradient_workspace(self, X: tuple[Spec, ...], d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 3 * self._bytes(X, strided) + d_out.nbytes + sum(x.nbytes for x in X)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: list[Tensor], d_out: Tensor) -> list[Tensor]:
+        x = [X[0].reshape(1, -1) if X[0].dim() == 1 else X[0], *X[1:-1], X[-1].reshape(-1, 1) if X[-1].dim() == 1 else X[-1]]
+        d = d_out.reshape(x[0].shape[0], x[-1].shape[1])
+        turned = [m.t() for m in x]
+        found = [aten.linalg_multi_dot([*turned[:k][::-1], d, *turned[k + 1 :][::-1]]) for k in range(len(x))]
+        return [f.reshape(of.shape).contiguous() for f, of in zip(found, X, strict=True)]
+
+    samples = [
+        sample(X=[f32(2, 3), f32(3, 4)]),
+        sample(X=[f32(2, 3), f32(3, 4), f32(4, 5)]),
+        sample(X=[f32(3), f32(3, 4), f32(4, 5)]),
+        sample(X=[f32(2, 3), f32(3, 4), f32(4)]),
+        sample(X=[f32(3), f32(3, 4), f32(4)]),
+        sample(X=[f32(3), f32(3)]),
+        sample(X=[f32(9, 2), f32(2, 8), f32(8, 3), f32(3, 7)]),
+        sample(X=[f32(0, 3), f32(3, 4), f32(4, 2)]),
+    ]
+    rejects = [
+        reject(X=[f32(2, 3)], says="from 2 to 64"),
+        reject(X=[f32(2, 3), f32(4, 5)], says="the columns of X[0] must equal the rows of X[1]"),
+        reject(X=[f32(2, 3), f32(3), f32(3)], says="X[1] must have 2 dims"),
+        reject(X=[f32(2, 3), f64(3, 4)], says="one element type", error=TypeMismatchError),
+    ]

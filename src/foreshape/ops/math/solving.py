@@ -1,0 +1,241 @@
+"""Systems of linear equations, whose matrices are in the last two dims; the dims before are batches, and broadcast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, equal
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import AttrType, Operator, aten, attribute, f32, f64, fail, gradient, operand, reject, require, require_equal, result, sample, torch
+from foreshape.ops.math.extremes import GIVES
+from foreshape.ops.math.linear_algebra import REAL, refuse_failed, square
+from foreshape.ops.rules.broadcast import broadcast_dims, broadcast_lod, sum_to
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MATRIX = f32(2, 2, data=[[2.0, 0.5], [-1.0, 3.0]])
+_MATRICES = f32(3, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]], [[1.0, 0.2], [0.4, 1.0]]])
+_ONE_OF_A_BATCH = f32(1, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]]])
+_ROWS: dict[str, Any] = {"X@GRAD": "row", "Y@GRAD": "row"}
+
+
+def solution_dims(matrices: Spec, right: Spec, slots: tuple[str, str]) -> tuple[Size, ...]:
+    """The dims of the solutions of matrices ``[..., n, n]`` for right sides ``[..., n, k]``."""
+    n = square(matrices, slots[0])
+    require(right.rank >= 2, f"{slots[1]} must have at least 2 dims, not {right.rank}", **{slots[1]: None})
+    said = f"the matrices of {slots[1]} must have as many rows as those of {slots[0]}"
+    require_equal(n, right.known_dims[-2], said, **{slots[0]: matrices.rank - 1, slots[1]: right.rank - 2})
+    return (*broadcast_dims(matrices.known_dims[:-2], right.known_dims[:-2], -1, slots), n, right.known_dims[-1])
+
+
+def solutions(matrices: Spec, right: Spec, slots: tuple[str, str]) -> Spec:
+    """`solution_dims` as a spec: the sequences of a ragged batch stay."""
+    dims = solution_dims(matrices, right, slots)
+    return Spec(right.kind, right.dtype, dims, broadcast_lod(matrices, right, dims))
+
+
+def _summed(d: Tensor, of: Tensor) -> Tensor:
+    """A gradient summed over the batch dims along which ``of`` was broadcast."""
+    return (d if d.shape == of.shape else sum_to(d, of, d, -1)).contiguous()
+
+
+class TriangularSolve(Operator):
+    """Out = the solutions of X Out = Y, or X^T Out = Y with ``transpose``, where only one triangle of X is read.
+
+    That is the upper one with ``upper``, else the lower one; with ``unitriangular`` its diagonal is taken to be ones.
+    """
+
+    type = "triangular_solve"
+    X = operand(REAL, doc="[..., n, n]")
+    Y = operand(REAL, same_type_as="X", doc="[..., n, k]")
+    Out = result(layout="row", doc="[..., n, k]")
+    upper = attribute(AttrType.BOOLEAN, True)
+    transpose = attribute(AttrType.BOOLEAN, False)
+    unitriangular = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        return solutions(X, Y, ("X", "Y"))
+
+    def work(self, X: Spec, Y: Spec) -> Size:
+        return self.infer_shape(X, Y).elements * X.known_dims[-1]
+
+    def _bytes(self, X: Spec, Y: Spec) -> Size:
+        out = Y.dense(solution_dims(X, Y, ("X", "Y")))
+        return 3 * out.nbytes + 3 * X.with_dims((*out.known_dims[:-2], *X.known_dims[-2:])).nbytes
+
+    def workspace(self, X: Spec, Y: Spec) -> Size:
+        return self._bytes(X, Y)
+
+    def _solved(self, x: Tensor, y: Tensor, transpose: bool) -> Tensor:
+        a, upper = (x.mT, not self.upper) if transpose else (x, self.upper)
+        return aten.linalg_solve_triangular(a, y, upper=upper, unitriangular=self.unitriangular)
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return self._solved(X, Y, self.transpose).contiguous()
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec) -> Size:
+        return 2 * self._bytes(X, Y)
+
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=GIVES, layout=_ROWS, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        d_y = self._solved(X, d_out, not self.transpose)
+        d_x = None
+        if requested[0]:
+            d = torch.matmul(Out, d_y.mT) if self.transpose else torch.matmul(d_y, Out.mT)
+            beside = int(self.unitriangular)  # a diagonal that is not read has no gradient
+            d_x = _summed(d.neg_(), X)
+            d_x = d_x.triu_(beside) if self.upper else d_x.tril_(-beside)
+        return d_x, _summed(d_y, Y) if requested[1] else None
+
+    samples = [
+        *(
+            sample(X=_MATRICES, Y=f32(3, 2, 5), upper=upper, transpose=transpose, unitriangular=unit)
+            for upper in (False, True)
+            for transpose in (False, True)
+            for unit in (False, True)
+        ),
+        sample(X=_MATRIX, Y=f32(2, 5)),
+        sample(X=_MATRIX, Y=f32(3, 2, 5)),
+        sample(X=_MATRICES, Y=f32(2, 5), upper=False),
+        sample(X=_MATRICES, Y=f32(1, 2, 5), transpose=True),
+        sample(X=f32(0, 3, 3), Y=f32(0, 3, 2)),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(3, 5), says="square matrices"),
+        reject(X=f32(3, 3), Y=f32(2, 5), says="as many rows"),
+        reject(X=f32(3, 3), Y=f32(3), says="Y must have at least 2 dims"),
+        reject(X=f32(2, 3, 3), Y=f32(5, 3, 1), says="equal or 1"),
+        reject(X=f32(3, 3), Y=f64(3, 2), says="element type", error=TypeMismatchError),
+    ]
+
+
+class Solve(Operator):
+    """Out = the solutions of X Out = Y. Y holds vectors where it has one dim, or the dims of X but the last; otherwise matrices.
+
+    A matrix without an inverse is an error of the run.
+    """
+
+    type = "solve"
+    X = operand(REAL, doc="[..., n, n]")
+    Y = operand(REAL, same_type_as="X", doc="[..., n, k] or [..., n]")
+    Out = result(layout="row", doc="[..., n, k] or [..., n]")
+
+    def _is_of_vectors(self, x: Sequence[Size], y: Sequence[Size]) -> bool:
+        if len(y) == 1 or len(y) != len(x) - 1:
+            return len(y) == 1
+        answers = [equal(a, b) for a, b in zip(x[:-1], y, strict=True)]
+        if False in answers or None not in answers:
+            return False not in answers
+        fail("whether Y holds vectors, as the dims of X but the last tell, must be known before the run", X=None, Y=None)
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        n = square(X, "X")
+        if not self._is_of_vectors(X.known_dims, Y.known_dims):
+            return solutions(X, Y, ("X", "Y"))
+        require_equal(n, Y.known_dims[-1], "the vectors of Y must have as many numbers as the matrices of X rows", X=X.rank - 1, Y=Y.rank - 1)
+        dims = (*X.known_dims[:-2], n)
+        return Spec(Y.kind, Y.dtype, dims, X.lod if X.lod is not None and X.rank > 2 else broadcast_lod(Y, Y, dims))
+
+    def work(self, X: Spec, Y: Spec) -> Size:
+        return X.elements * X.known_dims[-1]
+
+    def _bytes(self, X: Spec, Y: Spec) -> Size:
+        out = Solve.infer_shape(self, X, Y)
+        whole = X.with_dims((*broadcast_dims(X.known_dims[:-2], out.known_dims[:-2]), *X.known_dims[-2:])) if out.rank >= X.rank else X
+        return 3 * out.nbytes + 3 * whole.nbytes + 8 * whole.elements
+
+    def workspace(self, X: Spec, Y: Spec) -> Size:
+        return self._bytes(X, Y)
+
+    def _solved(self, x: Tensor, y: Tensor, what: str) -> Tensor:
+        out, info = aten.linalg_solve_ex(x, y)
+        refuse_failed(info, f"{what}: a matrix of X has no inverse")
+        return out
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        if self._is_of_vectors(X.shape, Y.shape):
+            return self._solved(X, Y.unsqueeze(-1), "solve").squeeze(-1).contiguous()
+        return self._solved(X, Y, "solve").contiguous()
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec) -> Size:
+        return 2 * self._bytes(X, Y) + 2 * X.with_dims((*Out.known_dims, X.known_dims[-1])).nbytes
+
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=GIVES, layout=_ROWS, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        vectors = self._is_of_vectors(X.shape, Y.shape)
+        out, d, y = (Out.unsqueeze(-1), d_out.unsqueeze(-1), Y.unsqueeze(-1)) if vectors else (Out, d_out, Y)
+        d_y = self._solved(X.mT, d, "solve_grad")
+        d_x = _summed(torch.matmul(d_y, out.mT).neg_(), X) if requested[0] else None
+        return d_x, _summed(d_y, y).reshape(Y.shape) if requested[1] else None
+
+    samples = [
+        sample(X=_MATRIX, Y=f32(2, 5)),
+        sample(X=_MATRIX, Y=f32(2)),
+        sample(X=f32(5, 5), Y=f32(5, 3), differentiate=False),
+        sample(X=_MATRICES, Y=f32(3, 2, 5)),
+        sample(X=_MATRICES, Y=f32(3, 2)),
+        sample(X=_MATRICES, Y=f32(2)),
+        sample(X=_MATRICES, Y=f32(2, 5)),
+        sample(X=_MATRIX, Y=f32(3, 2, 5)),
+        sample(X=_ONE_OF_A_BATCH, Y=f32(4, 2, 5)),
+        sample(X=f32(0, 3, 3), Y=f32(0, 3, 2)),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(3, 5), says="square matrices"),
+        reject(X=f32(3, 3), Y=f32(2, 5), says="as many rows"),
+        reject(X=f32(3, 3), Y=f32(2), says="as many numbers"),
+        reject(X=f32(2, 3, 3), Y=f32(5, 3, 2), says="equal or 1"),
+    ]
+
+
+class CholeskySolve(Operator):
+    """Out = the solutions of A Out = X, where Y is Cholesky's factor of A: lower triangular, or upper with ``upper``."""
+
+    type = "cholesky_solve"
+    X = operand(REAL, doc="[..., n, k]")
+    Y = operand(REAL, same_type_as="X", doc="[..., n, n]")
+    Out = result(layout="row", doc="[..., n, k]")
+    upper = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        return solutions(Y, X, ("Y", "X"))
+
+    def work(self, X: Spec, Y: Spec) -> Size:
+        return 2 * self.infer_shape(X, Y).elements * Y.known_dims[-1]
+
+    def _bytes(self, X: Spec, Y: Spec) -> Size:
+        out = X.dense(solution_dims(Y, X, ("Y", "X")))
+        return 3 * out.nbytes + 3 * Y.with_dims((*out.known_dims[:-2], *Y.known_dims[-2:])).nbytes
+
+    def workspace(self, X: Spec, Y: Spec) -> Size:
+        return self._bytes(X, Y)
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        return torch.cholesky_solve(X, Y, self.upper).contiguous()
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec) -> Size:
+        return 3 * self._bytes(X, Y)
+
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=GIVES, layout=_ROWS, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        d_x = torch.cholesky_solve(d_out, Y, self.upper)
+        d_y = None
+        if requested[1]:
+            d = torch.matmul(d_x, Out.mT)
+            d = torch.add(d, d.mT).neg_()
+            factor = Y.triu() if self.upper else Y.tril()
+            d_y = _summed(torch.matmul(factor, d) if self.upper else torch.matmul(d, factor), Y)
+            d_y = d_y.triu_() if self.upper else d_y.tril_()
+        return _summed(d_x, X) if requested[0] else None, d_y
+
+    samples = [
+        sample(X=f32(2, 5), Y=_MATRIX),
+        sample(X=f32(2, 5), Y=_MATRIX, upper=True),
+        sample(X=f32(3, 2, 5), Y=_MATRIX),
+        sample(X=f32(2, 5), Y=_MATRICES, upper=True),
+        sample(X=f32(0, 3, 2), Y=f32(0, 3, 3)),
+    ]
+    rejects = [reject(X=f32(3, 2), Y=f32(2, 3), says="square matrices"), reject(X=f32(2, 5), Y=f32(3, 3), says="as many rows")]

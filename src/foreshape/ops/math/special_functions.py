@@ -1,0 +1,230 @@
+"""Functions of one tensor that have a name of their own: logit, gamma functions, the inverse of erf, modified Bessel functions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import FLOATING, AttrType, Operator, aten, aten_into, attribute, f32, gradient, i64, operand, reject, result, sample, torch
+from foreshape.operator.temporaries import one_like
+from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.ops.math.trigonometry import ByItsSlope
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Expm1(Unary):
+    """Out = e^X - 1, exact where X is tiny."""
+
+    type = "expm1"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.expm1(X, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(Out + 1.0, d_out, into)
+
+    samples = USUAL
+    rejects = NOT_INTEGERS
+
+
+class Logit(Unary):
+    """Out = log(x / (1 - x)), where x is X cut off at ``eps`` and 1 - ``eps``; without ``eps`` NaN where X is outside of [0, 1].
+
+    The gradient is 0 where X was cut off, or lies outside.
+    """
+
+    type = "logit"
+    eps = attribute(AttrType.FLOAT, 1e-6, low=0.0)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.logit(X, self.eps or None, out=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.logit_backward(d_out, X, self.eps) if into is None else aten_into.logit_backward(d_out, X, self.eps, into=into)
+
+    samples = [
+        sample(X=f32(2, 3, 5, low=0.1, high=0.9)),
+        sample(X=f32(2, 3, 5, low=-0.3, high=1.3), eps=0.2),
+        sample(X=f32(5, low=0.1, high=0.9), eps=0.0),
+        sample(X=f32(0, 4)),
+        sample(X=f32(low=0.1, high=0.9)),
+    ]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2), eps=-0.1, says="eps must be at least 0", error=SchemaError)]
+
+
+_ABOVE_ZERO = [sample(X=f32(2, 3, 5, low=0.3, high=5.0)), sample(X=f32(0, 4)), sample(X=f32(low=0.3, high=5.0))]
+_GAMMA = [*_ABOVE_ZERO, sample(X=f32(4, data=[-0.5, -1.3, -2.7, 9.0]))]
+
+
+class Lgamma(ByItsSlope):
+    """Out = log(|gamma(X)|); infinite at 0, -1, -2 and so on."""
+
+    type = "lgamma"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.lgamma(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return torch.digamma(X)
+
+    samples = _GAMMA
+
+
+class Digamma(ByItsSlope):
+    """Out = the derivative of log(gamma(X))."""
+
+    type = "digamma"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.digamma(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return torch.polygamma(1, X)
+
+    samples = _GAMMA
+
+
+class Erfinv(Unary):
+    """Out = the number whose erf is X; infinite at 1 and -1, NaN beyond."""
+
+    type = "erfinv"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.erfinv(X, out=into)
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(Out.square().exp_(), d_out, into).mul_(math.sqrt(math.pi) / 2.0)
+
+    samples = [sample(X=f32(2, 3, 5, low=-0.9, high=0.9)), sample(X=f32(0, 4)), sample(X=f32(low=-0.9, high=0.9))]
+    rejects = NOT_INTEGERS
+
+
+_SHARED_LOWER = {"x@GRAD": "out@GRAD"}
+_NO_INTEGERS_LOWER = [reject(x=i64(2, 3), says="floating", error=TypeMismatchError)]
+
+
+class OfLowerSlots(Operator):
+    """The base of functions of one tensor whose slots are written ``x`` and ``out``."""
+
+    abstract = True
+    x = operand(FLOATING, doc="any shape")
+    out = result(doc="as x", may_share="x")
+
+    def infer_shape(self, x: Spec) -> Spec:
+        return x.like()
+
+
+class Polygamma(OfLowerSlots):
+    """out = the derivative of order ``n`` of digamma(x)."""
+
+    type = "polygamma"
+    n = attribute(AttrType.INT, low=0, high=170)
+
+    def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.polygamma(self.n, x, out=into)
+
+    def _gradient_workspace(self, x: Spec, d_out: Spec) -> Size:
+        return 2 * x.nbytes
+
+    @gradient("x", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=_gradient_workspace)
+    def backward(self, x: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.polygamma(self.n + 1, x), d_out, into)
+
+    def workspace(self, x: Spec) -> Size:
+        return x.nbytes
+
+    samples = [
+        sample(x=f32(2, 3, 5, low=0.5, high=5.0), n=0),
+        sample(x=f32(2, 3, low=0.5, high=5.0), n=1),
+        sample(x=f32(5, low=0.9, high=5.0), n=3),
+        sample(x=f32(0, 4), n=2),
+        sample(x=f32(low=0.5, high=2.0), n=2),
+    ]
+    rejects = [
+        reject(x=i64(2, 3), n=1, says="floating", error=TypeMismatchError),
+        reject(x=f32(2), n=-1, says="n must be at least 0", error=SchemaError),
+    ]
+
+
+_BESSEL = [sample(x=f32(2, 3, 5)), sample(x=f32(4, low=5.0, high=12.0)), sample(x=f32(0, 4)), sample(x=f32())]
+_AT_ZERO = sample(x=f32(3, data=[0.0, 1.0, -1.0]))
+
+
+class BesselI0(OfLowerSlots):
+    """out = the modified Bessel function of the first kind and order 0 of x."""
+
+    type = "i0"
+
+    def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.special_i0(x) if into is None else aten_into.special_i0(x, into=into)
+
+    @gradient("x", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=one_like("x"))
+    def backward(self, x: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(aten.special_i1(x), d_out, into)
+
+    samples = _BESSEL
+    rejects = _NO_INTEGERS_LOWER
+
+
+class BesselI0e(OfLowerSlots):
+    """out = e^-|x| times the modified Bessel function of order 0 of x. Its gradient at 0, a corner, is that of the right side."""
+
+    type = "i0e"
+
+    def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.special_i0e(x) if into is None else aten_into.special_i0e(x, into=into)
+
+    @gradient("x", "out", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=one_like("x", 2))
+    def backward(self, x: Tensor, out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(aten.special_i1e(x).sub_(torch.copysign(out, x)), d_out, into)  # out is positive: with the sign of x
+
+    samples = _BESSEL
+    rejects = _NO_INTEGERS_LOWER
+
+
+class BesselI1(OfLowerSlots):
+    """out = the modified Bessel function of the first kind and order 1 of x."""
+
+    type = "i1"
+
+    def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.special_i1(x) if into is None else aten_into.special_i1(x, into=into)
+
+    def _gradient_workspace(self, x: Spec, out: Spec, d_out: Spec) -> Size:
+        return 2 * x.nbytes + x.elements
+
+    @gradient("x", "out", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=_gradient_workspace)
+    def backward(self, x: Tensor, out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        slope = aten.special_i0(x).sub_(torch.div(out, x))
+        return times(slope.masked_fill_(x == 0, 0.5), d_out, into)
+
+    samples = [*_BESSEL, _AT_ZERO]
+    rejects = _NO_INTEGERS_LOWER
+
+
+class BesselI1e(OfLowerSlots):
+    """out = e^-|x| times the modified Bessel function of order 1 of x."""
+
+    type = "i1e"
+
+    def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return aten.special_i1e(x) if into is None else aten_into.special_i1e(x, into=into)
+
+    def _gradient_workspace(self, x: Spec, out: Spec, d_out: Spec) -> Size:
+        return 3 * x.nbytes + x.elements
+
+    @gradient("x", "out", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=_gradient_workspace)
+    def backward(self, x: Tensor, out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        slope = aten.special_i0e(x).sub_(torch.reciprocal(x).add_(torch.sign(x)).mul_(out))
+        return times(slope.masked_fill_(x == 0, 0.5), d_out, into)
+
+    samples = [*_BESSEL, sample(x=f32(3, data=[0.0, 1.0, -1.0]), differentiate=False)]
+    rejects = _NO_INTEGERS_LOWER

@@ -1,0 +1,200 @@
+"""Trigonometric and hyperbolic functions and their inverses; angles are in radians."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import FLOATING, Operator, f32, f64, gradient, i32, i64, operand, reject, require_equal, require_rank, result, sample, torch
+from foreshape.operator.temporaries import one_like
+from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.spec import FP64, INT32, INT64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ByItsSlope(Unary):
+    """The base of functions whose derivative is made of X alone: ``_slope`` gives it, in a tensor of its own."""
+
+    abstract = True
+    rejects = NOT_INTEGERS
+
+    def _slope(self, X: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(self._slope(X), d_out, into)
+
+
+_WITHIN_ONE = [sample(X=f32(2, 3, 5, low=-0.9, high=0.9)), sample(X=f32(0, 4)), sample(X=f32(low=-0.9, high=0.9))]
+
+
+class Tan(ByItsSlope):
+    """Out = tan(X)."""
+
+    type = "tan"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.tan(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return torch.tan(X).square_().add_(1.0)
+
+    samples = [sample(X=f32(2, 3, 5, low=-1.3, high=1.3)), sample(X=f32(0, 4)), sample(X=f32(low=-1.3, high=1.3))]
+
+
+class Asin(ByItsSlope):
+    """Out = the angle in [-pi/2, pi/2] whose sine is X; NaN where |X| > 1."""
+
+    type = "asin"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.asin(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return X.square().neg_().add_(1.0).rsqrt_()
+
+    samples = _WITHIN_ONE
+
+
+class Acos(ByItsSlope):
+    """Out = the angle in [0, pi] whose cosine is X; NaN where |X| > 1."""
+
+    type = "acos"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.acos(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return X.square().neg_().add_(1.0).rsqrt_().neg_()
+
+    samples = _WITHIN_ONE
+
+
+class Atan(ByItsSlope):
+    """Out = the angle in [-pi/2, pi/2] whose tangent is X."""
+
+    type = "atan"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.atan(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return X.square().add_(1.0).reciprocal_()
+
+    samples = USUAL
+
+
+class Sinh(ByItsSlope):
+    """Out = (e^X - e^-X) / 2."""
+
+    type = "sinh"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.sinh(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return torch.cosh(X)
+
+    samples = USUAL
+
+
+class Cosh(ByItsSlope):
+    """Out = (e^X + e^-X) / 2."""
+
+    type = "cosh"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.cosh(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return torch.sinh(X)
+
+    samples = USUAL
+
+
+class Asinh(ByItsSlope):
+    """Out = the number whose sinh is X."""
+
+    type = "asinh"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.asinh(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return X.square().add_(1.0).rsqrt_()
+
+    samples = USUAL
+
+
+class Acosh(ByItsSlope):
+    """Out = the number of at least 0 whose cosh is X; NaN where X < 1."""
+
+    type = "acosh"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.acosh(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return X.square().sub_(1.0).rsqrt_()
+
+    samples = [sample(X=f32(2, 3, 5, low=1.2, high=4.0)), sample(X=f32(0, 4)), sample(X=f32(low=1.2, high=4.0))]
+
+
+class Atanh(ByItsSlope):
+    """Out = the number whose tanh is X; NaN where |X| > 1."""
+
+    type = "atanh"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.atanh(X, out=into)
+
+    def _slope(self, X: Tensor) -> Tensor:
+        return X.square().neg_().add_(1.0).reciprocal_()
+
+    samples = _WITHIN_ONE
+
+
+class Atan2(Operator):
+    """Out = the angle in [-pi, pi] of the point whose height is X1 and whose place from left to right is X2. Nothing is broadcast."""
+
+    type = "atan2"
+    X1 = operand((*FLOATING, INT32, INT64), doc="any shape")
+    X2 = operand((*FLOATING, INT32, INT64), same_type_as="X1", doc="as X1")
+    Out = result(doc="as X1; of integers fp64")
+
+    def infer_shape(self, X1: Spec, X2: Spec) -> Spec:
+        require_rank(X1.rank, X2, "X2")
+        dims = [require_equal(a, b, "X2 must have the dims of X1", X1=k, X2=k) for k, (a, b) in enumerate(zip(X1.known_dims, X2.known_dims, strict=True))]
+        return X1.with_dims(dims).with_dtype(X1.known_dtype if X1.known_dtype.is_floating else FP64)
+
+    def workspace(self, X1: Spec, X2: Spec) -> Size:
+        return 0 if X1.known_dtype.is_floating else 16 * X1.elements
+
+    def kernel(self, X1: Tensor, X2: Tensor) -> Tensor:
+        return torch.atan2(X1, X2) if X1.dtype.is_floating_point else torch.atan2(X1.double(), X2.double())
+
+    def _gradient_workspace(self, X1: Spec, X2: Spec, d_out: Spec) -> Size:
+        return 2 * X1.nbytes
+
+    @gradient("X1", "X2", "Out@GRAD", gives=("X1@GRAD", "X2@GRAD"), workspace=_gradient_workspace)
+    def backward(self, X1: Tensor, X2: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        each = X1.square().addcmul_(X2, X2).reciprocal_().mul_(d_out)
+        return each * X2 if requested[0] else None, (each * X1).neg_() if requested[1] else None
+
+    samples = [
+        sample(X1=f32(2, 3, 5), X2=f32(2, 3, 5)),
+        sample(X1=f32(5, data=[0.0, 0.0, -0.0, 1.0, -1.0]), X2=f32(5, data=[0.0, -1.0, -1.0, 0.0, -0.0]), differentiate=False),
+        sample(X1=f32(), X2=f32()),
+        sample(X1=f32(0, 3), X2=f32(0, 3)),
+        sample(X1=i64(2, 3, low=-3), X2=i64(2, 3, low=-3)),
+        sample(X1=i32(4), X2=i32(4)),
+    ]
+    rejects = [
+        reject(X1=f32(2, 3), X2=f32(3), says="X2 must have 2 dims"),
+        reject(X1=f32(2, 3), X2=f32(2, 1), says="the dims of X1"),
+        reject(X1=f32(2), X2=f64(2), says="element type", error=TypeMismatchError),
+    ]

@@ -1,0 +1,139 @@
+"""How often numbers occur: in all, and in ranges of one width."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import ExecutionError, SchemaError
+from foreshape.operator import (
+    INDEX,
+    NOT_DIFFERENTIABLE,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    f64,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.spec import FP32, FP64, INT32, INT64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NUMBERS = (FP32, FP64, INT32, INT64)
+
+
+class Bincount(Operator):
+    """Out[k] = how often k occurs in X, or the sum of the Weights where it does, for k from 0 to the largest in X, or to ``minlength`` - 1.
+
+    An empty X gives an empty Out, whatever ``minlength`` is. How many numbers Out has only the run tells.
+    """
+
+    type = "bincount"
+    X = operand(INDEX, doc="[n], none below 0")
+    Weights = operand(_NUMBERS, optional=True, doc="[n]")
+    Out = result(doc="[numbers]; int64, or with Weights fp32 where these are, else fp64")
+    minlength = attribute(AttrType.INT, 0, low=0)
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec, Weights: Spec | None) -> Spec:
+        require_rank(1, X, "X")
+        of = INT64
+        if Weights is not None:
+            require_rank(1, Weights, "Weights")
+            require_equal(X.known_dims[0], Weights.known_dims[0], "there must be one of Weights for each of X", X=0, Weights=0)
+            of = FP32 if Weights.dtype is FP32 else FP64
+        return X.dense((unknown_size("numbers"),), of)
+
+    def workspace(self, X: Spec, Weights: Spec | None) -> Size:
+        return 8 * X.elements + (0 if Weights is None else 8 * X.elements)
+
+    def kernel(self, X: Tensor, Weights: Tensor | None) -> Tensor:
+        if not X.numel():
+            return torch.zeros(0, dtype=torch.int64 if Weights is None else torch.float32 if Weights.dtype is torch.float32 else torch.float64, device=X.device)
+        least = int(X.min())
+        if least < 0:
+            raise ExecutionError(f"bincount: the numbers of X must be at least 0; seen {least}")
+        return torch.bincount(X, Weights, self.minlength)
+
+    samples = [
+        sample(X=i64(7)),
+        sample(X=i32(7), minlength=9),
+        sample(X=i64(7), Weights=f32(7)),
+        sample(X=i64(7), Weights=f64(7), minlength=3),
+        sample(X=i32(7), Weights=i64(7)),
+        sample(X=i64(0), minlength=3),
+        sample(X=i64(0), Weights=f32(0)),
+    ]
+    rejects = [
+        reject(X=i64(2, 3), says="X must have 1 dims"),
+        reject(X=i64(3), Weights=f32(4), says="one of Weights for each"),
+        reject(X=i64(3), minlength=-1, says="minlength must be at least 0", error=SchemaError),
+    ]
+
+
+class Histogram(Operator):
+    """Out = how many elements of X lie in each of ``bins`` ranges of one width between ``min`` and ``max``; what lies outside does not count.
+
+    The last range has its upper end too. Where ``min`` and ``max`` are equal they are the least and the greatest of X, or where these are
+    equal, one less and one more.
+    """
+
+    type = "histogram"
+    X = operand(_NUMBERS, doc="any shape")
+    Out = result(doc="[bins], int64")
+    bins = attribute(AttrType.LONG, 100, low=1)
+    min = attribute(AttrType.INT, 0)
+    max = attribute(AttrType.INT, 0)
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
+        return X.dense((self.bins,), INT64)
+
+    def workspace(self, X: Spec) -> Size:
+        return 2 * X.nbytes + 40 * X.elements
+
+    def _range(self, x: Tensor) -> tuple[float, float]:
+        low, high = self.min, self.max
+        if low == high and x.numel():
+            low, high = (v.item() for v in x.aminmax())
+        if not math.isfinite(low) or not math.isfinite(high):
+            raise ExecutionError(f"histogram: the numbers between which it counts must be finite; the least and the greatest of X are {low} and {high}")
+        return (low - 1, high + 1) if low == high else (low, high)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        low, high = self._range(X)
+        inside = X[(low <= X).logical_and_(high >= X)]
+        if X.dtype.is_floating_point:
+            at = inside.sub_(low).mul_(self.bins).div_(high - low).long()
+        else:
+            at = inside.long().sub_(int(low)).mul_(self.bins).div_(int(high) - int(low), rounding_mode="floor")
+        return torch.bincount(at.clamp_(max=self.bins - 1), minlength=self.bins)
+
+    samples = [
+        sample(X=f32(4, 5), bins=7),
+        sample(X=f32(20), bins=4, min=-1, max=1),
+        sample(X=i64(20), bins=3, min=1, max=4),
+        sample(X=i32(20), bins=5),
+        sample(X=f64(3, data=[1.0, 1.0, 1.0]), bins=5),
+        sample(X=f32(3, data=[math.nan, 0.5, 9.0]), bins=2, min=0, max=1),
+        sample(X=f32(0), bins=3),
+        sample(X=f32(), bins=3),
+    ]
+    rejects = [
+        reject(X=f32(3), bins=0, says="bins must be at least 1", error=SchemaError),
+        reject(X=f32(3), min=2, max=1, says="min must be at most max"),
+    ]

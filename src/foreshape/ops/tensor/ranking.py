@@ -1,0 +1,275 @@
+"""Elements by their rank: the k-th smallest, the most frequent, the median, where in a sorted row a number belongs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.kernels.onednn import thread_count
+from foreshape.operator import (
+    FLOATING,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    f64,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.ops.math.reduction import reduced
+from foreshape.ops.rules.broadcast import broadcast_lod
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.size_operands import axes_of, axis_of_any
+from foreshape.spec import FP32, FP64, INT32, INT64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NUMBERS = (FP32, FP64, INT32, INT64)
+_NAN = float("nan")
+
+
+class Picked(Operator):
+    """The base of what picks one element along ``axis``, and tells where it was."""
+
+    abstract = True
+    X = operand((*FLOATING, INT32, INT64), doc="any shape")
+    Out = result(doc="X without axis (with 1 there where keepdim)")
+    Indices = result(doc="as Out, int64")
+    axis = attribute(AttrType.INT, -1)
+    keepdim = attribute(AttrType.BOOLEAN, False)
+
+    def _picked(self, X: Spec) -> tuple[Spec, Spec]:
+        axis = axis_of_any(self.axis, X.rank, X=None)
+        if X.rank:
+            require_at_most(1, X.known_dims[axis], f"there must be an element: the dim at axis {axis} must be at least 1", X=axis)
+        out = reduced(X, (axis,), self.keepdim)
+        return out, out.with_dtype(INT64)
+
+    @gradient("X", "Indices", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, Indices: Tensor, d_out: Tensor) -> Tensor:
+        if not X.dim():
+            return d_out.reshape(X.shape).clone()
+        index, d = (Indices, d_out) if self.keepdim else (Indices.unsqueeze(self.axis), d_out.unsqueeze(self.axis))
+        return d_out.new_zeros(X.shape).scatter_(self.axis, index, d)
+
+
+class Kthvalue(Picked):
+    """Out = the ``k``-th smallest element along ``axis``, NaN last; Indices = where it was, of equal ones any."""
+
+    type = "kthvalue"
+    k = attribute(AttrType.INT, 1, low=1)
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        out = self._picked(X)
+        axis = axis_of_any(self.axis, X.rank, X=None)
+        most = X.known_dims[axis] if X.rank else 1
+        require_at_most(self.k, most, f"k must be at most the dim at axis {axis}, {most}; seen {self.k}", X=axis if X.rank else None)
+        return out
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 8 * X.elements
+
+    def kernel(self, X: Tensor) -> Any:
+        return tuple(torch.kthvalue(X, self.k, self.axis, self.keepdim))
+
+    samples = [
+        sample(X=f32(2, 5, distinct=True), k=2),
+        sample(X=f32(4, 3, distinct=True), k=3, axis=0, keepdim=True),
+        sample(X=f32(2, 3, 5, distinct=True), k=2, axis=1),
+        sample(X=f32()),
+        sample(X=f32(0, 3), k=3),
+        sample(X=i64(2, 5, high=99), k=4),
+    ]
+    rejects = [
+        reject(X=f32(2, 5), k=6, says="k must be at most the dim at axis 1, 5"),
+        reject(X=f32(2, 5), axis=2, says="axis must be in [-2, 2)"),
+        reject(X=f32(0, 3), axis=0, says="at least 1"),
+        reject(X=f32(), k=2, says="k must be at most"),
+    ]
+
+
+class Mode(Picked):
+    """Out = the most frequent element along ``axis``, of several the smallest; Indices = where it was last. NaN equals nothing."""
+
+    type = "mode"
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        return self._picked(X)
+
+    def workspace(self, X: Spec) -> Size:
+        axis = axis_of_any(self.axis, X.rank, X=None)
+        return 2 * X.nbytes + 50 * X.elements + 8 * reduced(X, (axis,), True).elements + (16 * thread_count() * X.known_dims[axis] if X.rank else 0)
+
+    def kernel(self, X: Tensor) -> Any:
+        if not X.dim():
+            return X.clone(), torch.zeros((), dtype=torch.int64, device=X.device)
+        values, places = torch.sort(X.movedim(self.axis, -1), stable=True, dim=-1)
+        at = torch.arange(values.shape[-1], device=X.device)
+        again = torch.zeros_like(values, dtype=torch.bool)
+        torch.eq(values[..., 1:], values[..., :-1], out=again[..., 1:])
+        before = at - torch.cummax(torch.where(again, 0, at), -1).values  # how many equal ones stand before each
+        best = before.argmax(-1, keepdim=True)
+        out, indices = values.gather(-1, best), places.gather(-1, best)
+        if self.keepdim:
+            return out.movedim(-1, self.axis).contiguous(), indices.movedim(-1, self.axis).contiguous()
+        return out.squeeze(-1), indices.squeeze(-1)
+
+    samples = [
+        sample(X=f32(2, 5, data=[[1.0, 2.0, 2.0, 3.0, 3.0], [5.0, 4.0, 4.0, 5.0, 1.0]]), differentiate=False),
+        sample(X=f32(4, 3, distinct=True), axis=0, keepdim=True),
+        sample(X=f32(2, 3, 5, distinct=True), axis=1),
+        sample(X=i64(2, 7, high=2)),
+        sample(X=f32()),
+        sample(X=f32(0, 3)),
+    ]
+    rejects = [reject(X=f32(2, 5), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(0, 3), axis=0, says="at least 1")]
+
+
+class Nanmedian(Operator):
+    """Out = the median over ``axis`` (all axes where that is empty) of what is not NaN: of an even number of elements the mean of the two
+    in the middle, of integers without its fraction. Where all are NaN, NaN.
+
+    MedianIndex has for each median the places of these two among the elements that it is taken of, twice the same for an odd number,
+    and -1 where all are NaN. The gradient goes to both alike.
+    """
+
+    type = "nanmedian"
+    X = operand(_NUMBERS, doc="any shape")
+    Out = result(doc="X without the axes (with 1 there where keepdim)")
+    MedianIndex = result(doc="[2 * medians], int64")
+    axis = attribute(AttrType.INTS, [])
+    keepdim = attribute(AttrType.BOOLEAN, True)
+
+    def _axes(self, rank: int) -> tuple[int, ...]:
+        return tuple(sorted(axes_of(self.axis, rank, "axis", X=None))) if self.axis else tuple(range(rank))
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        axes = self._axes(X.rank)
+        for axis in axes[: X.rank]:
+            require_at_most(1, X.known_dims[axis], f"a median needs an element: the dim at axis {axis} must be at least 1", X=axis)
+        out = reduced(X, axes, self.keepdim)
+        return out, out.dense((2 * out.elements,), INT64)
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """What each median is taken of, as a row."""
+        axes = self._axes(x.dim())[: x.dim()]
+        kept = [k for k in range(x.dim()) if k not in axes]
+        each = [x.shape[k] for k in axes]
+        count = 1
+        for size in each:
+            count *= size
+        return x.permute([*kept, *axes]).reshape(-1, count)
+
+    def workspace(self, X: Spec) -> Size:
+        return 3 * X.nbytes + 9 * X.elements + 100 * self.infer_shape(X)[0].elements + 16 * thread_count() * X.elements
+
+    def kernel(self, X: Tensor) -> Any:
+        values, places = torch.sort(self._rows(X), stable=True, dim=1)
+        count = (values == values).sum(1, keepdim=True)  # NaN, which equals nothing, is sorted to the end
+        middle = torch.cat([(count - 1).clamp_(min=0), torch.where(count > 0, count, 0)], 1).div_(2, rounding_mode="floor")
+        low, high = values.gather(1, middle).unbind(1)
+        odd = (middle[:, 0] == middle[:, 1])
+        both = (low + high) / 2 if X.dtype.is_floating_point else torch.div(low + high, 2, rounding_mode="trunc")
+        indices = places.gather(1, middle).masked_fill_(count == 0, -1)
+        dims = [1 if k in self._axes(X.dim()) else d for k, d in enumerate(X.shape) if self.keepdim or k not in self._axes(X.dim())]
+        return torch.where(odd, low, both).reshape(dims), indices.reshape(-1)
+
+    def _gradient_specs(self, X: Spec, MedianIndex: Spec, d_out: Spec) -> Spec:
+        out, _ = Nanmedian.infer_shape(self, X)  # pyright: ignore[reportArgumentType]
+        check_made(Out_GRAD=(d_out, out))
+        require_at_most(2 * out.elements, MedianIndex.elements, "MedianIndex must have two places for each median", MedianIndex=None)
+        return X.like()
+
+    def _gradient_workspace(self, X: Spec, MedianIndex: Spec, d_out: Spec) -> Size:
+        return 3 * X.nbytes + 2 * MedianIndex.nbytes + 4 * d_out.nbytes
+
+    @gradient("X", "MedianIndex", "Out@GRAD", gives="X@GRAD", infer=_gradient_specs, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, MedianIndex: Tensor, d_out: Tensor) -> Tensor:
+        rows = torch.zeros_like(self._rows(X))
+        index = MedianIndex[: 2 * rows.shape[0]].reshape(-1, 2)
+        half = (d_out.reshape(-1, 1) / 2).masked_fill(index < 0, 0.0)
+        rows.scatter_add_(1, index.clamp(min=0), half)
+        axes = self._axes(X.dim())[: X.dim()]
+        order = [*(k for k in range(X.dim()) if k not in axes), *axes]
+        back = sorted(range(X.dim()), key=order.__getitem__)
+        return rows.reshape([X.shape[k] for k in order]).permute(back).contiguous()
+
+
+    samples = [
+        sample(X=f32(2, 5, distinct=True)),
+        sample(X=f32(3, 4, distinct=True), axis=[1], keepdim=False),
+        sample(X=f32(2, 3, 4, distinct=True), axis=[0, -1], keepdim=False),
+        sample(X=f32(2, 3, 4, distinct=True), axis=[2, 0]),
+        sample(X=f32(3, 3, data=[[1.0, _NAN, 4.0], [_NAN, _NAN, _NAN], [_NAN, 2.0, _NAN]]), axis=[1], keepdim=False, differentiate=False),
+        sample(X=f32(), keepdim=False),
+        sample(X=f32(0, 3), axis=[1]),
+        sample(X=i64(3, 4, low=-9), axis=[1]),
+        sample(X=i32(5), keepdim=False),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"),
+        reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
+        reject(X=f32(0, 3), axis=[0], says="at least 1"),
+        reject(X=b1(2), says="must be one of", error=TypeMismatchError),
+    ]
+
+
+class Searchsorted(Operator):
+    """Out = how many numbers of the rising row SortedSequence are less than each of Values; at most it where ``right``.
+
+    A SortedSequence of more dims has a row for each row of Values. Both are compared in the wider of their element types.
+    """
+
+    type = "searchsorted"
+    SortedSequence = operand(_NUMBERS, doc="[n], or [..., n]")
+    Values = operand(_NUMBERS, doc="any shape, or [..., m]")
+    Out = result(layout="row", doc="as Values, int64 or int32")
+    out_int32 = attribute(AttrType.BOOLEAN, False)
+    right = attribute(AttrType.BOOLEAN, False)
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, SortedSequence: Spec, Values: Spec) -> Spec:
+        of, dims = SortedSequence.known_dims, Values.known_dims
+        require(len(of) > 0, "SortedSequence must have at least one dim", SortedSequence=None)
+        if len(of) > 1:
+            said = "a SortedSequence of more than one dim must have the dims of Values but the last"
+            require(len(of) == len(dims), said, SortedSequence=None, Values=None)
+            for axis in range(len(of) - 1):
+                require_equal(of[axis], dims[axis], said, SortedSequence=axis, Values=axis)
+        lod = broadcast_lod(Values, SortedSequence, dims) if len(of) > 1 else Values.lod
+        return Spec(Values.kind, INT32 if self.out_int32 else INT64, dims, lod)
+
+    def workspace(self, SortedSequence: Spec, Values: Spec) -> Size:
+        return 16 * (SortedSequence.elements + Values.elements)
+
+    def kernel(self, SortedSequence: Tensor, Values: Tensor) -> Tensor:
+        of = torch.promote_types(SortedSequence.dtype, Values.dtype)
+        return torch.searchsorted(SortedSequence.to(of).contiguous(), Values.to(of).contiguous(), right=self.right, out_int32=self.out_int32)
+
+    samples = [
+        sample(SortedSequence=f32(5, data=[-1.0, 0.5, 0.5, 1.0, 2.0]), Values=f32(2, 3)),
+        sample(SortedSequence=f32(2, 3, data=[[-1.0, 0.5, 1.0], [-2.0, 0.0, 0.5]]), Values=f32(2, 4), right=True, out_int32=True),
+        sample(SortedSequence=i64(4, data=[1, 2, 2, 3]), Values=i64(5, data=[0, 2, 3, 9, -1]), right=True),
+        sample(SortedSequence=f32(3, data=[-1.0, 0.5, 1.0]), Values=f64(2)),
+        sample(SortedSequence=i32(3, data=[1, 2, 3]), Values=f32()),
+        sample(SortedSequence=f32(0), Values=f32(2)),
+        sample(SortedSequence=f32(3, data=[-1.0, 0.5, 1.0]), Values=f32(0, 3)),
+    ]
+    rejects = [
+        reject(SortedSequence=f32(), Values=f32(2), says="at least one dim"),
+        reject(SortedSequence=f32(2, 3), Values=f32(4, 3), says="the dims of Values but the last"),
+        reject(SortedSequence=f32(2, 3), Values=f32(2), says="the dims of Values but the last"),
+    ]
