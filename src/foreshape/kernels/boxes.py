@@ -1,0 +1,114 @@
+"""Boxes, ``[..., 4]`` of left, top, right and bottom: areas, overlaps, and the suppression of boxes that overlap better ones.
+
+``pixel`` is what a box is larger by than its last coordinate minus its first: 1 where coordinates number whole pixels, 0 where they are
+places on an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Overlap = Callable[["Tensor", "Tensor"], "Tensor"]
+"""How much boxes ``[n, width]`` overlap others, pair by pair: ``[n]``."""
+
+
+def areas(boxes: Tensor, pixel: float) -> Tensor:
+    """``[...]``: width times height; 0 of a box whose right is left of its left, or whose bottom is above its top."""
+    size = boxes[..., 2:] - boxes[..., :2]
+    turned = (size < 0).any(-1)
+    if pixel:
+        size = size + pixel
+    return (size[..., 0] * size[..., 1]).masked_fill_(turned, 0)
+
+
+def overlaps(a: Tensor, b: Tensor, pixel: float) -> Tensor:
+    """Intersection over union of boxes that are paired (or broadcast); 0 of boxes that lie apart, NaN of two that touch and have no area."""
+    apart = ((b[..., :2] > a[..., 2:]) | (b[..., 2:] < a[..., :2])).any(-1)
+    size = torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])
+    if pixel:
+        size = size + pixel
+    both = size[..., 0] * size[..., 1]
+    return (both / (areas(a, pixel) + areas(b, pixel) - both)).masked_fill_(apart, 0)
+
+
+def best_first(scores: Tensor, group: Tensor | None = None) -> Tensor:
+    """The order by falling score, within rising groups where there are such; equal ones stay in their order: int64 ``[n]``.
+
+    Scores are compared as fp32, as PaddlePaddle does with doubles too.
+    """
+    order = torch.argsort(scores.float(), descending=True, stable=True)
+    return order if group is None else order[torch.argsort(group[order], stable=True)]
+
+
+def places_in_groups(group: Tensor) -> Tensor:
+    """For each element of rising groups its place in its group, from 0: int64 ``[n]``."""
+    at = torch.arange(len(group), device=group.device)
+    return at - torch.searchsorted(group, group)
+
+
+def unsuppressed(boxes: Tensor, group: Tensor, threshold: float, eta: float, overlap: Overlap) -> Tensor:
+    """Greedy suppression: each box stays that overlaps none that stays before it, in its group, by more than the threshold.
+
+    Where ``eta`` is below 1, a group's threshold, as long as it is above 0.5, is multiplied by it after each box that stays. Work goes round
+    by round: the first box left of every group stays, and what it suppresses goes.
+
+    Args:
+        boxes: ``[n, width]``, group by group, in each the best first.
+        group: int64 ``[n]``, rising.
+
+    Returns:
+        which stay, rising: int64.
+    """
+    adaptive = eta < 1
+    at = torch.arange(len(boxes), device=boxes.device)
+    stay: list[Tensor] = []
+    if adaptive:
+        group = torch.unique_consecutive(group, return_inverse=True)[1]
+    worst = boxes.new_zeros(len(boxes)) if adaptive else None
+    limits = boxes.new_full((len(boxes),), threshold) if adaptive else None
+    factor = boxes.new_tensor(eta)
+    while len(at):
+        first = torch.ones_like(at, dtype=torch.bool)
+        torch.ne(group[1:], group[:-1], out=first[1:])
+        leads = first.nonzero().squeeze(1)
+        stay.append(at[leads])
+        rest = first.logical_not().nonzero().squeeze(1)
+        if not len(rest):
+            break
+        leader = leads[first.cumsum(0)[rest] - 1]
+        found = overlap(boxes[rest], boxes[leader])
+        if worst is not None and limits is not None:  # a threshold that has fallen may be below what passed an earlier one
+            led = group[leads]
+            limit = limits[led]
+            limits[led] = torch.where(limit > 0.5, limit * factor, limit)
+            found = torch.maximum(worst[rest], found)
+            below = found <= limits[group[rest]]
+            worst = found[below]
+        else:
+            below = found <= threshold
+        rest = rest[below]
+        at, boxes, group = at[rest], boxes[rest], group[rest]
+    return torch.cat(stay).sort().values if stay else at
+
+
+def rounded(x: Tensor) -> Tensor:
+    """The nearest whole numbers; halves away from zero, as C has it."""
+    whole = x.trunc()
+    return whole + ((x - whole).abs() >= 0.5) * x.sign()
+
+
+def image_sizes(info: Tensor) -> Tensor:
+    """``[images, 2]``: width and height of the images before they were scaled, from ``[images, 3]`` of height, width and scale."""
+    return rounded(info[:, :2] / info[:, 2:3]).flip(1)
+
+
+def clipped(boxes: Tensor, last: Tensor) -> Tensor:
+    """Boxes with coordinates in 0 to ``last``, ``[..., 2]`` of the last x and the last y; broadcast over ``boxes[..., :2]``."""
+    most = torch.cat([last, last], -1)
+    return torch.minimum(boxes, most).clamp_(min=0)
