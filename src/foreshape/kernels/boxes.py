@@ -52,6 +52,13 @@ def places_in_groups(group: Tensor) -> Tensor:
     return at - torch.searchsorted(group, group)
 
 
+def begins(group: Tensor) -> Tensor:
+    """Whether each element of rising groups is the first of its group: bool ``[n]``."""
+    first = torch.ones_like(group, dtype=torch.bool)
+    torch.ne(group[1:], group[:-1], out=first[1:])
+    return first
+
+
 def unsuppressed(boxes: Tensor, group: Tensor, threshold: float, eta: float, overlap: Overlap) -> Tensor:
     """Greedy suppression: each box stays that overlaps none that stays before it, in its group, by more than the threshold.
 
@@ -69,13 +76,12 @@ def unsuppressed(boxes: Tensor, group: Tensor, threshold: float, eta: float, ove
     at = torch.arange(len(boxes), device=boxes.device)
     stay: list[Tensor] = []
     if adaptive:
-        group = torch.unique_consecutive(group, return_inverse=True)[1]
+        group = begins(group).cumsum(0) - 1
     worst = boxes.new_zeros(len(boxes)) if adaptive else None
     limits = boxes.new_full((len(boxes),), threshold) if adaptive else None
     factor = boxes.new_tensor(eta)
     while len(at):
-        first = torch.ones_like(at, dtype=torch.bool)
-        torch.ne(group[1:], group[:-1], out=first[1:])
+        first = begins(group)
         leads = first.nonzero().squeeze(1)
         stay.append(at[leads])
         rest = first.logical_not().nonzero().squeeze(1)

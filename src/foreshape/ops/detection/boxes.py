@@ -71,7 +71,7 @@ class BoxCoder(Operator):
             require_boxes(TargetBox, "TargetBox", 2)
             return rows(TargetBox.dtype, (TargetBox.known_dims[0], PriorBox.known_dims[0], 4), TargetBox.lod)
         require_boxes(TargetBox, "TargetBox", 3)
-        axis = 1 - self.axis
+        axis: int = 1 - self.axis
         words = f"there must be as many priors as TargetBox has {('rows', 'columns')[axis]}"
         require_equal(PriorBox.known_dims[0], TargetBox.known_dims[axis], words, PriorBox=0, TargetBox=axis)
         return TargetBox.like()

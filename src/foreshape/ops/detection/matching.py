@@ -63,7 +63,7 @@ class BipartiteMatch(Operator):
         return 3 * DistMat.nbytes + 64 * DistMat.known_dims[1]
 
     def kernel(self, DistMat: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor]:
-        parts = DistMat.split(offsets[0].host_lengths) if offsets[0] is not None else [DistMat]
+        parts = torch.split(DistMat, offsets[0].host_lengths) if offsets[0] is not None else [DistMat]
         index = torch.full((len(parts), DistMat.shape[1]), -1, dtype=torch.int32, device=DistMat.device)
         alike = DistMat.new_zeros(len(parts), DistMat.shape[1])
         for one, rows_of, how in zip(parts, index, alike, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
-from foreshape.kernels.boxes import overlaps
+from foreshape.kernels.boxes import begins, overlaps
 from foreshape.kernels.detections import Scored, best_of_images, candidates, detections, per_image
 from foreshape.operator import (
     NOT_DIFFERENTIABLE,
@@ -27,6 +27,7 @@ from foreshape.operator.temporaries import copies
 from foreshape.ops.detection.sample_boxes import boxes
 from foreshape.ops.rules.image_boxes import require_boxes
 from foreshape.spec import FP32, FP64, INT32, Spec
+from foreshape.values.offsets import as_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,8 +85,8 @@ class MatrixNms(Operator):
         row = group // max(classes, 1) * count + place % max(count, 1)
         all_boxes = BBoxes.reshape(-1, 4)
         found = candidates(Scores.reshape(-1)[place], group, row, self.nms_top_k)
-        parts = torch.unique_consecutive(found.group, return_counts=True)[1].tolist()
-        scores = [self._decayed(s, all_boxes[r]) for s, r in zip(found.score.split(parts), found.row.split(parts), strict=True)]
+        parts = as_list(torch.bincount(begins(found.group).cumsum(0) - 1))
+        scores = [self._decayed(s, all_boxes[r]) for s, r in zip(torch.split(found.score, parts), torch.split(found.row, parts), strict=True)]
         score = torch.cat(scores) if scores else found.score
         found = Scored(found.group, score, found.row).chosen(score > self.post_threshold)
         found = best_of_images(found, classes, self.keep_top_k)

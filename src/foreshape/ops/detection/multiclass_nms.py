@@ -73,10 +73,7 @@ class _Suppression(Operator):
             return RoisNum.known_dims[0]
         return ragged(BBoxes, "BBoxes").counts[-1]
 
-    def workspace(self, BBoxes: Spec, Scores: Spec, *, strided: frozenset[str]) -> Size:
-        return self._taken(BBoxes, Scores, strided)
-
-    def _taken(self, BBoxes: Spec, Scores: Spec, strided: frozenset[str]) -> Size:
+    def workspace(self, BBoxes: Spec, Scores: Spec, *others: Spec | None, strided: frozenset[str]) -> Size:
         item = Scores.known_dtype.itemsize
         count = Scores.elements
         if self.nms_top_k >= 0 and Scores.rank == 3:
@@ -191,9 +188,6 @@ class MulticlassNms3(_Suppression):
     def infer_shape(self, BBoxes: Spec, Scores: Spec, RoisNum: Spec | None) -> tuple[Spec, Spec, Spec]:
         images, count = self._images(BBoxes, Scores, RoisNum), unknown_size("rows")
         return Scores.dense((count, 6)), Scores.dense((count, 1), INT32), Scores.dense((images,), INT32)
-
-    def workspace(self, BBoxes: Spec, Scores: Spec, RoisNum: Spec | None, *, strided: frozenset[str]) -> Size:
-        return self._taken(BBoxes, Scores, strided)
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor, RoisNum: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Tensor]:
         of = _ragged(offsets[0], Scores)

@@ -105,7 +105,8 @@ class PriorBox(_Priors):
         out: list[tuple[float, float]] = []
         for at, size in enumerate(self.min_sizes):
             of_ratios = [(size * math.sqrt(r), size / math.sqrt(r)) for r in ratios]
-            middle = [(math.sqrt(size * self.max_sizes[at]),) * 2] if self.max_sizes else []
+            side = math.sqrt(size * self.max_sizes[at]) if self.max_sizes else 0.0
+            middle = [(side, side)] if self.max_sizes else []
             out += [(size, size), *middle, *of_ratios[1:]] if self.min_max_aspect_ratios_order else [*of_ratios, *middle]
         return out
 

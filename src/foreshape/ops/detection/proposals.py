@@ -67,14 +67,14 @@ class _Proposals(Operator):
             require_equal(of.elements, 4 * count * height * width, f"there must be one of {name} for each score of an image", **{name: None, "Scores": None})
         return images
 
-    def _taken(self, Scores: Spec, BboxDeltas: Spec, strided: frozenset[str], **others: Spec) -> Size:
+    def _taken(self, Scores: Spec, deltas: Spec, strided: frozenset[str], **others: Spec) -> Size:
         """Of all the deltas and scores in another order, and of what counts of one image boxes and how they overlap."""
         item = Scores.known_dtype.itemsize
         images, *dims = Scores.known_dims
         all_of_one = dims[0] * dims[1] * dims[2]
         each = minimum(all_of_one, self.pre_nms_topN) if self.pre_nms_topN > 0 else all_of_one
         kept = 8 * item * images * each
-        return BboxDeltas.nbytes + Scores.nbytes + (24 + item) * all_of_one + (30 * item + 60) * each + kept + copies(strided, **others)
+        return deltas.nbytes + Scores.nbytes + (24 + item) * all_of_one + (30 * item + 60) * each + kept + copies(strided, **others)
 
     def _propose(self, Scores: Tensor, BboxDeltas: Tensor, info: Tensor, Anchors: Tensor, Variances: Tensor, pixel: float, scaled: bool
                  ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip

@@ -32,6 +32,7 @@ from foreshape.ops.detection.sample_boxes import boxes
 from foreshape.ops.rules.image_boxes import images_of, require_boxes
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
 from foreshape.spec import FP32, FP64, INT32, Spec
+from foreshape.values.offsets import as_list
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,7 +90,7 @@ class DistributeFpnProposals(Operator):
         restore = torch.empty(len(order), 1, dtype=torch.int32, device=order.device)
         restore[order, 0] = torch.arange(len(order), dtype=torch.int32, device=order.device)
         numbers = torch.bincount(level * of.count + of.segments, minlength=count * of.count).view(count, of.count)
-        parts = order.split(numbers.sum(1).tolist())
+        parts = torch.split(order, as_list(numbers.sum(1)))
         made = [Offsets.of_lengths(n) if RoisNum is None else None for n in numbers]
         return [FpnRois[part] for part in parts], restore, [n.int() for n in numbers], made
 

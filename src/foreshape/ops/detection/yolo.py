@@ -71,7 +71,7 @@ class YoloBox(Operator):
         require_equal(images, ImgSize.known_dims[0], "there must be a size for each image", X=0, ImgSize=0)
         require_equal(ImgSize.known_dims[1], 2, "ImgSize must have 2 columns, height and width", ImgSize=1)
         boxes = count * height * width
-        return X.dense((images, boxes, 4)), X.dense((images, boxes, self.class_num))
+        return X.with_dims((images, boxes, 4)), X.with_dims((images, boxes, self.class_num))
 
     def workspace(self, X: Spec, ImgSize: Spec, *, strided: frozenset[str]) -> Size:
         images, _, height, width = X.known_dims
