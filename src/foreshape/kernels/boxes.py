@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size, minimum
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Overlap = Callable[["Tensor", "Tensor"], "Tensor"]
-"""How much boxes ``[n, width]`` overlap others, pair by pair: ``[n]``."""
+"""How much boxes ``[..., 4]`` overlap others, pair by pair, broadcast."""
 
 
 def areas(boxes: Tensor, pixel: float) -> Tensor:
@@ -62,43 +63,76 @@ def begins(group: Tensor) -> Tensor:
 def unsuppressed(boxes: Tensor, group: Tensor, threshold: float, eta: float, overlap: Overlap) -> Tensor:
     """Greedy suppression: each box stays that overlaps none that stays before it, in its group, by more than the threshold.
 
-    Where ``eta`` is below 1, a group's threshold, as long as it is above 0.5, is multiplied by it after each box that stays. Work goes round
-    by round: the first box left of every group stays, and what it suppresses goes.
+    Where ``eta`` is below 1, a group's threshold, as long as it is above 0.5, is multiplied by it after each box that stays.
 
     Args:
-        boxes: ``[n, width]``, group by group, in each the best first.
+        boxes: ``[n, 4]``, group by group, in each the best first.
         group: int64 ``[n]``, rising.
 
     Returns:
         which stay, rising: int64.
     """
-    adaptive = eta < 1
     at = torch.arange(len(boxes), device=boxes.device)
+    if eta < 1:
+        return _adaptively(at, boxes, group, threshold, eta, overlap)
     stay: list[Tensor] = []
-    if adaptive:
-        group = begins(group).cumsum(0) - 1
-    worst = boxes.new_zeros(len(boxes)) if adaptive else None
-    limits = boxes.new_full((len(boxes),), threshold) if adaptive else None
+    while len(at):  # a block of what is left decides among itself, and what stays of it about what is left of its last group
+        head, at = at[:BLOCK], at[BLOCK:]
+        best, of = boxes[head], group[head]
+        goes = (overlap(best.unsqueeze(1), best) <= threshold).logical_not_().logical_and_(of.unsqueeze(1) == of)
+        kept = _first_come(goes)
+        stay.append(head[kept])
+        more = int(torch.searchsorted(group[at], of[-1:], right=True))
+        if more:
+            leaders = best[kept[of[kept] == of[-1]]]
+            parts = torch.split(at[:more], CHUNK)
+            at = torch.cat([*(p[(overlap(boxes[p].unsqueeze(1), leaders) <= threshold).all(1)] for p in parts), at[more:]])
+    return torch.cat(stay) if stay else at
+
+
+BLOCK, CHUNK = 256, 1024
+"""How many boxes are compared with each other, and how many at once with what stays of these."""
+
+
+def pairs_taken(boxes: Size, item: int) -> Size:
+    """The bytes that `unsuppressed` takes for the pairs of so many boxes that it looks at in one go; numbers have ``item`` bytes."""
+    return (12 * item + 6) * minimum(boxes, BLOCK) * minimum(boxes, CHUNK)
+
+
+def _first_come(goes: Tensor) -> Tensor:
+    """Which stay, where of ``goes[i, j]`` i lets j go if it stays and is before j: int64."""
+    import numpy
+
+    rows = numpy.packbits(goes.cpu().numpy(), axis=1, bitorder="little")
+    gone, kept = 0, list[int]()
+    for at, row in enumerate(rows):
+        if not gone >> at & 1:
+            kept.append(at)
+            gone |= int.from_bytes(row.tobytes(), "little")
+    return torch.tensor(kept, dtype=torch.int64, device=goes.device)
+
+
+def _adaptively(at: Tensor, boxes: Tensor, group: Tensor, threshold: float, eta: float, overlap: Overlap) -> Tensor:
+    """`unsuppressed` where thresholds fall, round by round: the first box left of every group stays, and what overlaps it too much goes.
+
+    A threshold that has fallen may be below what passed an earlier one, so that the most is kept by which a box overlaps any before it.
+    """
+    stay: list[Tensor] = []
+    group = begins(group).cumsum(0) - 1
+    worst = boxes.new_zeros(len(boxes))
+    limits = boxes.new_full((len(boxes),), threshold)
     factor = boxes.new_tensor(eta)
     while len(at):
         first = begins(group)
         leads = first.nonzero().squeeze(1)
         stay.append(at[leads])
+        led = group[leads]
+        limit = limits[led]
+        limits[led] = torch.where(limit > 0.5, limit * factor, limit)
         rest = first.logical_not().nonzero().squeeze(1)
-        if not len(rest):
-            break
-        leader = leads[first.cumsum(0)[rest] - 1]
-        found = overlap(boxes[rest], boxes[leader])
-        if worst is not None and limits is not None:  # a threshold that has fallen may be below what passed an earlier one
-            led = group[leads]
-            limit = limits[led]
-            limits[led] = torch.where(limit > 0.5, limit * factor, limit)
-            found = torch.maximum(worst[rest], found)
-            below = found <= limits[group[rest]]
-            worst = found[below]
-        else:
-            below = found <= threshold
-        rest = rest[below]
+        found = torch.maximum(worst[rest], overlap(boxes[rest], boxes[leads[first.cumsum(0)[rest] - 1]]))
+        below = found <= limits[group[rest]]
+        rest, worst = rest[below], found[below]
         at, boxes, group = at[rest], boxes[rest], group[rest]
     return torch.cat(stay).sort().values if stay else at
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import TypeMismatchError
-from foreshape.kernels.boxes import overlaps, unsuppressed
+from foreshape.kernels.boxes import overlaps, pairs_taken, unsuppressed
 from foreshape.kernels.detections import Scored, best_of_images, candidates, detections, per_image, suppress
 from foreshape.operator import (
     INDEX,
@@ -79,7 +79,8 @@ class _Suppression(Operator):
         if self.nms_top_k >= 0 and Scores.rank == 3:
             count = minimum(count, Scores.known_dims[0] * Scores.known_dims[1] * self.nms_top_k)
         # of each score its number, group, rank and copies of these in other orders; of what counts also boxes and how they overlap
-        return (80 + 4 * item) * Scores.elements + (80 + 22 * item) * count + copies(strided, BBoxes=BBoxes, Scores=Scores)
+        taken = (80 + 4 * item) * Scores.elements + (80 + 22 * item) * count
+        return taken + pairs_taken(count, item) + copies(strided, BBoxes=BBoxes, Scores=Scores)
 
     def _found(self, BBoxes: Tensor, Scores: Tensor, of: Offsets | None) -> tuple[Scored, int, int]:
         """The boxes that stay, the number of classes and that of images."""
@@ -234,7 +235,8 @@ class Nms(Operator):
         return Spec(LOD_TENSOR, INT64, (unknown_size("rows"),))
 
     def workspace(self, Boxes: Spec, *, strided: frozenset[str]) -> Size:
-        return 8 * Boxes.nbytes + 20 * Boxes.elements + copies(strided, Boxes=Boxes)
+        item = Boxes.known_dtype.itemsize
+        return (16 + 2 * item) * Boxes.elements + pairs_taken(Boxes.known_dims[0], item) + copies(strided, Boxes=Boxes)
 
     def kernel(self, Boxes: Tensor) -> Tensor:
         group = torch.zeros(len(Boxes), dtype=torch.int64, device=Boxes.device)
@@ -250,8 +252,8 @@ class Nms(Operator):
 
 def _plain_overlaps(a: Tensor, b: Tensor) -> Tensor:
     """Intersection over union where turned boxes count with whatever area comes out; less than any threshold where that is no number."""
-    size = (torch.minimum(a[:, 2:], b[:, 2:]) - torch.maximum(a[:, :2], b[:, :2])).clamp_(min=0)
-    both = size[:, 0] * size[:, 1]
-    of_a, of_b = a[:, 2:] - a[:, :2], b[:, 2:] - b[:, :2]
-    found = both / (of_a[:, 0] * of_a[:, 1] + of_b[:, 0] * of_b[:, 1] - both)
+    size = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_(min=0)
+    both = size[..., 0] * size[..., 1]
+    of_a, of_b = a[..., 2:] - a[..., :2], b[..., 2:] - b[..., :2]
+    found = both / (of_a[..., 0] * of_a[..., 1] + of_b[..., 0] * of_b[..., 1] - both)
     return found.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
-from foreshape.kernels.boxes import clipped, overlaps, unsuppressed
+from foreshape.kernels.boxes import clipped, overlaps, pairs_taken, unsuppressed
 from foreshape.operator import (
     NOT_DIFFERENTIABLE,
     AttrType,
@@ -74,7 +74,7 @@ class _Proposals(Operator):
         all_of_one = dims[0] * dims[1] * dims[2]
         each = minimum(all_of_one, self.pre_nms_topN) if self.pre_nms_topN > 0 else all_of_one
         kept = 8 * item * images * each
-        return deltas.nbytes + Scores.nbytes + (24 + item) * all_of_one + (30 * item + 60) * each + kept + copies(strided, **others)
+        return deltas.nbytes + Scores.nbytes + (24 + item) * all_of_one + (30 * item + 60) * each + pairs_taken(each, item) + kept + copies(strided, **others)
 
     def _propose(self, Scores: Tensor, BboxDeltas: Tensor, info: Tensor, Anchors: Tensor, Variances: Tensor, pixel: float, scaled: bool
                  ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip

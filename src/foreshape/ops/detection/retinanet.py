@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
 from foreshape.errors import SchemaError
-from foreshape.kernels.boxes import best_first, clipped, image_sizes, overlaps, places_in_groups
+from foreshape.kernels.boxes import best_first, clipped, image_sizes, overlaps, pairs_taken, places_in_groups
 from foreshape.kernels.detections import best_of_images, candidates, detections, per_image, suppress
 from foreshape.operator import (
     NOT_DIFFERENTIABLE,
@@ -87,7 +87,7 @@ class RetinanetDetectionOutput(Operator):
             most = most + (80 + 4 * item) * score.elements + box.nbytes
             count = score.known_dims[1] * score.known_dims[2]
             each = each + score.known_dims[0] * (minimum(count, self.nms_top_k) if self.nms_top_k >= 0 else count)
-        return most + (160 + 40 * item) * each + 4 * ImInfo.nbytes
+        return most + (160 + 40 * item) * each + pairs_taken(each, item) + 4 * ImInfo.nbytes
 
     def kernel(self, BBoxes: list[Tensor], Scores: list[Tensor], Anchors: list[Tensor], ImInfo: Tensor) -> tuple[Tensor, Offsets]:
         images, classes = len(ImInfo), Scores[0].shape[2]
@@ -101,7 +101,7 @@ class RetinanetDetectionOutput(Operator):
                 order = order[places_in_groups(image[order]) < self.nms_top_k]
             place, image = place[order], image[order]
             row = place // max(classes, 1)
-            box = _decoded(delta.reshape(-1, 4)[row], anchor[row % max(anchor.shape[0], 1)], ImInfo[image])
+            box = _decoded(delta.reshape(-1, 4)[row], anchor[row % max(anchor.shape[0], 1)], ImInfo[image, :3])
             parts.append((flat[place], image * classes + place % max(classes, 1), box))
         score, group, box = (torch.cat(p) for p in zip(*parts, strict=True))
         found = candidates(score, group, torch.arange(len(score), device=score.device), -1)
