@@ -1,5 +1,6 @@
 """What a user writes: each layer appends ops to the default main program and returns the variable that comes out."""
 
+from foreshape.layer import detection
 from foreshape.layer.arrays import (
     array_length,
     array_read,
@@ -195,7 +196,7 @@ __all__ = [
     "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "activate", "adaptive_pool2d",
     "add", "argmax", "argmin", "argsort", "array_length", "array_read", "array_to_lod_tensor", "array_write", "assign", "batch_norm", "bce_loss",
     "beam_search", "beam_search_decode", "bmm", "case", "cast", "ceil", "chunk_eval", "clip", "concat", "cond", "conv2d", "conv2d_transpose", "cos",
-    "create_array", "create_parameter", "crf_decoding", "cross_entropy", "ctc_greedy_decoder", "cumsum", "data", "divide", "dot", "dropout",
+    "create_array", "create_parameter", "crf_decoding", "cross_entropy", "ctc_greedy_decoder", "cumsum", "data", "detection", "divide", "dot", "dropout",
     "edit_distance", "elu", "embedding", "embedding_bag", "equal", "erf", "exp", "expand", "expand_as", "eye", "fc", "fill_constant", "fill_like",
     "flatten", "flip", "floor", "gather", "gather_nd", "gather_tree", "gaussian_random", "gelu", "greater_equal", "greater_than", "group_norm", "gru",
     "hard_sigmoid", "hard_swish", "hard_tanh", "hierarchical_sigmoid", "hsigmoid", "huber_loss", "increment", "instance_norm", "interpolate", "is_finite",
