@@ -229,6 +229,24 @@ def test_what_easy_examples_cost_is_little() -> None:
     assert loss[0, 0] < 1e-4 < loss[0, 2]
 
 
+def test_a_network_learns_where_a_box_is() -> None:
+    x = layer.data("x", shape=["batch", 3, 4, 4])
+    features = layer.conv2d(x, 7, 3, padding=1, weight=layer.Normal(0.0, 0.1))
+    box, label = layer.data("box", shape=["batch", 2, 4]), layer.data("label", shape=["batch", 2], dtype="int32")
+    loss = layer.mean(layer.detection.yolo_loss(features, box, label, [30, 40], [0], 2, 0.7, 32))
+    fs.optimizer.Adam(0.05).minimize(loss)
+    rng = np.random.RandomState(0)
+    feed = {"x": rng.rand(2, 3, 4, 4).astype("float32"), "label": np.int32([[1, 0], [0, 0]]),
+            "box": np.float32([[[0.3, 0.6, 0.2, 0.4], [0, 0, 0, 0]], [[0.8, 0.1, 0.3, 0.2], [0.4, 0.4, 0.2, 0.2]]])}  # fmt: skip
+    executor, scope = fs.Executor(seed=1), fs.Scope()
+    executor.run(fs.default_startup_program(), scope=scope)
+    costs = [float(executor.run(fs.default_main_program(), feed, [loss], scope)[0]) for _ in range(40)]
+    assert costs[-1] < 0.5 * costs[0]
+    feed["box"][0, 0, 0] = 1.5
+    with pytest.raises(ExecutionError, match=r"must be in the image, from 0 to below 1; seen 0.1 to 1.5"):
+        executor.run(fs.default_main_program(), feed, [loss], scope)
+
+
 @pytest.mark.parametrize("name", layer.detection.__all__)
 def test_each_layer_has_words_and_an_operator(name: str) -> None:
     assert (getattr(layer.detection, name).__doc__ or "").strip()

@@ -15,7 +15,7 @@ from foreshape.program.variable import Variable
 __all__ = [
     "anchor_generator", "bipartite_match", "box_clip", "box_coder", "collect_fpn_proposals", "density_prior_box", "distribute_fpn_proposals",
     "generate_proposals", "iou_similarity", "matrix_nms", "mine_hard_examples", "multiclass_nms", "nms", "polygon_box_transform", "prior_box",
-    "retinanet_detection_output", "sigmoid_focal_loss", "yolo_box",
+    "retinanet_detection_output", "sigmoid_focal_loss", "yolo_box", "yolo_loss",
 ]  # fmt: skip
 
 _VARIANCES = (0.1, 0.1, 0.2, 0.2)
@@ -131,6 +131,28 @@ def yolo_box(
         "scale_x_y": scale_x_y, "iou_aware": iou_aware, "iou_aware_factor": iou_aware_factor,
     }  # fmt: skip
     return current_block().apply("yolo_box", {"X": x, "ImgSize": img_size}, attrs)
+
+
+def yolo_loss(
+    x: Variable, gt_box: Variable, gt_label: Variable, anchors: Sequence[int], anchor_mask: Sequence[int], class_num: int, ignore_thresh: float,
+    downsample_ratio: int, gt_score: Variable | None = None, use_label_smooth: bool = True, scale_x_y: float = 1.0,
+) -> Variable:  # fmt: skip
+    """What the boxes, confidences and classes of a YOLO network cost, ``[batch]``.
+
+    Args:
+        x: ``[batch, len(anchor_mask) * (5 + class_num), height, width]``.
+        gt_box: the truths, ``[batch, truths, 4]``: middle, width and height in parts of the image; zeros where there are fewer.
+        gt_label: int32 ``[batch, truths]``. gt_score: as that, how much each counts; one where it is left out.
+        anchors: width and height of all anchors, in pixels of the network's input. anchor_mask: which of them x predicts.
+        ignore_thresh: a box that overlaps a truth by more may be sure of itself.
+        downsample_ratio: the pixels of the network's input for each cell.
+    """
+    slots = {"X": x, "GTBox": gt_box, "GTLabel": gt_label} | ({} if gt_score is None else {"GTScore": gt_score})
+    attrs = {
+        "anchors": list(anchors), "anchor_mask": list(anchor_mask), "class_num": class_num, "ignore_thresh": ignore_thresh,
+        "downsample_ratio": downsample_ratio, "use_label_smooth": use_label_smooth, "scale_x_y": scale_x_y,
+    }  # fmt: skip
+    return current_block().apply("yolov3_loss", slots, attrs)[0]
 
 
 def multiclass_nms(

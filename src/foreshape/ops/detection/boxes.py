@@ -194,7 +194,7 @@ class BoxClip(Operator):
 
     samples = [
         sample(Input=boxes(5).ragged([3, 2]), ImInfo=f32(2, 3, data=[[12, 15, 1], [40, 31, 2]])),
-        sample(Input=boxes(5, 3, double=True).ragged([3, 0, 2]), ImInfo=f64(3, 3, low=10.0, high=15.0)),
+        sample(Input=boxes(5, 3, double=True).ragged([3, 2]), ImInfo=f64(2, 3, low=10.0, high=15.0)),
         sample(Input=boxes(0).ragged([0, 0]), ImInfo=f32(2, 3, low=10.0, high=15.0)),
     ]
     rejects = [

@@ -95,9 +95,10 @@ class DistributeFpnProposals(Operator):
         return [FpnRois[part] for part in parts], restore, [n.int() for n in numbers], made
 
     samples = [
-        sample(FpnRois=boxes(7, size=90.0).ragged([3, 0, 4]), min_level=2, max_level=4, refer_level=3, refer_scale=40),
-        sample(FpnRois=boxes(7, size=90.0, double=True), RoisNum=i32(3, data=[3, 0, 4]), min_level=2, max_level=5, refer_level=4, refer_scale=50,
+        sample(FpnRois=boxes(7, size=90.0).ragged([3, 4]), min_level=2, max_level=4, refer_level=3, refer_scale=40),
+        sample(FpnRois=boxes(7, size=90.0, double=True), RoisNum=i32(2, data=[3, 4]), min_level=2, max_level=5, refer_level=4, refer_scale=50,
                pixel_offset=False),
+        sample(FpnRois=boxes(7, size=90.0), RoisNum=i32(3, data=[3, 0, 4]), min_level=3, max_level=3, refer_level=3, refer_scale=50),
         sample(FpnRois=boxes(0).ragged([0, 0]), min_level=2, max_level=4, refer_level=3, refer_scale=40),
     ]  # fmt: skip
     rejects = [
@@ -171,8 +172,9 @@ class CollectFpnProposals(Operator):
     samples = [
         sample(MultiLevelRois=[boxes(5).ragged([3, 2]), boxes(7, start=5).ragged([0, 7])],
                MultiLevelScores=[f32(5, 1).ragged([3, 2]), f32(7, 1).ragged([0, 7])], post_nms_topN=8),
-        sample(MultiLevelRois=[boxes(5, double=True), boxes(2, start=5, double=True)], MultiLevelScores=[f64(5, 1), f64(2)],
+        sample(MultiLevelRois=[boxes(5, double=True), boxes(2, start=5, double=True)], MultiLevelScores=[f64(5, 1), f64(2, 1)],
                MultiLevelRoIsNum=[i32(3, data=[3, 2, 0]), i32(3, data=[0, 1, 1])], post_nms_topN=20),
+        sample(MultiLevelRois=[boxes(5).ragged([3, 2])], MultiLevelScores=[f32(5).ragged([3, 2])], post_nms_topN=3),
         sample(MultiLevelRois=[boxes(0).ragged([0, 0])], MultiLevelScores=[f32(0, 1).ragged([0, 0])], post_nms_topN=8),
     ]  # fmt: skip
     rejects = [
