@@ -15,7 +15,7 @@ from foreshape.program.variable import Variable
 __all__ = [
     "anchor_generator", "bipartite_match", "box_clip", "box_coder", "collect_fpn_proposals", "density_prior_box", "distribute_fpn_proposals",
     "generate_proposals", "iou_similarity", "matrix_nms", "mine_hard_examples", "multiclass_nms", "nms", "polygon_box_transform", "prior_box",
-    "retinanet_detection_output", "sigmoid_focal_loss", "yolo_box", "yolo_loss",
+    "retinanet_detection_output", "sigmoid_focal_loss", "target_assign", "yolo_box", "yolo_loss",
 ]  # fmt: skip
 
 _VARIANCES = (0.1, 0.1, 0.2, 0.2)
@@ -289,6 +289,20 @@ def mine_hard_examples(
     slots = {"ClsLoss": cls_loss, "MatchIndices": match_indices, "MatchDist": match_dist} | ({} if loc_loss is None else {"LocLoss": loc_loss})
     attrs = {"neg_pos_ratio": neg_pos_ratio, "neg_dist_threshold": neg_dist_threshold, "sample_size": sample_size, "mining_type": mining_type}
     return current_block().apply("mine_hard_examples", slots, attrs)
+
+
+def target_assign(
+    input: Variable, matched_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """What the truth has that each prior is matched to, ``[images, priors, width]``, and how much it counts, ``[images, priors, 1]``.
+
+    Args:
+        input: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.
+        matched_indices: as `bipartite_match` gives them. negative_indices: as `mine_hard_examples` gives them; they count, too.
+        mismatch_value: what a prior gets that is matched to none.
+    """
+    slots = {"X": input, "MatchIndices": matched_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
+    return current_block().apply("target_assign", slots, {"mismatch_value": mismatch_value})
 
 
 def retinanet_detection_output(

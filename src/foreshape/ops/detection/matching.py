@@ -1,11 +1,11 @@
-"""What belongs to which truth while a detector is trained: `bipartite_match`, `mine_hard_examples`."""
+"""What belongs to which truth while a detector is trained: `bipartite_match`, `mine_hard_examples`, `target_assign`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import (
     NOT_DIFFERENTIABLE,
     AttrType,
@@ -18,6 +18,7 @@ from foreshape.operator import (
     i32,
     operand,
     reject,
+    require_at_most,
     require_equal,
     require_rank,
     result,
@@ -25,8 +26,9 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.ops.rules.padded_sequences import check_numbers
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
-from foreshape.spec import FP32, FP64, INT32, Spec
+from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,4 +181,71 @@ class MineHardExamples(Operator):
         reject(ClsLoss=f32(2, 5), LocLoss=f32(2, 5, 1), MatchIndices=i32(2, 5), MatchDist=f32(2, 5), says="LocLoss must have 2 dims"),
         reject(ClsLoss=f32(2, 5), MatchIndices=i32(2, 5), MatchDist=f32(2, 5), mining_type="hard_example", says="sample_size", error=SchemaError),
         reject(ClsLoss=f32(2, 5), MatchIndices=i32(2, 5), MatchDist=f32(2, 5), neg_pos_ratio=0.0, says="neg_pos_ratio", error=SchemaError),
+    ]
+
+
+class TargetAssign(Operator):
+    """Out = for each prior what the truth that it is matched to has: of row MatchIndices of its image in X the entry prior % entries;
+    ``mismatch_value`` where it is matched to none. OutWeight = 1 where it is matched, and for the priors in NegIndices, whose Out is
+    ``mismatch_value``; 0 elsewhere."""
+
+    type = "target_assign"
+    X = operand((FP32, FP64, INT32, INT64), doc="[rows, entries, width], ragged: the truths of each image")
+    MatchIndices = operand((INT32,), doc="[images, priors], as bipartite_match gives them; -1: none")
+    NegIndices = operand((INT32,), optional=True, doc="[negatives, 1], ragged: priors of each image, as mine_hard_examples gives them")
+    Out = result(doc="[images, priors, width]")
+    OutWeight = result(doc="fp32 [images, priors, 1]")
+    mismatch_value = attribute(AttrType.INT, 0)
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec, MatchIndices: Spec, NegIndices: Spec | None) -> tuple[Spec, Spec]:
+        require_rank(3, X, "X")
+        require_rank(2, MatchIndices, "MatchIndices")
+        images, priors = MatchIndices.known_dims
+        require_equal(ragged(X, "X", 1).counts[0], images, "X and MatchIndices must have as many images", X=0, MatchIndices=0)
+        require_at_most(1, X.known_dims[1], "X must have at least one entry in a row", X=1)
+        if NegIndices is not None:
+            require_rank(2, NegIndices, "NegIndices")
+            require_equal(NegIndices.known_dims[1], 1, "NegIndices must have 1 column", NegIndices=1)
+            require_equal(ragged(NegIndices, "NegIndices", 1).counts[0], images, "NegIndices and MatchIndices must have as many images", NegIndices=0)
+        return X.dense((images, priors, X.known_dims[2])), Spec(LOD_TENSOR, FP32, (images, priors, 1))
+
+    def workspace(self, X: Spec, MatchIndices: Spec, NegIndices: Spec | None) -> Size:
+        negatives = 48 * NegIndices.elements if NegIndices is not None else 0
+        return 48 * MatchIndices.elements + 3 * X.known_dtype.itemsize * MatchIndices.elements * X.known_dims[2] + negatives
+
+    def kernel(self, X: Tensor, MatchIndices: Tensor, NegIndices: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor]:
+        of = offsets[0]
+        assert of is not None
+        images, priors = MatchIndices.shape
+        matched = MatchIndices > -1
+        image, prior = matched.nonzero().unbind(1)
+        row = MatchIndices[image, prior].long()
+        if bool((row >= of.lengths[image]).any()):
+            raise ExecutionError(f"target_assign: MatchIndices must name rows of their images, which have {of.shown_lengths()}; seen {int(row.max())}")
+        out = torch.full((images, priors, X.shape[2]), self.mismatch_value, dtype=X.dtype, device=X.device)
+        out[image, prior] = X[of.last[image] + row, prior % X.shape[1]]
+        weight = matched.float().unsqueeze(2)
+        if NegIndices is not None:
+            negatives = offsets[2]
+            assert negatives is not None
+            prior = NegIndices.reshape(-1).long()
+            check_numbers(prior, priors, "a prior in NegIndices")
+            out[negatives.segments, prior] = self.mismatch_value
+            weight[negatives.segments, prior] = 1.0
+        return out, weight
+
+    samples = [
+        sample(X=f32(5, 1, 3).ragged([2, 3]), MatchIndices=i32(2, 4, data=[0, -1, 1, -1, 2, 0, -1, -1]),
+               NegIndices=i32(3, 1, data=[1, 2, 3]).ragged([1, 2]), mismatch_value=7),
+        sample(X=i32(5, 4, 2).ragged([2, 0, 3]), MatchIndices=i32(3, 6, low=-1, high=-1)),
+        sample(X=f64(3, 4, 2).ragged([3]), MatchIndices=i32(1, 6, low=-1, high=2)),
+    ]
+    rejects = [
+        reject(X=f32(5, 1, 3), MatchIndices=i32(2, 4), says="X must be ragged", error=TypeMismatchError),
+        reject(X=f32(5, 3).ragged([5]), MatchIndices=i32(1, 4), says="X must have 3 dims"),
+        reject(X=f32(5, 1, 3).ragged([5]), MatchIndices=i32(2, 4), says="as many images"),
+        reject(X=f32(5, 0, 3).ragged([5]), MatchIndices=i32(1, 4), says="at least one entry"),
+        reject(X=f32(5, 1, 3).ragged([5]), MatchIndices=i32(1, 4), NegIndices=i32(3, 2).ragged([3]), says="1 column"),
+        reject(X=f32(5, 1, 3).ragged([5]), MatchIndices=i32(1, 4), NegIndices=i32(3, 1).ragged([2, 1]), says="as many images"),
     ]
