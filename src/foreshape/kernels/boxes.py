@@ -30,12 +30,14 @@ def areas(boxes: Tensor, pixel: float) -> Tensor:
 
 def overlaps(a: Tensor, b: Tensor, pixel: float) -> Tensor:
     """Intersection over union of boxes that are paired (or broadcast); 0 of boxes that lie apart, NaN of two that touch and have no area."""
-    apart = ((b[..., :2] > a[..., 2:]) | (b[..., 2:] < a[..., :2])).any(-1)
-    size = torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])
-    if pixel:
-        size = size + pixel
-    both = size[..., 0] * size[..., 1]
-    return (both / (areas(a, pixel) + areas(b, pixel) - both)).masked_fill_(apart, 0)
+    left, top, right, bottom = a.unbind(-1)  # column by column: of many pairs several times as fast as two by two
+    other_left, other_top, other_right, other_bottom = b.unbind(-1)
+    both = torch.minimum(right, other_right).sub_(torch.maximum(left, other_left))
+    height = torch.minimum(bottom, other_bottom).sub_(torch.maximum(top, other_top))
+    both = both.add_(pixel).mul_(height.add_(pixel)) if pixel else both.mul_(height)
+    union = torch.sub(areas(a, pixel) + areas(b, pixel), both, out=height)
+    apart = (other_left > right).logical_or_(other_right < left).logical_or_(other_top > bottom).logical_or_(other_bottom < top)
+    return both.div_(union).masked_fill_(apart, 0)
 
 
 def best_first(scores: Tensor, group: Tensor | None = None) -> Tensor:

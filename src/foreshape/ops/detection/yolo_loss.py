@@ -145,6 +145,9 @@ class Yolov3Loss(Operator):
         return _Truths(image, anchor, down, across, wanted, (2.0 - box[:, 2] * box[:, 3]) * score, classes, score)
 
     def workspace(self, X: Spec, GTBox: Spec, GTLabel: Spec, GTScore: Spec | None) -> Size:
+        return self._taken(X, GTBox)
+
+    def _taken(self, X: Spec, GTBox: Spec) -> Size:
         item = X.known_dtype.itemsize
         cells = X.known_dims[0] * len(self.anchor_mask) * X.known_dims[2] * X.known_dims[3]
         truths = GTBox.known_dims[0] * GTBox.known_dims[1]
@@ -174,7 +177,7 @@ class Yolov3Loss(Operator):
         return loss, mask, match
 
     def _gradient_workspace(self, X: Spec, GTBox: Spec, GTLabel: Spec, GTScore: Spec | None, mask: Spec, match: Spec, d_loss: Spec) -> Size:
-        return self.workspace(X, GTBox, GTLabel, GTScore)
+        return self._taken(X, GTBox)
 
     @gradient("X", "GTBox", "GTLabel", "GTScore", "ObjectnessMask", "GTMatchMask", "Loss@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, GTBox: Tensor, GTLabel: Tensor, GTScore: Tensor | None, ObjectnessMask: Tensor, GTMatchMask: Tensor,
