@@ -60,12 +60,12 @@ class Yolov3Loss(Operator):
     ``use_label_smooth`` classes are to be 1 - d and d instead of 1 and 0, d = min(1 / classes, 1 / 40).
 
     ObjectnessMask = what a confidence is to be: a score, 0, or -1 where it does not count. GTMatchMask = which of ``anchor_mask`` each truth has,
-    or -1. As in PaddlePaddle, cells are counted by the height alone. Where several truths meet in one cell and anchor, the gradient is that of
+    or -1. Where several truths meet in one cell and anchor, the gradient is that of
     all (where PaddlePaddle has that of the last). Source: Redmon and Farhadi, "YOLOv3", 2018.
     """
 
     type = "yolov3_loss"
-    X = operand((FP32, FP64), doc="[images, len(anchor_mask) * (5 + classes), height, width]")
+    X = operand((FP32, FP64), doc="[images, len(anchor_mask) * (5 + classes), height, width], as high as wide")
     GTBox = operand((FP32, FP64), same_type_as="X", doc="[images, truths, 4]: middle, width and height in parts of the image; zeros: none")
     GTLabel = operand((INT32,), doc="[images, truths]")
     GTScore = operand((FP32, FP64), same_type_as="X", optional=True, doc="[images, truths]; ones where it is left out")
@@ -88,6 +88,7 @@ class Yolov3Loss(Operator):
         require_rank(4, X, "X")
         require_boxes(GTBox, "GTBox", 3)
         images, channels, height, width = X.known_dims
+        require_equal(height, width, "X must be as high as it is wide", X=2)
         count = len(self.anchor_mask)
         wanted = count * (5 + self.class_num)
         require_equal(channels, wanted, f"X must have {wanted} channels for {count} anchors and {self.class_num} classes, not {channels}", X=1)
@@ -200,19 +201,20 @@ class Yolov3Loss(Operator):
         sample(X=f32(2, 14, 4, 4), GTBox=f32(2, 3, 4, data=[[0.3, 0.4, 0.2, 0.3], [0.8, 0.1, 0.5, 0.4], [0, 0, 0, 0], [0.1, 0.9, 0.1, 0.12],
                                                             [0.6, 0.6, 0.7, 0.9], [0.55, 0.3, 0.3, 0.2]]),
                GTLabel=i32(2, 3, high=1), anchors=[10, 13, 33, 23, 60, 80], anchor_mask=[1, 2], class_num=2),
-        sample(X=f32(1, 8, 3, 5), GTBox=f32(1, 2, 4, data=[[0.3, 0.4, 0.2, 0.3], [0.8, 0.1, 0.5, 0.4]]), GTLabel=i32(1, 2, high=2),
+        sample(X=f32(1, 8, 3, 3), GTBox=f32(1, 2, 4, data=[[0.3, 0.4, 0.2, 0.3], [0.8, 0.1, 0.5, 0.4]]), GTLabel=i32(1, 2, high=2),
                GTScore=f32(1, 2, low=0.3, high=0.9), anchors=[30, 23], anchor_mask=[0], class_num=3, use_label_smooth=False, ignore_thresh=0.3, scale_x_y=1.2),
-        sample(X=f32(1, 6, 3, 5), GTBox=f32(1, 0, 4), GTLabel=i32(1, 0), anchors=[30, 23], anchor_mask=[0]),
+        sample(X=f32(1, 6, 5, 5), GTBox=f32(1, 0, 4), GTLabel=i32(1, 0), anchors=[30, 23], anchor_mask=[0]),
     ]  # fmt: skip
     rejects = [
-        reject(X=f32(1, 7, 3, 5), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[0], says="X must have 6 channels"),
-        reject(X=f32(1, 6, 3, 5), GTBox=f32(2, 2, 4), GTLabel=i32(2, 2), anchors=[30, 23], anchor_mask=[0], says="as many images"),
-        reject(X=f32(1, 6, 3, 5), GTBox=f32(1, 2, 5), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[0], says="boxes of 4 numbers"),
-        reject(X=f32(1, 6, 3, 5), GTBox=f32(1, 2, 4), GTLabel=i32(1, 3), anchors=[30, 23], anchor_mask=[0], says="one number for each truth"),
-        reject(X=f32(1, 6, 3, 5), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[1], says="one or more of 1 anchors",
+        reject(X=f32(1, 6, 3, 5), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[0], says="as high as it is wide"),
+        reject(X=f32(1, 7, 3, 3), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[0], says="X must have 6 channels"),
+        reject(X=f32(1, 6, 3, 3), GTBox=f32(2, 2, 4), GTLabel=i32(2, 2), anchors=[30, 23], anchor_mask=[0], says="as many images"),
+        reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 5), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[0], says="boxes of 4 numbers"),
+        reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=i32(1, 3), anchors=[30, 23], anchor_mask=[0], says="one number for each truth"),
+        reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30, 23], anchor_mask=[1], says="one or more of 1 anchors",
                error=SchemaError),
-        reject(X=f32(1, 6, 3, 5), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30], anchor_mask=[0], says="pairs of width and height", error=SchemaError),
-        reject(X=f32(1, 6, 3, 5), GTBox=f32(1, 2, 4), GTLabel=f32(1, 2), anchors=[30, 23], anchor_mask=[0], says="int32", error=TypeMismatchError),
+        reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=i32(1, 2), anchors=[30], anchor_mask=[0], says="pairs of width and height", error=SchemaError),
+        reject(X=f32(1, 6, 3, 3), GTBox=f32(1, 2, 4), GTLabel=f32(1, 2), anchors=[30, 23], anchor_mask=[0], says="int32", error=TypeMismatchError),
     ]  # fmt: skip
 
 
