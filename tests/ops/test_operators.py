@@ -68,12 +68,13 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
     makers = [r for r in cls.schema.results if r.new_offsets]
     assert len(results) == len(cls.schema.results) + len(makers)
     for field, made in zip(makers, results[len(cls.schema.results) :], strict=True):
-        spec, rows = expected[cls.schema.results.index(field)], results[cls.schema.results.index(field)]
-        if made is not None and isinstance(spec, Spec) and spec.lod is not None:
-            assert len(made.levels) == len(spec.lod.counts), field.name
-            for count, level, below in zip(spec.lod.counts, made.levels, [*(len(x) - 1 for x in made.levels[1:]), len(rows)], strict=True):
-                assert level.dtype is torch.int64 and int(level[0]) == 0 and int(level[-1]) == below and bool((level.diff() >= 0).all()), field.name
-                assert not isinstance(count, int) or count == len(level) - 1, field.name
+        at = cls.schema.results.index(field)
+        for spec, rows, own in zip(*(x if field.many else [x] for x in (expected[at], results[at], made)), strict=True):
+            if own is not None and isinstance(spec, Spec) and spec.lod is not None:
+                assert len(own.levels) == len(spec.lod.counts), field.name
+                for count, level, below in zip(spec.lod.counts, own.levels, [*(len(x) - 1 for x in own.levels[1:]), len(rows)], strict=True):
+                    assert level.dtype is torch.int64 and int(level[0]) == 0 and int(level[-1]) == below and bool((level.diff() >= 0).all()), field.name
+                    assert not isinstance(count, int) or count == len(level) - 1, field.name
     results = results[: len(cls.schema.results)]
     for field, spec, value in zip(cls.schema.results, expected, results, strict=True):
         if spec is None or (value is None and field.optional):

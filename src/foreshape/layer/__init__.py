@@ -1,5 +1,6 @@
 """What a user writes: each layer appends ops to the default main program and returns the variable that comes out."""
 
+from foreshape.layer import detection
 from foreshape.layer.arrays import (
     array_length,
     array_read,
@@ -272,7 +273,7 @@ __all__ = [
     "array_write", "asin", "asinh", "assert_true", "assign", "atan", "atan2", "atanh", "batch_norm", "bce_loss", "beam_search", "beam_search_decode",
     "bincount", "bmm", "broadcast_tensors", "case", "cast", "ceil", "cholesky", "cholesky_solve", "chunk_eval", "clip", "concat", "cond", "conv2d",
     "conv2d_transpose", "cos", "cosh", "create_array", "create_parameter", "crf_decoding", "crop", "cross", "cross_entropy", "ctc_greedy_decoder",
-    "cummax", "cummin", "cumprod", "cumsum", "data", "det", "diag", "diag_embed", "diagonal", "digamma", "dist", "divide", "dot", "dropout",
+    "cummax", "cummin", "cumprod", "cumsum", "data", "det", "detection", "diag", "diag_embed", "diagonal", "digamma", "dist", "divide", "dot", "dropout",
     "edit_distance", "elu", "embedding", "embedding_bag", "equal", "equal_all", "erf", "erfinv", "exp", "expand", "expand_as", "expm1", "eye", "fc",
     "fill_constant", "fill_diagonal", "fill_like", "flatten", "flip", "floor", "fmax", "fmin", "frac", "frobenius_norm", "gather", "gather_nd",
     "gather_tree", "gaussian_random", "gelu", "greater_equal", "greater_than", "group_norm", "gru", "hard_sigmoid", "hard_swish", "hard_tanh",

@@ -201,17 +201,17 @@ class Lowering:
         """Find or make the offsets of the results; returns those that the kernel gives."""
         made: list[Argument] = []
         for result, out in zip(schema.results, results, strict=True):
-            new: Value | None = None
+            news: list[Value | None] = []
             for value in out if isinstance(out, list) else (out,):
-                if value is None or value.persistable:
+                lod = _lod(value) if value is not None and not value.persistable else None
+                if value is not None and result.new_offsets and lod is not None and all(v.source != lod.source for v in given):
+                    news.append(self.give_offsets(value))
                     continue
-                lod = _lod(value)
-                if result.new_offsets and lod is not None and all(v.source != lod.source for v in given):
-                    new = self.give_offsets(value)
-                else:
+                news.append(None)
+                if value is not None and not value.persistable:
                     self.find_offsets(value, given, op)
             if result.new_offsets:
-                made.append(new)
+                made.append(news if isinstance(out, list) else news[0])
         return made
 
     def _argument(self, names: Sequence[str] | None, many: bool) -> Argument:

@@ -1,0 +1,156 @@
+"""Boxes, ``[..., 4]`` of left, top, right and bottom: areas, overlaps, and the suppression of boxes that overlap better ones.
+
+``pixel`` is what a box is larger by than its last coordinate minus its first: 1 where coordinates number whole pixels, 0 where they are
+places on an axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size, minimum
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Overlap = Callable[["Tensor", "Tensor"], "Tensor"]
+"""How much boxes ``[..., 4]`` overlap others, pair by pair, broadcast."""
+
+
+def areas(boxes: Tensor, pixel: float) -> Tensor:
+    """``[...]``: width times height; 0 of a box whose right is left of its left, or whose bottom is above its top."""
+    size = boxes[..., 2:] - boxes[..., :2]
+    turned = (size < 0).any(-1)
+    if pixel:
+        size = size + pixel
+    return (size[..., 0] * size[..., 1]).masked_fill_(turned, 0)
+
+
+def overlaps(a: Tensor, b: Tensor, pixel: float) -> Tensor:
+    """Intersection over union of boxes that are paired (or broadcast); 0 of boxes that lie apart, NaN of two that touch and have no area."""
+    left, top, right, bottom = a.unbind(-1)  # column by column: of many pairs several times as fast as two by two
+    other_left, other_top, other_right, other_bottom = b.unbind(-1)
+    both = torch.minimum(right, other_right).sub_(torch.maximum(left, other_left))
+    height = torch.minimum(bottom, other_bottom).sub_(torch.maximum(top, other_top))
+    both = both.add_(pixel).mul_(height.add_(pixel)) if pixel else both.mul_(height)
+    union = torch.sub(areas(a, pixel) + areas(b, pixel), both, out=height)
+    apart = (other_left > right).logical_or_(other_right < left).logical_or_(other_top > bottom).logical_or_(other_bottom < top)
+    return both.div_(union).masked_fill_(apart, 0)
+
+
+def best_first(scores: Tensor, group: Tensor | None = None) -> Tensor:
+    """The order by falling score, within rising groups where there are such; equal ones stay in their order: int64 ``[n]``.
+
+    Scores are compared as fp32, as PaddlePaddle does with doubles too.
+    """
+    order = torch.argsort(scores.float(), descending=True, stable=True)
+    return order if group is None else order[torch.argsort(group[order], stable=True)]
+
+
+def places_in_groups(group: Tensor) -> Tensor:
+    """For each element of rising groups its place in its group, from 0: int64 ``[n]``."""
+    at = torch.arange(len(group), device=group.device)
+    return at - torch.searchsorted(group, group)
+
+
+def begins(group: Tensor) -> Tensor:
+    """Whether each element of rising groups is the first of its group: bool ``[n]``."""
+    first = torch.ones_like(group, dtype=torch.bool)
+    torch.ne(group[1:], group[:-1], out=first[1:])
+    return first
+
+
+def unsuppressed(boxes: Tensor, group: Tensor, threshold: float, eta: float, overlap: Overlap) -> Tensor:
+    """Greedy suppression: each box stays that overlaps none that stays before it, in its group, by more than the threshold.
+
+    Where ``eta`` is below 1, a group's threshold, as long as it is above 0.5, is multiplied by it after each box that stays.
+
+    Args:
+        boxes: ``[n, 4]``, group by group, in each the best first.
+        group: int64 ``[n]``, rising.
+
+    Returns:
+        which stay, rising: int64.
+    """
+    at = torch.arange(len(boxes), device=boxes.device)
+    if eta < 1:
+        return _adaptively(at, boxes, group, threshold, eta, overlap)
+    stay: list[Tensor] = []
+    while len(at):  # a block of what is left decides among itself, and what stays of it about what is left of its last group
+        head, at = at[:BLOCK], at[BLOCK:]
+        best, of = boxes[head], group[head]
+        goes = (overlap(best.unsqueeze(1), best) <= threshold).logical_not_().logical_and_(of.unsqueeze(1) == of)
+        kept = _first_come(goes)
+        stay.append(head[kept])
+        more = int(torch.searchsorted(group[at], of[-1:], right=True))
+        if more:
+            leaders = best[kept[of[kept] == of[-1]]]
+            parts = torch.split(at[:more], CHUNK)
+            at = torch.cat([*(p[(overlap(boxes[p].unsqueeze(1), leaders) <= threshold).all(1)] for p in parts), at[more:]])
+    return torch.cat(stay) if stay else at
+
+
+BLOCK, CHUNK = 256, 1024
+"""How many boxes are compared with each other, and how many at once with what stays of these."""
+
+
+def pairs_taken(boxes: Size, item: int) -> Size:
+    """The bytes that `unsuppressed` takes for the pairs of so many boxes that it looks at in one go; numbers have ``item`` bytes."""
+    return (12 * item + 6) * minimum(boxes, BLOCK) * minimum(boxes, CHUNK)
+
+
+def _first_come(goes: Tensor) -> Tensor:
+    """Which stay, where of ``goes[i, j]`` i lets j go if it stays and is before j: int64."""
+    import numpy
+
+    rows = numpy.packbits(goes.cpu().numpy(), axis=1, bitorder="little")
+    gone, kept = 0, list[int]()
+    for at, row in enumerate(rows):
+        if not gone >> at & 1:
+            kept.append(at)
+            gone |= int.from_bytes(row.tobytes(), "little")
+    return torch.tensor(kept, dtype=torch.int64, device=goes.device)
+
+
+def _adaptively(at: Tensor, boxes: Tensor, group: Tensor, threshold: float, eta: float, overlap: Overlap) -> Tensor:
+    """`unsuppressed` where thresholds fall, round by round: the first box left of every group stays, and what overlaps it too much goes.
+
+    A threshold that has fallen may be below what passed an earlier one, so that the most is kept by which a box overlaps any before it.
+    """
+    stay: list[Tensor] = []
+    group = begins(group).cumsum(0) - 1
+    worst = boxes.new_zeros(len(boxes))
+    limits = boxes.new_full((len(boxes),), threshold)
+    factor = boxes.new_tensor(eta)
+    while len(at):
+        first = begins(group)
+        leads = first.nonzero().squeeze(1)
+        stay.append(at[leads])
+        led = group[leads]
+        limit = limits[led]
+        limits[led] = torch.where(limit > 0.5, limit * factor, limit)
+        rest = first.logical_not().nonzero().squeeze(1)
+        found = torch.maximum(worst[rest], overlap(boxes[rest], boxes[leads[first.cumsum(0)[rest] - 1]]))
+        below = found <= limits[group[rest]]
+        rest, worst = rest[below], found[below]
+        at, boxes, group = at[rest], boxes[rest], group[rest]
+    return torch.cat(stay).sort().values if stay else at
+
+
+def rounded(x: Tensor) -> Tensor:
+    """The nearest whole numbers; halves away from zero, as C has it."""
+    whole = x.trunc()
+    return whole + ((x - whole).abs() >= 0.5) * x.sign()
+
+
+def image_sizes(info: Tensor) -> Tensor:
+    """``[images, 2]``: width and height of the images before they were scaled, from ``[images, 3]`` of height, width and scale."""
+    return rounded(info[:, :2] / info[:, 2:3]).flip(1)
+
+
+def clipped(boxes: Tensor, last: Tensor) -> Tensor:
+    """Boxes with coordinates in 0 to ``last``, ``[..., 2]`` of the last x and the last y; broadcast over ``boxes[..., :2]``."""
+    most = torch.cat([last, last], -1)
+    return torch.minimum(boxes, most).clamp_(min=0)

@@ -1,0 +1,341 @@
+"""What detectors of objects do beside their layers: ``layer.detection.yolo_box``, ``layer.detection.multiclass_nms`` and the like.
+
+A box is four numbers: left, top, right, bottom. Which boxes stay is known when the numbers are, so that their count is a symbol of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.errors import SchemaError
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+
+__all__ = [
+    "anchor_generator", "bipartite_match", "box_clip", "box_coder", "collect_fpn_proposals", "density_prior_box", "distribute_fpn_proposals",
+    "generate_proposals", "iou_similarity", "matrix_nms", "mine_hard_examples", "multiclass_nms", "nms", "polygon_box_transform", "prior_box",
+    "retinanet_detection_output", "sigmoid_focal_loss", "target_assign", "yolo_box", "yolo_loss",
+]  # fmt: skip
+
+_VARIANCES = (0.1, 0.1, 0.2, 0.2)
+
+
+def prior_box(
+    input: Variable, image: Variable, min_sizes: Sequence[float], max_sizes: Sequence[float] = (), aspect_ratios: Sequence[float] = (1.0,),
+    variances: Sequence[float] = _VARIANCES, flip: bool = False, clip: bool = False, steps: Sequence[float] = (0.0, 0.0), offset: float = 0.5,
+    min_max_aspect_ratios_order: bool = False,
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """The boxes that an SSD lays over an image, and their variances: ``[height, width, priors, 4]`` each, in parts of the image.
+
+    Args:
+        input: the features, ``[batch, channels, height, width]``, with priors around each cell.
+        image: ``[batch, channels, height, width]``.
+        min_sizes, max_sizes: in pixels; of each pair one prior of sqrt(min * max).
+        aspect_ratios: width to height; with ``flip`` their inverses, too.
+        steps: the pixels from cell to cell, across and down; 0: as many as the image has for each.
+        offset: where in a cell the middle of its priors is.
+        min_max_aspect_ratios_order: the prior of max_sizes comes second, not last.
+    """
+    attrs = {
+        "min_sizes": list(min_sizes), "max_sizes": list(max_sizes), "aspect_ratios": list(aspect_ratios), "variances": list(variances), "flip": flip,
+        "clip": clip, "step_w": steps[0], "step_h": steps[1], "offset": offset, "min_max_aspect_ratios_order": min_max_aspect_ratios_order,
+    }  # fmt: skip
+    return current_block().apply("prior_box", {"Input": input, "Image": image}, attrs)
+
+
+def density_prior_box(
+    input: Variable, image: Variable, densities: Sequence[int], fixed_sizes: Sequence[float], fixed_ratios: Sequence[float],
+    variances: Sequence[float] = _VARIANCES, clip: bool = False, steps: Sequence[float] = (0.0, 0.0), offset: float = 0.5, flatten_to_2d: bool = False,
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """As `prior_box`, of each of ``fixed_sizes`` and ``fixed_ratios`` density x density boxes spread over a cell; ``[boxes, 4]`` with ``flatten_to_2d``."""
+    attrs = {
+        "densities": list(densities), "fixed_sizes": list(fixed_sizes), "fixed_ratios": list(fixed_ratios), "variances": list(variances), "clip": clip,
+        "step_w": steps[0], "step_h": steps[1], "offset": offset, "flatten_to_2d": flatten_to_2d,
+    }  # fmt: skip
+    return current_block().apply("density_prior_box", {"Input": input, "Image": image}, attrs)
+
+
+def anchor_generator(
+    input: Variable, anchor_sizes: Sequence[float], aspect_ratios: Sequence[float], variances: Sequence[float] = _VARIANCES,
+    stride: Sequence[float] = (16.0, 16.0), offset: float = 0.5,
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """The anchors of a Faster R-CNN in pixels, and their variances: ``[height, width, anchors, 4]`` each.
+
+    Args:
+        input: the features, ``[batch, channels, height, width]``.
+        anchor_sizes: in pixels, the sides of squares. aspect_ratios: height to width.
+        stride: the pixels from cell to cell, across and down.
+    """
+    attrs = {"anchor_sizes": list(anchor_sizes), "aspect_ratios": list(aspect_ratios), "variances": list(variances), "stride": list(stride), "offset": offset}
+    return current_block().apply("anchor_generator", {"Input": input}, attrs)
+
+
+def box_coder(
+    prior_box: Variable, prior_box_var: Variable | Sequence[float] | None, target_box: Variable, code_type: str = "encode_center_size",
+    box_normalized: bool = True, axis: int = 0,
+) -> Variable:  # fmt: skip
+    """Boxes as their difference from priors ("encode_center_size"), or back ("decode_center_size").
+
+    Args:
+        prior_box: ``[priors, 4]``. prior_box_var: as that; or four numbers; or None for ones.
+        target_box: ``[targets, 4]`` to encode, ``[rows, columns, 4]`` to decode.
+        box_normalized: otherwise coordinates number pixels.
+        axis: to decode: 0 where the columns belong to the priors, 1 where the rows do.
+
+    Returns:
+        ``[targets, priors, 4]``, or as target_box.
+    """
+    slots = {"PriorBox": prior_box, "TargetBox": target_box}
+    attrs: dict[str, Any] = {"code_type": code_type, "box_normalized": box_normalized, "axis": axis}
+    if isinstance(prior_box_var, Variable):
+        slots["PriorBoxVar"] = prior_box_var
+    elif prior_box_var is not None:
+        attrs["variance"] = list(prior_box_var)
+    return current_block().apply("box_coder", slots, attrs)
+
+
+def iou_similarity(x: Variable, y: Variable, box_normalized: bool = True) -> Variable:
+    """Intersection over union of each of the boxes x, ``[n, 4]``, and each of y, ``[m, 4]``: ``[n, m]``."""
+    return current_block().apply("iou_similarity", {"X": x, "Y": y}, {"box_normalized": box_normalized})
+
+
+def box_clip(input: Variable, im_info: Variable) -> Variable:
+    """Boxes, ragged ``[rows, 4]``, cut at the edges of their images; im_info is ``[images, 3]`` of height, width and scale."""
+    return current_block().apply("box_clip", {"Input": input, "ImInfo": im_info})
+
+
+def polygon_box_transform(input: Variable) -> Variable:
+    """From how far corners lie from each pixel, ``[batch, 2 * corners, height, width]``, to where they lie in an image four times as large."""
+    return current_block().apply("polygon_box_transform", {"Input": input})
+
+
+def yolo_box(
+    x: Variable, img_size: Variable, anchors: Sequence[int], class_num: int, conf_thresh: float = 0.01, downsample_ratio: int = 32, clip_bbox: bool = True,
+    scale_x_y: float = 1.0, iou_aware: bool = False, iou_aware_factor: float = 0.5,
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """Boxes in pixels and scores of what a YOLO network gives.
+
+    Args:
+        x: ``[batch, anchors * (5 + class_num), height, width]``; with ``iou_aware``, 6 + class_num.
+        img_size: int32 ``[batch, 2]``, height and width of the images.
+        anchors: width and height of each, in pixels of the network's input.
+        conf_thresh: what is less sure has a box of zeros and scores of zero.
+        downsample_ratio: the pixels of the network's input for each cell.
+
+    Returns:
+        (boxes, scores), ``[batch, boxes, 4]`` and ``[batch, boxes, class_num]``.
+    """
+    attrs = {
+        "anchors": list(anchors), "class_num": class_num, "conf_thresh": conf_thresh, "downsample_ratio": downsample_ratio, "clip_bbox": clip_bbox,
+        "scale_x_y": scale_x_y, "iou_aware": iou_aware, "iou_aware_factor": iou_aware_factor,
+    }  # fmt: skip
+    return current_block().apply("yolo_box", {"X": x, "ImgSize": img_size}, attrs)
+
+
+def yolo_loss(
+    x: Variable, gt_box: Variable, gt_label: Variable, anchors: Sequence[int], anchor_mask: Sequence[int], class_num: int, ignore_thresh: float,
+    downsample_ratio: int, gt_score: Variable | None = None, use_label_smooth: bool = True, scale_x_y: float = 1.0,
+) -> Variable:  # fmt: skip
+    """What the boxes, confidences and classes of a YOLO network cost, ``[batch]``.
+
+    Args:
+        x: ``[batch, len(anchor_mask) * (5 + class_num), height, width]``.
+        gt_box: the truths, ``[batch, truths, 4]``: middle, width and height in parts of the image; zeros where there are fewer.
+        gt_label: int32 ``[batch, truths]``. gt_score: as that, how much each counts; one where it is left out.
+        anchors: width and height of all anchors, in pixels of the network's input. anchor_mask: which of them x predicts.
+        ignore_thresh: a box that overlaps a truth by more may be sure of itself.
+        downsample_ratio: the pixels of the network's input for each cell.
+    """
+    slots = {"X": x, "GTBox": gt_box, "GTLabel": gt_label} | ({} if gt_score is None else {"GTScore": gt_score})
+    attrs = {
+        "anchors": list(anchors), "anchor_mask": list(anchor_mask), "class_num": class_num, "ignore_thresh": ignore_thresh,
+        "downsample_ratio": downsample_ratio, "use_label_smooth": use_label_smooth, "scale_x_y": scale_x_y,
+    }  # fmt: skip
+    return current_block().apply("yolov3_loss", slots, attrs)[0]
+
+
+def multiclass_nms(
+    bboxes: Variable, scores: Variable, score_threshold: float, nms_top_k: int, keep_top_k: int, nms_threshold: float = 0.3, normalized: bool = True,
+    nms_eta: float = 1.0, background_label: int = -1, rois_num: Variable | None = None,
+) -> tuple[Variable, Variable, Variable]:  # fmt: skip
+    """Of the boxes of each class of each image that overlap the best ones; of all classes the ``keep_top_k`` best.
+
+    Args:
+        bboxes: ``[batch, boxes, 4]``; or, with rois_num, ``[rows, classes, 4]``.
+        scores: ``[batch, classes, boxes]``; or ``[rows, classes]``.
+        score_threshold: a box counts whose score is larger. nms_top_k, keep_top_k: -1 for all.
+        nms_threshold: a box goes that overlaps a better one by more (intersection over union).
+        background_label: a class that does not count.
+        rois_num: ``[batch]``: how many rows are of each image.
+
+    Returns:
+        (detections ``[rows, 6]`` of class, score and box; int32 ``[rows, 1]``, which of all boxes they are; int32 ``[batch]``, how many
+        are of each image).
+
+    Example:
+        >>> boxes, scores = layer.detection.yolo_box(features, img_size, [10, 13, 16, 30], class_num=80)
+        >>> found, _, numbers = layer.detection.multiclass_nms(boxes, layer.transpose(scores, [0, 2, 1]), 0.01, 1000, 100, 0.45)
+    """
+    slots = {"BBoxes": bboxes, "Scores": scores} | ({} if rois_num is None else {"RoisNum": rois_num})
+    attrs = {
+        "score_threshold": score_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k, "nms_threshold": nms_threshold, "normalized": normalized,
+        "nms_eta": nms_eta, "background_label": background_label,
+    }  # fmt: skip
+    return _all("multiclass_nms3", slots, attrs, ("Out", "Index", "NmsRoisNum"))
+
+
+def matrix_nms(
+    bboxes: Variable, scores: Variable, score_threshold: float, post_threshold: float, nms_top_k: int, keep_top_k: int, use_gaussian: bool = False,
+    gaussian_sigma: float = 2.0, background_label: int = 0, normalized: bool = True,
+) -> tuple[Variable, Variable, Variable]:  # fmt: skip
+    """As `multiclass_nms`, but boxes that overlap better ones keep a part of their score, and those stay that keep more than ``post_threshold``."""
+    attrs = {
+        "score_threshold": score_threshold, "post_threshold": post_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k,
+        "use_gaussian": use_gaussian, "gaussian_sigma": gaussian_sigma, "background_label": background_label, "normalized": normalized,
+    }  # fmt: skip
+    return _all("matrix_nms", {"BBoxes": bboxes, "Scores": scores}, attrs, ("Out", "Index", "RoisNum"))
+
+
+def nms(boxes: Variable, iou_threshold: float = 0.3) -> Variable:
+    """Which of the boxes ``[boxes, 4]``, the best first, stay when those go that overlap a better one by more: int64 ``[rows]``."""
+    return current_block().apply("nms", {"Boxes": boxes}, {"iou_threshold": iou_threshold})
+
+
+def generate_proposals(
+    scores: Variable, bbox_deltas: Variable, img_size: Variable, anchors: Variable, variances: Variable, pre_nms_top_n: int = 6000,
+    post_nms_top_n: int = 1000, nms_thresh: float = 0.5, min_size: float = 0.1, eta: float = 1.0, pixel_offset: bool = False,
+) -> tuple[Variable, Variable, Variable]:  # fmt: skip
+    """The boxes that a region proposal network proposes.
+
+    Args:
+        scores: ``[batch, anchors, height, width]``. bbox_deltas: ``[batch, 4 * anchors, height, width]``.
+        img_size: ``[batch, 2]``, height and width.
+        anchors, variances: as `anchor_generator` gives them.
+
+    Returns:
+        (boxes ``[rows, 4]``, scores ``[rows, 1]``, int32 ``[batch]``, how many are of each image).
+    """
+    slots = {"Scores": scores, "BboxDeltas": bbox_deltas, "ImShape": img_size, "Anchors": anchors, "Variances": variances}
+    attrs = {
+        "pre_nms_topN": pre_nms_top_n, "post_nms_topN": post_nms_top_n, "nms_thresh": nms_thresh, "min_size": min_size, "eta": eta,
+        "pixel_offset": pixel_offset,
+    }  # fmt: skip
+    return _all("generate_proposals_v2", slots, attrs, ("RpnRois", "RpnRoiProbs", "RpnRoisNum"))
+
+
+def distribute_fpn_proposals(
+    fpn_rois: Variable, min_level: int, max_level: int, refer_level: int, refer_scale: int, pixel_offset: bool = False, rois_num: Variable | None = None,
+) -> tuple[list[Variable], Variable, list[Variable]]:  # fmt: skip
+    """Regions dealt out to the levels of a pyramid: one whose area is ``refer_scale`` squared goes to ``refer_level``, one twice as wide a level up.
+
+    Args:
+        fpn_rois: ``[regions, 4]``, ragged; or dense with rois_num, ``[batch]``, how many are of each image.
+
+    Returns:
+        (of each level its regions; int32 ``[regions, 1]``, where each stands in all levels one after the other; of each level int32
+        ``[batch]``, how many are of each image).
+    """
+    if max_level < min_level:
+        raise SchemaError(f"distribute_fpn_proposals: max_level must be at least min_level; seen {max_level} and {min_level}")
+    block = current_block()
+    prefix = block.program.unique_name("distribute_fpn_proposals")
+    levels = range(min_level, max_level + 1)
+    outputs = {
+        "MultiFpnRois": [f"{prefix}.rois{level}" for level in levels], "RestoreIndex": [f"{prefix}.restore"],
+        "MultiLevelRoIsNum": [f"{prefix}.number{level}" for level in levels],
+    }  # fmt: skip
+    slots = {"FpnRois": fpn_rois} | ({} if rois_num is None else {"RoisNum": rois_num})
+    attrs = {"min_level": min_level, "max_level": max_level, "refer_level": refer_level, "refer_scale": refer_scale, "pixel_offset": pixel_offset}
+    block.append_op("distribute_fpn_proposals", slots, outputs, attrs)
+    rois, restore, numbers = ([block.vars[n] for n in names] for names in outputs.values())
+    return rois, restore[0], numbers
+
+
+def collect_fpn_proposals(
+    multi_rois: Sequence[Variable], multi_scores: Sequence[Variable], post_nms_top_n: int, rois_num_per_level: Sequence[Variable] = (),
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """The best ``post_nms_top_n`` regions of all levels, image by image, and how many are of each image, int32 ``[batch]``.
+
+    Args:
+        multi_rois, multi_scores: of each level ``[rows, 4]`` and ``[rows, 1]``, ragged; or dense with rois_num_per_level, ``[batch]`` of each.
+    """
+    slots = {"MultiLevelRois": list(multi_rois), "MultiLevelScores": list(multi_scores)}
+    if rois_num_per_level:
+        slots["MultiLevelRoIsNum"] = list(rois_num_per_level)
+    return _all("collect_fpn_proposals", slots, {"post_nms_topN": post_nms_top_n}, ("FpnRois", "RoisNum"))
+
+
+def bipartite_match(dist_matrix: Variable, match_type: str = "bipartite", dist_threshold: float = 0.5) -> tuple[Variable, Variable]:
+    """The row of its image that each column is matched to (-1: none), int32 ``[images, columns]``, and how alike they are.
+
+    Args:
+        dist_matrix: how alike rows and columns are, ``[rows, columns]``, ragged: the rows of each image.
+        match_type: "per_prediction" gives each column that is left the row it is most like, from ``dist_threshold`` on.
+    """
+    return current_block().apply("bipartite_match", {"DistMat": dist_matrix}, {"match_type": match_type, "dist_threshold": dist_threshold})
+
+
+def mine_hard_examples(
+    cls_loss: Variable, match_indices: Variable, match_dist: Variable, loc_loss: Variable | None = None, neg_pos_ratio: float = 1.0,
+    neg_dist_threshold: float = 0.5, sample_size: int = 0, mining_type: str = "max_negative",
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """Which priors count as negative examples, int32 ``[rows, 1]``, ragged by image, and the matches that still count, as match_indices.
+
+    Args:
+        cls_loss, loc_loss, match_dist: ``[images, priors]``. match_indices: int32, as `bipartite_match` gives them.
+        mining_type: "max_negative" or "hard_example", which needs sample_size.
+    """
+    slots = {"ClsLoss": cls_loss, "MatchIndices": match_indices, "MatchDist": match_dist} | ({} if loc_loss is None else {"LocLoss": loc_loss})
+    attrs = {"neg_pos_ratio": neg_pos_ratio, "neg_dist_threshold": neg_dist_threshold, "sample_size": sample_size, "mining_type": mining_type}
+    return current_block().apply("mine_hard_examples", slots, attrs)
+
+
+def target_assign(
+    input: Variable, matched_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0,
+) -> tuple[Variable, Variable]:  # fmt: skip
+    """What the truth has that each prior is matched to, ``[images, priors, width]``, and how much it counts, ``[images, priors, 1]``.
+
+    Args:
+        input: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.
+        matched_indices: as `bipartite_match` gives them. negative_indices: as `mine_hard_examples` gives them; they count, too.
+        mismatch_value: what a prior gets that is matched to none.
+    """
+    slots = {"X": input, "MatchIndices": matched_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
+    return current_block().apply("target_assign", slots, {"mismatch_value": mismatch_value})
+
+
+def retinanet_detection_output(
+    bboxes: Sequence[Variable], scores: Sequence[Variable], anchors: Sequence[Variable], im_info: Variable, score_threshold: float = 0.05,
+    nms_top_k: int = 1000, keep_top_k: int = 100, nms_threshold: float = 0.3, nms_eta: float = 1.0,
+) -> Variable:  # fmt: skip
+    """The detections of a RetinaNet, ``[rows, 6]`` of class (from 1), score and box, ragged by image.
+
+    Args:
+        bboxes, scores, anchors: of each level ``[batch, boxes, 4]``, coded, ``[batch, boxes, classes]`` and ``[boxes, 4]``.
+        im_info: ``[batch, 3]``, height, width and scale.
+    """
+    slots = {"BBoxes": list(bboxes), "Scores": list(scores), "Anchors": list(anchors), "ImInfo": im_info}
+    attrs = {
+        "score_threshold": score_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k, "nms_threshold": nms_threshold, "nms_eta": nms_eta,
+    }  # fmt: skip
+    return current_block().apply("retinanet_detection_output", slots, attrs)
+
+
+def sigmoid_focal_loss(x: Variable, label: Variable, fg_num: Variable, gamma: float = 2.0, alpha: float = 0.25) -> Variable:
+    """The focal loss of each class of each example, as x: what is easy counts little.
+
+    Args:
+        x: logits, ``[examples, classes]``.
+        label: int32 ``[examples, 1]``, classes from 1; 0 is of none, and -1 does not count.
+        fg_num: int32 ``[1]``, by which all is divided.
+    """
+    return current_block().apply("sigmoid_focal_loss", {"X": x, "Label": label, "FgNum": fg_num}, {"gamma": gamma, "alpha": alpha})
+
+
+def _all(type: str, slots: dict[str, Any], attrs: dict[str, Any], results: tuple[str, ...]) -> Any:
+    """The results of an op, those that may be left out too."""
+    block = current_block()
+    prefix = block.program.unique_name(type)
+    op = block.append_op(type, slots, {slot: f"{prefix}.{slot}" for slot in results}, attrs)
+    return tuple(block.vars[op.outputs[slot][0]] for slot in results)

@@ -1,0 +1,251 @@
+"""What belongs to which truth while a detector is trained: `bipartite_match`, `mine_hard_examples`, `target_assign`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.operator import (
+    NOT_DIFFERENTIABLE,
+    AttrType,
+    Offsets,
+    Operator,
+    attribute,
+    f32,
+    f64,
+    fail,
+    i32,
+    operand,
+    reject,
+    require_at_most,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.ops.rules.padded_sequences import check_numbers
+from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
+from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_NONE = 1e-6
+"""Two that are less alike than this do not match."""
+_MANY = 130
+"""From so many rows on, PaddlePaddle matches whatever is alike at all."""
+
+
+class BipartiteMatch(Operator):
+    """ColToRowMatchIndices = the row of its image that each column is matched to, -1 for none; ColToRowMatchDist = how alike they are, or 0.
+
+    Of an image again and again the row and the column that are most alike are matched, until one of them has no other left (of equal ones
+    the first column, and of these the first row). With "per_prediction" each column that is left gets the row that it is most like, if that is
+    at least ``dist_threshold``.
+    """
+
+    type = "bipartite_match"
+    DistMat = operand((FP32, FP64), doc="[rows, columns], how alike they are; ragged: the rows of each image; or of one image")
+    ColToRowMatchIndices = result(doc="int32 [images, columns]")
+    ColToRowMatchDist = result(doc="[images, columns]")
+    match_type = attribute(AttrType.STRING, "bipartite", choices=("bipartite", "per_prediction"))
+    dist_threshold = attribute(AttrType.FLOAT, 0.5)
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, DistMat: Spec) -> tuple[Spec, Spec]:
+        require_rank(2, DistMat, "DistMat")
+        images = ragged(DistMat, "DistMat", 1).counts[0] if DistMat.lod is not None else 1
+        dims = (images, DistMat.known_dims[1])
+        return DistMat.dense(dims, INT32), DistMat.dense(dims)
+
+    def workspace(self, DistMat: Spec) -> Size:
+        return 3 * DistMat.nbytes + 64 * DistMat.known_dims[1]
+
+    def kernel(self, DistMat: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor]:
+        parts = torch.split(DistMat, offsets[0].host_lengths) if offsets[0] is not None else [DistMat]
+        index = torch.full((len(parts), DistMat.shape[1]), -1, dtype=torch.int32, device=DistMat.device)
+        alike = DistMat.new_zeros(len(parts), DistMat.shape[1])
+        for one, rows_of, how in zip(parts, index, alike, strict=True):
+            if one.numel():
+                self._match(one, rows_of, how)
+        return index, alike
+
+    def _match(self, one: Tensor, index: Tensor, alike: Tensor) -> None:
+        """Fill in the columns of one image."""
+        count = len(one)
+        none = one < _NONE if count < _MANY else one <= 0
+        left = one.masked_fill(none, -1.0).t().contiguous()  # the first of equal ones is then that of the first column
+        for _ in range(min(left.shape)):
+            place = int(left.argmax())
+            column, row = place // count, place % count
+            value = float(left[column, row])
+            if value < 0:
+                break
+            index[column], alike[column] = row, left[column, row]
+            left[column] = -1.0
+            left[:, row] = -1.0
+        if self.match_type == "per_prediction":
+            fits = (one >= _NONE) & (one >= self.dist_threshold)
+            best, row = one.masked_fill(~fits, -1.0).max(0)
+            more = (index < 0) & (best >= 0)
+            index[more] = row[more].int()
+            alike[more] = best[more]
+
+    samples = [
+        sample(DistMat=f32(7, 5, low=0.0, high=1.0, distinct=True).ragged([3, 0, 4])),
+        sample(DistMat=f32(7, 9, low=0.0, high=1.0, distinct=True).ragged([5, 2]), match_type="per_prediction", dist_threshold=0.6),
+        sample(DistMat=f64(3, 4, low=-1.0, high=1.0, distinct=True)),
+        sample(DistMat=f32(0, 4).ragged([0, 0])),
+    ]
+    rejects = [
+        reject(DistMat=f32(7), says="DistMat must have 2 dims"),
+        reject(DistMat=f32(7, 3).ragged([2, 1], [3, 0, 4]), says="1 level"),
+        reject(DistMat=f32(7, 3), match_type="all", says="must be one of", error=SchemaError),
+    ]
+
+
+class MineHardExamples(Operator):
+    """NegIndices = of each image the priors that count as negative examples, rising; UpdatedMatchIndices = the matches that still count.
+
+    With "max_negative" these are, of the priors that match nothing and are less alike than ``neg_dist_threshold``, those with the largest
+    ClsLoss, ``neg_pos_ratio`` times as many as match something. With "hard_example" of all priors the ``sample_size`` with the largest ClsLoss +
+    LocLoss are chosen: those that match nothing are negative, and a match that is not chosen counts no more.
+    """
+
+    type = "mine_hard_examples"
+    ClsLoss = operand((FP32, FP64), doc="[images, priors]")
+    LocLoss = operand((FP32, FP64), same_type_as="ClsLoss", optional=True, doc="[images, priors]")
+    MatchIndices = operand((INT32,), doc="[images, priors]; -1: it matches nothing")
+    MatchDist = operand((FP32, FP64), same_type_as="ClsLoss", doc="[images, priors]: how alike they are")
+    NegIndices = result(new_offsets=True, doc="int32 [rows, 1], ragged: those of each image")
+    UpdatedMatchIndices = result(doc="as MatchIndices")
+    neg_pos_ratio = attribute(AttrType.FLOAT, 1.0)
+    neg_dist_threshold = attribute(AttrType.FLOAT, 0.5)
+    sample_size = attribute(AttrType.INT, 0)
+    mining_type = attribute(AttrType.STRING, "max_negative", choices=("max_negative", "hard_example"))
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, ClsLoss: Spec, LocLoss: Spec | None, MatchIndices: Spec, MatchDist: Spec) -> tuple[Spec, Spec]:
+        require_rank(2, ClsLoss, "ClsLoss")
+        for slot, spec in (("LocLoss", LocLoss), ("MatchIndices", MatchIndices), ("MatchDist", MatchDist)):
+            if spec is not None:
+                require_rank(2, spec, slot)
+                for axis in (0, 1):
+                    require_equal(spec.known_dims[axis], ClsLoss.known_dims[axis], f"{slot} must have the dims of ClsLoss", **{slot: axis, "ClsLoss": axis})
+        if self.mining_type == "hard_example" and self.sample_size <= 0:
+            fail(f"sample_size must be larger than 0 to mine hard examples; seen {self.sample_size}", SchemaError)
+        if self.mining_type == "max_negative" and not (self.neg_pos_ratio > 0 and 0 < self.neg_dist_threshold < 1):
+            seen = f"{self.neg_pos_ratio} and {self.neg_dist_threshold}"
+            fail(f"neg_pos_ratio must be larger than 0, and neg_dist_threshold between 0 and 1; seen {seen}", SchemaError)
+        lod = new_lod("NegIndices", (ClsLoss.known_dims[0],))
+        return rows(INT32, (unknown_size("rows"), 1), lod), MatchIndices.like()
+
+    def workspace(self, ClsLoss: Spec, LocLoss: Spec | None, MatchIndices: Spec, MatchDist: Spec) -> Size:
+        return (72 + ClsLoss.known_dtype.itemsize) * ClsLoss.elements + 40 * ClsLoss.known_dims[0]
+
+    def kernel(self, ClsLoss: Tensor, LocLoss: Tensor | None, MatchIndices: Tensor, MatchDist: Tensor) -> tuple[Tensor, Tensor, Offsets]:
+        free = MatchIndices == -1
+        if self.mining_type == "max_negative":
+            eligible = free & (MatchDist.float() < self.neg_dist_threshold)
+            loss = ClsLoss
+            count = ((~free).sum(1).float() * self.neg_pos_ratio).long()
+        else:
+            eligible = torch.ones_like(free)
+            loss = ClsLoss if LocLoss is None else ClsLoss + LocLoss
+            count = torch.full((len(free),), self.sample_size, dtype=torch.int64, device=free.device)
+        count = torch.minimum(count, eligible.sum(1))
+        order = torch.argsort(loss.float(), dim=1, descending=True, stable=True)
+        order = order.gather(1, torch.argsort(eligible.gather(1, order).logical_not_(), dim=1, stable=True))
+        chosen = torch.zeros(free.shape, dtype=torch.bool, device=free.device)
+        chosen.scatter_(1, order, torch.arange(free.shape[1], device=free.device) < count.unsqueeze(1))
+        if self.mining_type == "hard_example":
+            updated = MatchIndices.masked_fill((MatchIndices > -1) & ~chosen, -1)
+            chosen &= MatchIndices <= -1
+        else:
+            updated = MatchIndices.clone()
+        index = chosen.nonzero()[:, 1:].int()
+        return index, updated, Offsets.of_lengths(chosen.sum(1))
+
+    samples = [
+        sample(ClsLoss=f32(2, 5, distinct=True), MatchIndices=i32(2, 5, data=[0, -1, -1, -1, 1, -1, 2, -1, -1, -1]), MatchDist=f32(2, 5, low=0.0, high=1.0),
+               neg_pos_ratio=1.5),
+        sample(ClsLoss=f64(2, 5, distinct=True), LocLoss=f64(2, 5, distinct=True), MatchIndices=i32(2, 5, low=-1, high=1), MatchDist=f64(2, 5),
+               mining_type="hard_example", sample_size=3),
+        sample(ClsLoss=f32(0, 5), MatchIndices=i32(0, 5), MatchDist=f32(0, 5)),
+    ]  # fmt: skip
+    rejects = [
+        reject(ClsLoss=f32(2, 5), MatchIndices=i32(2, 4), MatchDist=f32(2, 5), says="MatchIndices must have the dims of ClsLoss"),
+        reject(ClsLoss=f32(2, 5), LocLoss=f32(2, 5, 1), MatchIndices=i32(2, 5), MatchDist=f32(2, 5), says="LocLoss must have 2 dims"),
+        reject(ClsLoss=f32(2, 5), MatchIndices=i32(2, 5), MatchDist=f32(2, 5), mining_type="hard_example", says="sample_size", error=SchemaError),
+        reject(ClsLoss=f32(2, 5), MatchIndices=i32(2, 5), MatchDist=f32(2, 5), neg_pos_ratio=0.0, says="neg_pos_ratio", error=SchemaError),
+    ]
+
+
+class TargetAssign(Operator):
+    """Out = for each prior what the truth that it is matched to has: of row MatchIndices of its image in X the entry prior % entries;
+    ``mismatch_value`` where it is matched to none. OutWeight = 1 where it is matched, and for the priors in NegIndices, whose Out is
+    ``mismatch_value``; 0 elsewhere."""
+
+    type = "target_assign"
+    X = operand((FP32, FP64, INT32, INT64), doc="[rows, entries, width], ragged: the truths of each image")
+    MatchIndices = operand((INT32,), doc="[images, priors], as bipartite_match gives them; -1: none")
+    NegIndices = operand((INT32,), optional=True, doc="[negatives, 1], ragged: priors of each image, as mine_hard_examples gives them")
+    Out = result(doc="[images, priors, width]")
+    OutWeight = result(doc="fp32 [images, priors, 1]")
+    mismatch_value = attribute(AttrType.INT, 0)
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec, MatchIndices: Spec, NegIndices: Spec | None) -> tuple[Spec, Spec]:
+        require_rank(3, X, "X")
+        require_rank(2, MatchIndices, "MatchIndices")
+        images, priors = MatchIndices.known_dims
+        require_equal(ragged(X, "X", 1).counts[0], images, "X and MatchIndices must have as many images", X=0, MatchIndices=0)
+        require_at_most(1, X.known_dims[1], "X must have at least one entry in a row", X=1)
+        if NegIndices is not None:
+            require_rank(2, NegIndices, "NegIndices")
+            require_equal(NegIndices.known_dims[1], 1, "NegIndices must have 1 column", NegIndices=1)
+            require_equal(ragged(NegIndices, "NegIndices", 1).counts[0], images, "NegIndices and MatchIndices must have as many images", NegIndices=0)
+        return X.dense((images, priors, X.known_dims[2])), Spec(LOD_TENSOR, FP32, (images, priors, 1))
+
+    def workspace(self, X: Spec, MatchIndices: Spec, NegIndices: Spec | None) -> Size:
+        negatives = 48 * NegIndices.elements if NegIndices is not None else 0
+        return 48 * MatchIndices.elements + 3 * X.known_dtype.itemsize * MatchIndices.elements * X.known_dims[2] + negatives
+
+    def kernel(self, X: Tensor, MatchIndices: Tensor, NegIndices: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor]:
+        of = offsets[0]
+        assert of is not None
+        images, priors = MatchIndices.shape
+        matched = MatchIndices > -1
+        image, prior = matched.nonzero().unbind(1)
+        row = MatchIndices[image, prior].long()
+        if bool((row >= of.lengths[image]).any()):
+            raise ExecutionError(f"target_assign: MatchIndices must name rows of their images, which have {of.shown_lengths()}; seen {int(row.max())}")
+        out = torch.full((images, priors, X.shape[2]), self.mismatch_value, dtype=X.dtype, device=X.device)
+        out[image, prior] = X[of.last[image] + row, prior % X.shape[1]]
+        weight = matched.float().unsqueeze(2)
+        if NegIndices is not None:
+            negatives = offsets[2]
+            assert negatives is not None
+            prior = NegIndices.reshape(-1).long()
+            check_numbers(prior, priors, "a prior in NegIndices")
+            out[negatives.segments, prior] = self.mismatch_value
+            weight[negatives.segments, prior] = 1.0
+        return out, weight
+
+    samples = [
+        sample(X=f32(5, 1, 3).ragged([2, 3]), MatchIndices=i32(2, 4, data=[0, -1, 1, -1, 2, 0, -1, -1]),
+               NegIndices=i32(3, 1, data=[1, 2, 3]).ragged([1, 2]), mismatch_value=7),
+        sample(X=i32(5, 4, 2).ragged([2, 0, 3]), MatchIndices=i32(3, 6, low=-1, high=-1)),
+        sample(X=f64(3, 4, 2).ragged([3]), MatchIndices=i32(1, 6, low=-1, high=2)),
+    ]
+    rejects = [
+        reject(X=f32(5, 1, 3), MatchIndices=i32(2, 4), says="X must be ragged", error=TypeMismatchError),
+        reject(X=f32(5, 3).ragged([5]), MatchIndices=i32(1, 4), says="X must have 3 dims"),
+        reject(X=f32(5, 1, 3).ragged([5]), MatchIndices=i32(2, 4), says="as many images"),
+        reject(X=f32(5, 0, 3).ragged([5]), MatchIndices=i32(1, 4), says="at least one entry"),
+        reject(X=f32(5, 1, 3).ragged([5]), MatchIndices=i32(1, 4), NegIndices=i32(3, 2).ragged([3]), says="1 column"),
+        reject(X=f32(5, 1, 3).ragged([5]), MatchIndices=i32(1, 4), NegIndices=i32(3, 1).ragged([2, 1]), says="as many images"),
+    ]

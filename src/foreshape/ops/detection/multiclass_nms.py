@@ -1,0 +1,259 @@
+"""Suppression class by class and image by image, greedy: `multiclass_nms` in its three forms, and `nms` of one list of boxes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size, minimum
+from foreshape.errors import TypeMismatchError
+from foreshape.kernels.boxes import overlaps, pairs_taken, unsuppressed
+from foreshape.kernels.detections import Scored, best_of_images, candidates, detections, per_image, suppress
+from foreshape.operator import (
+    INDEX,
+    NOT_DIFFERENTIABLE,
+    AttrType,
+    Offsets,
+    Operator,
+    attribute,
+    f32,
+    f64,
+    i32,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.detection.sample_boxes import boxes
+from foreshape.ops.rules.image_boxes import images_of
+from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
+from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_POLYGONS = (8, 16, 24, 32)
+
+
+class _Suppression(Operator):
+    """What the three forms share."""
+
+    abstract = True
+    BBoxes = operand((FP32, FP64), doc="[images, boxes, 4]; or, of boxes of their own for each class, [rows, classes, 4], ragged")
+    Scores = operand((FP32, FP64), same_type_as="BBoxes", doc="[images, classes, boxes]; or [rows, classes], ragged as BBoxes")
+    score_threshold = attribute(AttrType.FLOAT, doc="a box counts whose score is larger")
+    nms_top_k = attribute(AttrType.INT, doc="so many of the best boxes of a class count; -1: all")
+    keep_top_k = attribute(AttrType.INT, doc="so many of the best boxes of an image stay at most; -1: all")
+    nms_threshold = attribute(AttrType.FLOAT, 0.3, doc="a box goes that overlaps a better one, which stays, by more than this")
+    normalized = attribute(AttrType.BOOLEAN, True, doc="otherwise coordinates number pixels, and a box is larger by one")
+    nms_eta = attribute(AttrType.FLOAT, 1.0, doc="below 1: a threshold above 0.5 is multiplied by it after each box that stays")
+    background_label = attribute(AttrType.INT, 0, doc="a class that does not count; -1: all count")
+    gradient = NOT_DIFFERENTIABLE
+
+    def _images(self, BBoxes: Spec, Scores: Spec, RoisNum: Spec | None = None) -> Size:
+        """The number of images, after the dims are checked."""
+        require_rank(3, BBoxes, "BBoxes")
+        require(Scores.rank in (2, 3), f"Scores must have 3 dims, or 2 for boxes of their own for each class; not {Scores.rank}", Scores=None)
+        count, middle, width = BBoxes.known_dims
+        require(width not in _POLYGONS or Scores.rank == 2, f"BBoxes must be boxes of 4 numbers; polygons of {width} are not supported", BBoxes=2)
+        require_equal(width, 4, f"a box must be 4 numbers, not {width}", BBoxes=2)
+        require_equal(count, Scores.known_dims[0], "BBoxes and Scores must have the same first dim", BBoxes=0, Scores=0)
+        if Scores.rank == 3:
+            require_equal(middle, Scores.known_dims[2], "there must be one score of each class for each box", BBoxes=1, Scores=2)
+            return count
+        require_equal(middle, Scores.known_dims[1], "there must be a box of each class for each score", BBoxes=1, Scores=1)
+        if RoisNum is not None:
+            require_rank(1, RoisNum, "RoisNum")
+            return RoisNum.known_dims[0]
+        return ragged(BBoxes, "BBoxes").counts[-1]
+
+    def workspace(self, BBoxes: Spec, Scores: Spec, *others: Spec | None, strided: frozenset[str]) -> Size:
+        item = Scores.known_dtype.itemsize
+        count = Scores.elements
+        if self.nms_top_k >= 0 and Scores.rank == 3:
+            count = minimum(count, Scores.known_dims[0] * Scores.known_dims[1] * self.nms_top_k)
+        # of each score its number, group, rank and copies of these in other orders; of what counts also boxes and how they overlap
+        taken = (80 + 4 * item) * Scores.elements + (80 + 22 * item) * count
+        return taken + pairs_taken(count, item) + copies(strided, BBoxes=BBoxes, Scores=Scores)
+
+    def _found(self, BBoxes: Tensor, Scores: Tensor, of: Offsets | None) -> tuple[Scored, int, int]:
+        """The boxes that stay, the number of classes and that of images."""
+        classes = Scores.shape[1]
+        above = Scores > self.score_threshold
+        if 0 <= self.background_label < classes:
+            above[:, self.background_label] = False
+        all_boxes = BBoxes.reshape(-1, 4)
+        if Scores.dim() == 3:
+            images, _, count = Scores.shape
+            place = above.reshape(-1).nonzero().squeeze(1)
+            group = place // max(count, 1)
+            row = group // max(classes, 1) * count + place % max(count, 1)
+            value = Scores.reshape(-1)[place]
+        else:
+            assert of is not None
+            images = of.count
+            row = above.reshape(-1).nonzero().squeeze(1)
+            group = of.segments[row // max(classes, 1)] * classes + row % max(classes, 1)
+            value = Scores.reshape(-1)[row]
+        found = suppress(candidates(value, group, row, self.nms_top_k), all_boxes, self.nms_threshold, self.nms_eta,
+                         partial(overlaps, pixel=0.0 if self.normalized else 1.0))  # fmt: skip
+        if of is not None:  # in the order of the boxes
+            order = found.row.argsort(stable=True)
+            found = found.chosen(order[found.group[order].argsort(stable=True)])
+        return best_of_images(found, classes, self.keep_top_k), classes, images
+
+
+class MulticlassNms(_Suppression):
+    """Out = of each image the boxes that stay, of class after class: class, score and box.
+
+    Of each class (but ``background_label``) the ``nms_top_k`` boxes count with the best scores above ``score_threshold``. From the best on,
+    a box stays that overlaps none that stays, of its class and image, by more than ``nms_threshold`` (intersection over union); then of
+    all classes of an image the ``keep_top_k`` best. In a class the best is first; where each class has boxes of its own, they keep their
+    order. Where nothing is left in a minibatch, Out has no rows (where PaddlePaddle gives a single -1).
+    """
+
+    type = "multiclass_nms"
+    Out = result(doc="[rows, 6], ragged: the boxes of each image", new_offsets=True)
+
+    def infer_shape(self, BBoxes: Spec, Scores: Spec) -> Spec:
+        images = self._images(BBoxes, Scores)
+        return rows(Scores.dtype, (unknown_size("rows"), 6), new_lod("Out", (images,)))
+
+    def kernel(self, BBoxes: Tensor, Scores: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets]:
+        found, classes, images = self._found(BBoxes, Scores, _ragged(offsets[0], Scores))
+        return detections(found, classes, BBoxes.reshape(-1, 4)), Offsets.of_lengths(per_image(found, classes, images))
+
+    samples = [
+        sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
+        sample(BBoxes=boxes(2, 7, double=True), Scores=f64(2, 3, 7, low=0.0, high=1.0), score_threshold=0.0, nms_top_k=-1, keep_top_k=-1,
+               nms_threshold=0.8, nms_eta=0.6, background_label=-1, normalized=False),
+        sample(BBoxes=boxes(7, 3).ragged([5, 0, 2]), Scores=f32(7, 3, low=0.0, high=1.0).ragged([5, 0, 2]), score_threshold=0.2, nms_top_k=-1,
+               keep_top_k=4, background_label=1),
+        sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=2.0, nms_top_k=4, keep_top_k=6),
+        sample(BBoxes=boxes(2, 0), Scores=f32(2, 3, 0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
+    ]  # fmt: skip
+    rejects = [
+        reject(BBoxes=f32(2, 5, 8), Scores=f32(2, 3, 5), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="polygons of 8 are not supported"),
+        reject(BBoxes=f32(2, 5, 3), Scores=f32(2, 3, 5), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="must be 4 numbers"),
+        reject(BBoxes=f32(2, 5, 4), Scores=f32(2, 3, 7), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="one score of each class for each box"),
+        reject(BBoxes=f32(3, 5, 4), Scores=f32(2, 3, 5), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="the same first dim"),
+        reject(BBoxes=f32(5, 4), Scores=f32(2, 3, 5), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="BBoxes must have 3 dims"),
+        reject(BBoxes=f32(5, 3, 4), Scores=f32(5), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="Scores must have 3 dims"),
+        reject(BBoxes=f32(5, 3, 4), Scores=f32(5, 2), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="a box of each class for each score"),
+        reject(BBoxes=f32(5, 3, 4), Scores=f32(5, 3), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="must be ragged", error=TypeMismatchError),
+    ]
+
+
+class MulticlassNms2(_Suppression):
+    """Out as `multiclass_nms` gives it, and Index = the rows of all boxes, ``[images * boxes, 4]`` or ``[rows * classes, 4]``, that these are."""
+
+    type = "multiclass_nms2"
+    Out = result(doc="[rows, 6], ragged: the boxes of each image", new_offsets=True)
+    Index = result(doc="int32 [rows, 1], ragged as Out", new_offsets=True)
+
+    def infer_shape(self, BBoxes: Spec, Scores: Spec) -> tuple[Spec, Spec]:
+        lod, count = new_lod("Out", (self._images(BBoxes, Scores),)), unknown_size("rows")
+        return rows(Scores.dtype, (count, 6), lod), rows(INT32, (count, 1), lod)
+
+    def kernel(self, BBoxes: Tensor, Scores: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Offsets, Offsets]:
+        found, classes, images = self._found(BBoxes, Scores, _ragged(offsets[0], Scores))
+        made = Offsets.of_lengths(per_image(found, classes, images))
+        return detections(found, classes, BBoxes.reshape(-1, 4)), found.row.int().unsqueeze(1), made, made
+
+    samples = [
+        sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
+        sample(BBoxes=boxes(7, 3).ragged([5, 0, 2]), Scores=f32(7, 3, low=0.0, high=1.0).ragged([5, 0, 2]), score_threshold=0.2, nms_top_k=-1,
+               keep_top_k=-1, background_label=-1),
+    ]  # fmt: skip
+    rejects = MulticlassNms.rejects[1:4]
+
+
+class MulticlassNms3(_Suppression):
+    """Out and Index as `multiclass_nms2` gives them, but not ragged: NmsRoisNum = how many of Out are of each image.
+
+    Boxes of their own for each class are grouped into images by RoisNum, or by the offsets of BBoxes.
+    """
+
+    type = "multiclass_nms3"
+    RoisNum = operand(INDEX, optional=True, doc="[images]: how many rows are of each image")
+    Out = result(doc="[rows, 6]")
+    Index = result(doc="int32 [rows, 1]")
+    NmsRoisNum = result(optional=True, doc="int32 [images]")
+
+    def infer_shape(self, BBoxes: Spec, Scores: Spec, RoisNum: Spec | None) -> tuple[Spec, Spec, Spec]:
+        images, count = self._images(BBoxes, Scores, RoisNum), unknown_size("rows")
+        return Scores.dense((count, 6)), Scores.dense((count, 1), INT32), Scores.dense((images,), INT32)
+
+    def kernel(self, BBoxes: Tensor, Scores: Tensor, RoisNum: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Tensor]:
+        of = _ragged(offsets[0], Scores)
+        if RoisNum is not None and Scores.dim() == 2:
+            of = images_of(RoisNum, len(Scores), "RoisNum")
+        found, classes, images = self._found(BBoxes, Scores, of)
+        numbers = per_image(found, classes, images).int()
+        return detections(found, classes, BBoxes.reshape(-1, 4)), found.row.int().unsqueeze(1), numbers
+
+    samples = [
+        sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
+        sample(BBoxes=boxes(7, 3), Scores=f32(7, 3, low=0.0, high=1.0), RoisNum=i32(3, data=[5, 0, 2]), score_threshold=0.2, nms_top_k=-1,
+               keep_top_k=4, nms_eta=0.7, nms_threshold=0.6),
+        sample(BBoxes=boxes(7, 3).ragged([5, 2]), Scores=f32(7, 3, low=0.0, high=1.0), score_threshold=0.2, nms_top_k=3, keep_top_k=-1),
+        sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=2.0, nms_top_k=4, keep_top_k=6),
+    ]  # fmt: skip
+    rejects = [
+        reject(BBoxes=f32(7, 3, 4), Scores=f32(7, 3), RoisNum=i32(3, 2), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="RoisNum must have 1 dims"),
+        reject(BBoxes=f32(7, 3, 4), Scores=f32(7, 3), RoisNum=f32(3), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="int", error=TypeMismatchError),
+        *MulticlassNms.rejects[1:4],
+    ]
+
+
+def _ragged(of: Offsets | None, scores: Tensor) -> Offsets | None:
+    """The images of rows that are ragged; None of scores that have a dim for images."""
+    return of.in_rows(-1) if of is not None and scores.dim() == 2 else None
+
+
+class Nms(Operator):
+    """KeepBoxesIdxs = which of the boxes stay, from the first on: a box stays that overlaps none that stays by more than ``iou_threshold``.
+
+    Boxes are as large as their coordinates say; of two that have no area none suppresses the other.
+    """
+
+    type = "nms"
+    Boxes = operand((FP32, FP64), doc="[boxes, 4], the best first")
+    KeepBoxesIdxs = result(doc="int64 [rows]")
+    iou_threshold = attribute(AttrType.FLOAT, 1.0)
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, Boxes: Spec) -> Spec:
+        require_rank(2, Boxes, "Boxes")
+        require_equal(Boxes.known_dims[1], 4, f"a box must be 4 numbers, not {Boxes.known_dims[1]}", Boxes=1)
+        return Spec(LOD_TENSOR, INT64, (unknown_size("rows"),))
+
+    def workspace(self, Boxes: Spec, *, strided: frozenset[str]) -> Size:
+        item = Boxes.known_dtype.itemsize
+        return (16 + 2 * item) * Boxes.elements + pairs_taken(Boxes.known_dims[0], item) + copies(strided, Boxes=Boxes)
+
+    def kernel(self, Boxes: Tensor) -> Tensor:
+        group = torch.zeros(len(Boxes), dtype=torch.int64, device=Boxes.device)
+        return unsuppressed(Boxes, group, self.iou_threshold, 1.0, _plain_overlaps)
+
+    samples = [
+        sample(Boxes=boxes(9), iou_threshold=0.1),
+        sample(Boxes=boxes(7, double=True), iou_threshold=0.3),
+        sample(Boxes=boxes(0)),
+    ]
+    rejects = [reject(Boxes=f32(7, 5), says="must be 4 numbers"), reject(Boxes=f32(2, 7, 4), says="Boxes must have 2 dims")]
+
+
+def _plain_overlaps(a: Tensor, b: Tensor) -> Tensor:
+    """Intersection over union where turned boxes count with whatever area comes out; less than any threshold where that is no number."""
+    size = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_(min=0)
+    both = size[..., 0] * size[..., 1]
+    of_a, of_b = a[..., 2:] - a[..., :2], b[..., 2:] - b[..., :2]
+    found = both / (of_a[..., 0] * of_a[..., 1] + of_b[..., 0] * of_b[..., 1] - both)
+    return found.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

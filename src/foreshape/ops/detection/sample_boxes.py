@@ -1,0 +1,23 @@
+"""Boxes for the samples of this family's operators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from foreshape.operator import f32
+from foreshape.spec import FP64
+
+_GOLDEN = 0.6180339887498949
+"""Steps of this, taken modulo 1, spread evenly without repeating."""
+
+
+def boxes(*dims: int, size: float = 8.0, within: float = 20.0, double: bool = False, start: int = 0) -> Any:
+    """fp32 (or fp64) boxes ``[*dims, 4]`` of up to ``size`` that overlap here and there, with corners in [0, within + size]."""
+    numbers: list[float] = []
+    for at in range(start, start + prod(dims)):
+        left, top, width, height = ((_GOLDEN * (at + 1) * k) % 1 for k in (1, 2.3, 5.9, 7.1))
+        numbers += [left * within, top * within, left * within + width * size, top * within + height * size]
+    value = f32(*dims, 4, data=numbers)
+    return replace(value, dtype=FP64) if double else value

@@ -1,0 +1,31 @@
+"""What rules of operators over boxes share: boxes of four numbers, and rows that are divided among images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.errors import ExecutionError
+from foreshape.operator.require import require_equal, require_rank
+from foreshape.spec import Spec
+from foreshape.values.offsets import Offsets
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def require_boxes(spec: Spec, slot: str, rank: int) -> None:
+    """The tensor in ``slot`` must be boxes ``[..., 4]`` of so many dims."""
+    require_rank(rank, spec, slot)
+    require_equal(spec.known_dims[-1], 4, f"{slot} must be boxes of 4 numbers, not {spec.known_dims[-1]}", **{slot: rank - 1})
+
+
+def images_of(numbers: Tensor, rows: int, slot: str) -> Offsets:
+    """The rows of each image, from how many they are.
+
+    Raises:
+        ExecutionError: a number is below 0, or they are not the rows.
+    """
+    of = Offsets.of_lengths(numbers.reshape(-1).long())
+    if bool((of.lengths < 0).any()) or of.rows != rows:
+        raise ExecutionError(f"{slot} must say how many of {rows} rows are of each image; seen {of.shown_lengths()}")
+    return of
