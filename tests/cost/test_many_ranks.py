@@ -60,9 +60,10 @@ def test_each_gradient_is_given_once() -> None:
 
 def test_sparse_rows_are_given_as_rows() -> None:
     plan = planned(words(10**9), words=640)
-    (rows,) = [c for c in plan.collectives() if c.way == "all-gather"]
-    assert rows.bytes == 8 + 160 * (8 + 16 * 4)
-    assert plan.collectives(words=1280)[plan.collectives().index(rows)].bytes == 8 + 320 * 72
+    count, rows = (c for c in plan.collectives() if c.way == "all-gather")
+    assert count.bytes == 8
+    assert rows.bytes == 160 * (8 + 16 * 4)
+    assert plan.collectives(words=1280)[plan.collectives().index(rows)].bytes == 320 * 72
     assert "ranks" in rows.formula
     assert "words" in rows.formula
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, overload
 
 from foreshape.cost.collectives import Message, messages_of
 from foreshape.cost.device import Device, device_of, require_device
 from foreshape.cost.network import Network, sent
 from foreshape.cost.timeline import Timeline, timeline
-from foreshape.dims import Size, ceildiv, evaluate, is_symbol, substitute, symbol, symbols_of
+from foreshape.dims import Size, ceildiv, evaluate, floordiv, is_symbol, substitute, symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering import Lowered, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory import plan as plan_memory
 from foreshape.memory.formula import Formula
 from foreshape.passes import data_parallel
-from foreshape.passes.data_parallel import COUNTS, ForRanks
+from foreshape.passes.data_parallel import COUNTS
+from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks
+from foreshape.passes.split_layers import SplitLayers
 from foreshape.program import Program, Role, Variable
 
 RANKS = "ranks"
@@ -63,8 +66,12 @@ class RanksPlan:
 
     def __init__(self, program: Program, loss: str, strategy: Strategy, sizes: Mapping[str, int], network: Network, device: Device | None) -> None:
         self.strategy, self.network, self.device = strategy, network, device
+        if isinstance(strategy, SplitLayers) and strategy.degree is None:
+            strategy = replace(strategy, degree=sizes.get(RANKS, 1))
         made = strategy.apply(program, loss, None)
         self.program, self.loss = made.program, made.loss
+        self.degree = made.degree
+        """How many ranks have the same examples, and each a part of the layers."""
         self.memory: Plan = plan_memory(self.program, self.loss)
         """The memory of one rank, in which ``batch`` is what that rank has of it."""
         self.messages: list[Message] = messages_of(self.program)
@@ -89,7 +96,13 @@ class RanksPlan:
 
     def peak_formula(self) -> Formula:
         """The same as a formula in ``ranks`` and in the sizes of the whole step."""
-        return self.memory.peak_formula().substituted({n: _part(n) for n in self.shared})
+        return self.memory.peak_formula().substituted(self._parts)
+
+    @property
+    def _parts(self) -> dict[str, Size]:
+        """What a rank has of what is divided, in the sizes of the whole step."""
+        parts = {n: _part(n, self.degree) for n in self.shared}
+        return parts if self.degree == 1 else {**parts, RANKS: floordiv(symbol(RANKS), self.degree)}
 
     def peak_words(self, **sizes: int) -> str:
         """The formula where it is short; of a long one the piece that is the largest with these sizes."""
@@ -114,28 +127,28 @@ class RanksPlan:
         limit = bytes_of(within)
 
         def fits(ranks: int) -> bool:
-            return self.peak(**{**sizes, RANKS: ranks}) <= limit
+            return self.peak(**{**sizes, RANKS: ranks * self.degree}) <= limit
 
         high = 1
         while not fits(high):
-            if high >= _MOST:
-                least = self.peak(**{**sizes, RANKS: _MOST})
+            if high * self.degree * 2 > _MOST:
+                least = self.peak(**{**sizes, RANKS: high * self.degree})
                 raise MemoryPlanError(f"by {self.name} each rank holds {byte_text(least)} however many there are, which is more than {byte_text(limit)}")
             high *= 2
         low = high // 2
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle, high)
-        return high
+        return high * self.degree
 
     # --- time
 
     def timeline(self, **sizes: int) -> Timeline:
         """The predicted step. Raises `FormatError` where the device is not known."""
-        values = self._all(sizes)
+        members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
         if self._lowered is None:
             self._lowered = fuse(lower(self.program.global_block, [self.loss]))
-        return timeline(self._lowered, self.messages, self._own(sizes), values[RANKS], require_device(self.device), self.network)
+        return timeline(self._lowered, self.messages, self._own(sizes), members, require_device(self.device), self.network)
 
     def collectives(self, **sizes: int) -> list[Sent]:
         """The collectives of a step, in the order in which they start."""
@@ -143,11 +156,12 @@ class RanksPlan:
         run = self.timeline(**sizes).run if self.device is not None else None
         out: list[Sent] = []
         for at, m in enumerate(self.messages):
-            count = self._count(m, own, ranks)
+            count = self._count(m, own)
             when = (run.ready[at], run.began[at], run.ended[at]) if run is not None else (0.0, 0.0, 0.0)
             line = m.op.call_site.short() if m.op.call_site is not None else ""
-            formula = str(substitute(m.size, {n: _part(n) for n in self.shared}))
-            out.append(Sent(m.name, m.op.type, m.way, count, formula, round(sent(m.way, count, ranks)), line, m.starts, m.needed, *when))
+            formula = str(substitute(m.size, self._parts))
+            link = round(sent(m.way, count, self._members(m, ranks)))
+            out.append(Sent(m.name, m.op.type, m.way, count, formula, link, line, m.starts, m.needed, *when))
         return out
 
     def sent(self, **sizes: int) -> dict[str, int]:
@@ -159,24 +173,29 @@ class RanksPlan:
 
     # --- helpers
 
-    def _count(self, m: Message, own: Mapping[str, int], ranks: int) -> int:
-        values = {**own, RANKS: ranks}
-        missing = sorted(symbols_of(m.size) - values.keys())
+    def _members(self, m: Message, ranks: int) -> int:
+        """How many ranks a message goes to."""
+        return {TENSOR: self.degree, DATA: ranks // self.degree}.get(m.ring, ranks)
+
+    def _count(self, m: Message, own: Mapping[str, int]) -> int:
+        missing = sorted(symbols_of(m.size) - own.keys())
         if missing:
             raise SchemaError(f"what {m.name} has to send depends on {', '.join(missing)}: give {'it a value' if len(missing) == 1 else 'them values'}")
-        return evaluate(m.size, values)
+        return evaluate(m.size, own)
 
     def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
         found = {**self.sizes, **sizes}
         ranks = found.get(RANKS, 1)
         if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= _MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError(f"the number of ranks is from 1 to {_MOST:,}; seen {ranks!r}")
+        if ranks % self.degree:
+            raise SchemaError(f"{ranks} ranks cannot be divided into groups of {self.degree}, each of which has the parts of the layers")
         return {**found, RANKS: ranks}
 
     def _own(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of the rank with the largest part."""
+        """The sizes of the rank with the largest part; ``ranks`` as the program has it, which is that of groups with examples of their own."""
         values = self._all(sizes)
-        ranks = values[RANKS]
+        ranks = values[RANKS] = values[RANKS] // self.degree
         if "batch" in values and "batch" not in self.memory.symbols:
             for name in self.memory.leading:
                 values.setdefault(name, values["batch"])
@@ -187,9 +206,9 @@ class RanksPlan:
         return f"RanksPlan({self.name}, {given}, peak = {self.peak_formula()})"
 
 
-def _part(name: str) -> Size:
-    """What a rank has of what is divided."""
-    return ceildiv(symbol(name), symbol(RANKS))
+def _part(name: str, degree: int) -> Size:
+    """What a rank has of what is divided over groups of so many ranks."""
+    return ceildiv(symbol(name) * degree, symbol(RANKS))
 
 
 def _shared(program: Program) -> frozenset[str]:

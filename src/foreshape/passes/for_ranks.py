@@ -78,3 +78,6 @@ class ForRanks:
     """The values of which each rank has a part."""
     followers: tuple[tuple[str, str], ...] = ()
     """(name, of): values that no op updates any more, since they are what another is, such as the powers of beta of several parameters."""
+    degree: int = 1
+    """How many ranks that come one after the other have the same examples. Where there are more, what is called the number of ranks in the
+    program is that of their groups."""

@@ -84,7 +84,7 @@ class SplitLayers:
         found = self.rest.apply(made, loss, shares, begun)
         _over_groups(found.program, degree)
         rest = [replace(p, ways=shares or 0, stride=degree) for p in found.parts]
-        return replace(found, startup=found.startup if found.startup is not None else begun, parts=(*rest, *parts))
+        return replace(found, startup=found.startup if found.startup is not None else begun, parts=(*rest, *parts), degree=degree)
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the parts hold."""

@@ -32,7 +32,7 @@ def numbers_of(tensor: Tensor) -> list[Any]:
     return given()
 
 
-_WIDEST = 16
+WIDEST = 16
 """The bytes that the place of a tensor in a message is a multiple of: no element is wider."""
 _SOURCE = re.compile(r"^\[[^\]]*\] ")
 """The place in torch's own source that its errors begin with."""
@@ -133,7 +133,7 @@ class Team:
             return [list(tensors)] * self.ranks
         ends = [0]
         for t in tensors:
-            ends.append(ends[-1] + -(-most * math.prod(t.shape[1:]) * t.element_size() // _WIDEST) * _WIDEST)
+            ends.append(ends[-1] + -(-most * math.prod(t.shape[1:]) * t.element_size() // WIDEST) * WIDEST)
 
         def rows_in(message: Tensor) -> list[Tensor]:
             each = zip(ends, ends[1:], tensors, strict=False)
