@@ -229,6 +229,9 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "split_layers": fs.split_layers,
     "split_layers_2": lambda **settings: fs.split_layers(degree=2, **settings),
     "split_layers_2_tables": lambda **settings: fs.split_layers(fs.split_tables(**settings), degree=2),
+    "split_layers_2_optimizer": lambda **settings: fs.split_layers(fs.shard_optimizer(**settings), degree=2),
+    "split_layers_2_parameters": lambda **settings: fs.split_layers(fs.shard_parameters(**settings), degree=2),
+    "split_layers_2_all": lambda **settings: fs.split_layers(fs.split_tables(fs.shard_parameters(**settings)), degree=2),
 }
 """Ways to divide a training; those of layers divide only what layers say."""
 

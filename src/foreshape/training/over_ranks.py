@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-GATHERED = 0.5
+_GATHERED = 0.5
 """The part of the machine's memory that the values of all its ranks may take when they are put together again."""
 _END = zlib.crc32(b"the data have ended") % SIGNATURE_LIMIT
 
@@ -182,8 +182,7 @@ class OverRanks:
 
     def gather(self, scope: Scope) -> bool:
         """Let the scope hold the whole of what was divided, as one rank would, on every rank; False where that is too much for this machine."""
-        limit = default_limit()
-        if limit is not None and whole_bytes(self.parts, self.ranks.count) * self.ranks.count > limit * GATHERED:
+        if not fit_together(self.parts, self.ranks.count):
             return False
         for part in self.parts:
             values = joined(part, self.ranks.all_of(scope.tensor(part.name)))
@@ -346,10 +345,12 @@ class OverRanks:
             raise
 
 
-def whole_bytes(parts: Sequence[Part], ranks: int) -> int:
-    """The bytes of what is divided, put together."""
+def fit_together(parts: Sequence[Part], ranks: int) -> bool:
+    """Whether this machine has the memory for what is divided to be whole on all ranks."""
+    limit = default_limit()
     each = ((p, max(q.ways for q in p.pieces)) for p in parts)
-    return sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(ranks) * ways for p, ways in each)
+    whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(ranks) * ways for p, ways in each)
+    return limit is None or whole * ranks <= limit * _GATHERED
 
 
 def _explained(text: str) -> RankError:
