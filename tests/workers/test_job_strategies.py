@@ -46,7 +46,7 @@ def test_every_strategy_of_the_package_has_a_name() -> None:
     class Other:
         patience = 1.0
 
-    with pytest.raises(fs.SchemaError, match="workers know data_parallel, .*split_layers; seen"):
+    with pytest.raises(fs.SchemaError, match=r"workers know data_parallel, .*split_layers; seen"):
         strategy_document(Other())  # type: ignore[arg-type]
 
 
@@ -123,6 +123,6 @@ def test_values_that_are_too_much_to_be_put_together_are_not_promised(
     monkeypatch.setattr(over_ranks, "default_limit", lambda: 4 * 2 * whole)
     prepare(wanted, str(tmp_path), 0, 4)
     monkeypatch.setattr(over_ranks, "default_limit", lambda: 4 * 2 * whole - 2)
-    with pytest.raises(fs.MemoryPlanError, match="together too much for this machine, .*name a folder of checkpoints"):
+    with pytest.raises(fs.MemoryPlanError, match=r"together too much for this machine, .*name a folder of checkpoints"):
         prepare(wanted, str(tmp_path), 0, 4)
     prepare(dataclasses.replace(wanted, save_to=None, model=None, bring=False), str(tmp_path), 0, 4)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, REDUCE_SCATTER
+from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, REDUCE, REDUCE_SCATTER, SCATTER
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError
 from foreshape.ops.collective.parts import ranks_of
@@ -152,6 +152,13 @@ def _statistics(block: Block, op: Op) -> Given:
     return [(ALL_REDUCE, (2 * scale.elements + 1) * FP64.itemsize)]
 
 
+def _class_loss(block: Block, op: Op) -> Given:
+    """For each example the largest logit, the sum over the classes, and the logit of its label."""
+    logits, label = (_spec(block, op.inputs[slot][0]) for slot in ("Logits", "Label"))
+    assert logits is not None and label is not None
+    return [(ALL_REDUCE, label.elements * logits.known_dtype.itemsize)] * 3
+
+
 GIVEN: Final[dict[str, Callable[[Block, Op], Given]]] = {
     "alltoall": _all(ALL_TO_ALL),
     "barrier": _fixed(BARRIER, 0),
@@ -163,10 +170,21 @@ GIVEN: Final[dict[str, Callable[[Block, Op], Given]]] = {
     "c_broadcast": _all(BROADCAST),
     "c_concat": _all(ALL_GATHER),
     "c_identity": _nothing,
+    "c_reduce_max": _all(REDUCE),
+    "c_reduce_min": _all(REDUCE),
+    "c_reduce_prod": _all(REDUCE),
+    "c_reduce_sum": _all(REDUCE),
     "c_reducescatter": _all(REDUCE_SCATTER),
+    "c_scatter": _all(SCATTER),
+    "c_softmax_with_cross_entropy": _class_loss,
+    "c_softmax_with_cross_entropy_grad": _nothing,
     "c_split": _nothing,
+    "c_sync_calc_stream": _nothing,
     "c_sync_comm_stream": _nothing,
+    "c_wait_comm": _nothing,
+    "c_wait_compute": _nothing,
     "count_examples": _fixed(ALL_REDUCE, _COUNTED),
+    "mp_allreduce_sum": _all(ALL_REDUCE),
     "split_lookup": _lookup,
     "split_lookup_grad": _lookup,
     "sync_batch_norm": _statistics,

@@ -10,6 +10,7 @@ from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.sizes import size_checks
+from foreshape.operator.registry import ELSEWHERE
 from foreshape.operator.schema import Schema
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.carried import joined_sources
@@ -150,7 +151,8 @@ class Lowering:
         operator = op.operator
         if operator is None:
             site = op.call_site
-            raise ExecutionError(f"the operator {op.type!r} is not known here, so that it cannot run" + (f" (at {site.short()})" if site else ""))
+            why = f": {ELSEWHERE[op.type]}" if op.type in ELSEWHERE else ""
+            raise ExecutionError(f"the operator {op.type!r} is not known here, so that it cannot run{why}" + (f" (at {site.short()})" if site else ""))
         if op.sub_block_indices():
             from foreshape.lowering.regions import lower_region_op
 

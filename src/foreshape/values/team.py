@@ -109,6 +109,25 @@ class Team:
         with _with_others(what):
             _distributed().all_reduce(tensor, getattr(operations, how.upper().replace("PROD", "PRODUCT")), group=self.group)
 
+    def reduce_to(self, tensor: Tensor, root: int, how: str, what: str) -> None:
+        """``sum``, ``max``, ``min`` or ``prod`` over the ranks, in place on rank ``root``; the others keep theirs."""
+        self._count(what, tensor)
+        given = tensor if self.rank == root else tensor.clone()  # which gloo may write to
+        operations: Any = _distributed().ReduceOp
+        with _with_others(what):
+            _distributed().reduce(given, group_dst=root, op=getattr(operations, how.upper().replace("PROD", "PRODUCT")), group=self.group)
+
+    def deal(self, tensor: Tensor, root: int, what: str) -> Tensor:
+        """This rank's part of the tensor of rank ``root``: ``[n / ranks, *rest]``."""
+        out = tensor.new_empty((tensor.shape[0] // self.ranks, *tensor.shape[1:]))
+        if self.rank == root:
+            self._count(what, tensor)
+        if out.numel():
+            parts = list(tensor.contiguous().chunk(self.ranks)) if self.rank == root else None
+            with _with_others(what):
+                _distributed().scatter(out, parts, group_src=root, group=self.group)
+        return out
+
     def broadcast(self, tensor: Tensor, root: int, what: str) -> None:
         """Give every rank what rank ``root`` has, in place."""
         self._count(what, tensor)
