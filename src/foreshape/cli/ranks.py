@@ -22,12 +22,12 @@ from foreshape.program.literal import escape
 
 def print_ranks_plan(
     program: Program, ranks: int, batch: int | None, sizes: dict[str, int], within: str | None, bandwidth: str, latency: str, device: str | None,
-    threads: int, plot: Path | None, json: bool,
+    threads: int, plot: Path | None, json: bool, fetch: Sequence[str] = (),
 ) -> bool:  # fmt: skip
     """Print what each of many ranks holds, sends and waits for. Whether it is within the limit."""
     given = {**({"batch": batch} if batch is not None else {}), **sizes}
     network = Network.of(bandwidth, latency)
-    found = plan_ranks(program, ranks=ranks, within=within, network=network, device=device, threads=threads, **given)  # pyright: ignore[reportArgumentType]
+    found = plan_ranks(program, fetch, ranks=ranks, within=within, network=network, device=device, threads=threads, **given)  # pyright: ignore[reportArgumentType]
     facts = ranks_facts(found, within)
     if plot is not None:
         _drawn(lambda: draw_timeline(found, plot))
@@ -108,7 +108,10 @@ def _print_plan(facts: dict[str, Any]) -> None:
             times = [_ms(one[k]) if time is not None else "" for k in ("ready", "began", "came")]
             new_row(table, escape(one["name"]), one["type"], f"{one['bytes']:,}", _share_text(one["formula"]), f"{one['on_the_link']:,}", *times,
                     f"{one['needed']:,}" if one["needed"] != one["starts"] else "at once", one["line"])  # fmt: skip
-        out.print(table)
+        if facts["collectives"]:
+            out.print(table)
+        else:
+            print_plain("nothing is sent: each rank has its part of the examples")
         table = new_table("strategies, the best first", "strategy", "peak of a rank", "fits", "bytes given", "step", "hidden")
         for one in facts["alternatives"]:
             when = one["time"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, overload
 
 from foreshape.cost.collectives import Message, messages_of
@@ -26,6 +26,7 @@ from foreshape.program import Program, Role, Variable
 RANKS = "ranks"
 _ROUNDED_UP = re.compile(r"(\()?\(([^()]+) \+ ranks - 1\) // ranks(?(1)\))")
 _FEW_PIECES = 4
+_TRAINS = Role.BACKWARD | Role.OPTIMIZE
 _MOST = 1 << 20
 """More ranks than this are not looked for."""
 
@@ -57,14 +58,26 @@ class Sent(NamedTuple):
     came: float
 
 
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """A program that is only used: each rank runs it on its part of the examples, and nothing is sent but what the program itself sends."""
+
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None) -> ForRanks:
+        """The program as it is."""
+        return ForRanks(program, "")
+
+
 class RanksPlan:
-    """A training program on many ranks by one strategy. Made by `plan`.
+    """A program on many ranks by one strategy: one that trains, or, by `Inference`, one that is used. Made by `plan`.
 
     Sizes that count examples (``batch``, and of ragged inputs the words) are those of the whole step, which are divided over the ranks. Every
     question takes other sizes than the plan was made with by name, ``ranks`` among them: ``plan.peak(ranks=8)``.
     """
 
-    def __init__(self, program: Program, loss: str, strategy: Strategy, sizes: Mapping[str, int], network: Network, device: Device | None) -> None:
+    def __init__(
+        self, program: Program, loss: str, strategy: Strategy, sizes: Mapping[str, int], network: Network, device: Device | None,
+        fetch: Iterable[Variable | str] = (),
+    ) -> None:  # fmt: skip
         self.strategy, self.network, self.device = strategy, network, device
         if isinstance(strategy, SplitLayers) and strategy.degree is None:
             strategy = replace(strategy, degree=sizes.get(RANKS, 1))
@@ -72,7 +85,7 @@ class RanksPlan:
         self.program, self.loss = made.program, made.loss
         self.degree = made.degree
         """How many ranks have the same examples, and each a part of the layers."""
-        self.memory: Plan = plan_memory(self.program, self.loss)
+        self.memory: Plan = plan_memory(self.program, self.loss or fetch)
         """The memory of one rank, in which ``batch`` is what that rank has of it."""
         self.messages: list[Message] = messages_of(self.program)
         self.shared = _shared(self.program)
@@ -147,7 +160,7 @@ class RanksPlan:
         """The predicted step. Raises `FormatError` where the device is not known."""
         members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
         if self._lowered is None:
-            self._lowered = fuse(lower(self.program.global_block, [self.loss]))
+            self._lowered = fuse(lower(self.program.global_block, self.memory.fetch))
         return timeline(self._lowered, self.messages, self._own(sizes), members, require_device(self.device), self.network)
 
     def collectives(self, **sizes: int) -> list[Sent]:
@@ -215,7 +228,7 @@ def _shared(program: Program) -> frozenset[str]:
     """The symbols that count the examples, sequences or rows of what is fed."""
     out: set[str] = set()
     for v in program.global_block.vars.values():
-        if v.op is None and not v.persistable and v.value is None and v.name != COUNTS and v.spec.dims:
+        if (v.op is None or v.op.type == "feed") and not v.persistable and v.value is None and v.name != COUNTS and v.spec.dims:
             counts = [v.spec.dims[0], *(v.spec.lod.counts if v.spec.lod is not None else ())]
             out.update(n for size in counts if is_symbol(size) for n in symbols_of(size))
     return frozenset(out)
@@ -251,13 +264,13 @@ def plan(
     Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
 
     Args:
-        ranks: how many ranks train the program.
+        ranks: how many ranks train or use the program.
         within: the memory of a rank, in bytes or as "16 GiB".
         network: the links between them; 25 Gb/s and 30 microseconds where it is left out.
         device: a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``; this machine, if it was calibrated, where it is left out.
         threads: of a calibrated machine, how many each rank has.
         strategies: those to choose from; the best is that with the shortest step, or the lowest peak where times are not known, of those that
-            fit. `data_parallel` where they are left out.
+            fit. `data_parallel` where they are left out. A program without updates is used, each rank on its part of the batch.
         loss: where the program does not say.
         sizes: of the whole step, which are divided over the ranks: ``batch``, and of ragged inputs the words. All others are alike on every rank.
 
@@ -268,8 +281,14 @@ def plan(
         if within is not None or network is not None or device is not None or strategies or loss is not None or sizes:
             raise SchemaError("what a step sends, and how long it takes, is planned for a number of ranks: give ranks=")
         return plan_memory(program, fetch)
-    name = loss_of(program) if loss is None else loss if isinstance(loss, str) else loss.name
     on, links = device_of(device, threads), network if network is not None else Network.of()
+    wanted = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
+    trains = loss is not None or bool(strategies) or any(op.role & _TRAINS for op in program.global_block.ops)
+    if not trains:
+        return RanksPlan(program, "", Inference(), {RANKS: ranks, **sizes}, links, on, wanted)
+    if wanted:
+        raise SchemaError("a program that trains is planned for its loss: fetch= is for a plan without ranks, or of a program without updates")
+    name = loss_of(program) if loss is None else loss if isinstance(loss, str) else loss.name
     made = [RanksPlan(program, name, one, {RANKS: ranks, **sizes}, links, on) for one in strategies or (data_parallel(),)]
     best = made[0] if len(made) == 1 else min(made, key=lambda one: _rank(one, within))
     for one in made:
