@@ -169,11 +169,12 @@ class RanksPlan:
         run = self.timeline(**sizes).run if self.device is not None else None
         out: list[Sent] = []
         for at, m in enumerate(self.messages):
-            count = self._count(m, own)
+            members = self._members(m, ranks)
+            count = self._count(m, own) if members > 1 else 0  # a rank alone has nobody to give to
             when = (run.ready[at], run.began[at], run.ended[at]) if run is not None else (0.0, 0.0, 0.0)
             line = m.op.call_site.short() if m.op.call_site is not None else ""
             formula = str(substitute(m.size, self._parts))
-            link = round(sent(m.way, count, self._members(m, ranks)))
+            link = round(sent(m.way, count, members))
             out.append(Sent(m.name, m.op.type, m.way, count, formula, link, line, m.starts, m.needed, *when))
         return out
 
