@@ -1,6 +1,7 @@
 """Counts what a rank gives to collectives in a step, beside what is planned; run as a process, one per rank: ``bytes_sent.py OUT CASE...``.
 
-Writes ``OUT.RANK.json``: case -> the bytes of each type in one step, those planned, and the number of ranks.
+Writes ``OUT.RANK.json``: case -> the bytes of each type in one step, and those planned. Then it trains one of them, of which
+``FORESHAPE_TIMELINE`` names the file of the measured step.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 }
 
 
+MEASURED = "shard_parameters"
+"""The case whose step is measured: it starts, gathers and waits."""
+
+
 def given() -> dict[str, int]:
     """What this rank has given so far, by type, to all of its groups."""
     out: dict[str, int] = {}
@@ -97,6 +102,10 @@ def counted(name: str) -> dict[str, Any]:
 def main() -> None:
     out, *names = sys.argv[1:]
     Path(f"{out}.{RANK}.json").write_text(json.dumps({name: counted(name) for name in names or CASES}))
+    make, strategy = CASES[MEASURED]
+    with fs.program_guard(fs.Program(), fs.Program()):
+        cost, batch = make()
+        fs.train(cost, lambda: [batch] * 12, optimizer=fs.optimizer.Adam(0.01), scope=fs.Scope(), ranks=strategy(), progress=False)
 
 
 if __name__ == "__main__":

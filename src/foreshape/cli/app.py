@@ -139,6 +139,9 @@ def plan(
     latency: Latency = "30us",
     device: Device = None,
     threads: Threads = 1,
+    measured: Annotated[
+        Path | None, typer.Option("--measured", metavar="FILE", help="A step that a run of --ranks has measured (FORESHAPE_TIMELINE), beside the planned one.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
@@ -150,12 +153,15 @@ def plan(
     values = sizes_of(sizes)
     if ranks is not None and html is not None:
         raise typer.BadParameter("is for a plan without --ranks", param_hint="--html")
+    if ranks is None and measured is not None:
+        raise typer.BadParameter("is for a plan with --ranks", param_hint="--measured")
     with plain_errors():
         if ranks is not None:
             from foreshape.cli.ranks import print_ranks_plan
 
             program = load_program(os.fspath(file))
-            fits = print_ranks_plan(program, ranks, batch, values, within, bandwidth, latency, device, threads, plot, json, list(fetch or ()))
+            names = list(fetch or ())
+            fits = print_ranks_plan(program, ranks, batch, values, within, bandwidth, latency, device, threads, plot, json, names, measured)
         else:
             fits = print_plan(load_program(os.fspath(file)), list(fetch or ()), batch, values, within, plot, html, json)
     if not fits:
