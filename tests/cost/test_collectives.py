@@ -124,6 +124,8 @@ def test_statistics_are_two_numbers_for_each_channel() -> None:
 def test_parts_that_are_gathered_are_on_the_way_while_others_are_computed() -> None:
     plan = fs.plan(stack(), ranks=4, batch=16, strategies=[fs.shard_optimizer()])
     ops = plan.program.global_block.ops
+    (counting,) = [m for m in plan.messages if m.op.type == "count_examples"]
+    assert ops[counting.needed].type == "weigh_by_examples"
     for m in plan.messages:
         if m.op.type in ("c_allgather", "c_reducescatter"):
             assert not m.waits

@@ -90,7 +90,8 @@ def _needed(block: Block, at: int, op: Op) -> int:
     """The first op after it that waits for it; itself, where one reads its result that does not wait, or none does."""
     made = {n for n in op.output_names() if not is_absent(n)}
     readers = [(later, one) for later, one in enumerate(block.ops) if later > at and made & one.all_reads()]
-    awaited = bool(readers) and all(one.operator is not None and one.operator.awaits for _, one in readers)
+    counts = op.type == "count_examples"  # which never waits itself: each of its readers does
+    awaited = bool(readers) and (counts or all(one.operator is not None and one.operator.awaits for _, one in readers))
     return readers[0][0] if awaited else at
 
 

@@ -35,6 +35,8 @@ def numbers_of(tensor: Tensor) -> list[Any]:
 
 WIDEST = 16
 """The bytes that the place of a tensor in a message is a multiple of: no element is wider."""
+_IN_TURN = 1 << 16
+"""Bytes from which on what is gathered is given by each rank in turn."""
 _SOURCE = re.compile(r"^\[[^\]]*\] ")
 """The place in torch's own source that its errors begin with."""
 
@@ -88,41 +90,55 @@ class Team:
     passages: list[Passage] | None = None
     """Every message from now on, where somebody wants to know when they pass."""
     ring: int = 0
-    _under_way: dict[int, tuple[Any, Tensor, str, Passage | None]] = field(default_factory=dict[int, "tuple[Any, Tensor, str, Passage | None]"])
+    _under_way: dict[int, tuple[list[Any], Tensor, str, Passage | None]] = field(
+        default_factory=dict[int, "tuple[list[Any], Tensor, str, Passage | None]"]
+    )
 
     def start_sum(self, tensor: Tensor, what: str) -> None:
         """Begin to sum a tensor over the ranks, in place; `wait` ends it."""
         passage = self._count(what, tensor)
         with _with_others(what):
             work = _distributed().all_reduce(tensor, group=self.group, async_op=True)
-        self._started(tensor, tensor, work, what, passage)
+        self._started(tensor, tensor, [work], what, passage)
 
     def wait(self, tensor: Tensor) -> None:
         """Wait for what was begun on a tensor; nothing where nothing was."""
         found = self._under_way.pop(tensor.data_ptr(), None)
         if found is not None:
-            work, _, what, passage = found
+            works, _, what, passage = found
             if passage is not None:
                 passage.waited = time.perf_counter()
             with _with_others(what):
-                work.wait()
+                for work in works:
+                    work.wait()
             if passage is not None:
                 passage.end()
 
-    def _started(self, out: Tensor, given: Tensor, work: Any, what: str, passage: Passage | None, tells: bool = True) -> None:
+    def _started(self, out: Tensor, given: Tensor, works: list[Any], what: str, passage: Passage | None, tells: bool = True) -> None:
         """Keep what is under way, and what gloo reads until it has come. ``tells``: whether gloo says when it is through; else that is when it came."""
         if passage is not None and tells:
-            work.get_future().add_done_callback(passage.through)
-        self._under_way[out.data_ptr()] = (work, given, what, passage)
+            for work in works:
+                work.get_future().add_done_callback(passage.through)
+        self._under_way[out.data_ptr()] = (works, given, what, passage)
 
     def start_gather(self, tensor: Tensor, what: str) -> Tensor:
-        """Begin `gather`; `wait` on what is returned ends it."""
+        """Begin `gather`; `wait` on what is returned ends it.
+
+        gloo's own gather has the result twice while it runs. What is large is given by each rank in turn to the places of the result, which
+        moves as many bytes.
+        """
         passage = self._count(what, tensor)
         out = tensor.new_empty((self.ranks * tensor.shape[0], *tensor.shape[1:]))
         if out.numel():
+            parts, given = out.chunk(self.ranks), tensor
             with _with_others(what):
-                work = _distributed().all_gather(list(out.chunk(self.ranks)), tensor, group=self.group, async_op=True)
-            self._started(out, tensor, work, what, passage)
+                if tensor.numel() * tensor.element_size() < _IN_TURN:
+                    works = [_distributed().all_gather(list(parts), tensor, group=self.group, async_op=True)]
+                else:
+                    parts[self.rank].copy_(tensor)
+                    given = out
+                    works = [_distributed().broadcast(part, group_src=rank, group=self.group, async_op=True) for rank, part in enumerate(parts)]
+            self._started(out, given, works, what, passage)
         return out
 
     def start_scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
@@ -132,7 +148,7 @@ class Team:
         if out.numel():
             with _with_others(what):
                 work = _distributed().reduce_scatter(out, list(tensor.chunk(self.ranks)), group=self.group, async_op=True)
-            self._started(out, tensor, work, what, passage, tells=False)
+            self._started(out, tensor, [work], what, passage, tells=False)
         return out
 
     def sum(self, tensor: Tensor, what: str) -> None:
