@@ -10,6 +10,8 @@ import pytest
 from cost.networks import machine, stack
 from typer.testing import CliRunner
 
+import foreshape as fs
+from foreshape import layer
 from foreshape.cli import app
 
 
@@ -61,6 +63,25 @@ def test_what_does_not_fit_ends_with_1(model: Path) -> None:
     assert "however many there are" in out
 
 
+def test_a_saved_network_is_planned_for_ranks_that_use_it(tmp_path: Path) -> None:
+    with fs.program_guard(fs.Program(), fs.Program()):
+        x = layer.data("x", input_size=32)
+        y = layer.fc(layer.fc(x, 64, activation="relu"), 10)
+        fs.Executor().run(fs.default_startup_program(), scope=(scope := fs.Scope()))
+        fs.save_inference_model(tmp_path / "net", [x], [y], scope=scope)
+    model = tmp_path / "net.pdmodel"
+    given = ("plan", model, "--ranks", 4, "--batch", 100, "--device", "1TFLOPS:100GB/s")
+    found, alone = facts(*given), facts("plan", model, "--batch", 25)
+    assert (found["strategy"], found["collectives"], found["sent"]) == ("inference", [], {})
+    assert found["peak"] == alone["peak"]
+    assert found["time"]["seconds"] == found["time"]["computing"] > 0
+    code, out, _ = call(*given, "--plot", tmp_path / "step.svg")
+    assert code == 0
+    assert "inference for ranks = 4, batch = 100" in out
+    assert "nothing is sent: each rank has its part of the examples" in out
+    assert facts(*given, "--fetch", "fc_0.tmp_2")["peak"] < found["peak"]
+
+
 def test_a_simulation(model: Path, tmp_path: Path) -> None:
     given = ("simulate", model, "--batch-per-rank", 64, "--device", "1TFLOPS:100GB/s", "--ranks", 8, "--ranks", 64, "--seed", 3)
     found = facts(*given)
@@ -80,7 +101,7 @@ def test_a_simulation(model: Path, tmp_path: Path) -> None:
         (("plan", "--ranks", 2, "--bandwidth", "fast"), "25Gb/s"),
         (("plan", "--ranks", 2, "--latency", "never"), "30us"),
         (("plan", "--ranks", 2, "--device", "nothing"), "nothing"),
-        (("plan", "--ranks", 2, "--fetch", "x"), "without --ranks"),
+        (("plan", "--ranks", 2, "--fetch", "x"), "without ranks"),
         (("plan", "--ranks", 2), "batch"),
         (("simulate",), "--batch"),
         (("simulate", "--batch", 8), "foreshape calibrate"),

@@ -60,9 +60,10 @@ def test_each_gradient_is_given_once() -> None:
 
 def test_sparse_rows_are_given_as_rows() -> None:
     plan = planned(words(10**9), words=640)
-    (rows,) = [c for c in plan.collectives() if c.way == "all-gather"]
-    assert rows.bytes == 8 + 160 * (8 + 16 * 4)
-    assert plan.collectives(words=1280)[plan.collectives().index(rows)].bytes == 8 + 320 * 72
+    count, rows = (c for c in plan.collectives() if c.way == "all-gather")
+    assert count.bytes == 8
+    assert rows.bytes == 160 * (8 + 16 * 4)
+    assert plan.collectives(words=1280)[plan.collectives().index(rows)].bytes == 320 * 72
     assert "ranks" in rows.formula
     assert "words" in rows.formula
 
@@ -161,6 +162,23 @@ def test_mistakes_are_told() -> None:
         planned(words()).collectives()
     program = fs.Program()
     with fs.program_guard(program, fs.Program()):
-        layer.fc(layer.data("x", input_size=4), 2)
+        out = layer.fc(layer.data("x", input_size=4), 2)
+    with pytest.raises(fs.SchemaError, match="minimise the loss first"):
+        fs.plan(program, ranks=2, strategies=[fs.data_parallel()], loss=out)
     with pytest.raises(fs.SchemaError, match="minimize"):
-        fs.plan(program, ranks=2)
+        fs.plan(program, ranks=2, strategies=[fs.data_parallel()])
+    with pytest.raises(fs.SchemaError, match="is planned for its loss: fetch="):
+        fs.plan(stack(), ["mean_0.tmp_0"], ranks=2)
+
+
+def test_a_program_that_is_used_has_its_part_of_the_batch_and_sends_nothing() -> None:
+    program = fs.Program()
+    with fs.program_guard(program, fs.Program()):
+        hidden = layer.fc(layer.data("x", input_size=32), 64, activation="relu")
+        layer.fc(hidden, 10)
+    plan = planned(program, batch=50)
+    assert (plan.name, plan.collectives(), plan.sent(), plan.shared) == ("inference", [], {}, {"batch"})
+    assert plan.peak() == fs.plan(program).peak(batch=13)
+    assert plan.timeline().seconds == pytest.approx(plan.timeline().computing)
+    assert plan.peak_formula()({"batch": 50, "ranks": 4}) == plan.peak()
+    assert planned(program, fetch=[hidden], batch=50).peak() == fs.plan(program, [hidden]).peak(batch=13)

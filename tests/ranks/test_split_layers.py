@@ -27,6 +27,9 @@ RUNS = [
     pytest.param(4, "split_layers_2", id="4 in groups of 2", marks=LONG),
     pytest.param(4, "split_layers", id="4", marks=LONG),
     pytest.param(4, "split_layers_2_tables", id="4 in groups of 2 with split tables", marks=LONG),
+    pytest.param(4, "split_layers_2_optimizer", id="4 in groups of 2 with the state divided over them", marks=LONG),
+    pytest.param(4, "split_layers_2_parameters", id="4 in groups of 2 with the parameters divided over them", marks=LONG),
+    pytest.param(4, "split_layers_2_all", id="4 in groups of 2 with tables and parameters divided over them", marks=LONG),
 ]
 
 
@@ -75,7 +78,7 @@ def test_dropout_keeps_what_is_alike_alike_and_is_the_same_again(ranks: int, str
 
 @pytest.mark.long
 def test_a_checkpoint_of_divided_layers_opens_on_other_ranks(tmp_path: Path) -> None:
-    """2 ranks -> 4 ranks in groups of 2 -> one rank, and 2 ranks -> one rank -> 2 ranks; an epoch each."""
+    """2 ranks -> 4 ranks in groups of 2, with their parameters divided over them -> one rank, and 2 ranks -> one rank -> 2 ranks; an epoch each."""
     script, tests = tmp_path / "resume.py", Path(__file__).parents[1]
     script.write_text(RESUME)
 
@@ -89,7 +92,7 @@ def test_a_checkpoint_of_divided_layers_opens_on_other_ranks(tmp_path: Path) -> 
     train(2, "split_layers", tmp_path / "first", 1)
     assert len(list((tmp_path / "first").glob("*.part-*-of-2"))) == 2
     shutil.copytree(tmp_path / "first", tmp_path / "second")
-    train(4, "split_layers_2", tmp_path / "first", 2)
+    train(4, "split_layers_2_parameters", tmp_path / "first", 2)
     train(1, "", tmp_path / "second", 2)
     for found in (train(1, "", tmp_path / "first", 3), train(2, "split_layers", tmp_path / "second", 3)):
         assert found.keys() == exact.keys()

@@ -149,10 +149,28 @@ def repeated(r: np.random.RandomState, of: str) -> Any:
     return layer.square(layer.fc(h, output_size=1) - y), {"x": r.rand(17, 6), "y": r.rand(17, 1)}, fs.optimizer.RMSProp(0.01), {"batch_size": 6}
 
 
+def _perceptron(r: np.random.RandomState, of: str, sizes: tuple[int, ...], batch: int, rate: float) -> Any:
+    h, y = layer.data("x", input_size=sizes[0], dtype=of), layer.data("y", dims=1, data_type=fs.INT64)
+    for size in sizes[1:-1]:
+        h = layer.fc(h, size, activation="relu")
+    cost = layer.softmax_with_cross_entropy(layer.fc(h, sizes[-1]), y)
+    return cost, {"x": r.randn(2 * batch, sizes[0]), "y": r.randint(0, sizes[-1], (2 * batch, 1))}, fs.optimizer.SGD(rate), {"batch_size": batch}
+
+
+def w1(r: np.random.RandomState, of: str) -> Any:
+    """The benchmarks' W1 in its own sizes."""
+    return _perceptron(r, of, (64, 64, 64, 10), 32, 0.1)
+
+
+def w2(r: np.random.RandomState, of: str) -> Any:
+    """The benchmarks' W2 in its own sizes."""
+    return _perceptron(r, of, (784, 1024, 1024, 10), 128, 0.05)
+
+
 CASES: dict[str, Case] = {
     "plain": plain, "wide": wide, "tiny_batches": tiny_batches, "texts": texts, "tagged": tagged, "images": images, "normalised": normalised,
     "apart": apart, "sparse_sgd": sparse_sgd, "sparse_lazy_adam": sparse_lazy_adam, "sparse_exact_adam": sparse_exact_adam,
-    "transformer": transformer, "dropped": dropped, "repeated": repeated,
+    "transformer": transformer, "dropped": dropped, "repeated": repeated, "w1": w1, "w2": w2,
 }  # fmt: skip
 
 
@@ -229,6 +247,9 @@ STRATEGIES: dict[str, Callable[..., Any]] = {
     "split_layers": fs.split_layers,
     "split_layers_2": lambda **settings: fs.split_layers(degree=2, **settings),
     "split_layers_2_tables": lambda **settings: fs.split_layers(fs.split_tables(**settings), degree=2),
+    "split_layers_2_optimizer": lambda **settings: fs.split_layers(fs.shard_optimizer(**settings), degree=2),
+    "split_layers_2_parameters": lambda **settings: fs.split_layers(fs.shard_parameters(**settings), degree=2),
+    "split_layers_2_all": lambda **settings: fs.split_layers(fs.split_tables(fs.shard_parameters(**settings)), degree=2),
 }
 """Ways to divide a training; those of layers divide only what layers say."""
 

@@ -27,7 +27,7 @@ def written(path, one, ranks):
     checksums = []
     for rank in range(ranks):
         scope = fs.Scope()
-        scope.set(one.name, axis_part(one, WHOLE, one.place(rank, ranks)).numpy())
+        scope.set(one.name, axis_part(one.axis, one.ways, WHOLE, one.place(rank, ranks)).numpy())
         checksums.append(write_own(path, [one], scope, rank, ranks))
     return described([one], checksums)
 
@@ -40,7 +40,7 @@ def test_parts_along_an_axis_are_put_together_and_divided_otherwise(tmp_path, wa
     assert torch.equal(found.whole("w"), WHOLE) and found.spec_text("w") == "f32[4, 12]"
     for other, count in ((part(2, axis), 2), (part(4, 1), 4), (part(2, 0, 2), 4)):
         for rank in range(count):
-            assert torch.equal(found.own(other, rank, count), axis_part(other, WHOLE, other.place(rank, count)))
+            assert torch.equal(found.own(other, rank, count, {}), axis_part(other.axis, other.ways, WHOLE, other.place(rank, count)))
 
 
 def test_parts_that_are_whole_pieces_one_after_the_other_are_read_as_columns(tmp_path):
@@ -53,8 +53,8 @@ def test_parts_that_are_whole_pieces_one_after_the_other_are_read_as_columns(tmp
         checksums.append(write_own(path, [flat], scope, rank, 2))
     found = Divided.read(path, described([flat], checksums))
     for rank in range(2):
-        assert torch.equal(found.own(part(2, 1), rank, 2), WHOLE[:, rank * 6 : rank * 6 + 6])
-    assert Divided.read(path, described([flat], checksums)).own(flat, 1, 2) is not None
+        assert torch.equal(found.own(part(2, 1), rank, 2, {}), WHOLE[:, rank * 6 : rank * 6 + 6])
+    assert Divided.read(path, described([flat], checksums)).own(flat, 1, 2, {}) is not None
 
 
 @pytest.mark.parametrize(

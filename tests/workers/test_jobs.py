@@ -27,7 +27,8 @@ def job() -> Job:
     cost = layer.square(predicted - y)
     return fs.job(
         cost, {"x": "x.npy", "y": ("y.npy",)}, validation={"x": "vx.npy", "y": "vy.npy"}, metrics={"error": cost}, epochs=3, batch_size=7, seed=5,
-        ranks=fs.shard_optimizer(bucket=1024), values="v", checkpoint=fs.training.Checkpoint("c", every=10), save="s", model=("m", [x], [predicted]),
+        ranks=fs.split_layers(fs.split_tables(fs.shard_optimizer(bucket=1024), tables=("t",)), degree=2, layers={"fc_0.w_0": "rows"}), values="v",
+        checkpoint=fs.training.Checkpoint("c", every=10), save="s", model=("m", [x], [predicted]),
         optimizer=fs.optimizer.Adam(0.1),
     )  # fmt: skip
 
@@ -87,7 +88,7 @@ def test_every_field_made_wrong_in_every_way(job: Job) -> None:
 
 def test_every_key_left_out_and_one_added(job: Job) -> None:
     document = json.loads(json.dumps(job.document()))
-    open_names = {("feeds",), ("data",), ("validation",), ("metrics",)}
+    open_names = {("feeds",), ("data",), ("validation",), ("metrics",), ("strategy", "layers")}
     for path in places(document):
         parent = document
         for key in path[:-1]:

@@ -109,6 +109,62 @@ def test_torchrun_starts_workers_and_a_client_sends_them_a_program(tmp_path: Pat
         np.testing.assert_allclose(scope.get(name), here.get(name), rtol=1e-4, atol=1e-6)
 
 
+STRATEGIES = {
+    "shard_parameters": fs.shard_parameters,
+    "split_tables": fs.split_tables,
+    "split_tables and shard_parameters": lambda: fs.split_tables(fs.shard_parameters()),
+    "split_layers": fs.split_layers,
+    "split_layers in groups of 1, and shard_optimizer": lambda: fs.split_layers(fs.shard_optimizer(), degree=1),
+    "split_layers and shard_parameters": lambda: fs.split_layers(fs.shard_parameters()),
+}
+
+
+@pytest.mark.long
+def test_every_strategy_trains_what_one_rank_trains_and_gives_whole_values_back(tmp_path: Path) -> None:
+    """One job after the other, each begun with values that rank 0 alone reads, those of the optimizer among them."""
+    r = np.random.RandomState(4)
+    given = {"ids": r.randint(0, 40, (21, 3)), "y": r.randint(0, 6, (21, 1))}
+    for name, array in given.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "progress": False}
+
+    def network() -> tuple[fs.Variable, fs.Variable]:
+        ids, y = layer.data("ids", shape=[-1, 3], dtype="int64"), layer.data("y", dims=1, data_type=fs.INT64)
+        found = layer.reduce_mean(layer.embedding(ids, size=[40, 8], is_sparse=True), 1)
+        out = layer.fc(layer.fc(found, 12, "relu", split="columns"), 6, split="rows")
+        return ids, layer.softmax_with_cross_entropy(out, y)
+
+    here = fs.Scope()
+    with fs.program_guard(fs.Program(), fs.Program()):
+        _, cost = network()
+        fs.default_startup_program().random_seed = 3
+        history = fs.train(cost, given, optimizer=fs.optimizer.Adam(0.05), scope=(first := fs.Scope()), **{**settings, "epochs": 1})
+        fs.interop.save_safetensors(tmp_path / "begin", first)
+        here.fill({name: first.tensor(name).clone() for name in first.names()})
+        history = fs.train(cost, given, scope=here, **settings)
+    with processes(2, tmp_path, "--listen", "127.0.0.1:0", "--keep", "--wait", "30") as ranks:
+        address = ranks[0].sees(r"waiting for a job at (\S+),")[1]
+        for name, strategy in STRATEGIES.items():
+            with fs.program_guard(fs.Program(), fs.Program()):
+                ids, cost = network()
+                scope = fs.Scope()
+                sent = fs.send(
+                    cost, {n: f"{n}.npy" for n in given}, to=address, optimizer=fs.optimizer.Adam(0.05), ranks=strategy(), scope=scope, save="values",
+                    model=("net", [ids], [cost.block.var("fc_1.tmp_1")]), values="begin", patience=WITHIN, **settings,
+                )  # fmt: skip
+            assert sent.history is not None
+            np.testing.assert_allclose(sent.history.losses, history.losses, rtol=1e-5, err_msg=name)
+            saved, opened = fs.Scope(), fs.Scope()
+            fs.interop.load_safetensors(tmp_path / "values", saved)
+            fs.load_inference_model(tmp_path / "net", scope=opened)
+            assert set(scope.names()) == set(saved.names()) == {n for n in here.names() if n.endswith(("w_0", "b_0"))}, name
+            for value in scope.names():
+                np.testing.assert_allclose(scope.get(value), here.get(value), rtol=1e-4, atol=1e-6, err_msg=f"{name}: {value}")
+                np.testing.assert_array_equal(saved.get(value), scope.get(value))
+                np.testing.assert_array_equal(opened.get(value), scope.get(value))
+        assert [one.end() for one in ranks] == [0, 0], [one.text for one in ranks]
+
+
 @pytest.mark.long
 def test_a_rank_that_is_killed_is_named_to_the_client_and_by_the_others(tmp_path: Path) -> None:
     cost, _, files = described(tmp_path)

@@ -139,21 +139,29 @@ def plan(
     latency: Latency = "30us",
     device: Device = None,
     threads: Threads = 1,
+    measured: Annotated[
+        Path | None, typer.Option("--measured", metavar="FILE", help="A step that a run of --ranks has measured (FORESHAPE_TIMELINE), beside the planned one.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
-    sends and waits for, how long a step takes, and by which strategy it is best trained."""
+    sends and waits for, how long a step takes, and by which strategy it is best trained; a program without updates each rank uses on its part
+    of the batch."""
     from foreshape.cli.plan import print_plan, sizes_of
     from foreshape.wire import load_program
 
     values = sizes_of(sizes)
-    if ranks is not None and (fetch or html is not None):
-        raise typer.BadParameter("is for a plan without --ranks", param_hint="--fetch" if fetch else "--html")
+    if ranks is not None and html is not None:
+        raise typer.BadParameter("is for a plan without --ranks", param_hint="--html")
+    if ranks is None and measured is not None:
+        raise typer.BadParameter("is for a plan with --ranks", param_hint="--measured")
     with plain_errors():
         if ranks is not None:
             from foreshape.cli.ranks import print_ranks_plan
 
-            fits = print_ranks_plan(load_program(os.fspath(file)), ranks, batch, values, within, bandwidth, latency, device, threads, plot, json)
+            program = load_program(os.fspath(file))
+            names = list(fetch or ())
+            fits = print_ranks_plan(program, ranks, batch, values, within, bandwidth, latency, device, threads, plot, json, names, measured)
         else:
             fits = print_plan(load_program(os.fspath(file)), list(fetch or ()), batch, values, within, plot, html, json)
     if not fits:

@@ -13,8 +13,9 @@ from foreshape.cli.show import human_bytes, new_row, new_table
 from foreshape.cost import Network, RanksPlan
 from foreshape.cost import plan as plan_ranks
 from foreshape.cost.draw import draw_simulation, draw_timeline
+from foreshape.cost.measured import Measured
 from foreshape.cost.simulation import NUMBERS, Point, simulate
-from foreshape.errors import MemoryPlanError
+from foreshape.errors import FormatError, MemoryPlanError
 from foreshape.memory import byte_text, bytes_of
 from foreshape.program import Program
 from foreshape.program.literal import escape
@@ -22,15 +23,19 @@ from foreshape.program.literal import escape
 
 def print_ranks_plan(
     program: Program, ranks: int, batch: int | None, sizes: dict[str, int], within: str | None, bandwidth: str, latency: str, device: str | None,
-    threads: int, plot: Path | None, json: bool,
+    threads: int, plot: Path | None, json: bool, fetch: Sequence[str] = (),
+    measured: Path | None = None,
 ) -> bool:  # fmt: skip
     """Print what each of many ranks holds, sends and waits for. Whether it is within the limit."""
     given = {**({"batch": batch} if batch is not None else {}), **sizes}
     network = Network.of(bandwidth, latency)
-    found = plan_ranks(program, ranks=ranks, within=within, network=network, device=device, threads=threads, **given)  # pyright: ignore[reportArgumentType]
+    found = plan_ranks(program, fetch, ranks=ranks, within=within, network=network, device=device, threads=threads, **given)  # pyright: ignore[reportArgumentType]
     facts = ranks_facts(found, within)
+    step = None if measured is None else Measured.load(measured)
+    if step is not None:
+        facts["measured"] = measured_facts(found, step)
     if plot is not None:
-        _drawn(lambda: draw_timeline(found, plot))
+        _drawn(lambda: draw_timeline(found, plot, step))
     if json:
         print_json(facts)
     else:
@@ -73,6 +78,24 @@ def ranks_facts(plan: RanksPlan, within: str | None) -> dict[str, Any]:
     return facts
 
 
+def measured_facts(plan: RanksPlan, step: Measured) -> dict[str, Any]:
+    """A measured step beside the planned one, for JSON.
+
+    Raises:
+        FormatError: it is of another number of ranks.
+    """
+    ranks = plan.sizes["ranks"]
+    if len(step.ranks) != ranks:
+        raise FormatError(f"a step of {len(step.ranks):,} ranks was measured, and {ranks:,} are planned: give --ranks {len(step.ranks)}")
+    sent: dict[str, int] = {}
+    for m in step.ranks[0].messages:
+        sent[m.type] = sent.get(m.type, 0) + m.bytes
+    return {
+        "step": step.step, "steps": step.steps, "seconds": step.seconds, "sent": sent,
+        "ranks": [{"seconds": r.seconds, "exposed": r.exposed, "communicating": r.communicating} for r in step.ranks],
+    }  # fmt: skip
+
+
 def _time_facts(plan: RanksPlan) -> dict[str, float] | None:
     if plan.device is None:
         return None
@@ -102,13 +125,22 @@ def _print_plan(facts: dict[str, Any]) -> None:
             if time["guessed"] > 0.1 and "FLOPS" not in facts["device"]:
                 print_plain(f"{100 * time['guessed']:.0f} % of the time is of kernels that were not measured, by their bytes and work")
             print_plain(f"device: {facts['device']}; network: {facts['network']}")
+        measured = facts.get("measured")
+        if measured is not None:
+            waits = max(one["exposed"] for one in measured["ranks"])
+            given, planned = sum(measured["sent"].values()), sum(facts["sent"].values())
+            print_plain(f"measured: {_ms(measured['seconds'])}, of which a rank waits {_ms(waits)} at most; step {measured['step']:,}, the median of "
+                        f"{measured['steps']:,}; {given:,} bytes given by rank 0, {planned:,} planned")  # fmt: skip
         columns = ("what", "op", "bytes given", "as a formula", "sent on the link", "ready", "begins", "has come", "needed at op", "line")
         table = new_table("collectives of a step", *columns)
         for one in facts["collectives"]:
             times = [_ms(one[k]) if time is not None else "" for k in ("ready", "began", "came")]
             new_row(table, escape(one["name"]), one["type"], f"{one['bytes']:,}", _share_text(one["formula"]), f"{one['on_the_link']:,}", *times,
                     f"{one['needed']:,}" if one["needed"] != one["starts"] else "at once", one["line"])  # fmt: skip
-        out.print(table)
+        if facts["collectives"]:
+            out.print(table)
+        else:
+            print_plain("nothing is sent: each rank has its part of the examples")
         table = new_table("strategies, the best first", "strategy", "peak of a rank", "fits", "bytes given", "step", "hidden")
         for one in facts["alternatives"]:
             when = one["time"]

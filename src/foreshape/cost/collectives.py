@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, TypeAlias
 
-from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, REDUCE_SCATTER
-from foreshape.dims import Size, product
-from foreshape.ops.collective.sums import Collective as Collecting
+from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, REDUCE, REDUCE_SCATTER, SCATTER
+from foreshape.dims import Size, ceildiv, product
+from foreshape.errors import SchemaError
+from foreshape.ops.collective.parts import ranks_of
 from foreshape.program import Block, Op, Program
 from foreshape.program.op import is_absent
-from foreshape.spec import INT64, SELECTED_ROWS, Spec
+from foreshape.spec import FP64, INT64, SELECTED_ROWS, Spec
+from foreshape.values.team import WIDEST
 
-_WAYS = {"c_allgather": ALL_GATHER, "c_reducescatter": REDUCE_SCATTER, "alltoall": ALL_TO_ALL, "c_broadcast": BROADCAST, "barrier": BARRIER}
-"""How what an operator gives goes round; all others sum it."""
-_LOCAL = ("c_identity", "c_sync_comm_stream", "weigh_by_examples", "weigh_by_examples_grad")
-"""Those that wait, or that only mean something for gradients."""
-_COUNTED = 24
+_COUNTED: Final = 24
 """The bytes of what `count_examples` sums: three numbers of 8 bytes."""
+Given: TypeAlias = "list[tuple[str, Size]]"
+"""What a rank gives to each message of an op, one after the other: which way it goes round, and the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One use of a collective.
+    """One message of a collective, of which an op may send several, one after the other.
 
-    ``size``: the bytes that a rank gives to it, as a formula, which are what a run counts; of sparse rows, where each id comes once. ``starts``
-    and ``needed``: the numbers of the ops, in the program's order, that start it, and that wait for it.
+    ``size``: the bytes that a rank gives to it, as a formula, which are what a run counts; of sparse rows and of ids, where each id comes once
+    and every rank has as many. ``starts`` and ``needed``: the numbers of the ops, in the program's order, that start it, and that wait for it.
+    ``ring``: to which group of ranks it goes.
     """
 
     op: Op
@@ -32,7 +35,7 @@ class Message:
     size: Size
     starts: int
     needed: int
-    rows: bool = False
+    ring: int = 0
 
     @property
     def name(self) -> str:
@@ -46,38 +49,154 @@ class Message:
 
 
 def messages_of(program: Program) -> list[Message]:
-    """The collectives of a program's global block, in the order in which they are started."""
+    """The messages of a program's global block, in the order in which they are started.
+
+    Raises:
+        SchemaError: a collective of which it is not known what it sends.
+    """
     block = program.global_block
     out: list[Message] = []
     for at, op in enumerate(block.ops):
-        if isinstance(op.operator, Collecting) and op.type not in _LOCAL:
-            way = _WAYS.get(op.type, ALL_REDUCE)
-            if _is_rows(block, op):
-                out.append(Message(op, ALL_GATHER, _rows_size(block, op), at, at, True))
-                continue
-            size: Size = 0 if way == BARRIER else _COUNTED if op.type == "count_examples" else _given(block, op)
-            starts = op.type == "count_examples" or (op.type in ("c_allreduce_sum",) and not op.attrs.get("use_calc_stream", False))
-            out.append(Message(op, way, size, at, _needed(block, at, op) if starts else at))
+        if op.operator is not None and op.operator.collective:
+            given = given_by(block, op)
+            needed = _needed(block, at, op) if is_started(block, op) else at
+            out += [Message(op, way, size, at, needed, int(op.attrs.get("ring_id", 0))) for way, size in given]
     return out
 
 
-def _given(block: Block, op: Op) -> Size:
-    total: Size = 0
-    for name in op.input_names():
-        spec = _spec(block, name)
-        if spec is not None and spec.dims is not None and spec.dtype is not None:
-            total = total + spec.nbytes
-    return total
+def given_by(block: Block, op: Op) -> Given:
+    """What a rank gives to each message of a collective; nothing where it only waits, or takes a part of what it has.
+
+    Raises:
+        SchemaError: it is not known what it sends.
+    """
+    found = GIVEN.get(op.type)
+    if found is None:
+        raise SchemaError(f"{op.type} is a collective of which it is not known what it sends: it needs an entry in foreshape.cost.collectives.GIVEN")
+    return found(block, op)
+
+
+def is_started(block: Block, op: Op) -> bool:
+    """Whether an op only starts what it sends, so that something is computed until another op waits for it."""
+    if op.type == "count_examples":
+        return True
+    return op.type in _STARTED and not op.attrs.get("use_calc_stream", False) and not _is_rows(block, op)
+
+
+_STARTED: Final = frozenset({"c_allreduce_sum", "c_allgather", "c_reducescatter"})
 
 
 def _needed(block: Block, at: int, op: Op) -> int:
-    """The first op after it that waits for it; the last op where none does."""
+    """The first op after it that waits for it; itself, where one reads its result that does not wait, or none does."""
     made = {n for n in op.output_names() if not is_absent(n)}
-    for later in range(at + 1, len(block.ops)):
-        reader = block.ops[later]
-        if isinstance(reader.operator, Collecting) and reader.type in _LOCAL and made & set(reader.input_names()):
-            return later
-    return len(block.ops) - 1
+    readers = [(later, one) for later, one in enumerate(block.ops) if later > at and made & one.all_reads()]
+    counts = op.type == "count_examples"  # which never waits itself: each of its readers does
+    awaited = bool(readers) and (counts or all(one.operator is not None and one.operator.awaits for _, one in readers))
+    return readers[0][0] if awaited else at
+
+
+# --- what each operator gives
+
+
+def _all(way: str) -> Callable[[Block, Op], Given]:
+    """Everything that the op reads."""
+
+    def given(block: Block, op: Op) -> Given:
+        total: Size = 0
+        for name in op.input_names():
+            spec = _spec(block, name)
+            if spec is not None and spec.dims is not None and spec.dtype is not None:
+                total = total + spec.nbytes
+        return [(way, total)]
+
+    return given
+
+
+def _nothing(block: Block, op: Op) -> Given:
+    return []
+
+
+def _fixed(way: str, size: int) -> Callable[[Block, Op], Given]:
+    return lambda block, op: [(way, size)]
+
+
+def _sum(block: Block, op: Op) -> Given:
+    """Sparse rows are gathered: how many there are; then their ids and their values, each from a multiple of so many bytes on."""
+    if not _is_rows(block, op):
+        return _all(ALL_REDUCE)(block, op)
+    (name,) = [n for n in op.input_names() if not is_absent(n)]
+    spec = _spec(block, name)
+    assert spec is not None
+    rows = _row_count(block, name, op)
+    ids = ceildiv(rows * INT64.itemsize, WIDEST) * WIDEST
+    values = ceildiv(rows * product(spec.known_dims[1:]) * spec.known_dtype.itemsize, WIDEST) * WIDEST
+    return [(ALL_GATHER, INT64.itemsize), (ALL_GATHER, ids + values)]
+
+
+def _lookup(block: Block, op: Op) -> Given:
+    """How many ids each rank is asked for, the ids, and their rows (back, or as a gradient), as if no id came twice and each rank had as many."""
+    ids, table = (_spec(block, op.inputs[slot][0]) for slot in ("Ids", "W"))
+    assert ids is not None and table is not None
+    row = product(table.known_dims[1:]) * table.known_dtype.itemsize
+    count = ids.elements
+    return [(ALL_TO_ALL, size) for size in (ranks_of(op.attrs["nranks"]) * INT64.itemsize, count * INT64.itemsize, count * row)]
+
+
+def _statistics(block: Block, op: Op) -> Given:
+    """Two fp64 numbers per channel, and how many examples there are; nothing where the moving statistics are used, or no gradient of X is asked for."""
+    if op.attrs.get("use_global_stats") or (op.attrs.get("is_test") and not op.attrs.get("trainable_statistics")):
+        return []
+    if op.type.endswith("_grad") and all(is_absent(n) for n in op.outputs.get("X@GRAD", ())):
+        return []
+    scale = _spec(block, op.inputs["Scale"][0])
+    assert scale is not None
+    return [(ALL_REDUCE, (2 * scale.elements + 1) * FP64.itemsize)]
+
+
+def _class_loss(block: Block, op: Op) -> Given:
+    """For each example the largest logit, the sum over the classes, and the logit of its label."""
+    logits, label = (_spec(block, op.inputs[slot][0]) for slot in ("Logits", "Label"))
+    assert logits is not None and label is not None
+    return [(ALL_REDUCE, label.elements * logits.known_dtype.itemsize)] * 3
+
+
+GIVEN: Final[dict[str, Callable[[Block, Op], Given]]] = {
+    "alltoall": _all(ALL_TO_ALL),
+    "barrier": _fixed(BARRIER, 0),
+    "c_allgather": _all(ALL_GATHER),
+    "c_allreduce_max": _all(ALL_REDUCE),
+    "c_allreduce_min": _all(ALL_REDUCE),
+    "c_allreduce_prod": _all(ALL_REDUCE),
+    "c_allreduce_sum": _sum,
+    "c_broadcast": _all(BROADCAST),
+    "c_concat": _all(ALL_GATHER),
+    "c_identity": _nothing,
+    "c_reduce_max": _all(REDUCE),
+    "c_reduce_min": _all(REDUCE),
+    "c_reduce_prod": _all(REDUCE),
+    "c_reduce_sum": _all(REDUCE),
+    "c_reducescatter": _all(REDUCE_SCATTER),
+    "c_scatter": _all(SCATTER),
+    "c_softmax_with_cross_entropy": _class_loss,
+    "c_softmax_with_cross_entropy_grad": _nothing,
+    "c_split": _nothing,
+    "c_sync_calc_stream": _nothing,
+    "c_sync_comm_stream": _nothing,
+    "c_wait_comm": _nothing,
+    "c_wait_compute": _nothing,
+    "count_examples": _fixed(ALL_REDUCE, _COUNTED),
+    "mp_allreduce_sum": _all(ALL_REDUCE),
+    "split_lookup": _lookup,
+    "split_lookup_grad": _lookup,
+    "sync_batch_norm": _statistics,
+    "sync_batch_norm_grad": _statistics,
+    "weigh_by_examples": _nothing,
+    "weigh_by_examples_grad": _nothing,
+}
+"""Operator -> what a rank gives to its messages."""
+
+
+# --- helpers
 
 
 def _spec(block: Block, name: str) -> Spec | None:
@@ -87,15 +206,6 @@ def _spec(block: Block, name: str) -> Spec | None:
 
 def _is_rows(block: Block, op: Op) -> bool:
     return any((s := _spec(block, n)) is not None and s.kind is SELECTED_ROWS for n in op.input_names())
-
-
-def _rows_size(block: Block, op: Op) -> Size:
-    """Sparse rows are gathered: how many there are, their ids, and their values; as many as there are ids, where none comes twice."""
-    (name,) = [n for n in op.input_names() if not is_absent(n)]
-    spec = _spec(block, name)
-    assert spec is not None
-    row = product(spec.known_dims[1:]) * spec.known_dtype.itemsize
-    return INT64.itemsize + _row_count(block, name, op) * (INT64.itemsize + row)
 
 
 def _row_count(block: Block, name: str, before: Op) -> Size:

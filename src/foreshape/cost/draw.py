@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from foreshape.cost.events import Compute, Start, Wait
 from foreshape.cost.many_ranks import RanksPlan
+from foreshape.cost.measured import Measured, joined
 from foreshape.cost.simulation import Point
 from foreshape.errors import FormatError
 from foreshape.memory.draw import ENDINGS
 from foreshape.program.literal import escape
 
+MOST_RANKS = 8
+"""Measured ranks that are drawn; there may be more."""
 COMPUTING, SENDING, WAITING, STRAGGLING = "#3a78b0", "#d9772b", "#c1121f", "#7f7f9c"
 
 
@@ -50,38 +53,60 @@ def draw_simulation(results: Sequence[tuple[str, Sequence[Point]]], path: str | 
     save()
 
 
-def draw_timeline(plan: RanksPlan, path: str | os.PathLike[str], **sizes: int) -> None:
-    """Draw a rank's step: when it computes, when it waits, and when each message is on the link.
+def draw_timeline(plan: RanksPlan, path: str | os.PathLike[str], measured: Measured | None = None, **sizes: int) -> None:
+    """Draw a rank's step: when it computes, when it waits, and when each message is on the link; above the ranks of a measured step, if given.
 
     Raises:
         FormatError: an ending that is no image's, or times are not known.
     """
     found = plan.timeline(**sizes)
-    figure, save = _figure(path, (11, 3.4))
+    shown = measured.ranks[:MOST_RANKS] if measured is not None else ()
+    figure, save = _figure(path, (11, 3.4 + 0.9 * len(shown)))
     axes = figure.subplots()
     now, ended = 0.0, found.run.ended
-    computing: list[tuple[float, float]] = []
-    waiting: list[tuple[float, float]] = []
+    starts: list[float] = []
+    waits: list[tuple[float, float]] = []
     for item in found.items:
         if isinstance(item, Compute):
-            computing.append((1e3 * now, 1e3 * item.seconds))
             now += item.seconds
         elif isinstance(item, Wait) and ended[item.message] > now:
-            waiting.append((1e3 * now, 1e3 * (ended[item.message] - now)))
+            waits.append((now, ended[item.message]))
             now = ended[item.message]
         elif isinstance(item, Start):
-            axes.axvline(1e3 * now, color="#56616e", linewidth=0.4, alpha=0.6)
-    axes.broken_barh(computing, (1.1, 0.8), facecolors=COMPUTING, edgecolors="white", linewidth=0.2, label="kernels")
-    axes.broken_barh(waiting, (1.1, 0.8), facecolors=WAITING, label="waits")
-    sending = [(1e3 * b, 1e3 * (e - b)) for b, e in zip(found.run.began, found.run.ended, strict=True)]
-    axes.broken_barh(sending, (0.1, 0.8), facecolors=SENDING, edgecolors="white", linewidth=0.4, label="messages")
-    axes.set_yticks([0.5, 1.5], ["link", "rank"])
+            starts.append(now)
+    count = 1 + len(shown)
+    words = "" if measured is None else "planned: "
+    names = [*_step(axes, 2 * (count - 1), words, found.seconds, waits, zip(found.run.began, ended, strict=True), starts, first=True)]
+    for number, one in enumerate(shown):
+        passing, begun = joined((m.started, m.done) for m in one.messages), [m.started for m in one.messages]
+        names = [*_step(axes, 2 * (count - 2 - number), f"measured, rank {number}: ", one.seconds, one.waits, passing, begun), *names]
+    axes.set_yticks([0.5 + at for at in range(2 * count)], names)
+    axes.set_ylim(-0.1, 2 * count + 0.1)
     axes.set_xlabel("ms")
-    axes.set_xlim(0, 1e3 * found.seconds)
-    words = f"{plan.name} on {plan.sizes.get('ranks', 1) if 'ranks' not in sizes else sizes['ranks']:,} ranks: {1e3 * found.seconds:.3g} ms"
-    figure.suptitle(escape(f"{words}, {100 * found.hidden:.0f} % of the communication is hidden"), fontsize=10, x=0.01, ha="left", parse_math=False)
-    axes.legend(fontsize=7, frameon=False, ncols=3, loc="upper right", bbox_to_anchor=(1, 1.16))
+    axes.set_xlim(0, 1e3 * max([found.seconds, *(one.seconds for one in shown)]))
+    title = f"{plan.name} on {plan.sizes.get('ranks', 1) if 'ranks' not in sizes else sizes['ranks']:,} ranks: {1e3 * found.seconds:.3g} ms"
+    title += f", {100 * found.hidden:.0f} % of the communication is hidden"
+    if measured is not None:
+        title += f"; measured: {1e3 * measured.seconds:.3g} ms"
+    figure.suptitle(escape(title), fontsize=10, x=0.01, ha="left", parse_math=False)
+    axes.legend(fontsize=7, frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     save()
+
+
+def _step(
+    axes: Any, at: int, words: str, seconds: float, waits: Iterable[tuple[float, float]], passing: Iterable[tuple[float, float]], starts: Sequence[float],
+    first: bool = False,
+) -> tuple[str, str]:  # fmt: skip
+    """Draw one step in two rows from ``at`` on; their names."""
+    waited = joined(waits)
+    ends = [0.0, *(t for span in waited for t in span), seconds]
+    computing = [(begin, end) for begin, end in zip(ends[::2], ends[1::2], strict=True) if end > begin]
+    for rows, spans, colour, what in ((1.1, computing, COMPUTING, "kernels"), (1.1, waited, WAITING, "waits"), (0.1, passing, SENDING, "messages")):
+        bars = [(1e3 * begin, 1e3 * (end - begin)) for begin, end in spans]
+        label = {"label": what} if first else {}
+        axes.broken_barh(bars, (at + rows, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2, **label)
+    axes.vlines([1e3 * t for t in starts], at + 0.1, at + 1.9, color="#56616e", linewidth=0.4, alpha=0.6)
+    return f"{words}link", f"{words}rank"
 
 
 def _figure(path: str | os.PathLike[str], size: tuple[float, float]) -> tuple[Any, Any]:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, overload
 
 from foreshape.cost.collectives import Message, messages_of
 from foreshape.cost.device import Device, device_of, require_device
 from foreshape.cost.network import Network, sent
 from foreshape.cost.timeline import Timeline, timeline
-from foreshape.dims import Size, ceildiv, evaluate, is_symbol, substitute, symbol, symbols_of
+from foreshape.dims import Size, ceildiv, evaluate, floordiv, is_symbol, substitute, symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering import Lowered, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory import plan as plan_memory
 from foreshape.memory.formula import Formula
 from foreshape.passes import data_parallel
-from foreshape.passes.data_parallel import COUNTS, ForRanks
+from foreshape.passes.data_parallel import COUNTS
+from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks
+from foreshape.passes.split_layers import SplitLayers
 from foreshape.program import Program, Role, Variable
 
 RANKS = "ranks"
 _ROUNDED_UP = re.compile(r"(\()?\(([^()]+) \+ ranks - 1\) // ranks(?(1)\))")
 _FEW_PIECES = 4
+_TRAINS = Role.BACKWARD | Role.OPTIMIZE
 _MOST = 1 << 20
 """More ranks than this are not looked for."""
 
@@ -54,18 +58,34 @@ class Sent(NamedTuple):
     came: float
 
 
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """A program that is only used: each rank runs it on its part of the examples, and nothing is sent but what the program itself sends."""
+
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None) -> ForRanks:
+        """The program as it is."""
+        return ForRanks(program, "")
+
+
 class RanksPlan:
-    """A training program on many ranks by one strategy. Made by `plan`.
+    """A program on many ranks by one strategy: one that trains, or, by `Inference`, one that is used. Made by `plan`.
 
     Sizes that count examples (``batch``, and of ragged inputs the words) are those of the whole step, which are divided over the ranks. Every
     question takes other sizes than the plan was made with by name, ``ranks`` among them: ``plan.peak(ranks=8)``.
     """
 
-    def __init__(self, program: Program, loss: str, strategy: Strategy, sizes: Mapping[str, int], network: Network, device: Device | None) -> None:
+    def __init__(
+        self, program: Program, loss: str, strategy: Strategy, sizes: Mapping[str, int], network: Network, device: Device | None,
+        fetch: Iterable[Variable | str] = (),
+    ) -> None:  # fmt: skip
         self.strategy, self.network, self.device = strategy, network, device
+        if isinstance(strategy, SplitLayers) and strategy.degree is None:
+            strategy = replace(strategy, degree=sizes.get(RANKS, 1))
         made = strategy.apply(program, loss, None)
         self.program, self.loss = made.program, made.loss
-        self.memory: Plan = plan_memory(self.program, self.loss)
+        self.degree = made.degree
+        """How many ranks have the same examples, and each a part of the layers."""
+        self.memory: Plan = plan_memory(self.program, self.loss or fetch)
         """The memory of one rank, in which ``batch`` is what that rank has of it."""
         self.messages: list[Message] = messages_of(self.program)
         self.shared = _shared(self.program)
@@ -89,7 +109,13 @@ class RanksPlan:
 
     def peak_formula(self) -> Formula:
         """The same as a formula in ``ranks`` and in the sizes of the whole step."""
-        return self.memory.peak_formula().substituted({n: _part(n) for n in self.shared})
+        return self.memory.peak_formula().substituted(self._parts)
+
+    @property
+    def _parts(self) -> dict[str, Size]:
+        """What a rank has of what is divided, in the sizes of the whole step."""
+        parts = {n: _part(n, self.degree) for n in self.shared}
+        return parts if self.degree == 1 else {**parts, RANKS: floordiv(symbol(RANKS), self.degree)}
 
     def peak_words(self, **sizes: int) -> str:
         """The formula where it is short; of a long one the piece that is the largest with these sizes."""
@@ -114,28 +140,28 @@ class RanksPlan:
         limit = bytes_of(within)
 
         def fits(ranks: int) -> bool:
-            return self.peak(**{**sizes, RANKS: ranks}) <= limit
+            return self.peak(**{**sizes, RANKS: ranks * self.degree}) <= limit
 
         high = 1
         while not fits(high):
-            if high >= _MOST:
-                least = self.peak(**{**sizes, RANKS: _MOST})
+            if high * self.degree * 2 > _MOST:
+                least = self.peak(**{**sizes, RANKS: high * self.degree})
                 raise MemoryPlanError(f"by {self.name} each rank holds {byte_text(least)} however many there are, which is more than {byte_text(limit)}")
             high *= 2
         low = high // 2
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle, high)
-        return high
+        return high * self.degree
 
     # --- time
 
     def timeline(self, **sizes: int) -> Timeline:
         """The predicted step. Raises `FormatError` where the device is not known."""
-        values = self._all(sizes)
+        members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
         if self._lowered is None:
-            self._lowered = fuse(lower(self.program.global_block, [self.loss]))
-        return timeline(self._lowered, self.messages, self._own(sizes), values[RANKS], require_device(self.device), self.network)
+            self._lowered = fuse(lower(self.program.global_block, self.memory.fetch))
+        return timeline(self._lowered, self.messages, self._own(sizes), members, require_device(self.device), self.network)
 
     def collectives(self, **sizes: int) -> list[Sent]:
         """The collectives of a step, in the order in which they start."""
@@ -143,11 +169,13 @@ class RanksPlan:
         run = self.timeline(**sizes).run if self.device is not None else None
         out: list[Sent] = []
         for at, m in enumerate(self.messages):
-            count = self._count(m, own, ranks)
+            members = self._members(m, ranks)
+            count = self._count(m, own) if members > 1 else 0  # a rank alone has nobody to give to
             when = (run.ready[at], run.began[at], run.ended[at]) if run is not None else (0.0, 0.0, 0.0)
             line = m.op.call_site.short() if m.op.call_site is not None else ""
-            formula = str(substitute(m.size, {n: _part(n) for n in self.shared}))
-            out.append(Sent(m.name, m.op.type, m.way, count, formula, round(sent(m.way, count, ranks)), line, m.starts, m.needed, *when))
+            formula = str(substitute(m.size, self._parts))
+            link = round(sent(m.way, count, members))
+            out.append(Sent(m.name, m.op.type, m.way, count, formula, link, line, m.starts, m.needed, *when))
         return out
 
     def sent(self, **sizes: int) -> dict[str, int]:
@@ -159,24 +187,29 @@ class RanksPlan:
 
     # --- helpers
 
-    def _count(self, m: Message, own: Mapping[str, int], ranks: int) -> int:
-        values = {**own, RANKS: ranks}
-        missing = sorted(symbols_of(m.size) - values.keys())
+    def _members(self, m: Message, ranks: int) -> int:
+        """How many ranks a message goes to."""
+        return {TENSOR: self.degree, DATA: ranks // self.degree}.get(m.ring, ranks)
+
+    def _count(self, m: Message, own: Mapping[str, int]) -> int:
+        missing = sorted(symbols_of(m.size) - own.keys())
         if missing:
             raise SchemaError(f"what {m.name} has to send depends on {', '.join(missing)}: give {'it a value' if len(missing) == 1 else 'them values'}")
-        return evaluate(m.size, values)
+        return evaluate(m.size, own)
 
     def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
         found = {**self.sizes, **sizes}
         ranks = found.get(RANKS, 1)
         if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= _MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError(f"the number of ranks is from 1 to {_MOST:,}; seen {ranks!r}")
+        if ranks % self.degree:
+            raise SchemaError(f"{ranks} ranks cannot be divided into groups of {self.degree}, each of which has the parts of the layers")
         return {**found, RANKS: ranks}
 
     def _own(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The sizes of the rank with the largest part."""
+        """The sizes of the rank with the largest part; ``ranks`` as the program has it, which is that of groups with examples of their own."""
         values = self._all(sizes)
-        ranks = values[RANKS]
+        ranks = values[RANKS] = values[RANKS] // self.degree
         if "batch" in values and "batch" not in self.memory.symbols:
             for name in self.memory.leading:
                 values.setdefault(name, values["batch"])
@@ -187,16 +220,16 @@ class RanksPlan:
         return f"RanksPlan({self.name}, {given}, peak = {self.peak_formula()})"
 
 
-def _part(name: str) -> Size:
-    """What a rank has of what is divided."""
-    return ceildiv(symbol(name), symbol(RANKS))
+def _part(name: str, degree: int) -> Size:
+    """What a rank has of what is divided over groups of so many ranks."""
+    return ceildiv(symbol(name) * degree, symbol(RANKS))
 
 
 def _shared(program: Program) -> frozenset[str]:
     """The symbols that count the examples, sequences or rows of what is fed."""
     out: set[str] = set()
     for v in program.global_block.vars.values():
-        if v.op is None and not v.persistable and v.value is None and v.name != COUNTS and v.spec.dims:
+        if (v.op is None or v.op.type == "feed") and not v.persistable and v.value is None and v.name != COUNTS and v.spec.dims:
             counts = [v.spec.dims[0], *(v.spec.lod.counts if v.spec.lod is not None else ())]
             out.update(n for size in counts if is_symbol(size) for n in symbols_of(size))
     return frozenset(out)
@@ -232,13 +265,13 @@ def plan(
     Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
 
     Args:
-        ranks: how many ranks train the program.
+        ranks: how many ranks train or use the program.
         within: the memory of a rank, in bytes or as "16 GiB".
         network: the links between them; 25 Gb/s and 30 microseconds where it is left out.
         device: a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``; this machine, if it was calibrated, where it is left out.
         threads: of a calibrated machine, how many each rank has.
         strategies: those to choose from; the best is that with the shortest step, or the lowest peak where times are not known, of those that
-            fit. `data_parallel` where they are left out.
+            fit. `data_parallel` where they are left out. A program without updates is used, each rank on its part of the batch.
         loss: where the program does not say.
         sizes: of the whole step, which are divided over the ranks: ``batch``, and of ragged inputs the words. All others are alike on every rank.
 
@@ -249,8 +282,14 @@ def plan(
         if within is not None or network is not None or device is not None or strategies or loss is not None or sizes:
             raise SchemaError("what a step sends, and how long it takes, is planned for a number of ranks: give ranks=")
         return plan_memory(program, fetch)
-    name = loss_of(program) if loss is None else loss if isinstance(loss, str) else loss.name
     on, links = device_of(device, threads), network if network is not None else Network.of()
+    wanted = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
+    trains = loss is not None or bool(strategies) or any(op.role & _TRAINS for op in program.global_block.ops)
+    if not trains:
+        return RanksPlan(program, "", Inference(), {RANKS: ranks, **sizes}, links, on, wanted)
+    if wanted:
+        raise SchemaError("a program that trains is planned for its loss: fetch= is for a plan without ranks, or of a program without updates")
+    name = loss_of(program) if loss is None else loss if isinstance(loss, str) else loss.name
     made = [RanksPlan(program, name, one, {RANKS: ranks, **sizes}, links, on) for one in strategies or (data_parallel(),)]
     best = made[0] if len(made) == 1 else min(made, key=lambda one: _rank(one, within))
     for one in made:

@@ -15,6 +15,8 @@ _THOUSANDS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "barrier"
+REDUCE, SCATTER = "reduce", "scatter"
+"""To one rank, and from one rank to each its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +77,17 @@ def sent(way: str, count: float, ranks: int) -> float:
     if ranks < 2:
         return 0.0
     rest = ranks - 1
-    return count * {ALL_REDUCE: 2 * rest / ranks, ALL_GATHER: rest, REDUCE_SCATTER: rest / ranks, ALL_TO_ALL: rest / ranks, BROADCAST: 1, BARRIER: 0}[way]
+    parts = rest / ranks
+    times = {ALL_REDUCE: 2 * parts, ALL_GATHER: rest, REDUCE_SCATTER: parts, ALL_TO_ALL: parts, BROADCAST: 1, REDUCE: 1, SCATTER: parts, BARRIER: 0}
+    return count * times[way]
 
 
 def hops(way: str, ranks: int) -> int:
     """How many messages of a collective follow each other."""
     if ranks < 2:
         return 0
-    if way in (BROADCAST, BARRIER):
-        return ceil(log2(ranks)) * (1 if way == BROADCAST else 2)
+    if way in (BROADCAST, REDUCE, SCATTER, BARRIER):
+        return ceil(log2(ranks)) * (2 if way == BARRIER else 1)
     return (ranks - 1) * (2 if way == ALL_REDUCE else 1)
 
 

@@ -50,8 +50,9 @@ class Point:
     """What a number of ranks comes to.
 
     ``seconds``: of a step, on average over the simulated ones. ``efficiency``: how many examples a rank does in a second, of those that one rank
-    alone does. ``computing``, ``bandwidth``, ``latency``, ``waiting``: where the seconds go: to kernels, to bytes and to messages that are
-    waited for, to slow ranks. ``peak``: bytes of a rank; ``fits``: whether it has them (None where nobody says what it has).
+    alone does, or one group of ranks that divide layers. ``computing``, ``bandwidth``, ``latency``, ``waiting``: where the seconds go: to
+    kernels, to bytes and to messages that are waited for, to slow ranks. ``peak``: bytes of a rank; ``fits``: whether it has them (None where
+    nobody says what it has).
     """
 
     ranks: int
@@ -103,12 +104,13 @@ def _point(
     others = {n: v * ranks if batch_per_rank is not None else v for n, v in plan.sizes.items() if n in plan.shared and n != "batch"}
     sizes = {**others, "batch": whole, "ranks": ranks}
     found = plan.timeline(**sizes)
-    alone = plan.timeline(**{**sizes, "ranks": 1, **({n: v // ranks for n, v in others.items()} if batch_per_rank is not None else {}),
-                             "batch": batch_per_rank if batch_per_rank is not None else whole})  # fmt: skip
+    few = plan.degree
+    alone = plan.timeline(**{**sizes, "ranks": few, **({n: v // ranks * few for n, v in others.items()} if batch_per_rank is not None else {}),
+                             "batch": batch_per_rank * few if batch_per_rank is not None else whole})  # fmt: skip
     seconds, waiting, events = _steps(found, ranks, stragglers, seed, steps)
-    bandwidth, latency = _shares(plan, found, ranks)
+    bandwidth, latency = _shares(plan, found)
     peak = plan.peak(**sizes)
-    done = alone.seconds if batch_per_rank is not None else alone.seconds / ranks
+    done = alone.seconds if batch_per_rank is not None else alone.seconds * few / ranks
     hidden = max(0.0, 1 - found.exposed / found.communicating) if found.communicating else 1.0
     return Point(ranks, whole, seconds, done / seconds if seconds else 1.0, found.computing, bandwidth, latency, waiting, found.communicating, hidden, peak,
                  None if limit is None else peak <= limit, events)  # fmt: skip
@@ -147,9 +149,10 @@ def coarse(items: Sequence[Item], most: int) -> list[Item]:
     return out
 
 
-def _shares(plan: RanksPlan, found: Timeline, ranks: int) -> tuple[float, float]:
+def _shares(plan: RanksPlan, found: Timeline) -> tuple[float, float]:
     """Of the seconds that a rank waits for messages, those that bytes take and those that latency takes."""
-    moving = fsum(plan.network.moving(m.way, count, ranks) for m, count in zip(plan.messages, found.counts, strict=True))
-    waiting = fsum(plan.network.waiting(m.way, count, ranks) for m, count in zip(plan.messages, found.counts, strict=True))
+    sent = list(zip(plan.messages, found.counts, found.members, strict=True))
+    moving = fsum(plan.network.moving(m.way, count, ranks) for m, count, ranks in sent)
+    waiting = fsum(plan.network.waiting(m.way, count, ranks) for m, count, ranks in sent)
     both = moving + waiting
     return (found.exposed * moving / both, found.exposed * waiting / both) if both else (0.0, 0.0)

@@ -18,13 +18,15 @@ from foreshape.lowering import Lowered
 class Timeline:
     """The predicted step of one rank.
 
-    ``items``: what the rank does, in order. ``durations``: the seconds of each message on the links; ``counts``: the bytes of each.
+    ``items``: what the rank does, in order. ``durations``: the seconds of each message on the links; ``counts``: the bytes of each;
+    ``members``: how many ranks each goes to.
     """
 
     step: StepTime
     items: list[Item]
     durations: list[float]
     counts: list[float]
+    members: list[int]
     run: Run
 
     @property
@@ -53,23 +55,28 @@ class Timeline:
         return max(0.0, 1 - self.exposed / self.communicating) if self.communicating else 1.0
 
 
-def timeline(lowered: Lowered, messages: Sequence[Message], values: Mapping[str, int], ranks: int, device: Device, network: Network) -> Timeline:
-    """Predict a step on so many ranks, none of which is slow.
+def timeline(
+    lowered: Lowered, messages: Sequence[Message], values: Mapping[str, int], members: Sequence[int], device: Device, network: Network
+) -> Timeline:
+    """Predict a step on ranks none of which is slow.
 
     Args:
         values: of the symbols, each rank's part of what is divided.
+        members: for each message, how many ranks it goes to.
     """
     step = step_time(lowered, values, device)
     items = items_of(step, messages)
-    sizes = Sizes({**values, "ranks": ranks})
+    sizes = Sizes(dict(values))
     counts = [sizes.number(m.size) for m in messages]
-    durations = [network.seconds(m.way, count, ranks) for m, count in zip(messages, counts, strict=True)]
-    return Timeline(step, items, durations, counts, run(items, durations, 1))
+    durations = [network.seconds(m.way, count, n) for m, count, n in zip(messages, counts, members, strict=True)]
+    return Timeline(step, items, durations, counts, list(members), run(items, durations, 1))
 
 
 def items_of(step: StepTime, messages: Sequence[Message]) -> list[Item]:
     """A step as computing, starting messages and waiting for them. What computes in a row is one item."""
-    started = {id(m.op): at for at, m in enumerate(messages)}
+    started: dict[int, list[int]] = {}
+    for at, m in enumerate(messages):
+        started.setdefault(id(m.op), []).append(at)
     made = {name: at for at, m in enumerate(messages) for name in m.op.output_names() if name}
     out: list[Item] = []
     seen: set[int] = set()
@@ -91,8 +98,7 @@ def items_of(step: StepTime, messages: Sequence[Message]) -> list[Item]:
                 come.add(at)
                 then(Wait(at))
         together += timed.seconds
-        at = started.get(id(op))
-        if at is not None and at not in seen:
+        for at in started.pop(id(op), ()):
             seen.add(at)
             then(Start(at))
             if messages[at].waits:

@@ -13,11 +13,23 @@ from foreshape.spec import DType
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A value of the described program within what is divided: its elements stand from ``start`` on, in their own order."""
+    """A value of the described program within what is divided: its elements, of ``dims``, stand from ``start`` on, in their own order.
+
+    Where it has an ``axis``, it is not the value itself but its part along that, one of ``ways``, which ranks that come one after the other
+    have; ``inner`` is what the program calls that part.
+    """
 
     name: str
     start: Size
     dims: tuple[Size, ...]
+    axis: int | None = None
+    ways: int = 1
+    inner: str = ""
+
+    @property
+    def whole(self) -> tuple[Size, ...]:
+        """The dims of the described value."""
+        return tuple(d * self.ways if at == self.axis else d for at, d in enumerate(self.dims))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +90,6 @@ class ForRanks:
     """The values of which each rank has a part."""
     followers: tuple[tuple[str, str], ...] = ()
     """(name, of): values that no op updates any more, since they are what another is, such as the powers of beta of several parameters."""
+    degree: int = 1
+    """How many ranks that come one after the other have the same examples. Where there are more, what is called the number of ranks in the
+    program is that of their groups."""

@@ -145,7 +145,7 @@ class Shard:
         """
         block, first = self.block, self.updates[0]
         parts = {slot: self._state(slot) for slot in self._operator(first).elementwise_state or () if first.inputs.get(slot)}
-        reduced = self._send() if self.group.direct else self._cut("gradients@PART", [g.name for g in self.gradients], self._at())
+        reduced, bucket = self._send() if self.group.direct else (self._cut("gradients@PART", [g.name for g in self.gradients], self._at()), "")
         at = self._at()
         if hold:
             own = self._hold().name
@@ -153,8 +153,8 @@ class Shard:
             own = self._cut("parameters@PART", self.parameters, at)
             at += 1
         if self.group.direct:
-            done = self._name("gradients@SUMMED")
-            self._insert(at, "c_sync_comm_stream", {"X": [reduced]}, {"Out": [done]}, {"ring_id": 0})
+            done, sent = self._name("gradients@SUMMED"), self._name("gradients@SENT")  # what is sent is there until it has come
+            self._insert(at, "c_sync_comm_stream", {"X": [reduced, bucket]}, {"Out": [done, sent]}, {"ring_id": 0})
             reduced, at = done, at + 1
         inputs = {slot: list(names) for slot, names in first.inputs.items() if names}
         outputs = {slot: list(names) for slot, names in first.outputs.items() if names}
@@ -198,15 +198,15 @@ class Shard:
         self.block.create_variable(made, tensor(self.of, self.part), persistable=True, stop_gradient=True)
         return Part(made, self.of, (self.part,), tuple(Piece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
 
-    def _send(self) -> str:
-        """Sum the gradients over the ranks, each of which gets its part, as soon as all are there."""
+    def _send(self) -> tuple[str, str]:
+        """Sum the gradients over the ranks, each of which gets its part, as soon as all are there. The sums, and what is sent."""
         at = max(g.at for g in self.gradients) + 1
         names = [g.name for g in self.gradients]
         at = next(k for k, op in enumerate(self.block.ops) if op is self._last_writer(names)) + 1
         bucket, sent = self._name("gradients@BUCKET"), self._name("gradients@PART")
         self._insert(at, "coalesce_parts", {"X": names}, {"Out": [bucket]}, {"nranks": self.nranks}, role=Role.BACKWARD)
         self._insert(at + 1, "c_reducescatter", {"X": [bucket]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0}, role=Role.BACKWARD)
-        return sent
+        return sent, bucket
 
     def _last_writer(self, names: Sequence[str]) -> Op:
         wanted = set(names)

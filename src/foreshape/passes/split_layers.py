@@ -15,10 +15,10 @@ from foreshape.ops.math.activation import Unary
 from foreshape.ops.math.elementwise import Elementwise
 from foreshape.ops.math.smooth_activation import OverAxis
 from foreshape.passes.data_parallel import DataParallel
-from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part
+from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part, Piece
 from foreshape.passes.forward_and_back import LATER
 from foreshape.passes.layer_divider import COLUMNS, EACH_ELEMENT, ROWS, divided
-from foreshape.passes.shard_optimizer import ShardOptimizer, startup_for
+from foreshape.passes.shard_optimizer import startup_for
 from foreshape.passes.split_tables import SplitTables
 from foreshape.program import Block, Op, Program, Variable
 
@@ -45,9 +45,6 @@ class SplitLayers:
     choose: bool = False
 
     def __post_init__(self) -> None:
-        inner = self.rest.rest if isinstance(self.rest, SplitTables) else self.rest
-        if isinstance(inner, ShardOptimizer):
-            raise SchemaError(f"split_layers cannot be combined with {inner.name}: what a rank has of a layer is not divided again")
         if self.degree is not None and self.degree < 1:
             raise SchemaError(f"degree must be at least 1 rank; seen {self.degree}")
         for name, split in self.layers:
@@ -83,19 +80,23 @@ class SplitLayers:
         begun = startup_for(startup, [p for p in parts if not p.begins_whole])
         found = self.rest.apply(made, loss, shares, begun)
         _over_groups(found.program, degree)
-        rest = [replace(p, ways=shares or 0, stride=degree) for p in found.parts]
-        return replace(found, startup=found.startup if found.startup is not None else begun, parts=(*rest, *parts))
+        rest = [replace(_of_layers(p, parts), ways=shares or 0, stride=degree) for p in found.parts]
+        within = {q.inner for p in rest for q in p.pieces}
+        left = [p for p in parts if p.name not in within]
+        return replace(found, startup=found.startup if found.startup is not None else begun, parts=(*rest, *left), degree=degree)
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the parts hold."""
         degree = self._degree(ranks)
         if degree == 1:
             return self.rest.evaluated(program, parts, ranks)
-        names = {p.pieces[0].name: p for p in parts if p.axis is not None}
+        held = [(q.name, p.name, p.axis, p.dims) for p in parts if p.axis is not None for q in p.pieces]
+        held += [(q.name, q.inner, q.axis, q.dims) for p in parts if p.begins_whole for q in p.pieces if q.axis is not None]
         weights = {op.inputs["Y"][0] for op in program.global_block.ops if op.type == "mul"}
-        marks = {n: COLUMNS if p.axis else ROWS for n, p in names.items() if n in weights and len(p.dims) == 2}
-        made = divided(program, marks, degree, {n: p.name for n, p in names.items()})[0] if marks else program
-        out = self.rest.evaluated(made, [p for p in parts if p.axis is None], ranks // degree)
+        marks = {name: COLUMNS if axis else ROWS for name, _, axis, dims in held if name in weights and len(dims) == 2}
+        made = divided(program, marks, degree, {name: part for name, part, _, _ in held})[0] if marks else program
+        rest = [replace(p, pieces=tuple(Piece(q.inner or q.name, q.start, q.dims) for q in p.pieces)) for p in parts if p.axis is None]
+        out = self.rest.evaluated(made, rest, ranks // degree)
         if out is program:
             return program
         _over_groups(out, degree)
@@ -119,6 +120,13 @@ class SplitLayers:
         if self.choose:
             said = chosen(program.global_block, degree, said) | said
         return {n: s for n, s in said.items() if n in program.global_block.vars}
+
+
+def _of_layers(part: Part, layers: Sequence[Part]) -> Part:
+    """A part of what ranks of a group have of layers, as one of the described values."""
+    whole = {p.name: p for p in layers}
+    pieces = [Piece(o.pieces[0].name, q.start, q.dims, o.axis, o.ways, q.name) if (o := whole.get(q.name)) is not None else q for q in part.pieces]
+    return replace(part, pieces=tuple(pieces))
 
 
 def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]:
@@ -185,8 +193,8 @@ def split_layers(
     """Train with layers divided over ranks (tensor parallel): those that say so, as ``layer.fc(x, n, split="columns")``.
 
     Args:
-        rest: what `data_parallel` or `split_tables` gave, for the groups, each of which has a part of every batch; `data_parallel` with the
-            other arguments where it is left out.
+        rest: what `data_parallel`, `shard_optimizer`, `shard_parameters` or `split_tables` gave, for the groups, each of which has a part of
+            every batch; `data_parallel` with the other arguments where it is left out.
         degree: how many ranks have the parts of the layers, and the same examples; all where it is left out, so that no batch is divided.
             Ranks that come one after the other are together: on 4 ranks with degree 2 these are 0 and 1, and 2 and 3.
         layers: the names of weights, each with "columns" or "rows", beside what the layers say; for a program that was saved.

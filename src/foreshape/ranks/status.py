@@ -5,6 +5,7 @@ It goes through torch's own store, key by key, as plain text of bounded length; 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import sysconfig
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from foreshape.engine.emit import STEP_FILE, op_at
 from foreshape.ranks.store import held_by_torchrun
@@ -26,6 +27,8 @@ SILENT = 4.0
 """A rank whose last sign of life is older has died, or its machine has stopped."""
 _LONGEST = 2000
 """Characters of a reason."""
+_LINE = 16 * _LONGEST
+"""Bytes of what a rank tells, at most; what is more is not read."""
 _NOT_THE_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), *{sysconfig.get_path(n) for n in ("stdlib", "platlib", "purelib")}, "<")
 """How the files begin that no user writes: of this package, of Python, and of other packages."""
 
@@ -36,6 +39,8 @@ class Board:
     def __init__(self, store: Any, rank: int, ranks: int, patience: float) -> None:
         self.rank, self.ranks, self.patience = rank, ranks, patience
         self._store = store
+        self._lists = bool(store.has_extended_api())
+        """Whether the store has lists that ranks add to, and answers for many keys at once; otherwise each rank's key is asked for."""
         self._holder = "torchrun on the first machine" if held_by_torchrun() else "rank 0"
         self._gone = False
         self._seen: dict[int, tuple[str, float]] = {}
@@ -63,16 +68,19 @@ class Board:
         if self._said:
             return
         self._said = True
-        self._set("stopped", f"{self._place}\n{self.fed[:_LONGEST]}\n{why[:_LONGEST]}")
+        self._tell("stopped", f"{self._place}\n{self.fed[:_LONGEST]}\n{why[:_LONGEST]}")
 
     def close(self) -> None:
         """No more signs of life. Rank 0 waits for the others a little, since its store may end with it, which they may still read from."""
         self._ended.set()
         self._thread.join(timeout=2 * BEAT)
-        self._set("left", "yes")
+        self._tell("left", "yes")
         until = time.monotonic() + SILENT + 2 * BEAT
-        others = [r for r in range(self.ranks) if r not in (self.rank, *self._given_up)]
-        while self.rank == 0 and time.monotonic() < until and not all(self._get(r, "left") or self.is_silent(r) for r in others):
+        others = {r for r in range(self.ranks) if r not in (self.rank, *self._given_up)}
+        while self.rank == 0 and time.monotonic() < until and (waited := others - self._told_by("left").keys()):
+            beats = self._beats()
+            if all(self._has_been_silent(r, beats.get(r, ""), SILENT) for r in sorted(waited)):
+                break
             time.sleep(BEAT / 100)
 
     def explain(self) -> str:
@@ -80,7 +88,7 @@ class Board:
         until = time.monotonic() + SILENT + 2 * BEAT
         first = self._beats()
         while True:
-            said = {r: text for r in range(self.ranks) if r != self.rank and (text := self._get(r, "stopped"))}
+            said = {r: text for r, text in self._told_by("stopped").items() if r != self.rank}
             own = {r: text for r, text in said.items() if not _why(text).startswith(WAITED)}
             if own:
                 return "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(own.items()))
@@ -94,6 +102,7 @@ class Board:
         if not now:
             return f"the store that the ranks meet at does not answer: {self._holder}, which holds it, is gone or has stopped"
         words: list[str] = []
+        left = self._told_by("left")
         for rank in range(self.ranks):
             if rank == self.rank or rank in said:
                 continue
@@ -101,14 +110,17 @@ class Board:
             place = (now.get(rank) or first.get(rank) or "0\nbefore its first step").partition("\n")[2]
             if now.get(rank) is None or now.get(rank) == first.get(rank):
                 gone = f"rank {rank} is gone or has stopped: no sign of life since it was {place}"
-                words.append(f"rank {rank} has left the run" if self._get(rank, "left") else gone)
+                words.append(f"rank {rank} has left the run" if rank in left else gone)
             else:
                 words.append(f"rank {rank} lives, and has not come for {self.patience:g} s; it is {place}")
         return "; ".join(words) or "all other ranks waited, too"
 
     def is_silent(self, rank: int, seconds: float = SILENT) -> bool:
         """Whether a rank has given no sign of life for so long, since this was first asked."""
-        now, (seen, since) = self._get(rank, "beat"), self._seen.get(rank, ("", 0.0))
+        return self._has_been_silent(rank, self._get("beat", rank), seconds)
+
+    def _has_been_silent(self, rank: int, now: str, seconds: float) -> bool:
+        seen, since = self._seen.get(rank, ("", 0.0))
         if now != seen or not since:
             self._seen[rank] = (now, time.monotonic())
             return False
@@ -117,7 +129,9 @@ class Board:
     # --- the store
 
     def _beat(self) -> None:
-        while self._say() and not self._ended.wait(BEAT):
+        if self._say():
+            self._tell("there", "yes")
+        while not self._ended.wait(BEAT) and self._say():
             pass
 
     def _say(self) -> bool:
@@ -142,15 +156,42 @@ class Board:
         return ""
 
     def _beats(self) -> dict[int, str]:
-        return {r: text for r in range(self.ranks) if (text := self._get(r, "beat"))}
+        """The last sign of life of each rank that has given one; the keys of those are there, so that asking for many waits for none."""
+        numbers = sorted(self._told_by("there"))
+        if not numbers:
+            return {}
+        keys = [_key("beat", r) for r in numbers]
+        found: list[Any] = self._answer(lambda: self._store.multi_get(keys) if self._lists else [self._store.get(k) for k in keys], [])
+        return {r: _words(data) for r, data in zip(numbers, found, strict=False)}
 
     def _set(self, what: str, text: str) -> bool:
         """Whether the store still answers."""
-        return self._answer(lambda: self._store.set(f"foreshape/{what}/{self.rank}", text.encode()) or True, False)
+        return self._answer(lambda: self._store.set(_key(what, self.rank), text.encode()) or True, False)
 
-    def _get(self, rank: int, what: str) -> str:
-        key = f"foreshape/{what}/{rank}"
-        return self._answer(lambda: bytes(self._store.get(key)[: 2 * _LONGEST]).decode(errors="replace") if self._store.check([key]) else "", "")
+    def _tell(self, what: str, text: str) -> None:
+        """Say something once, for all who ask who has."""
+        line = json.dumps([self.rank, text], ensure_ascii=False).encode(errors="replace") + b"\n"
+        if self._lists:
+            self._answer(lambda: self._store.append(_key(what), line) or True, False)
+        else:
+            self._set(what, text)
+
+    def _told_by(self, what: str) -> dict[int, str]:
+        """What ranks have told; the first word of each counts."""
+        if not self._lists:
+            return {r: text for r in range(self.ranks) if (text := self._get(what, r))}
+        key = _key(what)
+        data = self._answer(lambda: bytes(self._store.get(key)) if self._store.check([key]) else b"", b"")
+        out: dict[int, str] = {}
+        for line in data[: self.ranks * _LINE].splitlines():
+            found = _line(line)
+            if found is not None and 0 <= found[0] < self.ranks:
+                out.setdefault(*found)
+        return out
+
+    def _get(self, what: str, rank: int) -> str:
+        key = _key(what, rank)
+        return self._answer(lambda: _words(self._store.get(key)) if self._store.check([key]) else "", "")
 
     def _answer(self, ask: Callable[[], T], otherwise: T) -> T:
         """What the store says. Where the process that holds it has stopped, torch would wait for ever: in a thread of its own."""
@@ -175,6 +216,27 @@ class Board:
 NEWLINE = "\n"
 WAITED = "waited"
 """How the reason of a rank begins that stopped since others did not come."""
+
+
+def _key(what: str, rank: int | None = None) -> str:
+    return f"foreshape/{what}" + ("" if rank is None else f"/{rank}")
+
+
+def _words(data: Any) -> str:
+    """The text under a key."""
+    return bytes(data[: 2 * _LONGEST]).decode(errors="replace")
+
+
+def _line(line: bytes) -> tuple[int, str] | None:
+    """A rank and what it has told; None of what no rank has written."""
+    try:
+        found: Any = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(found, list) or len(cast("list[Any]", found)) != 2:
+        return None
+    rank, text = cast("list[Any]", found)
+    return (rank, text[: 3 * _LONGEST]) if type(rank) is int and isinstance(text, str) else None
 
 
 def _why(text: str) -> str:

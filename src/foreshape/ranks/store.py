@@ -77,14 +77,13 @@ def _wait_for_all(store: Any, address: str, rank: int, ranks: int, patience: flo
     try:
         store.set(keys[rank], str(ranks))
         until = time.monotonic() + patience
-        missing = keys
-        while missing := [k for k in missing if not store.check([k])]:
-            if time.monotonic() > until:
+        while not store.check(keys):
+            if time.monotonic() > until and (missing := [k for k in keys if not store.check([k])]):
                 names = ", ".join(k.removeprefix("here/") for k in missing)
                 raise ExecutionError(f"rank {rank} of {ranks} has waited {patience:g} s at {address}: not there {'is' if len(missing) == 1 else 'are'} "
                                      f"rank{'s' * (len(missing) > 1)} {names}")  # fmt: skip
             time.sleep(0.005)
-        said = {r: bytes(store.get(k)[:20]).decode(errors="replace") for r, k in enumerate(keys)}
+        said = {r: bytes(data[:20]).decode(errors="replace") for r, data in enumerate(store.multi_get(keys))}
     except RuntimeError as error:
         raise ExecutionError(f"rank {rank} of {ranks}: the store of the ranks at {address} is gone, with the process that held it") from error
     if set(said.values()) != {str(ranks)}:

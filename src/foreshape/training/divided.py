@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.engine import Scope
 from foreshape.errors import FormatError
-from foreshape.passes.for_ranks import Part
+from foreshape.passes.for_ranks import Part, Piece
 from foreshape.spec import DTYPES, DType
 from foreshape.training import container
 from foreshape.values.torch_proxy import torch
@@ -44,7 +44,7 @@ def described(parts: Sequence[Part], checksums: Sequence[str]) -> dict[str, Any]
     ranks = len(checksums)
     layout = {
         p.name: {"dtype": p.dtype.short, "size": p.size, "dealt": p.dealt, "axis": p.axis, "ways": p.count(ranks), "stride": p.stride,
-                 "pieces": [[q.name, q.start, list(q.dims)] for q in p.pieces]}
+                 "pieces": [[q.name, q.start, list(q.dims), *([] if q.axis is None else [q.axis, q.ways])] for q in p.pieces]}
         for p in parts
     }  # fmt: skip
     return {"checksums": list(checksums), "layout": layout}
@@ -62,6 +62,8 @@ class _Place:
     axis: int | None
     holders: tuple[int, ...]
     """For each part the rank whose file it is read from."""
+    cut: tuple[int, int] | None = None
+    """(axis, ways): the ranks from there on have each a part of the value along this axis, and of that what is said above."""
 
 
 class Divided:
@@ -87,7 +89,11 @@ class Divided:
             return self.rows(name, torch.arange(place.dims[0]))
         if place.axis is not None:
             return torch.cat([self._of_holder(place, rank) for rank in place.holders], place.axis)
-        return self.elements(name, 0, math.prod(place.dims)).view(place.dims)
+        if place.cut is None:
+            return self.elements(name, 0, math.prod(place.dims)).view(place.dims)
+        axis, ways = place.cut
+        dims = [d // ways if at == axis else d for at, d in enumerate(place.dims)]
+        return torch.cat([self.elements(name, 0, math.prod(dims), of).view(dims) for of in range(ways)], axis)
 
     def _of_holder(self, place: _Place, rank: int) -> Tensor:
         """The part along an axis that a rank has written."""
@@ -106,8 +112,8 @@ class Divided:
             out[own] = held.index_select(0, torch.div(ids[own], ranks, rounding_mode="floor")).view(len(own), width)
         return out.view(len(ids), *place.dims[1:])
 
-    def elements(self, name: str, begin: int, end: int) -> Tensor:
-        """Some of a value's elements, in its own order."""
+    def elements(self, name: str, begin: int, end: int, of: int = 0) -> Tensor:
+        """Some of a value's elements, in its own order; of a value that is cut along an axis, those of the part ``of``."""
         place = self._places[name]
         size = self._sizes[place.part]
         out = torch.empty(end - begin, dtype=torch_dtype(place.dtype))
@@ -115,27 +121,45 @@ class Divided:
         while at < end:
             rank, within = divmod(place.start + at, size)
             count = min(end - at, size - within)
-            out[at - begin : at - begin + count] = self._files[place.holders[rank]][_PREFIX + place.part][within : within + count]
+            out[at - begin : at - begin + count] = self._files[place.holders[rank] + of][_PREFIX + place.part][within : within + count]
             at += count
         return out
 
-    def own(self, part: Part, rank: int, ranks: int) -> Tensor | None:
-        """A rank's part of values that may have been divided over another number of ranks; None where they are not here in such parts."""
-        if any(q.name not in self._places for q in part.pieces):
+    def own(self, part: Part, rank: int, ranks: int, beside: Mapping[str, Tensor]) -> Tensor | None:
+        """A rank's part of values that may have been divided otherwise, over another number of ranks.
+
+        Args:
+            beside: values that are whole.
+
+        Returns:
+            None where a value is neither here nor beside.
+        """
+        if any(q.name not in self._places and q.name not in beside for q in part.pieces):
             return None
         at, count = part.place(rank, ranks), part.count(ranks)
-        places = [self._places[q.name] for q in part.pieces]
+        name = part.pieces[0].name
+        place = self._places.get(name)
         if part.axis is not None:
-            name, place = part.pieces[0].name, places[0]
-            if place.axis == part.axis and len(place.holders) == count:
+            if place is not None and place.axis == part.axis and len(place.holders) == count:
                 return self._of_holder(place, place.holders[at])
-            return axis_part(part, self.whole(name), at)
-        if any(p.dealt is not part.dealt or p.axis is not None for p in places):
-            return None
+            return axis_part(part.axis, count, self._whole(name, beside), at)
         if part.dealt:
-            name, height = part.pieces[0].name, _number(part.pieces[0].dims[0])
-            return dealt_part(part, self.rows(name, torch.arange(at, height, count)))
-        return own_part(part, at, self.elements)
+            if place is not None and place.dealt:
+                return dealt_part(part, self.rows(name, torch.arange(at, _number(part.pieces[0].dims[0]), count)))
+            return dealt_part(part, self._whole(name, beside)[at::count])
+
+        def elements(piece: Piece, begin: int, end: int) -> Tensor:
+            found = self._places.get(piece.name)
+            if piece.axis is None and found is not None and not found.dealt and found.axis is None and found.cut is None:
+                return self.elements(piece.name, begin, end)
+            whole = self._whole(piece.name, beside)
+            own = whole if piece.axis is None else axis_part(piece.axis, piece.ways, whole, rank % piece.ways)
+            return own.reshape(-1)[begin:end]
+
+        return own_part(part, at, elements)
+
+    def _whole(self, name: str, beside: Mapping[str, Tensor]) -> Tensor:
+        return beside[name] if name in beside else self.whole(name)
 
     @staticmethod
     def read(path: str, given: Any) -> Divided:
@@ -163,7 +187,11 @@ class Divided:
         return Divided(files, sizes, places)
 
 
-def own_part(part: Part, rank: int, elements: Callable[[str, int, int], Tensor]) -> Tensor:
+NOTHING = Divided([], {}, {})
+"""Where all values are whole."""
+
+
+def own_part(part: Part, rank: int, elements: Callable[[Piece, int, int], Tensor]) -> Tensor:
     """A rank's part, from what gives the elements of its pieces; zeros in the gaps."""
     size = _number(part.size)
     out = torch.zeros(size, dtype=torch_dtype(part.dtype))
@@ -172,7 +200,7 @@ def own_part(part: Part, rank: int, elements: Callable[[str, int, int], Tensor])
         start, count = _number(piece.start), math.prod(_number(d) for d in piece.dims)
         begin, end = max(start, first), min(start + count, first + size)
         if begin < end:
-            out[begin - first : end - first] = elements(piece.name, begin - start, end - start)
+            out[begin - first : end - first] = elements(piece, begin - start, end - start)
     return out
 
 
@@ -183,11 +211,28 @@ def dealt_part(part: Part, rows: Tensor) -> Tensor:
     return out
 
 
-def axis_part(part: Part, whole: Tensor, at: int) -> Tensor:
-    """A part along an axis of a whole value."""
-    assert part.axis is not None
-    own = _number(part.dims[part.axis])
-    return whole.narrow(part.axis, at * own, own).clone(memory_format=torch.contiguous_format)
+def axis_part(axis: int, ways: int, whole: Tensor, at: int) -> Tensor:
+    """One of so many parts along an axis of a whole value."""
+    own = whole.shape[axis] // ways
+    return whole.narrow(axis, at * own, own).clone(memory_format=torch.contiguous_format)
+
+
+def joined(part: Part, held: Sequence[Tensor]) -> dict[str, Tensor]:
+    """The whole values of a part, from what each rank holds of it."""
+    holders = part.holders(len(held))
+    first = part.pieces[0]
+    if part.axis is not None:
+        return {first.name: torch.cat([held[rank] for rank in holders], part.axis)}
+    if part.dealt:
+        height, *width = (_number(d) for d in first.dims)
+        return {first.name: torch.stack([held[rank] for rank in holders], 1).reshape(-1, *width)[:height]}
+    rows = [torch.cat([held[rank + of].reshape(-1) for rank in holders]) for of in range(max(q.ways for q in part.pieces))]
+    out: dict[str, Tensor] = {}
+    for piece in part.pieces:
+        start, dims = _number(piece.start), [_number(d) for d in piece.dims]
+        own = [row[start : start + math.prod(dims)].view(dims) for row in rows[: piece.ways]]
+        out[piece.name] = own[0] if piece.axis is None else torch.cat(own, piece.axis)
+    return out
 
 
 def drop(path: str) -> None:
@@ -230,9 +275,9 @@ def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tupl
     if not isinstance(facts["pieces"], list) or ((dealt or axis is not None) and len(cast("list[Any]", facts["pieces"])) != 1):
         raise FormatError(f"the pieces of {name[:80]!r} must be a list, of one where it is dealt or has an axis")
     for piece in cast("list[Any]", facts["pieces"]):
-        if not isinstance(piece, list) or len(cast("list[Any]", piece)) != 3:
-            raise FormatError(f"a piece of {name[:80]!r} must be a name, a start and dims")
-        of_name, start, dims = cast("list[Any]", piece)
+        if not isinstance(piece, list) or len(cast("list[Any]", piece)) not in (3, 5):
+            raise FormatError(f"a piece of {name[:80]!r} must be a name, a start and dims, and an axis and ways where it is a part of a value")
+        of_name, start, dims, *cut = cast("list[Any]", piece)
         if not isinstance(of_name, str) or of_name in places or not isinstance(dims, list) or len(cast("list[Any]", dims)) > 64:
             raise FormatError(f"a piece of {name[:80]!r} must have a name of its own and at most 64 dims")
         numbers = tuple(_whole(f"a dim of {of_name[:80]!r}", d) for d in cast("list[Any]", dims))
@@ -242,7 +287,15 @@ def _entry(name: str, entry: Any, ranks: int, places: dict[str, _Place]) -> tupl
             raise FormatError(f"{of_name[:80]!r} cannot be divided along axis {axis} into {ways} parts of {size} elements")
         if _whole(f"the start of {of_name[:80]!r}", start) + math.prod(numbers) > size * ways:
             raise FormatError(f"{of_name[:80]!r} does not lie within {name[:80]!r}, of {ways} ranks with {size} elements each")
-        places[of_name] = _Place(name, start, numbers, of, dealt, axis, tuple(at * stride for at in range(ways)))
+        holders = tuple(at * stride for at in range(ways))
+        if not cut:
+            places[of_name] = _Place(name, start, numbers, of, dealt, axis, holders)
+            continue
+        along, parts = (_whole(f"the {what} of {of_name[:80]!r}", n) for what, n in zip(("axis", "ways"), cut, strict=True))
+        if dealt or axis is not None or along >= len(numbers) or not 1 <= parts <= stride or ways * stride > ranks:
+            raise FormatError(f"{of_name[:80]!r} cannot be of {parts} parts along axis {along}, each in {ways} parts for {stride} ranks one after the other")
+        whole = tuple(d * parts if at == along else d for at, d in enumerate(numbers))
+        places[of_name] = _Place(name, start, whole, of, dealt, axis, holders, (along, parts))
     return of, size
 
 

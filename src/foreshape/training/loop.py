@@ -24,6 +24,7 @@ from foreshape.training.random_state import random_state, set_global_state
 from foreshape.training.resume import WORDS, OnChange, check_complete, place, refuse_unless_taken
 from foreshape.training.schema import Contents
 from foreshape.training.state import Position, State, Sums
+from foreshape.training.stopwatch import Stopwatch
 
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
 Callback = Callable[[int, dict[str, float]], Any]
@@ -123,6 +124,7 @@ class _Run:
         self.evaluation: tuple[Program, Data] | None = None
         self.facts: Facts | None = None
         """What the run depends on; asked for where there are checkpoints."""
+        self.stopwatch = Stopwatch(over.ranks)
         self.going_on: Iterator[Batch] | None = None
         """The rest of the epoch that was interrupted."""
 
@@ -142,6 +144,7 @@ class _Run:
                     stopped = self.over.decided(stopped)
                     if self.checkpoint is not None and (self.checkpoint.every is None or stopped or state.position.epoch > epochs):
                         self._save(state)
+                self.stopwatch.write()
                 if not self.over.gather(self.scope) and self.over.ranks.first:
                     self.show.warn("the values that were divided over ranks stay so: together they are too much for this machine; a checkpoint has them")
                 return state.history
@@ -215,7 +218,7 @@ class _Run:
         over = self.over
         for batch in batches:
             share = over.take(batch, len(losses) + 1)
-            fetched = self.executor.run(self.program, share, self.fetch, self.scope)
+            fetched = self.stopwatch.step(lambda share=share: self.executor.run(self.program, share, self.fetch, self.scope))
             loss = float(fetched[0].reshape(()))
             if not math.isfinite(loss):
                 hint = "" if self.executor.check else "; check=True finds the op that made it"

@@ -21,12 +21,13 @@ from foreshape.ranks.status import WAITED
 from foreshape.training.changes import Facts, op_line
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Batch, batch_examples
-from foreshape.training.divided import Divided, axis_part, dealt_part, described, own_part, write_own
+from foreshape.training.divided import NOTHING, Divided, described, joined, write_own
 from foreshape.training.program import persistables
 from foreshape.training.share import Share, share_of
 from foreshape.training.state import State, Sums
 from foreshape.values.team import SIGNATURE_LIMIT, numbers_of
 from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,7 +121,15 @@ class OverRanks:
             for name in first.names():
                 if name in names and name not in scope:
                     scope.store(name, first.tensor(name))
-        for name in dict.fromkeys(q.name for p in self.parts for q in p.pieces if q.name in scope):
+        pieces = {q.name: (p, q) for p in self.parts for q in p.pieces}
+        there = torch.tensor([name in scope for name in pieces], dtype=torch.uint8)
+        self.ranks.from_first(there)  # which may have been given values that the others lack
+        for (name, (part, piece)), given in zip(pieces.items(), numbers_of(there), strict=True):
+            if not given:
+                scope.remove(name)
+                continue
+            if name not in scope:
+                scope.store(name, torch.empty([int(evaluate(d, {})) for d in piece.whole], dtype=torch_dtype(part.dtype)))
             self.ranks.from_first(scope.tensor(name))
 
     def _draw_apart(self) -> None:
@@ -164,16 +173,7 @@ class OverRanks:
         """Values of the described program as this rank holds them: its own parts in place of what is divided."""
         out = dict(values)
         for part in self.parts:
-            own = divided.own(part, self.ranks.rank, self.ranks.count) if divided is not None else None
-            if own is None and all(q.name in out for q in part.pieces):
-                whole = values[part.pieces[0].name]
-                at, count = part.place(self.ranks.rank, self.ranks.count), part.count(self.ranks.count)
-                if part.axis is not None:
-                    own = axis_part(part, whole, at)
-                elif part.dealt:
-                    own = dealt_part(part, whole[at::count])
-                else:
-                    own = own_part(part, at, lambda name, begin, end: values[name].reshape(-1)[begin:end])
+            own = (divided if divided is not None else NOTHING).own(part, self.ranks.rank, self.ranks.count, values)
             for piece in part.pieces:
                 out.pop(piece.name, None)
             if own is not None:
@@ -182,23 +182,10 @@ class OverRanks:
 
     def gather(self, scope: Scope) -> bool:
         """Let the scope hold the whole of what was divided, as one rank would, on every rank; False where that is too much for this machine."""
-        whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(self.ranks.count) for p in self.parts)
-        limit = default_limit()
-        if limit is not None and whole * self.ranks.count > limit * _GATHERED:
+        if not fit_together(self.parts, self.ranks.count):
             return False
         for part in self.parts:
-            held = self.ranks.all_of(scope.tensor(part.name))
-            parts = torch.stack([held[r] for r in part.holders(self.ranks.count)])
-            values: dict[str, Tensor] = {}
-            for piece in part.pieces:
-                dims = [int(evaluate(d, {})) for d in piece.dims]
-                if part.axis is not None:
-                    values[piece.name] = torch.cat(list(parts), part.axis)
-                elif part.dealt:
-                    values[piece.name] = parts.transpose(0, 1).reshape(-1, *dims[1:])[: dims[0]]
-                else:
-                    start = int(evaluate(piece.start, {}))
-                    values[piece.name] = parts.reshape(-1)[start : start + math.prod(dims)].view(dims)
+            values = joined(part, self.ranks.all_of(scope.tensor(part.name)))
             scope.fill(values)
             scope.remove(part.name)
         return True
@@ -356,6 +343,14 @@ class OverRanks:
             if isinstance(error, ExecutionError):
                 error.add_note(f"on rank {self.ranks.rank} of {self.ranks.count}")
             raise
+
+
+def fit_together(parts: Sequence[Part], ranks: int) -> bool:
+    """Whether this machine has the memory for what is divided to be whole on all ranks."""
+    limit = default_limit()
+    each = ((p, max(q.ways for q in p.pieces)) for p in parts)
+    whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(ranks) * ways for p, ways in each)
+    return limit is None or whole * ranks <= limit * _GATHERED
 
 
 def _explained(text: str) -> RankError:

@@ -15,19 +15,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foreshape.errors import FormatError, SchemaError
+from foreshape.errors import FormatError
 from foreshape.interop import bounded_json
-from foreshape.passes import DataParallel, ShardOptimizer
 from foreshape.wire import read_file, replacing
 from foreshape.workers.fields import checksum, count, listing, mapping, one_of, optional, record, text, truth
+from foreshape.workers.strategies import Strategy, strategy_document, strategy_of
 
 FORMAT: Final = "foreshape job 1"
 MOST_BYTES: Final = 1 << 28
 """The bytes of a job, programs included."""
 MOST_DOCUMENT: Final = 1 << 20
 """Those of its document."""
-STRATEGIES: Final[dict[str, type[DataParallel]]] = {"data_parallel": DataParallel, "shard_optimizer": ShardOptimizer}
-"""What a job may be divided by."""
 DOCUMENT: Final = ("format", "foreshape", "programs", "described", "loss", "feeds", "data", "validation", "metrics", "strategy", "epochs", "batch_size",
                    "seed", "shuffle", "on_change", "values", "checkpoint", "save", "model", "bring")  # fmt: skip
 _MAGIC: Final = b"foreshape job\n"
@@ -83,7 +81,7 @@ class Job:
     validation: dict[str, Files] | None
     metrics: dict[str, str]
     """Name -> variable."""
-    strategy: DataParallel
+    strategy: Strategy
     epochs: int
     batch_size: int
     seed: int
@@ -199,29 +197,6 @@ def job_of(document: Any, main: bytes, startup: bytes) -> Job:
         optional(_keep)("checkpoint", given["checkpoint"]), optional(text())("save", given["save"]), optional(_model)("model", given["model"]),
         truth("bring", given["bring"]),
     )  # fmt: skip
-
-
-def strategy_document(strategy: DataParallel) -> dict[str, Any]:
-    """A strategy for JSON. How long ranks wait for one another is the workers' own business.
-
-    Raises:
-        SchemaError: one that workers do not know.
-    """
-    for name, of in STRATEGIES.items():
-        if type(strategy) is of:
-            return {"name": name, **{f.name: getattr(strategy, f.name) for f in dataclasses.fields(of) if f.name != "patience"}}
-    raise SchemaError(f"workers know {', '.join(STRATEGIES)}; seen {strategy!r}")
-
-
-def strategy_of(given: Any) -> DataParallel:
-    """A strategy from JSON. Raises `FormatError` where it is none."""
-    found = mapping(_anything, 100)("strategy", given)
-    of = STRATEGIES[one_of(*STRATEGIES)("strategy.name", found.get("name"))]
-    settings = record("strategy", found, ("name", *(f.name for f in dataclasses.fields(of) if f.name != "patience")))
-    synchronise = settings["synchronise_batch_norm"]
-    if type(synchronise) is not bool:
-        raise FormatError(f"strategy.synchronise_batch_norm must be true or false; seen {str(synchronise)[:50]}")
-    return of(bucket=optional(count(1))("strategy.bucket", settings["bucket"]), synchronise_batch_norm=synchronise)
 
 
 def _files_document(given: Mapping[str, Files]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from foreshape.passes import for_test
 from foreshape.passes.data_parallel import COUNTS
 from foreshape.program import Program, Variable
 from foreshape.training.data import Arrays, rows_of
+from foreshape.training.over_ranks import fit_together
 from foreshape.training.program import persistables
 from foreshape.training.share import share_of
 from foreshape.wire import Limits, load_program
@@ -83,10 +84,14 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
     if rank == 0 and job.values is not None:
         _begin_with(within(folder, job.values), main, scope)
     program, fetch = main, [job.loss, *(m.name for m in metrics.values())]
+    shares = ranks
     if ranks > 1:
         made = job.strategy.apply(main, loss, ranks, startup)
-        program, fetch = made.program, [made.loss, *fetch[1:], job.loss]
-    share = min(-(-job.batch_size // ranks), arrays.count)
+        program, fetch, shares = made.program, [made.loss, *fetch[1:], job.loss], ranks // made.degree
+        if (job.save_to is not None or job.model is not None or job.bring) and not fit_together(made.parts, ranks):
+            raise MemoryPlanError("the values that are divided over ranks are together too much for this machine, so that they cannot be saved or sent "
+                                  "back as one rank would: leave that out, and name a folder of checkpoints, which have them in parts")  # fmt: skip
+    share = min(-(-job.batch_size // shares), arrays.count)
     peak, left_out = _peak(program, fetch, main, arrays, share, ranks > 1)
     reply = Reply(rank, socket.gethostname()[:1000], alike_of(program, job.feeds, arrays.facts()), arrays.count, share, peak, left_out[:MOST_WORDS],
                   min(found_limits(), default=None))  # fmt: skip

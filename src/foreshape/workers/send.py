@@ -12,7 +12,7 @@ from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, Schem
 from foreshape.interop import bounded_json, safetensors_file
 from foreshape.memory import byte_text
 from foreshape.optimizer import Optimizer
-from foreshape.passes import DataParallel, data_parallel
+from foreshape.passes import data_parallel
 from foreshape.program import Program, Role, Variable, default_startup_program
 from foreshape.program.literal import escape
 from foreshape.ranks.meeting import Address, Meeting, SignsOfLife, Watch, connect, listen
@@ -25,6 +25,7 @@ from foreshape.wire import save_program
 from foreshape.workers.jobs import Files, Job, Keep, Model
 from foreshape.workers.prepare import load_inferred
 from foreshape.workers.reply import MOST_REPLY, MOST_RESULT, Reply, Result, described, replies_from, row
+from foreshape.workers.strategies import Strategy, with_layers
 from foreshape.workers.talk import GO, JOBS, STOP, WORKER_LIVES, Keys, alive, until, worker_at
 from foreshape.workers.worker import MOST_VALUES, too_much
 
@@ -44,7 +45,7 @@ class Settings(TypedDict, total=False):
     seed: int
     shuffle: bool
     startup: Program | None
-    ranks: DataParallel | None
+    ranks: Strategy | None
     values: str | None
     checkpoint: Checkpoint | str | None
     save: str | None
@@ -55,7 +56,7 @@ class Settings(TypedDict, total=False):
 def job(
     what: Variable | Program, data: Mapping[str, Paths], *, optimizer: Optimizer | None = None, loss: Variable | str | None = None,
     metrics: Mapping[str, Variable] | None = None, validation: Mapping[str, Paths] | None = None, epochs: int = 1, batch_size: int = 32, seed: int = 0,
-    shuffle: bool = True, startup: Program | None = None, ranks: DataParallel | None = None, values: str | None = None,
+    shuffle: bool = True, startup: Program | None = None, ranks: Strategy | None = None, values: str | None = None,
     checkpoint: Checkpoint | str | None = None, save: str | None = None,
     model: tuple[str, Sequence[Variable | str], Sequence[Variable | str]] | None = None, on_change: Literal["refuse", "take"] = "refuse",
 ) -> Job:  # fmt: skip
@@ -98,9 +99,10 @@ def job(
     import foreshape
 
     keep = as_checkpoint(checkpoint)
+    strategy = with_layers(ranks if ranks is not None else data_parallel(), program)
     made = Job(
         main_bytes, startup_bytes, foreshape.__version__, (program.random_seed, startup.random_seed), described(read), least.name, feeds, _files(data),
-        None if validation is None else _files(validation), names, ranks if ranks is not None else data_parallel(), epochs, batch_size, seed, shuffle,
+        None if validation is None else _files(validation), names, strategy, epochs, batch_size, seed, shuffle,
         on_change, values, None if keep is None else Keep(keep.path, keep.every, keep.keep), save,
         None if model is None else Model(model[0], *(tuple(_name(program, v) for v in some) for some in model[1:])), False,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from foreshape.training import Checkpoint, History, train
 from foreshape.workers.jobs import MOST_BYTES, Job
 from foreshape.workers.prepare import Prepared, network_values, prepare, refusal
 from foreshape.workers.reply import MOST_REPLY, Reply, Result, differences, numbers, replies_to_bytes, reply_from
+from foreshape.workers.strategies import patient
 from foreshape.workers.talk import GO, JOBS, STOP, WORKER, WORKER_LIVES, Here, Keys, alive, until
 
 MOST_VALUES = 1 << 32
@@ -93,7 +93,7 @@ class _Rank:
         return train(
             ready.loss, ready.data, epochs=job.epochs, batch_size=job.batch_size, metrics=ready.metrics, validation=ready.validation, checkpoint=checkpoint,
             seed=job.seed, shuffle=job.shuffle, callbacks=callbacks, progress=progress, scope=ready.scope, startup=ready.startup,
-            on_change="take" if job.on_change == "take" else "refuse", ranks=dataclasses.replace(job.strategy, patience=self.settings.patience),
+            on_change="take" if job.on_change == "take" else "refuse", ranks=patient(job.strategy, self.settings.patience),
         )  # fmt: skip
 
 

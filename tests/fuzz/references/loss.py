@@ -30,6 +30,15 @@ def _softmax_cross_entropy(op: Any, a: Any) -> Results | None:
     return {"Softmax": p.detach(), "Loss": loss}
 
 
+@reference("c_softmax_with_cross_entropy")
+def _class_loss(op: Any, a: Any) -> Results | None:
+    x = a.Logits
+    if not x.numel() or bool(((a.Label != op.ignore_index) & ((a.Label < 0) | (a.Label >= x.shape[-1]))).any()):
+        return None
+    p = torch.exp(x) / torch.exp(x).sum(-1, keepdim=True)
+    return {"Softmax": p.detach(), "Loss": torch.where(a.Label != op.ignore_index, -picked(torch.log(p), a.Label, -1), x.new_zeros(()))}
+
+
 @reference("cross_entropy")
 def _cross_entropy(op: Any, a: Any) -> Results | None:
     if not a.X.numel() or bool((a.X <= 0).any()):

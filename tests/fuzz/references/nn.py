@@ -125,6 +125,14 @@ def _pool(op: Any, a: Any) -> Results | None:
 # --- tables
 
 
+@reference("c_embedding")
+def _rows_here(op: Any, a: Any) -> Results | None:
+    if not a.Ids.numel() or not a.W.shape[0]:
+        return None
+    rows = [a.W[0] * 0 if not 0 <= int(k) - op.start_index < a.W.shape[0] else a.W[int(k) - op.start_index] for k in a.Ids.reshape(-1)]
+    return {"Out": torch.stack(rows).reshape(*a.Ids.shape, a.W.shape[1])}
+
+
 @reference("lookup_table", "lookup_table_v2")
 def _lookup(op: Any, a: Any) -> Results | None:
     ids = a.Ids.squeeze(-1) if op.type == "lookup_table" else a.Ids

@@ -24,6 +24,8 @@ class _AlongAxis(Collective):
     abstract = True
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
     axis = attribute(AttrType.INT, -1, doc="along which; it may count from the back")
+    rank = attribute(AttrType.INT, 0, low=0, doc="the rank that the program was made for; what counts is the number that the rank has")
+    use_model_parallel = attribute(AttrType.BOOLEAN, True, doc="that what comes after the whole is computed alike on every rank, as it always is here")
     X = operand(NUMERIC, doc="at least one dim, the same dims on every rank")
 
     def _team(self) -> Team | None:

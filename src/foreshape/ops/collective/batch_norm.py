@@ -125,7 +125,7 @@ class SyncBatchNorm(Collective, BatchNorm):
             return None, d_scale, d_bias
         sums = torch.empty(2 * channels + 1, dtype=torch.float64)
         sums[0], sums[1 : channels + 1], sums[channels + 1 :] = own, d_scale, d_bias
-        team.sum(sums, f"{self.type}_grad")
+        team.sum(sums, self.type)
         if not own:  # what is in no mean has no part in its gradient
             return torch.zeros_like(X), d_scale, d_bias
         inverse = saved_inverse.to(torch.float64)

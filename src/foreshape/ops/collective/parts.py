@@ -78,6 +78,11 @@ class CReducescatter(_Parts):
         require_divides(ranks, X.known_dims[0], "the number of ranks must divide the first dim of X", X=0)
         return X.with_dims([floordiv(X.known_dims[0], ranks), *X.known_dims[1:]])
 
+    def retained_bytes(self, X: Spec) -> dict[str, Size]:
+        """While it is under way, gloo has a part of its own."""
+        under_way = not self.use_calc_stream and self.nranks != 1
+        return {"Out": floordiv(X.nbytes, ranks_of(self.nranks))} if under_way else {}
+
     def kernel(self, X: Tensor) -> Tensor:
         team = self._team()
         if team is None:

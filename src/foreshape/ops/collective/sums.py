@@ -107,6 +107,23 @@ class CAllreduceSum(Reduction):
         slots.add(type, {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
 
 
+class MpAllreduceSum(Reduction):
+    """Out = the sum of X over the ranks, after which all compute alike: its gradient is the gradient itself."""
+
+    type = "mp_allreduce_sum"
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        team = self._team()
+        out = own(X, into)
+        if team is not None:
+            in_a_row(out, lambda t: team.sum(t, self.type))
+        return out
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        attrs: dict[str, Any] = {"ring_id": self.ring_id, "use_calc_stream": True}
+        slots.add("c_identity", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
+
+
 def _sum_rows(X: Rows, team: Team) -> Rows:
     """The rows of all ranks, in the order of the ranks, so that every rank sums them in one order."""
     merged = X.merged()

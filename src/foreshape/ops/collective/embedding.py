@@ -1,0 +1,99 @@
+"""Lookups in a table of which this rank has some rows in a row; what other ranks have is zero here, so that a sum puts it together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    f32,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_EACH = 4 * 8 + 4
+"""Bytes for each id: the row that it is here, where it is none, and copies of that."""
+
+
+class CEmbedding(Operator):
+    """Out[..., :] = W[Ids[...] - start_index], zeros where that is no row of W: of a row that another rank has.
+
+    Nothing is sent: what `c_allreduce_sum` makes of it is the lookup in the whole table.
+    """
+
+    type = "c_embedding"
+    W = operand(FLOATING, doc="[rows of this rank, width]")
+    Ids = operand(INDEX, doc="row numbers of the whole table")
+    Out = result(layout="row", doc="[*Ids, width], ragged as Ids")
+    start_index = attribute(AttrType.LONG, 0, low=0, doc="which row of the whole table W begins with")
+    vocab_size = attribute(AttrType.LONG, -1, low=-1, doc="the rows of the whole table; -1: not said. It changes nothing")
+
+    def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
+        return self._looked_up(W, Ids)
+
+    def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
+        """The spec of Out."""
+        require_rank(2, W, "W")
+        return Ids.with_dims((*Ids.known_dims, W.known_dims[1])).with_dtype(W.known_dtype)
+
+    def _rows(self, Ids: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """Which rows of W the ids are, and whether they are any."""
+        at = Ids.long() - self.start_index
+        return at, (at >= 0) & (at < rows)
+
+    def workspace(self, W: Spec, Ids: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Ids=Ids) + _EACH * Ids.elements
+
+    def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
+        rows, width = W.shape
+        if not rows:
+            return W.new_zeros((*Ids.shape, width))
+        at, here = self._rows(Ids, rows)
+        return torch.embedding(W, at.masked_fill_(~here, 0)).masked_fill_(~here.unsqueeze(-1), 0.0)
+
+    def _infer_gradient(self, Ids: Spec, d_out: Spec, W: Spec) -> Spec:
+        check_made(Out_GRAD=(d_out, self._looked_up(W, Ids)))
+        return W.like()
+
+    def _gradient_workspace(self, Ids: Spec, d_out: Spec, W: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Ids=Ids, Out_GRAD=d_out) + _EACH * Ids.elements + d_out.nbytes
+
+    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
+        rows, width = W.shape
+        at, here = self._rows(Ids.reshape(-1), rows)
+        return aten.embedding_dense_backward(d_out.reshape(Ids.numel(), width)[here], at[here], rows, -1, False)
+
+    samples = [
+        sample(W=f32(4, 3), Ids=i64(6, data=[0, 3, 5, 6, 7, 2]), start_index=3),
+        sample(W=f32(4, 3), Ids=i32(2, 2, data=[[2, 3], [1, 9]]), start_index=2, vocab_size=12),
+        sample(W=f32(4, 3), Ids=i64(data=1)),
+        sample(W=f32(4, 3), Ids=i64(0, 5)),
+        sample(W=f32(0, 3), Ids=i64(2, high=6), differentiate=False),
+    ]
+    rejects = [
+        reject(W=f32(7), Ids=i64(4), says="W must have 2 dims"),
+        reject(W=f32(7, 3), Ids=f32(4), says="must be one of", error=TypeMismatchError),
+        reject(W=i64(7, 3), Ids=i64(4), says="floating", error=TypeMismatchError),
+        reject(W=f32(7, 3), Ids=i64(4), start_index=-1, says="attribute start_index must be at least 0", error=SchemaError),
+    ]

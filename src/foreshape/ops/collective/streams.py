@@ -1,0 +1,55 @@
+"""Ops that order what is computed and what is sent, where a device has queues of each. Here the order of the program is that order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import NOT_DIFFERENTIABLE, b1, f32, i64, operand, reject, result, sample
+from foreshape.ops.collective.sums import Collective, CSyncCommStream
+from foreshape.spec import NUMERIC, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class CWaitComm(CSyncCommStream):
+    """As c_sync_comm_stream: Out = X, each when what was started on it has come."""
+
+    type = "c_wait_comm"
+
+
+class CSyncCalcStream(Collective):
+    """Out = X, when it is computed: here it is."""
+
+    type = "c_sync_calc_stream"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand(NUMERIC, doc="anything")
+    Out = result(doc="as X", view_of="X")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like()
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return X
+
+    samples = [sample(X=f32(3, 2)), sample(X=i64(4))]
+    rejects = [reject(X=b1(3), says="must be", error=TypeMismatchError)]
+
+
+class CWaitCompute(Collective):
+    """Out = X, each when it is computed, so that it can be sent: here it is."""
+
+    type = "c_wait_compute"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand(NUMERIC, many=True, doc="anything")
+    Out = result(many=True, doc="each as its X", view_of="X")
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Any:
+        return tuple(x.like() for x in X)
+
+    def kernel(self, X: list[Tensor]) -> list[Tensor]:
+        return X
+
+    samples = [sample(X=[f32(3, 2), i64(4)])]
+    rejects = [reject(X=[b1(3)], says="must be", error=TypeMismatchError)]

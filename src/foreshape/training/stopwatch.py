@@ -1,0 +1,73 @@
+"""Measures steps of a run: when each message is started, waited for and through, on each rank. The step of median time is written to a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Final, TypeVar
+
+from foreshape.cost.measured import Measured, MeasuredMessage, MeasuredStep, step_of
+from foreshape.ranks import Ranks
+from foreshape.values.team import Passage, all_teams, numbers_of
+from foreshape.values.torch_proxy import torch
+
+T = TypeVar("T")
+VARIABLE: Final = "FORESHAPE_TIMELINE"
+"""The environment's variable that names the file."""
+FIRST: Final = 3
+"""Steps that are not measured, in which memory and plans are made."""
+KEPT: Final = 101
+"""So many of the last steps are kept."""
+
+
+class Stopwatch:
+    """Measures the steps of a rank, where somebody has asked for it; otherwise it only runs them."""
+
+    def __init__(self, ranks: Ranks, path: str | None = None) -> None:
+        self.ranks = ranks
+        self.path = path if path is not None else os.environ.get(VARIABLE) or None
+        self._count = 0
+        self._steps: deque[tuple[int, MeasuredStep]] = deque(maxlen=KEPT)
+
+    def step(self, run: Callable[[], T]) -> T:
+        """Run a step."""
+        self._count += 1
+        if self.path is None or self._count <= FIRST:
+            return run()
+        teams, passages = all_teams(), list[Passage]()
+        for team in teams:
+            team.passages = passages
+        try:
+            began = time.perf_counter()
+            made = run()
+            seconds = time.perf_counter() - began
+        finally:
+            for team in teams:
+                team.passages = None
+        messages = [
+            MeasuredMessage(p.what, p.ring, p.size, p.started - began, p.waited - began, p.done - began, p.came - began) for p in passages if p.came
+        ]
+        self._steps.append((self._count, MeasuredStep(seconds, tuple(messages))))
+        return made
+
+    def write(self) -> None:
+        """Write the step that took the median time on rank 0, as it was on every rank. All ranks call it together.
+
+        Raises:
+            FormatError: the file cannot be written.
+        """
+        if not self.ranks.same_for_all(int(self.path is not None and bool(self._steps))):
+            return
+        kept = sorted(self._steps, key=lambda one: one[1].seconds)
+        chosen = self.ranks.same_for_all(kept[len(kept) // 2][0] if kept else 0)
+        own = next((step for number, step in self._steps if number == chosen), MeasuredStep(0.0, ()))
+        told = torch.tensor(list(json.dumps(asdict(own)).encode()), dtype=torch.uint8)
+        team = self.ranks.team
+        all_of = [told] if team is None else [rows for (rows,) in team.gather_uneven([told], "timeline")]
+        if self.ranks.first and self.path is not None:
+            steps = tuple(step_of(json.loads(bytes(numbers_of(one)))) for one in all_of)
+            Measured(chosen, len(self._steps), steps).save(self.path)

@@ -1,0 +1,76 @@
+"""Measures what a rank holds at most in a step, beside what is planned; run as a process, one per rank: ``rank_peaks.py OUT``.
+
+Writes ``OUT.RANK.json``: case -> the measured and the planned bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import with_foreshape
+import workloads
+
+import foreshape as fs
+from foreshape.ranks import join
+from foreshape.training.over_ranks import OverRanks
+from foreshape.training.program import initialise_missing
+from support.measured import allocator_events, fed_bytes, fresh, held_bytes, most_and_last, sizes_of
+
+RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+ADAM = {"optimizer": "adam", "rate": 1e-3}
+WIDE = {"w0": "columns", "w1": "rows"}
+CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Any]]] = {
+    "W2 data_parallel": ("W2", {}, fs.data_parallel),
+    "W2 with Adam, shard_optimizer": ("W2", ADAM, fs.shard_optimizer),
+    "W2 with Adam, shard_parameters": ("W2", ADAM, fs.shard_parameters),
+    "W2 split_layers": ("W2", {}, lambda: fs.split_layers(layers=WIDE)),
+    "W4 data_parallel": ("W4", {}, fs.data_parallel),
+    "W4 shard_optimizer": ("W4", {}, fs.shard_optimizer),
+}
+
+
+def peaks(name: str) -> dict[str, int]:
+    """The bytes of a case that this rank held, and those planned for it."""
+    of, changes, strategy = CASES[name]
+    training = with_foreshape.Training(dataclasses.replace(workloads.load(of), **changes))
+    executor, scope = training.executor, training.scope
+    with join(100.0) as ranks:
+        over = OverRanks(ranks, strategy(), training.loss, training.startup)
+        over.begin_whole(executor, scope)
+        over.divide(scope)
+        initialise_missing(executor, over.program, over.startup, scope)
+        over.begin(executor, scope, 0)
+        batch = training.feed(0)
+        given: dict[str, Any] = {}
+
+        def step(number: int) -> None:
+            given.update(over.take(batch, number))
+            executor.run(over.program, fresh(given), [over.loss], scope)
+
+        for number in range(3):
+            step(number)
+        gc.collect()
+        # the least of several: on a busy machine gloo's threads let go of what they have sent some time after it was waited for
+        steps = [allocator_events(lambda: executor.run(over.program, fresh(given), [over.loss], scope))[0] for _ in range(5)]
+        most = min(most_and_last(events)[0] for events in steps)
+        measured = held_bytes(scope) + fed_bytes(given) + most
+        own = sizes_of(fs.plan(over.program, [over.loss]), executor, given)
+        plan = fs.plan(training.main, ranks=RANKS, strategies=[strategy()], loss=training.loss)
+    return {"measured": measured, "planned": plan.memory.peak(**own, ranks=RANKS // plan.degree)}
+
+
+def main() -> None:
+    Path(f"{sys.argv[1]}.{RANK}.json").write_text(json.dumps({name: peaks(name) for name in CASES}))
+
+
+if __name__ == "__main__":
+    main()
