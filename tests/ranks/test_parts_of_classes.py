@@ -12,7 +12,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.operator import get
-from foreshape.operator.registry import ELSEWHERE
+from foreshape.ops.collective.elsewhere import ELSEWHERE
 
 
 class Threads:
@@ -112,7 +112,7 @@ def test_the_rows_of_all_ranks_add_up_to_the_lookup(ranks: int) -> None:
 def test_what_has_no_place_here_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(fs.SchemaError) as error:
         get(name)
-    assert str(error.value) == f"there is no operator {name!r}: {ELSEWHERE[name]}"
+    assert str(error.value) == f"there can be no operator {name!r} here: {ELSEWHERE[name]}"
 
 
 def test_a_program_with_stages_says_why_it_does_not_run() -> None:

@@ -10,7 +10,7 @@ from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.sizes import size_checks
-from foreshape.operator.registry import ELSEWHERE, refusal
+from foreshape.operator.registry import refusal
 from foreshape.operator.schema import Schema
 from foreshape.operator.use import Use
 from foreshape.program import Block, Op, Role, Variable
@@ -155,8 +155,6 @@ class Lowering:
             why = refusal(op.type)
             said = "is not known here, so that it cannot run" if why is None else f"cannot run here: {why}"
             raise ExecutionError(f"the operator {op.type!r} {said}" + (f" (at {site.short()})" if site else ""))
-            why = f": {ELSEWHERE[op.type]}" if op.type in ELSEWHERE else ""
-            raise ExecutionError(f"the operator {op.type!r} is not known here, so that it cannot run{why}" + (f" (at {site.short()})" if site else ""))
         if op.sub_block_indices():
             from foreshape.lowering.regions import lower_region_op
 

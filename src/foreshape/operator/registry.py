@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from foreshape.errors import SchemaError
 
@@ -14,18 +14,6 @@ if TYPE_CHECKING:
 
 _registry: dict[str, type[Operator]] = {}
 _refusals: dict[str, str] = {}
-ELSEWHERE: Final = {
-    **dict.fromkeys(("send_v2", "recv_v2", "partial_send", "partial_recv", "partial_allgather"),
-                    "it is of a program that is cut into stages for ranks, of which each has other ops; here all ranks of a run have the same"),
-    **dict.fromkeys(("global_scatter", "global_gather", "limit_by_capacity", "prune_gate_by_capacity", "random_routing", "assign_pos"),
-                    "rows that each rank sends as many of as it likes to each (mixtures of experts) are not planned here"),
-    **dict.fromkeys(("c_comm_init", "c_comm_init_all", "c_comm_init_multitrainer", "c_gen_nccl_id", "c_gen_xccl_id", "c_gen_bkcl_id"),
-                    "ranks are joined by the run, as fs.train(..., ranks=...) does, and not by a program: leave it out"),
-    **dict.fromkeys(("send", "recv", "send_barrier", "fetch_barrier", "send_and_recv", "listen_and_serv", "distributed_lookup_table",
-                     "distributed_push_sparse"),
-                    "it speaks to parameter servers, of which there are none here: fs.split_tables() divides tables over the ranks"),
-}  # fmt: skip
-"""Operators of other frameworks' programs for many machines that have no place here, and why."""
 _walk_lock = threading.RLock()
 _walked = False
 
@@ -48,7 +36,7 @@ def get(type: str) -> type[Operator]:
         import difflib
 
         near = difflib.get_close_matches(type[:100], _registry, n=3)
-        hint = f": {ELSEWHERE[type]}" if type in ELSEWHERE else f"; did you mean {' or '.join(near)}?" if near else ""
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise SchemaError(f"there is no operator {type[:100]!r}{hint}")
     return found
 
