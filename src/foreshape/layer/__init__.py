@@ -50,6 +50,24 @@ from foreshape.layer.functions import (
     tanh,
     tanh_shrink,
 )
+from foreshape.layer.images import (
+    affine_grid,
+    channel_shuffle,
+    deform_conv2d,
+    fold,
+    grid_sample,
+    im2sequence,
+    lrn,
+    max_pool2d_with_index,
+    max_unpool2d,
+    maxout,
+    pixel_unshuffle,
+    psroi_pool,
+    roi_align,
+    roi_pool,
+    spectral_norm,
+    unfold,
+)
 from foreshape.layer.initializer import Constant, Initializer, Kaiming, Normal, TruncatedNormal, Uniform, Xavier
 from foreshape.layer.logic import (
     equal,
@@ -190,25 +208,28 @@ from foreshape.layer.sequence_rows import (
 from foreshape.layer.stepwise import rnn
 from foreshape.layer.tables import embedding, embedding_bag
 from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, pool2d
+from foreshape.layer.volumes import conv1d, conv3d, conv3d_transpose, pool3d
 
 __all__ = [
     "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "activate", "adaptive_pool2d",
-    "add", "argmax", "argmin", "argsort", "array_length", "array_read", "array_to_lod_tensor", "array_write", "assign", "batch_norm", "bce_loss",
-    "beam_search", "beam_search_decode", "bmm", "case", "cast", "ceil", "chunk_eval", "clip", "concat", "cond", "conv2d", "conv2d_transpose", "cos",
-    "create_array", "create_parameter", "crf_decoding", "cross_entropy", "ctc_greedy_decoder", "cumsum", "data", "divide", "dot", "dropout",
-    "edit_distance", "elu", "embedding", "embedding_bag", "equal", "erf", "exp", "expand", "expand_as", "eye", "fc", "fill_constant", "fill_like",
-    "flatten", "flip", "floor", "gather", "gather_nd", "gather_tree", "gaussian_random", "gelu", "greater_equal", "greater_than", "group_norm", "gru",
-    "hard_sigmoid", "hard_swish", "hard_tanh", "hierarchical_sigmoid", "hsigmoid", "huber_loss", "increment", "instance_norm", "interpolate", "is_finite",
-    "is_inf", "is_nan", "kldiv_loss", "layer_norm", "leaky_relu", "less_equal", "less_than", "linear_chain_crf", "linspace", "lod_append", "lod_rank_table",
+    "add", "affine_grid", "argmax", "argmin", "argsort", "array_length", "array_read", "array_to_lod_tensor", "array_write", "assign", "batch_norm",
+    "bce_loss", "beam_search", "beam_search_decode", "bmm", "case", "cast", "ceil", "channel_shuffle", "chunk_eval", "clip", "concat", "cond", "conv1d",
+    "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose", "cos", "create_array", "create_parameter", "crf_decoding", "cross_entropy",
+    "ctc_greedy_decoder", "cumsum", "data", "deform_conv2d", "divide", "dot", "dropout", "edit_distance", "elu", "embedding", "embedding_bag", "equal",
+    "erf", "exp", "expand", "expand_as", "eye", "fc", "fill_constant", "fill_like", "flatten", "flip", "floor", "fold", "gather", "gather_nd",
+    "gather_tree", "gaussian_random", "gelu", "greater_equal", "greater_than", "grid_sample", "group_norm", "gru", "hard_sigmoid", "hard_swish",
+    "hard_tanh", "hierarchical_sigmoid", "hsigmoid", "huber_loss", "im2sequence", "increment", "instance_norm", "interpolate", "is_finite", "is_inf",
+    "is_nan", "kldiv_loss", "layer_norm", "leaky_relu", "less_equal", "less_than", "linear_chain_crf", "linspace", "lod_append", "lod_rank_table",
     "lod_reset", "lod_tensor_to_array", "log", "log1p", "log2", "log10", "log_loss", "log_sigmoid", "log_softmax", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logsumexp", "lstm", "masked_select", "matmul", "max_sequence_len", "maximum", "mean", "minimum", "mish", "mse_loss",
-    "multinomial", "multiply", "nce", "norm", "not_equal", "one_hot", "pad", "pixel_shuffle", "pool2d", "pow", "prelu", "randint", "range", "reciprocal",
-    "recompute_scope", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6",
-    "reorder_lod_tensor_by_rank", "reshape", "rnn", "roll", "round", "rsqrt", "sampling_id", "scale", "scatter", "selu", "sequence_attention",
-    "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as", "sequence_first_step",
-    "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice",
-    "sequence_softmax", "sequence_topk_avg_pooling", "sequence_unpad", "shape", "shrink_memory", "sigmoid", "sigmoid_cross_entropy_with_logits", "sign",
-    "silu", "simple_rnn", "sin", "slice", "softmax", "softmax_with_cross_entropy", "softplus", "softsign", "split", "sqrt", "square", "square_error_cost",
+    "logical_or", "logical_xor", "logsumexp", "lrn", "lstm", "masked_select", "matmul", "max_pool2d_with_index", "max_sequence_len", "max_unpool2d",
+    "maximum", "maxout", "mean", "minimum", "mish", "mse_loss", "multinomial", "multiply", "nce", "norm", "not_equal", "one_hot", "pad", "pixel_shuffle",
+    "pixel_unshuffle", "pool2d", "pool3d", "pow", "prelu", "psroi_pool", "randint", "range", "reciprocal", "recompute_scope", "reduce_all", "reduce_any",
+    "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6", "reorder_lod_tensor_by_rank", "reshape", "rnn", "roi_align",
+    "roi_pool", "roll", "round", "rsqrt", "sampling_id", "scale", "scatter", "selu", "sequence_attention", "sequence_concat", "sequence_conv",
+    "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask",
+    "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax",
+    "sequence_topk_avg_pooling", "sequence_unpad", "shape", "shrink_memory", "sigmoid", "sigmoid_cross_entropy_with_logits", "sign", "silu", "simple_rnn",
+    "sin", "slice", "softmax", "softmax_with_cross_entropy", "softplus", "softsign", "spectral_norm", "split", "sqrt", "square", "square_error_cost",
     "squeeze", "stack", "strided_slice", "subtract", "sum", "swish", "switch_case", "tanh", "tanh_shrink", "tensor_array_to_tensor", "tile", "topk",
-    "transpose", "tril", "triu", "uniform_random", "unsqueeze", "unstack", "viterbi_decode", "warpctc", "where", "while_loop",
+    "transpose", "tril", "triu", "unfold", "uniform_random", "unsqueeze", "unstack", "viterbi_decode", "warpctc", "where", "while_loop",
 ]  # fmt: skip
