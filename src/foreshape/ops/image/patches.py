@@ -78,10 +78,10 @@ class Patches(Operator):
     def _together(self, rows: Tensor, image: Sequence[int]) -> Tensor:
         """The adjoint of `_apart`: what lies on one pixel is summed."""
         (top, bottom), (left, right) = self._pads()
-        if self._even():
-            return aten.col2im(rows, list(image), self.kernel_sizes, self.dilations, [top, left], self.strides)
+        if self._even():  # torch leaves the result in the memory that its columns had
+            return aten.col2im(rows, list(image), self.kernel_sizes, self.dilations, [top, left], self.strides).clone()
         whole = aten.col2im(rows, [image[0] + top + bottom, image[1] + left + right], self.kernel_sizes, self.dilations, [0, 0], self.strides)
-        return whole[..., top : top + image[0], left : left + image[1]].contiguous()
+        return whole[..., top : top + image[0], left : left + image[1]].clone(memory_format=torch.contiguous_format)
 
     def _padded(self, dims: Sequence[Size], itemsize: int) -> Size:
         """The bytes of images with their paddings, where these are added first."""
@@ -115,7 +115,7 @@ class Unfold(Patches):
         return X.like()
 
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return self._padded(X.known_dims, X.known_dtype.itemsize) + copies(strided, Y_GRAD=d_out)
+        return d_out.nbytes + X.nbytes + self._padded(X.known_dims, X.known_dtype.itemsize) + copies(strided, Y_GRAD=d_out)
 
     @gradient("X", "Y@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
@@ -164,7 +164,8 @@ class Fold(Patches):
         return self._together(X, self.output_sizes)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        return self._padded(self.infer_shape(X).known_dims, X.known_dtype.itemsize) + copies(strided, X=X)
+        out = self.infer_shape(X)
+        return X.nbytes + out.nbytes + self._padded(out.known_dims, X.known_dtype.itemsize) + copies(strided, X=X)
 
     def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
         check_made(Y_GRAD=(d_out, Fold.infer_shape(self, X)))
@@ -235,7 +236,8 @@ class Im2Sequence(Operator):
         filled = F.pad(X, self._around(image))
         out = aten.im2col(filled, self.kernels, [1, 1], [0, 0], self.strides).transpose(1, 2)
         lengths = torch.full((X.shape[0],), high * wide, device=X.device)
-        return out.reshape(X.shape[0] * high * wide, X.shape[1] * self.kernels[0] * self.kernels[1]), Offsets.of_lengths(lengths)
+        patches = out.reshape(X.shape[0] * high * wide, X.shape[1] * self.kernels[0] * self.kernels[1])
+        return patches.contiguous(), Offsets.of_lengths(lengths)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         out = self.infer_shape(X)

@@ -42,7 +42,6 @@ class FusedConvolution(Convolution):
     """The base: Output = activation(conv2d(Input, Filter) + Bias + ResidualData)."""
 
     abstract = True
-    gradient = NOT_WRITTEN
     Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
     ResidualData = operand(FLOATING, optional=True, same_type_as="Input", doc="as Output")
 
@@ -91,6 +90,7 @@ class FusedConv2d(FusedConvolution):
     """Output = fuse_activation(conv2d(Input, Filter) + Bias + ResidualData), as oneDNN has it in rewritten inference programs."""
 
     type = "fused_conv2d"
+    gradient = NOT_WRITTEN
     fuse_activation = attribute(AttrType.STRING, "", choices=ACTIVATIONS)
     fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc="of leaky_relu: the slope below 0")
     fuse_residual_connection = attribute(AttrType.BOOLEAN, False, doc="whether ResidualData is given")
@@ -117,6 +117,7 @@ class Conv2dFusion(FusedConvolution):
     """Output = activation(conv2d(Input, Filter) + Bias + ResidualData), as cuDNN has it in rewritten inference programs."""
 
     type = "conv2d_fusion"
+    gradient = NOT_WRITTEN
     Outputs = result(many=True, optional=True, doc="parts of Output by channels: not supported")
     activation = attribute(AttrType.STRING, "relu", choices=ACTIVATIONS)
     split_channels = attribute(AttrType.INTS, [], doc="must be empty: how Output is divided into Outputs")
@@ -146,6 +147,7 @@ class FusedConv2dAddAct(Conv2dFusion):
     """As `conv2d_fusion`, by the name that it has since PaddlePaddle 2.6."""
 
     type = "fused_conv2d_add_act"
+    gradient = NOT_WRITTEN
 
     samples = Conv2dFusion.samples
     rejects = Conv2dFusion.rejects

@@ -118,7 +118,7 @@ class Pool3d(VolumePooling):
 
     samples = [
         sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[2, 3, 2], pooling_type="max", strides=[2, 1, 3]),
-        sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[3, 3, 2], pooling_type="max", strides=[2, 2, 2], paddings=[1, 0, 2], ceil_mode=True),
+        sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[3, 3, 3], pooling_type="max", strides=[2, 2, 2], paddings=[1, 0, 1], ceil_mode=True),
         sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], pooling_type="max", adaptive=True),
         sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[-1, -1, -1], pooling_type="max", global_pooling=True),
         sample(X=f32(2, 5, 6, 7, 3, distinct=True), ksize=[2, 3, 2], pooling_type="max", padding_algorithm="SAME", strides=[2, 1, 3], data_format="NDHWC"),
