@@ -19,6 +19,9 @@ from support.corpus import as_fine, described
 
 FOLDER = Path(__file__).parents[1] / "zoo"
 NAMES = tuple(sorted(p.parent.name for p in FOLDER.glob("*/case.json")))
+OVERFLOWS = ("clas_RedNet26",)
+"""Their activations grow past what fp32 holds under these parameters. PaddlePaddle's rectifier makes 0 of what is no number, so that its results
+are the bias of the last layer; here what is no number stays so."""
 TOLERANCE = 1e-3
 """Of the largest magnitude in a result."""
 KEPT = 4096

@@ -176,9 +176,9 @@ AT_ONCE = 64
 def _by_image(image: Tensor, batch: int) -> Iterator[tuple[int, Tensor]]:
     """For each image the numbers of its regions, a few at a time."""
     for n in range(batch):
-        for which in (image == n).nonzero().view(-1).split(AT_ONCE):
-            if which.numel():
-                yield n, which
+        found = (image == n).nonzero().view(-1)
+        for first in range(0, found.shape[0], AT_ONCE):
+            yield n, found[first : first + AT_ONCE]
 
 
 def _areas(rows: Tensor, columns: Tensor) -> Tensor:

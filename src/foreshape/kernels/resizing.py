@@ -65,5 +65,5 @@ def resampled(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
     if len(weights) > 1:
         out = weights[-2] @ out
     if len(weights) > 2:
-        out = (weights[-3] @ out.flatten(3)).unflatten(3, out.shape[3:])
+        out = (weights[-3] @ out.flatten(3)).view(*out.shape[:2], -1, *out.shape[3:])
     return out

@@ -95,9 +95,9 @@ def _operands(cls: type[Operator], entries: tuple[tuple[str, AttrType, Any], ...
     for name, type, value in entries if cls.schema.in_attributes else ():
         slot = cls.schema.in_attributes.get(name)
         if slot is not None and type in _NAMING:
-            names: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+            names: list[Any] = [*value] if isinstance(value, tuple) else [value]
             if all(isinstance(n, str) for n in names):
-                out[slot] = names
+                out[slot] = tuple(names)
     return out
 
 

@@ -117,7 +117,9 @@ class Maxout(Operator):
     def _groups(self, x: Tensor) -> tuple[Tensor, int]:
         """The channels of each group along an axis of its own, and that axis."""
         axis = self.axis % 4
-        return x.unflatten(axis, (x.shape[axis] // self.groups, self.groups)), axis + 1
+        dims: list[int] = list(x.shape)
+        dims[axis : axis + 1] = [dims[axis] // self.groups, int(self.groups)]
+        return x.reshape(dims), axis + 1
 
     def kernel(self, X: Tensor) -> Tensor:
         x, axis = self._groups(X)

@@ -32,7 +32,7 @@ from foreshape.operator import (
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import new_lod, rows
-from foreshape.ops.rules.window import Pad, check_count, count_windows, image_of
+from foreshape.ops.rules.window import check_count, count_windows, image_of
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Patches(Operator):
     paddings = attribute(AttrType.INTS, [0, 0, 0, 0], low=0, doc="zeros around an image: top, left, bottom, right")
     dilations = attribute(AttrType.INTS, [1, 1], low=1, doc="from pixel to pixel of a patch")
 
-    def _pads(self) -> tuple[Pad, Pad]:
+    def _pads(self) -> tuple[tuple[int, int], tuple[int, int]]:
         top, left, bottom, right = self.paddings
         return (top, bottom), (left, right)
 
@@ -60,7 +60,7 @@ class Patches(Operator):
     def _counts(self, image: Sequence[Size], **sides: int | None) -> tuple[Size, Size]:
         """How many patches there are along the height and along the width."""
         each = zip(image, self.kernel_sizes, self.dilations, self._pads(), self.strides, strict=True)
-        high, wide = (count_windows(size, d * (k - 1) + 1, pad, s, "a patch", **sides) for size, k, d, pad, s in each)
+        high, wide = (count_windows(size, d * (k - 1) + 1, pad, s, "a patch", False, **sides) for size, k, d, pad, s in each)
         return high, wide
 
     def _even(self) -> bool:
@@ -84,11 +84,11 @@ class Patches(Operator):
         return whole[..., top : top + image[0], left : left + image[1]].clone(memory_format=torch.contiguous_format)
 
     def _padded(self, dims: Sequence[Size], itemsize: int) -> Size:
-        """The bytes of images with their paddings, where these are added first."""
+        """The bytes of images with their paddings, where these are added first; and of a copy that torch makes."""
         if self._even():
-            return 0
+            return product(dims) * itemsize
         (top, bottom), (left, right) = self._pads()
-        return product((dims[0], dims[1], dims[2] + top + bottom, dims[3] + left + right)) * itemsize
+        return 2 * product((dims[0], dims[1], dims[2] + top + bottom, dims[3] + left + right)) * itemsize
 
 
 class Unfold(Patches):
@@ -241,7 +241,7 @@ class Im2Sequence(Operator):
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         out = self.infer_shape(X)
-        return self._filled(X) + out.nbytes + copies(strided, X=X)
+        return 2 * self._filled(X) + out.nbytes + copies(strided, X=X)
 
     def _filled(self, X: Spec) -> Size:
         batch, channels, image = image_of(X, 4, False, "X")
@@ -253,7 +253,7 @@ class Im2Sequence(Operator):
         return X.like()
 
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return d_out.nbytes + 2 * self._filled(X) + copies(strided, Out_GRAD=d_out)
+        return 2 * d_out.nbytes + 3 * self._filled(X) + copies(strided, Out_GRAD=d_out)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:

@@ -196,20 +196,21 @@ class ChannelShuffle(Operator):
     def _turned(self, x: Tensor, groups: int) -> Tensor:
         """Channels, seen as a table with ``groups`` rows, read column by column."""
         axis = 1 if self.data_format == "NCHW" else 3
-        out = x.unflatten(axis, (groups, x.shape[axis] // groups)).transpose(axis, axis + 1)
-        return out.clone(memory_format=torch.contiguous_format).view(x.shape)
+        dims = list(x.shape)
+        rows = x.contiguous().view(*dims[:axis], groups, dims[axis] // groups, *dims[axis + 1 :])
+        return rows.transpose(axis, axis + 1).clone(memory_format=torch.contiguous_format).view(dims)
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._turned(X, self.groups)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        return 0
+        return copies(strided, X=X)
 
     def _infer_gradient(self, d_out: Spec) -> Spec:
         return self._checked(d_out, "Out@GRAD")
 
-    def _gradient_workspace(self, d_out: Spec) -> Size:
-        return 0
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
 
     @gradient("Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, d_out: Tensor) -> Tensor:

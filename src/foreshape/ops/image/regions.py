@@ -89,7 +89,8 @@ class RegionPooling(Operator):
             raise ExecutionError(f"{self.type}: ROIs has no sequences, and RoisNum is not given")
         batch, regions = X.shape[0], ROIs.shape[0]
         if counts.shape[0] != batch or (batch and int(counts.min()) < 0) or int(counts.sum()) != regions:
-            raise ExecutionError(f"{self.type}: the {regions} regions must be divided among the {batch} images of X; seen {counts.tolist()[:8]}")
+            shown = [int(n) for n in counts[:8]]
+            raise ExecutionError(f"{self.type}: the {regions} regions must be divided among the {batch} images of X; seen {shown}")
         return torch.repeat_interleave(counts)
 
     def _ends(self, ROIs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -111,7 +111,7 @@ class Convolution(Windowed):
         return with_image(Input, out, sizes, last)
 
     def work(self, Input: Spec, Filter: Spec) -> Size:
-        return self.infer_shape(Input, Filter).elements * product(Filter.known_dims[1:])
+        return Convolution.infer_shape(self, Input, Filter).elements * product(Filter.known_dims[1:])
 
     def computes(self) -> computations.ImageConvolution | None:
         of_images = self._axes == 2 and not is_channels_last(self.data_format)
@@ -126,7 +126,7 @@ class Convolution(Windowed):
         return channels_back(convolve(x, Filter, None, self.strides, padding, self._dilations(), self.groups), last)
 
     def workspace(self, Input: Spec, Filter: Spec, *, strided: frozenset[str]) -> Size:
-        return self._workspace_in_rows(Input, Filter, self.infer_shape(Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
+        return self._workspace_in_rows(Input, Filter, Convolution.infer_shape(self, Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
 
     def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None) -> Size:
         """The bytes that it takes where all lies in a row; with ``requested``, that its gradients take."""

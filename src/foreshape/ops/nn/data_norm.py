@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
@@ -146,8 +146,8 @@ class DataNorm(Operator):
         total = self._masked(X.clone(memory_format=torch.contiguous_format), shown).sum(0)
         return d_scale, d_bias, d_x, rows.clamp(max=1), total / some, square / some + rows * self.epsilon
 
-    _sums = {"BatchSize": f32(6, low=2.0, high=5.0), "BatchSum": f32(6), "BatchSquareSum": f32(6, low=2.0, high=9.0)}
-    _slots = [0.0, 1.5, 2.0, -1.0, 0.5, 3.0, 1.0, 0.3, 0.0, 2.0, 0.0, -0.7, 1.0, 1.1, 1.0, 0.2, 0.0, 0.4]
+    _sums: ClassVar[dict[str, Any]] = {"BatchSize": f32(6, low=2.0, high=5.0), "BatchSum": f32(6), "BatchSquareSum": f32(6, low=2.0, high=9.0)}
+    _slots: ClassVar[list[float]] = [0.0, 1.5, 2.0, -1.0, 0.5, 3.0, 1.0, 0.3, 0.0, 2.0, 0.0, -0.7, 1.0, 1.1, 1.0, 0.2, 0.0, 0.4]
     samples = [
         sample(X=f32(3, 6), **_sums, differentiate=False),
         sample(X=f32(3, 6), **_sums, scale_w=f32(6), bias=f32(6), enable_scale_and_shift=True, epsilon=5e-4, differentiate=False),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from foreshape.dims import Size
+from foreshape.dims import Size, less_equal
 from foreshape.kernels.resizing import cubic_weights, linear_weights, places, resampled, step
 from foreshape.operator import INDEX, AttrType, aten, attribute, f32, i32, operand, reject, result, sample
 from foreshape.ops.nn.interpolation import Interpolation, Scales, one_scale
-from foreshape.spec import FLOATING
+from foreshape.ops.rules.window import channels_first_dims, is_channels_last
+from foreshape.spec import FLOATING, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +53,13 @@ class Smooth(Interpolation):
             undo: Any = getattr(aten, self._names[len(size)] + "_backward")
             return undo(d, size, list(x.shape), self.align_corners, *scales).contiguous()
         return resampled(d, [w.t() for w in self._each_axis(x, size, scales)])
+
+    def _workspace(self, X: Spec, out: Spec) -> Size:
+        """Products of matrices bring what they multiply in another order."""
+        one = Interpolation._workspace(self, X, out)
+        image = channels_first_dims(out, is_channels_last(self.data_layout))[2:]
+        surely = self.align_corners or (self._areas() and all(less_equal(2, size) for size in image))
+        return one if surely else 2 * one
 
     def _tables(self, new: Size, old: Size) -> Size:
         return 32 * new if self.align_corners else new * old + 32 * new

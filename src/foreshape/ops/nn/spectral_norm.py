@@ -52,7 +52,8 @@ class SpectralNorm(Operator):
         dims = Weight.known_dims
         for at, size in enumerate(dims):
             require_at_most(1, size, "Weight must not be empty", Weight=at)
-        rows, columns = dims[self.dim], product([d for at, d in enumerate(dims) if at != self.dim])
+        row: int = self.dim
+        rows, columns = dims[row], product([d for at, d in enumerate(dims) if at != row])
         for slot, spec, size, what in (("U", U, rows, "row"), ("V", V, columns, "column")):
             require(spec.rank == 1, f"{slot} must have 1 dim, not {spec.rank}", **{slot: None})
             require_equal(spec.known_dims[0], size, f"{slot} must have one number for each {what} of Weight as a matrix, {size}", **{slot: 0, "Weight": None})
@@ -60,13 +61,15 @@ class SpectralNorm(Operator):
 
     def _found(self, Weight: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The matrix, U and V as the steps leave them, and sigma."""
-        matrix = Weight.movedim(self.dim, 0).reshape(Weight.shape[self.dim], -1)
+        row: int = self.dim
+        matrix = Weight.movedim(row, 0).reshape(Weight.shape[row], -1)
+        u, v = U, V
         for _ in range(self.power_iters):
-            V = matrix.t() @ U
-            V = V / (V.norm() + self.eps)
-            U = matrix @ V
-            U = U / (U.norm() + self.eps)
-        return matrix, U, V, U @ (matrix @ V)
+            v = matrix.t() @ u
+            v = v / ((v * v).sum().sqrt_() + self.eps)
+            u = matrix @ v
+            u = u / ((u * u).sum().sqrt_() + self.eps)
+        return matrix, u, v, u @ (matrix @ v)
 
     def kernel(self, Weight: Tensor, U: Tensor, V: Tensor) -> Tensor:
         return Weight.contiguous() / self._found(Weight, U, V)[3]
@@ -87,7 +90,7 @@ class SpectralNorm(Operator):
         d = d_out.movedim(self.dim, 0).reshape(matrix.shape)
         along = (d * matrix).sum() / sigma
         out = (d - torch.outer(u, v) * along) / sigma
-        dims = [Weight.shape[self.dim], *(n for at, n in enumerate(Weight.shape) if at != self.dim)]
+        dims: list[int] = [Weight.shape[self.dim], *(n for at, n in enumerate(Weight.shape) if at != self.dim)]
         return out.view(dims).movedim(0, self.dim).clone(memory_format=torch.contiguous_format)
 
     samples = [

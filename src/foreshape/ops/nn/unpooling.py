@@ -44,6 +44,7 @@ class Unpooling(Operator):
     Indices = operand(INDEX, doc="as X: where in its image of output_size each number goes, counted along rows")
     OutputSizes = operand(INDEX, many=True, optional=True, attribute="output_size", doc="output_size, as tensors of one number each")
     Out = result(doc="[batch, channels, *output_size]", layout="row")
+    output_size = attribute(AttrType.INTS, [], low=1, doc="the sizes of the result")
 
     def infer_shape(self, X: Spec, Indices: Spec, OutputSizes: tuple[Spec, ...]) -> Spec:
         axes = self._spatial
