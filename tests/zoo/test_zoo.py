@@ -36,6 +36,20 @@ def test_the_comparisons_can_fail() -> None:
     assert set(other.unknown()) == {"depthwise_conv2e"} and other.inferred_otherwise()
 
 
+def test_boxes_are_compared_in_any_order_and_scores_in_theirs() -> None:
+    of = network("det_detr")
+    boxes, count = (w.reshape(f["dims"]) for w, f in zip(of.want, of.about["fetches"], strict=True))
+    swapped = boxes[[1, 0, *range(2, len(boxes))]]
+    swapped[:, 1] = boxes[:, 1]
+    assert of.error([boxes, count]) == 0.0 and of.error([swapped, count]) < 0.1 * of.error([boxes + 0.5 * np.abs(boxes).max(), count])
+    other = boxes.copy()
+    other[3, 2:] += 0.01 * np.abs(boxes).max()
+    assert of.error([other, count]) > TOLERANCE
+    scored = boxes.copy()
+    scored[:, 1] = boxes[::-1, 1]
+    assert of.error([scored, count]) > 0.0
+
+
 def test_the_formulas_give_what_they_gave() -> None:
     assert parameter_value("conv2d_0.w_0", [2, 3], "float32").dtype == np.float32
     np.testing.assert_array_equal(kept(np.arange(10_000)), np.arange(0, 10_000, 3))
