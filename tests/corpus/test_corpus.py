@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from support.corpus import CASES, FOLDER, LARGE, PROGRAMS, REPLAYED, SAVED, assert_agrees, case
+from support.corpus import CASES, FOLDER, LARGE, PROGRAMS, REPLAYED, SAVED, as_fine, assert_agrees, case, described
 
 import foreshape as fs
 from foreshape.interop import read_parameters, write_parameters
@@ -18,22 +18,6 @@ INFERRED = tuple(p for p in PROGRAMS if p.split("/")[0] in REPLAYED)
 
 def message(data: bytes) -> pb.ProgramDesc:
     return pb.ProgramDesc.FromString(data)
-
-
-def described(variable: pb.VarDesc) -> tuple[str, str | None, list[int] | None, int]:
-    """Kind, element type, dims and lod level of a variable, as its message says."""
-    type = variable.type
-    kind = pb.VarType.Type.Name(type.type)
-    holder = {"LOD_TENSOR": type.lod_tensor, "LOD_TENSOR_ARRAY": type.tensor_array}.get(kind)
-    tensor = holder.tensor if holder is not None else type.selected_rows if kind == "SELECTED_ROWS" else None
-    if tensor is None:
-        return kind, None, None, 0
-    return kind, pb.VarType.Type.Name(tensor.data_type).lower(), list(tensor.dims), holder.lod_level if holder is not None else 0
-
-
-def as_fine(seen: list[int], theirs: list[int]) -> bool:
-    """Whether dims are PaddlePaddle's, or finer: a number where it has -1 (or a product with -1, such as -6)."""
-    return len(seen) == len(theirs) and all(t < 0 or s == t for s, t in zip(seen, theirs, strict=True))
 
 
 def pairs(seen: pb.ProgramDesc, theirs: pb.ProgramDesc) -> Iterator[tuple[pb.VarDesc, pb.VarDesc]]:

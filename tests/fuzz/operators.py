@@ -48,6 +48,7 @@ VALUES = re.compile(r"out of (the )?(bounds|range|DATA bounds)|invalid multinomi
                       "Expected p_in")  # fmt: skip
 """What torch says of numbers that no rule can see, and of element types that it has no kernel for."""
 NO_SLOPE = {
+    **dict.fromkeys(("unpool", "unpool3d"), "which of two numbers for one place is taken is left open"),
     "scatter": "which of two updates of one row is the last is left open",
     "p_norm": "epsilon is in the gradient alone",
     "warpctc": "norm_by_times is in the gradient alone",

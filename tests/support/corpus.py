@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
+from foreshape.wire import framework_pb2 as pb
 
 FOLDER = Path(__file__).parents[1] / "corpus"
 REPLAYED = ("lenet", "vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "mlp_momentum", "lenet_bn_adam", "transformer_encoder",
@@ -107,3 +108,19 @@ def assert_agrees(seen: Any, expected: np.ndarray, what: str) -> None:
     excess = np.abs(seen.astype(np.float64) - wide) - bound
     worst = int(np.argmax(np.nan_to_num(excess, nan=np.inf))) if excess.size else 0
     assert excess.size == 0 or excess.max() <= 0, f"{what}: {seen.ravel()[worst]!r} at {worst}, and PaddlePaddle's is {expected.ravel()[worst]!r}"
+
+
+def described(variable: pb.VarDesc) -> tuple[str, str | None, list[int] | None, int]:
+    """Kind, element type, dims and lod level of a variable, as its message says."""
+    type = variable.type
+    kind = pb.VarType.Type.Name(type.type)
+    holder = {"LOD_TENSOR": type.lod_tensor, "LOD_TENSOR_ARRAY": type.tensor_array}.get(kind)
+    tensor = holder.tensor if holder is not None else type.selected_rows if kind == "SELECTED_ROWS" else None
+    if tensor is None:
+        return kind, None, None, 0
+    return kind, pb.VarType.Type.Name(tensor.data_type).lower(), list(tensor.dims), holder.lod_level if holder is not None else 0
+
+
+def as_fine(seen: list[int], theirs: list[int]) -> bool:
+    """Whether dims are PaddlePaddle's, or finer: a number where it has -1 (or a product with -1, such as -6)."""
+    return len(seen) == len(theirs) and all(t < 0 or s == t for s, t in zip(seen, theirs, strict=True))

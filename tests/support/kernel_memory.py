@@ -28,7 +28,7 @@ SMALL = 1024
 """Bytes that a kernel may take beside its bound: scalars, shapes, the offsets of a few sequences."""
 ELEMENTS = 4096
 """About as many elements the largest operand has after a size was made larger."""
-UNTOLD = ("bilinear_interp_v2", "nearest_interp_v2")
+UNTOLD = tuple(f"{kind}_interp{version}" for kind in ("nearest", "linear", "bilinear", "bicubic", "trilinear") for version in ("", "_v2"))
 """They take what grows with a size that a tensor holds: no rule can say that."""
 AT_ONCE = 500
 """Calls in one profile."""

@@ -265,32 +265,42 @@ def interpolate(
     x: Variable, size: Sizes | None = None, scale: float | Sequence[float] | None = None, mode: str = "nearest", align_corners: bool = False,
     align_mode: int = 0, data_format: str = "NCHW",
 ) -> Variable:  # fmt: skip
-    """An image in another size.
+    """An image, a row or a volume in another size.
 
     Args:
-        size: the new height and width; or ``scale``: what they are multiplied with, one number or one for each.
-        mode: "nearest" or "bilinear".
+        size: the new sizes, of an image height and width; or ``scale``: what they are multiplied with, one number or one for each.
+        mode: of images "nearest", "bilinear" or "bicubic"; of rows ``[batch, channels, width]`` "linear"; of volumes ``[batch, channels, depth,
+            height, width]`` "nearest" or "trilinear".
         align_corners: the corner pixels of the old and the new image lie on each other.
-        align_mode: of bilinear without ``align_corners``; 0: pixels are areas, 1: pixels are points.
+        align_mode: of linear, bilinear and trilinear without ``align_corners``; 0: pixels are areas, 1: pixels are points.
+        data_format: "NCHW", or "NHWC" where the channels are last, of rows and volumes too.
 
     Raises:
         SchemaError: not one of size and scale, or another mode.
     """
-    if mode not in ("nearest", "bilinear"):
-        raise SchemaError(f'interpolate({x.name}): mode must be "nearest" or "bilinear"; seen {mode!r}')
+    if mode not in _INTERPOLATIONS:
+        raise SchemaError(f"interpolate({x.name}): mode must be one of {', '.join(_INTERPOLATIONS)}; seen {mode!r}")
     if (size is None) == (scale is None):
         raise SchemaError(f"interpolate({x.name}) takes one of size and scale")
+    axes = len(x.spec.known_dims) - 2
+    if axes not in _INTERPOLATIONS[mode]:
+        ranks = " or ".join(str(n + 2) for n in _INTERPOLATIONS[mode])
+        raise ShapeError(f"interpolate({x.name}): mode {mode!r} takes {ranks} dims; it is {x.spec.text()}")
     attrs: dict[str, Any] = {"interp_method": mode, "align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
     operands: dict[str, Any] = {}
     if size is not None:
         numbers, operands = sizes(f"interpolate({x.name})", size, "OutSize", "SizeTensor")
         if not operands:
-            if len(numbers) != 2:
-                raise SchemaError(f"interpolate({x.name}): size must be two numbers, height and width; seen {numbers}")
-            attrs |= {"out_h": numbers[0], "out_w": numbers[1]}
+            if len(numbers) != axes:
+                raise SchemaError(f"interpolate({x.name}): size must have {axes} numbers; seen {numbers}")
+            attrs |= dict(zip(("out_d", "out_h", "out_w")[3 - axes :], numbers, strict=True))
     elif scale is not None:
-        attrs["scale"] = [float(scale)] * 2 if isinstance(scale, (int, float)) else list(scale)
+        attrs["scale"] = [float(scale)] * axes if isinstance(scale, (int, float)) else list(scale)
     return current_block().apply(f"{mode}_interp_v2", {"X": x, **operands}, attrs)
+
+
+_INTERPOLATIONS = {"nearest": (2, 3), "bilinear": (2,), "bicubic": (2,), "linear": (1,), "trilinear": (3,)}
+"""By the mode, how many axes an image may have."""
 
 
 def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -> Variable:

@@ -18,17 +18,23 @@ Pair = int | Sequence[int]
 
 def pair(given: Pair, what: str) -> list[int]:
     """A number per image axis, height and width, from one number or two. Raises `SchemaError` for anything else."""
-    out = [given, given] if isinstance(given, int) else list(given)
-    if len(out) != 2:
-        raise SchemaError(f"{what} must be one number or two (height, width); seen {given!r}")
+    return numbers(given, what, 2)
+
+
+def numbers(given: Pair, what: str, axes: int) -> list[int]:
+    """A number per image axis, from one number or as many. Raises `SchemaError` for anything else."""
+    out = [given] * axes if isinstance(given, int) else list(given)
+    if len(out) != axes:
+        wanted = "two (height, width)" if axes == 2 else "three (depth, height, width)"
+        raise SchemaError(f"{what} must be one number or {wanted}; seen {given!r}")
     return out
 
 
-def padding_attributes(padding: Pair | str) -> dict[str, Any]:
-    """The attributes that say a padding: one number, two, four (top, bottom, left, right), "SAME" or "VALID"."""
+def padding_attributes(padding: Pair | str, axes: int = 2) -> dict[str, Any]:
+    """The attributes that say a padding: one number, one for each axis, two for each (before, after), "SAME" or "VALID"."""
     if isinstance(padding, str):
-        return {"paddings": [0, 0], "padding_algorithm": padding.upper()}
-    return {"paddings": [padding, padding] if isinstance(padding, int) else list(padding), "padding_algorithm": "EXPLICIT"}
+        return {"paddings": [0] * axes, "padding_algorithm": padding.upper()}
+    return {"paddings": [padding] * axes if isinstance(padding, int) else list(padding), "padding_algorithm": "EXPLICIT"}
 
 
 def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int | None = None) -> int:
@@ -78,7 +84,7 @@ def conv2d(
         **padding_attributes(padding),
     }  # fmt: skip
     out = block.apply(type, {"Input": input, "Filter": w}, attrs, prefix)
-    return activate(_with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
 
 
 def conv2d_transpose(
@@ -109,14 +115,16 @@ def conv2d_transpose(
         **padding_attributes(padding),
     }  # fmt: skip
     out = block.apply("conv2d_transpose", {"Input": input, "Filter": w}, attrs, prefix)
-    return activate(_with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
 
 
-def _with_bias(out: Variable, channels: int, bias: Any, data_format: str, prefix: str) -> Variable:
+def with_bias(out: Variable, channels: int, bias: Any, data_format: str, prefix: str) -> Variable:
+    """``out`` plus a number for each channel, a parameter; ``bias=False`` leaves it out."""
     if bias is False:
         return out
     b = create_parameter((channels,), out.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
-    return current_block().apply("elementwise_add", {"X": out, "Y": b}, {"axis": 3 if data_format.endswith("C") else 1}, prefix)
+    axis = len(out.spec.known_dims) - 1 if data_format.endswith("C") else 1
+    return current_block().apply("elementwise_add", {"X": out, "Y": b}, {"axis": axis}, prefix)
 
 
 def pool2d(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -25,7 +24,7 @@ class Attributes:
     since each op has its own.
     """
 
-    __slots__ = ("__weakref__", "_gradient", "entries", "error", "operator", "sub_blocks", "type", "values", "wire")
+    __slots__ = ("__weakref__", "_gradient", "entries", "error", "operands", "operator", "sub_blocks", "type", "values", "wire")
 
     type: str
     entries: tuple[tuple[str, AttrType, Any], ...]
@@ -33,6 +32,8 @@ class Attributes:
     operator: Operator | None
     """None where the op type is unknown, or where `error` says what is wrong with the attributes."""
     error: SchemaError | None
+    operands: dict[str, tuple[str, ...]]
+    """Slot -> the names of variables that the file has in an attribute."""
     wire: Any
     """A place for the wire room to keep the serialised form."""
     sub_blocks: tuple[int, ...]
@@ -49,13 +50,15 @@ class Attributes:
             found.values = {n: v for n, _, v in entries}
             found.operator = None
             found.error = None
+            found.operands = {}
             found.wire = None
             found._gradient = None
             found.sub_blocks = _sub_blocks(entries)
             cls = find(type)
             if cls is not None:
+                found.operands = _operands(cls, entries)
                 try:
-                    found.operator = cls.with_values(_loaded_values(cls, found.values))
+                    found.operator = cls.with_values(_loaded_values(cls, found))
                 except SchemaError as error:
                     found.error = error
             found = _attributes.setdefault(key, found)
@@ -81,13 +84,31 @@ def _sub_blocks(entries: tuple[tuple[str, AttrType, Any], ...]) -> tuple[int, ..
     return tuple(out)
 
 
+_NAMING = (AttrType.VAR, AttrType.VARS)
+
 _attributes: WeakValueDictionary[Any, Attributes] = WeakValueDictionary()
 
 
-def _loaded_values(cls: type[Operator], given: Mapping[str, Any]) -> dict[str, Any]:
+def _operands(cls: type[Operator], entries: tuple[tuple[str, AttrType, Any], ...]) -> dict[str, tuple[str, ...]]:
+    """The variables that attributes name which an operand takes the place of."""
+    out: dict[str, tuple[str, ...]] = {}
+    for name, type, value in entries if cls.schema.in_attributes else ():
+        slot = cls.schema.in_attributes.get(name)
+        if slot is not None and type in _NAMING:
+            names: list[Any] = [*value] if isinstance(value, tuple) else [value]
+            if all(isinstance(n, str) for n in names):
+                out[slot] = tuple(names)
+    return out
+
+
+def _loaded_values(cls: type[Operator], found: Attributes) -> dict[str, Any]:
     values: dict[str, Any] = {}
+    given = found.values
+    named = {n for n, type, _ in found.entries if type in _NAMING}  # what is a variable's is not known here
     for name, field in cls.schema.attributes.items():
-        if name in given:
+        if name in named and (name in cls.schema.in_attributes or cls.forward_class is not None):
+            values[name] = field.default
+        elif name in given:
             values[name] = cls.check_attribute(name, given[name])
         elif field.default.__class__.__name__ == "_Required":
             raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(field.type)}")

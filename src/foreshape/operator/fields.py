@@ -79,6 +79,7 @@ class Operand:
     kinds: tuple[Kind, ...]
     same_type_as: str | None
     name: str = ""
+    attribute: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ def operand(
     kinds: Sequence[Kind] = DENSE,
     same_type_as: str | None = None,
     name: str = "",
+    attribute: str | None = None,
 ) -> Any:
     """Declare an input slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
@@ -128,8 +130,10 @@ def operand(
         optional: it may be absent; rule and kernel then see None (or an empty tuple, for a list).
         kinds: the kinds that it takes; dense unless said otherwise.
         same_type_as: another slot, whose element type this one must have.
+        attribute: the attribute in whose place it is saved: the file format knows no such slot, and has the variables' names as the
+            attribute's value.
     """
-    return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as, name)
+    return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as, name, attribute)
 
 
 def result(

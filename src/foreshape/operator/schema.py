@@ -11,13 +11,15 @@ from foreshape.operator.fields import Attribute, Operand, Result
 class Schema:
     """What an operator class declared, in order."""
 
-    __slots__ = ("attributes", "operand_names", "operands", "result_names", "results")
+    __slots__ = ("attributes", "in_attributes", "operand_names", "operands", "result_names", "results")
 
     def __init__(self, operands: Sequence[Operand], results: Sequence[Result], attributes: Sequence[Attribute]) -> None:
         self.operands = tuple(operands)
         self.results = tuple(results)
         self.attributes = {a.name: a for a in attributes}
         self.operand_names = frozenset(o.name for o in operands)
+        self.in_attributes = {o.attribute: o.name for o in operands if o.attribute is not None}
+        """Attribute -> the operand that is saved in its place."""
         self.result_names = frozenset(r.name for r in results)
 
 

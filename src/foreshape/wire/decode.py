@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foreshape.errors import FormatError, border
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
 from foreshape.program.op import Op, Slots
@@ -199,10 +200,20 @@ def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
                     _slot(body, 0, len(body), into, block, budget)
         else:
             _tails.put(tail, found, found.cost)
+    if found.attributes.operands:
+        _from_attributes(found.attributes, inputs, block)
     op = Op(block, found.attributes, inputs, outputs, found.role, found.role_variables, found.site)
     op.is_target = found.is_target
     op.unknown_fields = found.unknown_fields
     return op
+
+
+def _from_attributes(attributes: Attributes, inputs: Slots, block: Block) -> None:
+    """Put the variables that attributes name into their slots."""
+    for slot, names in attributes.operands.items():
+        if slot in inputs:
+            raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: the slot {slot!r} is given twice, as a slot and in an attribute")
+        inputs[slot] = names
 
 
 def _slot(data: bytes, at: int, end: int, into: Slots, block: Block, budget: Budget) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from foreshape.errors import FormatError, border
@@ -85,12 +86,18 @@ def _name(name: str) -> bytes:
 
 def _op(op: Op) -> bytes:
     parts: list[bytes] = []
+    attributes = op.attributes
+    named = {a: s for a, s in attributes.operator.schema.in_attributes.items() if s in op.inputs} if attributes.operator is not None else {}
     for tag, slots in ((b"\x0a", op.inputs), (b"\x12", op.outputs)):
         for slot, names in slots.items():
+            if named and tag == b"\x0a" and slot in named.values():
+                continue
             body = delimited(b"\x0a", _name(slot)) + b"".join([delimited(b"\x12", _name(n)) for n in names])
             parts.append(delimited(tag, body))
     parts.append(delimited(b"\x1a", _name(op.type)))
-    for piece in _attributes(op.attributes):
+    if named:
+        attributes = _with_operands(op, named)
+    for piece in _attributes(attributes):
         if isinstance(piece, bytes):
             parts.append(piece)
         elif piece == "op_role":
@@ -104,6 +111,20 @@ def _op(op: Op) -> bytes:
         parts.append(delimited(b"\xc2\x3e", pb.CallSite(file=site[0], line=site[1], function=site[2]).SerializeToString()))
     parts.append(op.unknown_fields)
     return b"".join(parts)
+
+
+def _with_operands(op: Op, named: Mapping[str, str]) -> Attributes:
+    """The attributes with the names of variables in place of some. ``named``: attribute -> the slot of those."""
+    many = {o.name: o.many for o in op.attributes.operator.schema.operands} if op.attributes.operator is not None else {}
+    entries: list[tuple[str, AttrType, Any]] = []
+    for name, type, value in op.attributes.entries:
+        slot = named.get(name)
+        if slot is None:
+            entries.append((name, type, value))
+        else:
+            names = op.inputs[slot]
+            entries.append((name, AttrType.VARS, names) if many[slot] else (name, AttrType.VAR, names[0]))
+    return Attributes.of(op.type, tuple(entries))
 
 
 def _attributes(attributes: Attributes) -> list[bytes | str]:

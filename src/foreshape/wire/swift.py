@@ -60,7 +60,7 @@ def read_records(
                     break
                 found = tail_of(data[tail_at:stop])
                 left -= OP_COST + (SLOT_COST + NAME_COST) * (len(inputs) + len(outputs)) + (tail_at - start) * 24
-                if found is None or left < 0:
+                if found is None or left < 0 or found.attributes.operands:
                     break
                 op = Op(block, found.attributes, inputs, outputs, found.role, found.role_variables, found.site)
                 op.is_target = found.is_target

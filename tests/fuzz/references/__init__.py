@@ -4,7 +4,7 @@ A reference takes the operator (for its attributes) and its operands by slot, an
 Those that are smooth enough to be differentiated everywhere but at kinks are in autograd's reach; the others give whole numbers.
 """
 
-from references import loss, math, nn, tensor, update  # noqa: F401  each declares its own
+from references import images, loss, math, nn, tensor, update  # noqa: F401  each declares its own
 from references.base import REFERENCES, given
 
 __all__ = ["REFERENCES", "given"]

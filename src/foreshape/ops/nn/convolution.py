@@ -1,11 +1,11 @@
-"""Convolutions of images and volumes, and their transposes."""
+"""Convolutions of images and volumes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from foreshape.dims import Size, ceildiv, no_less, product
+from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import onednn
 from foreshape.operator import (
@@ -111,7 +111,7 @@ class Convolution(Windowed):
         return with_image(Input, out, sizes, last)
 
     def work(self, Input: Spec, Filter: Spec) -> Size:
-        return self.infer_shape(Input, Filter).elements * product(Filter.known_dims[1:])
+        return Convolution.infer_shape(self, Input, Filter).elements * product(Filter.known_dims[1:])
 
     def computes(self) -> computations.ImageConvolution | None:
         of_images = self._axes == 2 and not is_channels_last(self.data_format)
@@ -126,7 +126,7 @@ class Convolution(Windowed):
         return channels_back(convolve(x, Filter, None, self.strides, padding, self._dilations(), self.groups), last)
 
     def workspace(self, Input: Spec, Filter: Spec, *, strided: frozenset[str]) -> Size:
-        return self._workspace_in_rows(Input, Filter, self.infer_shape(Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
+        return self._workspace_in_rows(Input, Filter, Convolution.infer_shape(self, Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
 
     def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None) -> Size:
         """The bytes that it takes where all lies in a row; with ``requested``, that its gradients take."""
@@ -257,144 +257,3 @@ class Conv3d(Convolution):
         sample(Input=f32(2, 4, 5, 6, 3), Filter=f32(2, 3, 2, 3, 2), strides=[1, 2, 1], data_format="NDHWC", padding_algorithm="SAME"),
     ]
     rejects = [reject(Input=f32(2, 3, 5, 6), Filter=f32(5, 3, 2, 3, 2), says="Input must have 5 dims")]
-
-
-class Conv2dTranspose(Windowed):
-    """Output = the images in Input spread by Filter: what the gradient of a conv2d does to its input.
-
-    An axis of size n becomes ``(n - 1) * stride - pads + dilation * (window - 1) + 1`` long, plus ``output_padding``; or exactly
-    ``output_size``, which must be less than one stride above that.
-    """
-
-    type = "conv2d_transpose"
-    Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
-    Output = result(doc="[batch, out, *image], in the format of Input")
-    output_padding = attribute(AttrType.INTS, [], low=0)
-    output_size = attribute(AttrType.INTS, [], low=1)
-
-    def infer_shape(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Spec:
-        channels, image, window = self._checked(Input, Filter)
-        last = is_channels_last(self.data_format)
-        require_equal(channels, Filter.known_dims[0], "the channels of Input must equal dim 0 of Filter", Input=3 if last else 1, Filter=0)
-        require_divides(self.groups, channels, f"groups = {self.groups} must divide the channels of Input", Input=3 if last else 1)
-        out = Filter.known_dims[1] * self.groups
-        if Bias is not None:
-            require(Bias.rank == 1, f"Bias must have 1 dim, not {Bias.rank}", Bias=None)
-            require_equal(Bias.known_dims[0], out, "Bias must have one number for each channel of Output", Bias=0)
-        return with_image(Input, out, self._sizes(image, window), last)
-
-    def _sizes(self, image: Sequence[Size], window: Sequence[Size]) -> list[Any]:
-        for name in ("output_size", "output_padding"):
-            if getattr(self, name):
-                check_count(getattr(self, name), 2, name)
-        dilations, pads = self._dilations(), self._pads(image, window)
-        sizes: list[Size] = []
-        for at, (size, k) in enumerate(zip(image, window, strict=True)):
-            stride = self.strides[at]
-            base = (size - 1) * stride - pads[at][0] - pads[at][1] + dilations[at] * (k - 1) + 1
-            if self.output_size:
-                wanted = self.output_size[at]
-                require_at_most(base, wanted, f"output_size must be at least {base}, which the windows cover; seen {wanted}", Input=at + 2)
-                require_at_most(wanted, base + stride - 1, f"output_size must be less than {base} and one stride, {base + stride}; seen {wanted}", Input=at + 2)
-                base = wanted
-            elif self.output_padding:
-                more = self.output_padding[at]
-                require(more < max(stride, dilations[at]), f"output_padding must be less than the stride or the dilation; seen {more}")
-                base = base + more
-            require_at_most(1, base, "nothing is left of the images after the paddings are taken off", Input=at + 2)
-            sizes.append(base)
-        return sizes
-
-    def _plain(self, image: Sequence[Any], window: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
-        """How much is cut off (negative: put on) at both ends of what torch makes without padding, and that size."""
-        dilations, pads, sizes = self._dilations(), self._pads(image, window), self._sizes(image, window)
-        full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image, self.strides, dilations, window, strict=True)]
-        return [(before, f - before - size) for (before, _), f, size in zip(pads, full, sizes, strict=True)], full
-
-    def _native(self, cut: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int]] | None:
-        """The padding and output padding with which torch makes it by itself, where it can: it cuts both ends alike."""
-        more = [before - after for before, after in cut]
-        if not all(isinstance(m, int) for m in more):
-            return None
-        limits = [max(s, d) for s, d in zip(self.strides, self._dilations(), strict=True)]
-        return ([before for before, _ in cut], more) if all(0 <= m < limit for m, limit in zip(more, limits, strict=True)) else None
-
-    def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
-        out = self.infer_shape(Input, Filter, Bias)
-        return self._workspace_in_rows(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
-
-    def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None, bias: bool = False) -> Size:
-        """The bytes that it takes where all lies in a row; with ``requested``, that its gradients take: those of a convolution the other way."""
-        last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
-        x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
-        dilations = self._dilations()
-        pads, full = self._plain(x[2:], w[2:])
-        whole, cut = y, Input.nbytes + 2 * out.nbytes if last else 0
-        if self._native(pads) is None:
-            whole = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
-            cut = cut + 2 * product(whole) * size
-        settings = size, self.groups, self.strides, dilations
-        if requested is None:
-            return onednn.convolution_transpose(x, w, whole, *settings, bias) + cut
-        back = (onednn.convolution(whole, w, x, *settings), onednn.convolution_backward(whole, w, x, *settings, (False, True, False)))
-        return no_less(*back) + cut + Filter.nbytes + Input.nbytes
-
-    def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
-        last = is_channels_last(self.data_format)
-        x = channels_first(Input, last)
-        cut, _ = self._plain(x.shape[2:], Filter.shape[2:])
-        native = self._native(cut)
-        if native is not None:
-            out = torch.conv_transpose2d(x, Filter, Bias, self.strides, native[0], native[1], self.groups, self._dilations())
-        else:
-            out = torch.conv_transpose2d(x, Filter, None, self.strides, 0, 0, self.groups, self._dilations())
-            out = F.pad(out, [-c for pair in reversed(cut) for c in pair])
-            if Bias is not None:
-                out += Bias.view(-1, 1, 1)
-        return channels_back(out, last)
-
-    def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Any:
-        check_made(Output_GRAD=(d_out, Conv2dTranspose.infer_shape(self, Input, Filter, Bias)))
-        return Input.like(), Filter.like(), None if Bias is None else Bias.like()
-
-    def _gradient_workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, requested: tuple[bool, ...], strided: Collection[str]) -> Size:
-        return self._workspace_in_rows(Input, Filter, d_out, requested) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
-
-    @gradient(
-        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace
-    )
-    def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        last = is_channels_last(self.data_format)
-        x, d = channels_first(Input, last), channels_first(d_out, last)
-        cut, _ = self._plain(x.shape[2:], Filter.shape[2:])
-        d_bias = d.sum((0, 2, 3)) if requested[2] else None
-        padding, more = self._native(cut) or ((0, 0), (0, 0))
-        if self._native(cut) is None:
-            d = F.pad(d, [c for pair in reversed(cut) for c in pair])
-        d_x, d_filter, _ = aten.convolution_backward(
-            d, x, Filter, None, self.strides, padding, self._dilations(), True, more, self.groups, [requested[0], requested[1], False]
-        )
-        if last and d_filter is not None:
-            d_filter = d_filter.contiguous()
-        return None if d_x is None else channels_back(d_x, last), d_filter, d_bias
-
-    samples = [
-        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), Bias=f32(6)),
-        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 4), strides=[2, 3], paddings=[1, 2]),
-        sample(Input=f32(2, 4, 5, 3), Filter=f32(4, 3, 3, 2), groups=2, strides=[2, 2], output_padding=[1, 1]),
-        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 3), strides=[3, 2], paddings=[1, 1], output_size=[12, 10]),
-        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 3), strides=[2, 2], paddings=[0, 1, 2, 0], Bias=f32(6), dilations=[2, 1]),
-        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 4, 3), strides=[2, 2], padding_algorithm="SAME"),
-        sample(Input=f32(2, 4, 5, 3), Filter=f32(3, 6, 3, 2), data_format="NHWC", strides=[2, 1]),
-        sample(Input=f32(0, 3, 4, 5), Filter=f32(3, 6, 3, 2)),
-    ]
-    rejects = [
-        reject(Input=f32(2, 4, 4, 5), Filter=f32(3, 6, 3, 2), says="the channels of Input must equal dim 0"),
-        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), groups=2, says="must divide the channels"),
-        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[20, 20], says="output_size must be less"),
-        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[2, 6], says="output_size must be at least"),
-        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_padding=[1, 1], says="output_padding must be less"),
-        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[6], says="output_size must have 2 numbers"),
-        reject(Input=f32(2, 3, 1, 5), Filter=f32(3, 6, 3, 2), paddings=[2, 0], says="nothing is left"),
-        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), Bias=f32(5), says="one number for each channel"),
-    ]

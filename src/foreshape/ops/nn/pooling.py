@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
@@ -45,9 +45,10 @@ class _Sizes:
 
 
 class Pooling(Operator):
-    """The base of the poolings of images: their attributes, and where their windows are."""
+    """The base of the poolings of images and volumes: their attributes, and where their windows are. ``_spatial`` is the number of image axes."""
 
     abstract = True
+    _spatial: ClassVar[int] = 2
     X = operand(FLOATING, doc="[batch, channels, height, width], or with the channels last where data_format says so")
     Out = result(doc="as X, with other image sizes")
     ksize = attribute(AttrType.INTS, doc="height and width of a window; of the result where adaptive; unused where global_pooling")
@@ -58,18 +59,18 @@ class Pooling(Operator):
 
     def _image(self, X: Spec, last: bool) -> tuple[Size, tuple[Size, ...]]:
         """Channels and image sizes of X, all attributes checked."""
-        _, channels, image = image_of(X, 4, last, "X")
-        check_count(self.strides, 2, "strides")
-        check_paddings(self.paddings, 2)
+        _, channels, image = image_of(X, self._spatial + 2, last, "X")
+        check_count(self.strides, self._spatial, "strides")
+        check_paddings(self.paddings, self._spatial)
         if not self.global_pooling:
-            check_count(self.ksize, 2, "ksize")
+            check_count(self.ksize, self._spatial, "ksize")
             require(min(self.ksize) >= 1, f"ksize must be at least 1; seen {list(self.ksize)}")
         return channels, image
 
     def _counts(self, image: Sequence[Any], algorithm: str = "EXPLICIT", ceil: bool = False, axis: int = 2) -> tuple[Any, ...]:
         """The number of windows along each axis; images may be symbolic."""
         if self.global_pooling:
-            return (1, 1)
+            return (1,) * self._spatial
         if self.adaptive:
             return self.ksize
         if algorithm == "SAME":

@@ -1,0 +1,72 @@
+"""Reading images at points: where a point of a grid is, and the nearest pixel there. Points are [batch, *points, axes], x first, in [-1, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def pixel_of(at: Tensor, size: int, padding_mode: str, align_corners: bool) -> Tensor:
+    """Where along an axis of ``size`` pixels a coordinate in [-1, 1] is, in pixels; outside it is left, clipped or reflected.
+
+    -1 and 1 are the middle of the first and the last pixel (``align_corners``), or the outer edges of these.
+    """
+    most = size - 1
+    if align_corners:
+        at = (at + 1) * (most * 0.5)
+    else:
+        at = (at + 1) * (size * 0.5) - 0.5
+    if padding_mode == "zeros":
+        return at
+    if padding_mode == "reflection":
+        if align_corners:
+            at = _reflected(at, 2.0 * most) if most else torch.zeros_like(at)
+        else:
+            at = _reflected(at + 0.5, 2.0 * size) - 0.5
+    return at.clamp(0, most)
+
+
+def _reflected(at: Tensor, period: float) -> Tensor:
+    """``at`` reflected at 0 and at half a ``period``."""
+    at = at.abs()
+    at = at - (at / period).floor() * period
+    return torch.minimum(at, period - at)
+
+
+def nearest_pixels(grid: Tensor, sizes: Sequence[int], padding_mode: str, align_corners: bool) -> tuple[Tensor, Tensor]:
+    """For each point of ``grid`` the nearest pixel of an image of ``sizes`` (halves go away from 0), and whether it is inside: [batch, points].
+
+    What is not inside has the number of some pixel that is.
+    """
+    batch = grid.shape[0]
+    index: Tensor | None = None
+    inside: Tensor | None = None
+    for axis, size in enumerate(sizes):
+        at = pixel_of(grid[..., len(sizes) - 1 - axis], size, padding_mode, align_corners)
+        at = (at.abs() + 0.5).floor().copysign(at)
+        within = (at >= 0) & (at <= size - 1)
+        place = torch.where(within, at, 0.0).long()
+        index = place if index is None else index * size + place
+        inside = within if inside is None else inside & within
+    assert index is not None and inside is not None
+    return index.reshape(batch, -1), inside.reshape(batch, -1)
+
+
+def read_nearest(x: Tensor, grid: Tensor, padding_mode: str, align_corners: bool) -> Tensor:
+    """``x [batch, channels, *image]`` at the pixels nearest to the points of ``grid``: [batch, channels, *points]; 0 outside."""
+    index, inside = nearest_pixels(grid, x.shape[2:], padding_mode, align_corners)
+    out = x.flatten(2).gather(2, index.unsqueeze(1).expand(-1, x.shape[1], -1))
+    return out.mul_(inside.unsqueeze(1)).view(*x.shape[:2], *grid.shape[1:-1])
+
+
+def read_nearest_backward(x: Tensor, grid: Tensor, d: Tensor, padding_mode: str, align_corners: bool) -> Tensor:
+    """The gradient of ``x``: each point's goes to the pixel that it was read from."""
+    index, inside = nearest_pixels(grid, x.shape[2:], padding_mode, align_corners)
+    out = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    out.flatten(2).scatter_add_(2, index.unsqueeze(1).expand(-1, x.shape[1], -1), d.flatten(2) * inside.unsqueeze(1))
+    return out

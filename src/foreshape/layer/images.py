@@ -1,0 +1,211 @@
+"""Layers that take images apart and read them at places: patches, grids, regions, deformed windows; and what is done across channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.dims import product
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.basic import Activation, activate
+from foreshape.layer.initializer import Normal
+from foreshape.layer.parameter import ParamAttr, create_parameter
+from foreshape.layer.vision import Pair, known_channels, pair, with_bias
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+
+
+def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
+    return current_block().apply(type, inputs, attrs)
+
+
+def _around(padding: Pair) -> list[int]:
+    """Top, left, bottom and right, from one number, two (height, width) or these four."""
+    given = [padding] * 4 if isinstance(padding, int) else list(padding)
+    if len(given) == 2:
+        given = [*given, *given]
+    if len(given) != 4:
+        raise SchemaError(f"padding must be one number, two (height, width) or four (top, left, bottom, right); seen {padding!r}")
+    return given
+
+
+def unfold(x: Variable, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 0, dilations: Pair = 1) -> Variable:
+    """The patches of images ``[batch, channels, height, width]`` as columns: ``[batch, channels * kh * kw, patches]``.
+
+    Args:
+        kernel_sizes, strides, dilations: one number, or height and width.
+        paddings: zeros around an image: one number, height and width, or top, left, bottom and right.
+    """
+    return _apply("unfold", {"X": x}, kernel_sizes=pair(kernel_sizes, "kernel_sizes"), strides=pair(strides, "strides"), paddings=_around(paddings),
+                  dilations=pair(dilations, "dilations"))  # fmt: skip
+
+
+def fold(x: Variable, output_sizes: Pair, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 0, dilations: Pair = 1) -> Variable:
+    """Images of ``output_sizes`` made of patches ``[batch, channels * kh * kw, patches]``: what lies on one pixel is summed."""
+    return _apply("fold", {"X": x}, output_sizes=pair(output_sizes, "output_sizes"), kernel_sizes=pair(kernel_sizes, "kernel_sizes"),
+                  strides=pair(strides, "strides"), paddings=_around(paddings), dilations=pair(dilations, "dilations"))  # fmt: skip
+
+
+def im2sequence(input: Variable, filter_size: Pair, stride: Pair = 1, padding: Pair = 0) -> Variable:
+    """The patches of each image as a sequence of rows ``[channels * kh * kw]``: a ragged value of one level."""
+    return _apply("im2sequence", {"X": input}, kernels=pair(filter_size, "filter_size"), strides=pair(stride, "stride"), paddings=_around(padding))
+
+
+def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = True) -> Variable:
+    """Images (or volumes) read at the points of a grid.
+
+    Args:
+        x: ``[batch, channels, height, width]``, or with a depth before the height.
+        grid: ``[batch, *points, 2]``, points as ``(x, y)`` from -1 to 1 across the image; of volumes ``[batch, *points, 3]``, ``(x, y, z)``.
+        mode: "bilinear" or "nearest".
+        padding_mode: what is outside: "zeros", "border" or "reflection".
+        align_corners: -1 and 1 are the middle of the outer pixels, not their outer edges.
+
+    Returns:
+        ``[batch, channels, *points]``.
+    """
+    return _apply("grid_sampler", {"X": x, "Grid": grid}, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+
+
+def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, align_corners: bool = True) -> Variable:
+    """The grid of an affine map for `grid_sample`.
+
+    Args:
+        theta: ``[batch, 2, 3]``, or ``[batch, 3, 4]`` of volumes.
+        out_shape: batch, channels and the sizes of the image: numbers, or a variable that holds them.
+    """
+    if isinstance(out_shape, Variable):
+        return _apply("affine_grid", {"Theta": theta, "OutputShape": out_shape}, align_corners=align_corners)
+    return _apply("affine_grid", {"Theta": theta}, output_shape=list(out_shape), align_corners=align_corners)
+
+
+def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> tuple[Variable, Variable]:
+    """The maximum of each window, and where in its image it is, ``row * width + column``: what `max_unpool2d` takes."""
+    size = pair(kernel_size, "kernel_size")
+    out, mask = _apply("max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"),
+                       paddings=pair(padding, "padding"))  # fmt: skip
+    return out, mask
+
+
+def max_unpool2d(x: Variable, indices: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, output_size: Pair | None = None) -> Variable:
+    """Images with the numbers of ``x`` where ``indices`` says, and zeros elsewhere.
+
+    ``output_size`` is ``(n - 1) * stride - 2 * padding + kernel_size`` for each axis, where it is left out; the sizes must be known then.
+    """
+    size, pads = pair(kernel_size, "kernel_size"), pair(padding, "padding")
+    steps = size if stride is None else pair(stride, "stride")
+    if output_size is None:
+        image = x.spec.known_dims[2:]
+        if not all(isinstance(n, int) for n in image):
+            raise ShapeError(f"max_unpool2d({x.name}): without output_size the sizes of the images must be known; they are {x.spec.text()}")
+        made: Any = [(n - 1) * s - 2 * p + k for n, s, p, k in zip(image, steps, pads, size, strict=True)]
+    else:
+        made = pair(output_size, "output_size")
+    return _apply("unpool", {"X": x, "Indices": indices}, ksize=size, strides=steps, paddings=pads, output_size=made, unpooling_type="max")
+
+
+def _regions(type: str, x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float, **attrs: Any) -> Any:
+    high, wide = pair(output_size, "output_size")
+    inputs = {"X": x, "ROIs": boxes} | ({} if boxes_num is None else {"RoisNum": boxes_num})
+    return _apply(type, inputs, pooled_height=high, pooled_width=wide, spatial_scale=spatial_scale, **attrs)
+
+
+def roi_align(
+    x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0, sampling_ratio: int = -1, aligned: bool = True
+) -> Variable:
+    """Regions of images pooled to one size, each part the mean of points read between pixels.
+
+    Args:
+        x: ``[batch, channels, height, width]``.
+        boxes: ``[regions, 4]``: left, top, right, bottom; those of the first image first.
+        boxes_num: ``[batch]``, int32: how many regions each image has; None where ``boxes`` is ragged.
+        output_size: one number, or height and width.
+        spatial_scale: what the boxes are multiplied with to be in pixels of x.
+        sampling_ratio: how many points a part has along each axis; by its size where it is not above 0.
+        aligned: coordinates are half a pixel less.
+
+    Returns:
+        ``[regions, channels, *output_size]``.
+    """
+    return _regions("roi_align", x, boxes, boxes_num, output_size, spatial_scale, sampling_ratio=sampling_ratio, aligned=aligned)
+
+
+def roi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0) -> Variable:
+    """Regions of images pooled to one size, each part the maximum of its pixels; the arguments are those of `roi_align`."""
+    return _regions("roi_pool", x, boxes, boxes_num, output_size, spatial_scale)[0]
+
+
+def psroi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0) -> Variable:
+    """Regions of images pooled to one size, each part the mean of its pixels in channels of its own: ``[regions, channels / (h * w), h, w]``."""
+    high, wide = pair(output_size, "output_size")
+    channels = known_channels("psroi_pool", x, rank=4)
+    if channels % (high * wide):
+        raise ShapeError(f"psroi_pool({x.name}): the {channels} channels must be divisible by the {high} times {wide} parts")
+    return _regions("psroi_pool", x, boxes, boxes_num, output_size, spatial_scale, output_channels=channels // (high * wide))
+
+
+def deform_conv2d(
+    input: Variable, offset: Variable, mask: Variable | None, num_filters: int, filter_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
+    groups: int = 1, deformable_groups: int = 1, activation: Activation = None, *, weight: Any = None, bias: Any = None, name: str | None = None,
+) -> Variable:  # fmt: skip
+    """A convolutional layer that reads each pixel of a window where an offset moves it.
+
+    Args:
+        offset: ``[batch, 2 * deformable_groups * kh * kw, *image]``, the image as it comes out: rows, then columns, of each pixel of a window.
+        mask: ``[batch, deformable_groups * kh * kw, *image]``, what each pixel is multiplied with; or None.
+        The other arguments are those of `conv2d`.
+    """
+    channels = known_channels("deform_conv2d", input, rank=4)
+    if groups < 1 or channels % groups or num_filters % groups:
+        raise ShapeError(f"deform_conv2d({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
+    window = pair(filter_size, "filter_size")
+    block = current_block()
+    prefix = name or block.program.unique_name("deformable_conv")
+    start = Normal(0.0, math.sqrt(2.0 / max(1, window[0] * window[1] * channels)))
+    w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    attrs = {
+        "strides": pair(stride, "stride"), "paddings": pair(padding, "padding"), "dilations": pair(dilation, "dilation"), "groups": groups,
+        "deformable_groups": deformable_groups, "im2col_step": 1,
+    }  # fmt: skip
+    inputs = {"Input": input, "Offset": offset, "Filter": w}
+    out = block.apply("deformable_conv_v1", inputs, attrs, prefix) if mask is None else block.apply("deformable_conv", {**inputs, "Mask": mask}, attrs, prefix)
+    return activate(with_bias(out, num_filters, bias, "NCHW", prefix), activation, prefix)
+
+
+def lrn(input: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75, data_format: str = "NCHW") -> Variable:
+    """Local response normalization: ``input / (k + alpha * the sum of the squares of the n channels around) ** beta``; ``n`` is odd."""
+    return _apply("lrn", {"X": input}, n=n, k=k, alpha=alpha, beta=beta, data_format=data_format)[0]
+
+
+def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
+    """The maximum of each ``groups`` channels that follow each other; ``axis`` holds the channels, 1 or -1."""
+    return _apply("maxout", {"X": x}, groups=groups, axis=axis)
+
+
+def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW") -> Variable:
+    """An image ``downscale_factor`` times less high and wide, whose squares of pixels have become channels: what undoes `pixel_shuffle`."""
+    return _apply("pixel_unshuffle", {"X": x}, downscale_factor=downscale_factor, data_format=data_format)
+
+
+def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Variable:
+    """The channels in another order: first the first of each of ``groups`` groups, then the second of each, and so on."""
+    return _apply("channel_shuffle", {"X": x}, groups=groups, data_format=data_format)
+
+
+def spectral_norm(weight: Variable, dim: int = 0, power_iters: int = 1, epsilon: float = 1e-12, name: str | None = None) -> Variable:
+    """A weight divided by its largest singular value, with ``dim`` as the rows of a matrix.
+
+    The two vectors that approach the singular ones are variables of the program, normal at first and not trained; ``power_iters`` steps are
+    made from them in every run.
+    """
+    dims = weight.spec.known_dims
+    if not all(isinstance(d, int) for d in dims) or not 0 <= dim < min(2, len(dims)):
+        raise ShapeError(f"spectral_norm({weight.name}): the dims must be known and dim must be 0 or 1; it is {weight.spec.text()}, dim {dim}")
+    rows: Any = dims[dim]
+    columns: Any = product([d for at, d in enumerate(dims) if at != dim])
+    block = current_block()
+    prefix = name or block.program.unique_name("spectral_norm")
+    u, v = (create_parameter((n,), weight.spec.known_dtype, ParamAttr(trainable=False), prefix=prefix, initializer=Normal(0.0, 1.0)) for n in (rows, columns))
+    u.stop_gradient = v.stop_gradient = True
+    return block.apply("spectral_norm", {"Weight": weight, "U": u, "V": v}, {"dim": dim, "power_iters": power_iters, "eps": epsilon}, prefix)

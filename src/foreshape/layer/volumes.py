@@ -1,0 +1,127 @@
+"""Layers over rows and volumes: convolutions and poolings along one axis, and along three."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.basic import Activation, activate
+from foreshape.layer.initializer import Normal
+from foreshape.layer.parameter import create_parameter
+from foreshape.layer.vision import known_channels, numbers, padding_attributes, with_bias
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+
+Sizes = int | Sequence[int]
+
+
+def conv1d(
+    input: Variable, num_filters: int, filter_size: int, stride: int = 1, padding: int | Sequence[int] | str = 0, dilation: int = 1, groups: int = 1,
+    activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCL", name: str | None = None,
+) -> Variable:  # fmt: skip
+    """A convolutional layer along one axis: activation(conv(input, W) + b).
+
+    Args:
+        input: ``[batch, channels, width]``, or ``[batch, width, channels]`` with ``data_format="NLC"``.
+        filter_size, stride, dilation: one number.
+        padding: one number, two (before, after), "SAME" or "VALID".
+        The other arguments and the errors are those of `conv2d`.
+
+    Returns:
+        ``[batch, num_filters, width]``. W is ``[num_filters, channels / groups, filter_size]``: the op itself is a conv2d of images one pixel
+        high.
+    """
+    channels = known_channels("conv1d", input, data_format, 3)
+    _check_groups("conv1d", input, groups, channels, num_filters)
+    last = data_format.endswith("C")
+    block = current_block()
+    prefix = name or block.program.unique_name("conv1d")
+    start = Normal(0.0, math.sqrt(2.0 / max(1, filter_size * channels)))
+    w = create_parameter((num_filters, channels // groups, filter_size), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    ends: Any = padding if isinstance(padding, str) else [0, padding] if isinstance(padding, int) else [0, 0, *padding]
+    attrs = {
+        "strides": [1, stride], "dilations": [1, dilation], "groups": groups, "data_format": "NHWC" if last else "NCHW", **padding_attributes(ends),
+    }  # fmt: skip
+    axis = 1 if last else 2
+    image, _ = block.apply("unsqueeze2", {"X": input}, {"axes": [axis]}, prefix)
+    window, _ = block.apply("unsqueeze2", {"X": w}, {"axes": [2]}, prefix)
+    out = block.apply("conv2d", {"Input": image, "Filter": window}, attrs, prefix)
+    row, _ = block.apply("squeeze2", {"X": out}, {"axes": [axis]}, prefix)
+    return activate(with_bias(row, num_filters, bias, data_format, prefix), activation, prefix)
+
+
+def conv3d(
+    input: Variable, num_filters: int, filter_size: Sizes, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
+    activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCDHW", name: str | None = None,
+) -> Variable:  # fmt: skip
+    """A convolutional layer over volumes: activation(conv(input, W) + b).
+
+    Args:
+        input: ``[batch, channels, depth, height, width]``, or with the channels last and ``data_format="NDHWC"``.
+        filter_size, stride, dilation: one number, or depth, height and width.
+        padding: one number, three, six (before and after each axis), "SAME" or "VALID".
+        The other arguments and the errors are those of `conv2d`.
+
+    Returns:
+        ``[batch, num_filters, *volume]``. W is ``[num_filters, channels / groups, *filter_size]``, b is ``[num_filters]``.
+    """
+    channels = known_channels("conv3d", input, data_format, 5)
+    _check_groups("conv3d", input, groups, channels, num_filters)
+    window = numbers(filter_size, "filter_size", 3)
+    block = current_block()
+    prefix = name or block.program.unique_name("conv3d")
+    start = Normal(0.0, math.sqrt(2.0 / max(1, math.prod(window) * channels)))
+    w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
+    attrs = {
+        "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,
+        **padding_attributes(padding, 3),
+    }  # fmt: skip
+    out = block.apply("conv3d", {"Input": input, "Filter": w}, attrs, prefix)
+    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+
+
+def conv3d_transpose(
+    input: Variable, num_filters: int, filter_size: Sizes, stride: Sizes = 1, padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1,
+    activation: Activation = None, *, output_size: Sizes | None = None, output_padding: Sizes | None = None, weight: Any = None, bias: Any = None,
+    data_format: str = "NCHW", name: str | None = None,
+) -> Variable:  # fmt: skip
+    """A transposed convolutional layer over volumes, which makes them larger, as `conv2d_transpose` does with images.
+
+    ``data_format`` is written as that of images, "NHWC" where the channels are last. W is ``[channels, num_filters / groups, *filter_size]``.
+    """
+    channels = known_channels("conv3d_transpose", input, data_format, 5)
+    _check_groups("conv3d_transpose", input, groups, channels, num_filters)
+    window = numbers(filter_size, "filter_size", 3)
+    block = current_block()
+    prefix = name or block.program.unique_name("conv3d_transpose")
+    w = create_parameter((channels, num_filters // groups, *window), input.spec.known_dtype, weight, prefix=prefix)
+    attrs = {
+        "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,
+        "output_size": [] if output_size is None else numbers(output_size, "output_size", 3),
+        "output_padding": [] if output_padding is None else numbers(output_padding, "output_padding", 3), **padding_attributes(padding, 3),
+    }  # fmt: skip
+    out = block.apply("conv3d_transpose", {"Input": input, "Filter": w}, attrs, prefix)
+    return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
+
+
+def pool3d(
+    input: Variable, pool_size: Sizes = -1, pool_type: str = "max", stride: Sizes | None = None, padding: Sizes | str = 0, ceil_mode: bool = False,
+    exclusive: bool = True, global_pooling: bool = False, *, data_format: str = "NCDHW",
+) -> Variable:  # fmt: skip
+    """The maximum ("max") or mean ("avg") of windows of volumes; the arguments are those of `pool2d` with a number more for each."""
+    size = numbers(pool_size, "pool_size", 3)
+    attrs: dict[str, Any] = {
+        "ksize": size, "pooling_type": pool_type, "ceil_mode": ceil_mode, "exclusive": exclusive, "global_pooling": global_pooling,
+        "strides": numbers(stride, "stride", 3) if stride is not None else [1, 1, 1] if global_pooling else size, "data_format": data_format,
+        **padding_attributes(padding, 3),
+    }  # fmt: skip
+    return current_block().apply("pool3d", {"X": input}, attrs)
+
+
+def _check_groups(layer: str, input: Variable, groups: int, channels: int, num_filters: int) -> None:
+    if groups < 1:
+        raise SchemaError(f"{layer}({input.name}): groups must be at least 1; seen {groups}")
+    if channels % groups or num_filters % groups:
+        raise ShapeError(f"{layer}({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")

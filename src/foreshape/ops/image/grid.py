@@ -1,0 +1,210 @@
+"""Images read at the points of a grid, and the grids of affine maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.kernels.sampling import read_nearest, read_nearest_backward
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    f32,
+    f64,
+    gradient,
+    i32,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_equal,
+    result,
+    sample,
+    torch,
+    unknown_size,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.window import image_of
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PADDING_MODES = ("zeros", "border", "reflection")
+
+
+class GridSampler(Operator):
+    """Output = the images (or volumes) in X at the points in Grid, ``(x, y)`` or ``(x, y, z)`` from -1 to 1 across the image.
+
+    With ``align_corners`` -1 and 1 are the middle of the outer pixels, else their outer edges. A point between pixels has a mean of
+    those around it, weighted by nearness (bilinear), or the nearest pixel, halves rounded away from 0. Outside, a pixel is 0 ("zeros"),
+    the nearest one of the image ("border"), or the image reflected ("reflection").
+    """
+
+    type = "grid_sampler"
+    X = operand(FLOATING, doc="[batch, channels, height, width], or [batch, channels, depth, height, width]")
+    Grid = operand(FLOATING, same_type_as="X", doc="[batch, *points, 2], or [batch, *points, 3] with three dims of points")
+    Output = result(doc="[batch, channels, *points]", layout="row")
+    mode = attribute(AttrType.STRING, "bilinear", choices=("bilinear", "nearest"))
+    padding_mode = attribute(AttrType.STRING, "zeros", choices=PADDING_MODES)
+    align_corners = attribute(AttrType.BOOLEAN, True)
+
+    def infer_shape(self, X: Spec, Grid: Spec) -> Spec:
+        require(X.rank in (4, 5), f"X must have 4 or 5 dims, not {X.rank}", X=None)
+        batch, channels, image = image_of(X, X.rank, False, "X")
+        axes = len(image)
+        require(Grid.rank == X.rank, f"Grid must have {X.rank} dims, as X, not {Grid.rank}", Grid=None, X=None)
+        require_equal(Grid.known_dims[-1], axes, f"a point of Grid must be {axes} numbers", Grid=axes + 1)
+        batch = require_equal(Grid.known_dims[0], batch, "Grid must have the points of as many images as X has", Grid=0, X=0)
+        return X.dense((batch, channels, *Grid.known_dims[1:-1]))
+
+    def _settings(self) -> tuple[int, int, bool]:
+        return 0, PADDING_MODES.index(self.padding_mode), self.align_corners
+
+    def kernel(self, X: Tensor, Grid: Tensor) -> Tensor:
+        if not X.shape[0] or not Grid.numel():
+            return X.new_zeros((*X.shape[:2], *Grid.shape[1:-1]))
+        if self.mode == "nearest":
+            return read_nearest(X, Grid, self.padding_mode, self.align_corners)
+        return (aten.grid_sampler_2d if X.dim() == 4 else aten.grid_sampler_3d)(X, Grid, *self._settings()).contiguous()
+
+    def workspace(self, X: Spec, Grid: Spec, *, strided: frozenset[str]) -> Size:
+        return self._workspace(X, Grid, copies(strided, X=X, Grid=Grid))
+
+    def _workspace(self, X: Spec, Grid: Spec, copied: Size) -> Size:
+        if self.mode != "nearest":  # where an operand does not lie in a row, the result need not do so
+            return copied + (product((*X.known_dims[:2], *Grid.known_dims[1:-1])) * X.known_dtype.itemsize if copied != 0 else 0)
+        points = product(Grid.known_dims[:-1])
+        return copied + points * (4 * 8 + 6 * X.known_dtype.itemsize)
+
+    def _infer_gradient(self, X: Spec, Grid: Spec, d_out: Spec) -> tuple[Spec, Spec]:
+        check_made(Output_GRAD=(d_out, GridSampler.infer_shape(self, X, Grid)))
+        return X.like(), Grid.like()
+
+    def _gradient_workspace(self, X: Spec, Grid: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        copied = copies(strided, X=X, Grid=Grid, Output_GRAD=d_out)
+        spread = d_out.nbytes if self.mode == "nearest" else 0
+        return self._workspace(X, Grid, 0) + spread + copied + X.nbytes + Grid.nbytes
+
+    @gradient("X", "Grid", "Output@GRAD", gives=("X@GRAD", "Grid@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Grid: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        if not X.shape[0] or not Grid.numel():
+            return X.new_zeros(X.shape), Grid.new_zeros(Grid.shape)
+        if self.mode == "nearest":
+            d_x = read_nearest_backward(X, Grid, d_out, self.padding_mode, self.align_corners) if requested[0] else None
+            return d_x, Grid.new_zeros(Grid.shape) if requested[1] else None
+        undo = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
+        d_x, d_grid = undo(d_out, X, Grid, *self._settings(), [requested[0], True])
+        return d_x.contiguous() if requested[0] else None, d_grid.contiguous() if requested[1] else None
+
+    samples = [
+        sample(X=f32(2, 3, 5, 7), Grid=f32(2, 4, 6, 2, low=-1.3, high=1.3)),
+        sample(X=f32(2, 3, 5, 7), Grid=f32(2, 4, 6, 2, low=-1.6, high=1.6), padding_mode="border", align_corners=False),
+        sample(X=f32(2, 3, 5, 7), Grid=f32(2, 4, 6, 2, low=-2.6, high=2.6), padding_mode="reflection"),
+        sample(X=f32(2, 3, 5, 7), Grid=f32(2, 4, 6, 2, low=-2.6, high=2.6), padding_mode="reflection", align_corners=False),
+        sample(X=f32(2, 3, 5, 7), Grid=f32(2, 4, 6, 2, low=-1.3, high=1.3), mode="nearest"),
+        sample(X=f32(2, 3, 5, 4), Grid=f32(2, 2, 3, 2, data=[0, 1, -0.5, 0.5, 0.25, -0.25, 1, -1, 0.75, 0, -1.1, 1] * 2), mode="nearest", align_corners=False,
+               differentiate=False),
+        sample(X=f32(2, 3, 4, 5, 6), Grid=f32(2, 3, 2, 4, 3, low=-1.3, high=1.3)),
+        sample(X=f32(2, 3, 4, 5, 6), Grid=f32(2, 3, 2, 4, 3, low=-1.6, high=1.6), mode="nearest", padding_mode="reflection", align_corners=False),
+        sample(X=f32(0, 3, 5, 7), Grid=f32(0, 4, 6, 2)),
+    ]
+    rejects = [
+        reject(X=f32(3, 5, 7), Grid=f32(4, 6, 2), says="X must have 4 or 5 dims"),
+        reject(X=f32(2, 3, 5, 7), Grid=f32(2, 4, 6, 3), says="a point of Grid must be 2 numbers"),
+        reject(X=f32(2, 3, 5, 7), Grid=f32(3, 4, 6, 2), says="as many images as X"),
+        reject(X=f32(2, 3, 5, 7), Grid=f32(2, 4, 2), says="Grid must have 4 dims"),
+        reject(X=f32(2, 3, 5, 7), Grid=f64(2, 4, 6, 2), says="the element type of X", error=TypeMismatchError),
+        reject(X=f32(2, 3, 5, 7), Grid=f32(2, 4, 6, 2), mode="bicubic", says="one of", error=SchemaError),
+    ]
+
+
+class AffineGrid(Operator):
+    """Output = for each pixel of an image (or volume) of a size where an affine map takes it: ``Theta (x, y, 1)``, in [-1, 1] across the image."""
+
+    type = "affine_grid"
+    Theta = operand(FLOATING, doc="[batch, 2, 3], or [batch, 3, 4] of volumes")
+    OutputShape = operand(INDEX, optional=True, doc="[4] or [5]: batch, channels and the sizes of the image, instead of output_shape")
+    Output = result(doc="[batch, height, width, 2], or [batch, depth, height, width, 3]", layout="row")
+    output_shape = attribute(AttrType.INTS, [], doc="batch, channels and the sizes of the image")
+    align_corners = attribute(AttrType.BOOLEAN, True, doc="-1 and 1 are the middle of the outer pixels, not their outer edges")
+
+    def infer_shape(self, Theta: Spec, OutputShape: Spec | None) -> Spec:
+        require(Theta.rank == 3, f"Theta must have 3 dims, not {Theta.rank}", Theta=None)
+        batch, rows, columns = Theta.known_dims
+        shape = known_sizes(self.output_shape, OutputShape, (), "OutputShape")
+        require(len(shape) in (4, 5), f"output_shape must have 4 numbers, or 5 of volumes; seen {len(shape)}", Theta=None)
+        axes = len(shape) - 2
+        for at, (size, wanted) in enumerate(zip((rows, columns), (axes, axes + 1), strict=True), 1):
+            require_equal(size, wanted, f"Theta must be [batch, {axes}, {axes + 1}], since output_shape has {axes + 2} numbers", Theta=at)
+        if shape[0] is not None:
+            require_equal(shape[0], batch, "the batch of output_shape must be that of Theta", Theta=0)
+        image = [unknown_size(str(at)) if size is None else size for at, size in enumerate(shape[2:])]
+        for size in image:
+            require_at_most(1, size, f"the sizes in output_shape must be at least 1; seen {size}", Theta=None)
+        return Theta.dense((batch, *image, axes))
+
+    def _base(self, theta: Tensor, image: Sequence[int]) -> Tensor:
+        """``[pixels, axes + 1]``: where each pixel is, x first, and 1."""
+        axes: list[Tensor] = []
+        for size in image:
+            if self.align_corners:
+                axes.append(torch.linspace(-1, 1, size, dtype=theta.dtype, device=theta.device))
+            else:
+                axes.append((torch.arange(size, dtype=theta.dtype, device=theta.device) * 2 + 1) / size - 1)
+        places = torch.meshgrid(*axes, indexing="ij")
+        return torch.stack([*reversed(places), torch.ones_like(places[0])], -1).view(-1, len(image) + 1)
+
+    def kernel(self, Theta: Tensor, OutputShape: Tensor | None) -> Tensor:
+        shape = sizes_at_run(self.output_shape, OutputShape)
+        axes = Theta.shape[1]
+        if len(shape) != axes + 2 or shape[0] != Theta.shape[0] or min(shape[2:]) < 1:
+            wanted = f"the batch, {Theta.shape[0]}, the channels and {axes} sizes of at least 1"
+            raise ExecutionError(f"affine_grid: OutputShape must be {wanted}; seen {list(shape)}")
+        image = list(shape[2:])
+        return (self._base(Theta, image) @ Theta.transpose(1, 2)).view(Theta.shape[0], *image, axes)
+
+    def workspace(self, Theta: Spec, OutputShape: Spec | None, *, strided: frozenset[str]) -> Size:
+        return self._needs(Theta, self.infer_shape(Theta, OutputShape)) + copies(strided, Theta=Theta)
+
+    def _needs(self, Theta: Spec, out: Spec) -> Size:
+        pixels = product(out.known_dims[1:-1])
+        return (pixels * 16 + out.elements + 4096) * Theta.known_dtype.itemsize + 2 * Theta.nbytes
+
+    def _infer_gradient(self, Theta: Spec, OutputShape: Spec | None, d_out: Spec) -> Spec:
+        made = AffineGrid.infer_shape(self, Theta, OutputShape)
+        check_made(Output_GRAD=(d_out, made))
+        return Theta.like()
+
+    def _gradient_workspace(self, Theta: Spec, OutputShape: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return self._needs(Theta, d_out) + copies(strided, Output_GRAD=d_out)
+
+    @gradient("Theta", "OutputShape", "Output@GRAD", gives="Theta@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, Theta: Tensor, OutputShape: Tensor | None, d_out: Tensor) -> Tensor:
+        base = self._base(d_out, d_out.shape[1:-1])
+        return (base.t() @ d_out.reshape(d_out.shape[0], base.shape[0], Theta.shape[1])).transpose(1, 2).contiguous()
+
+    samples = [
+        sample(Theta=f32(2, 2, 3), output_shape=[2, 7, 4, 5]),
+        sample(Theta=f32(2, 2, 3), output_shape=[2, 7, 1, 5], align_corners=False),
+        sample(Theta=f32(2, 3, 4), output_shape=[2, 7, 4, 5, 6]),
+        sample(Theta=f32(2, 2, 3), OutputShape=i32(4, data=[2, 7, 4, 5]), align_corners=False),
+        sample(Theta=f32(0, 2, 3), output_shape=[0, 7, 4, 5]),
+    ]
+    rejects = [
+        reject(Theta=f32(2, 6), output_shape=[2, 7, 4, 5], says="Theta must have 3 dims"),
+        reject(Theta=f32(2, 3, 4), output_shape=[2, 7, 4, 5], says="Theta must be [batch, 2, 3]"),
+        reject(Theta=f32(2, 2, 4), output_shape=[2, 7, 4, 5], says="Theta must be [batch, 2, 3]"),
+        reject(Theta=f32(2, 2, 3), output_shape=[2, 7, 4], says="output_shape must have 4 numbers"),
+        reject(Theta=f32(2, 2, 3), output_shape=[3, 7, 4, 5], says="the batch of output_shape"),
+        reject(Theta=f32(2, 2, 3), output_shape=[2, 7, 0, 5], says="at least 1"),
+        reject(Theta=f32(2, 2, 3), output_shape=[2, 7, -1, 5], says="at least 1"),
+    ]

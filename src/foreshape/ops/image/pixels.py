@@ -1,0 +1,229 @@
+"""Pixels that become channels, channels that become pixels, and channels in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    gradient,
+    operand,
+    reject,
+    require,
+    require_divides,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST = 2**15
+"""Squares of factors stay below 32 bits."""
+
+
+class Shuffled(Operator):
+    """The base of pixel_shuffle and pixel_unshuffle: r * r channels are an r by r square of pixels."""
+
+    abstract = True
+    X = operand(FLOATING, doc="[batch, channels, height, width], or channels last")
+    data_format = attribute(AttrType.STRING, "NCHW", choices=("NCHW", "NHWC"))
+
+    def _factor(self) -> int:
+        raise NotImplementedError
+
+    def _first(self) -> bool:
+        return self.data_format == "NCHW"
+
+    def _grown(self, x: Spec, slot: str) -> Spec:
+        """Larger images with fewer channels."""
+        require_rank(4, x, slot)
+        r = self._checked(slot)
+        n, c, h, w = x.known_dims if self._first() else (x.known_dims[k] for k in (0, 3, 1, 2))
+        words = f"the channels, {c}, must be divisible by the square of {self._word()}, {r * r}"
+        c = require_divides(r * r, c, words, **{slot: 1 if self._first() else 3})
+        return x.dense((n, c, h * r, w * r) if self._first() else (n, h * r, w * r, c))
+
+    def _shrunk(self, x: Spec, slot: str) -> Spec:
+        """Smaller images with more channels."""
+        require_rank(4, x, slot)
+        r = self._checked(slot)
+        channels = 1 if self._first() else 3
+        dims = list(x.known_dims)
+        for axis in range(1, 4):
+            size = dims[axis]
+            words = f"{self._word()}, {r}, must divide the dim at axis {axis}, {size}"
+            dims[axis] = size * (r * r) if axis == channels else require_divides(r, size, words, **{slot: axis})
+        return x.dense(dims)
+
+    def _word(self) -> str:
+        return next(n for n in self.schema.attributes if n.endswith("factor"))
+
+    def _checked(self, slot: str) -> int:
+        r = self._factor()
+        require(1 <= r < MOST, f"{self._word()} must be at least 1 and below {MOST}; seen {r}", **{slot: None})
+        return r
+
+    def _dims(self, dims: Sequence[int], grow: bool) -> list[int]:
+        r, channels = self._factor(), 1 if self._first() else 3
+        area = [d // (r * r) if grow else d * r * r for d in dims]
+        side = [d * r if grow else d // r for d in dims]
+        return [dims[0], *(area[k] if k == channels else side[k] for k in (1, 2, 3))]
+
+    def _moved(self, x: Tensor, grow: bool) -> Tensor:
+        if not x.numel():  # torch leaves the dims of nothing as they are
+            return x.new_empty(self._dims(x.shape, grow))
+        shuffle = torch.pixel_shuffle if grow else torch.pixel_unshuffle
+        if self._first():
+            return shuffle(x, self._factor())
+        return shuffle(x.permute(0, 3, 1, 2), self._factor()).permute(0, 2, 3, 1)
+
+
+class PixelShuffle(Shuffled):
+    """Out = an image ``upscale_factor`` times as high and wide, whose new pixels were channels: r*r channels become an r by r square."""
+
+    type = "pixel_shuffle"
+    X = operand(FLOATING, doc="[batch, channels * r * r, height, width], or channels last")
+    Out = result(doc="[batch, channels, height * r, width * r], or channels last")
+    upscale_factor = attribute(AttrType.INT, 1)
+
+    def _factor(self) -> int:
+        return self.upscale_factor
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return self._grown(X, "X")
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._moved(X, True)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def _before(self, d_out: Spec) -> Spec:
+        return self._shrunk(d_out, "Out@GRAD")
+
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
+
+    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_workspace)
+    def backward(self, d_out: Tensor) -> Tensor:
+        return self._moved(d_out, False)
+
+    samples = [
+        sample(X=f32(2, 8, 3, 5), upscale_factor=2),
+        sample(X=f32(2, 3, 5, 9), upscale_factor=3, data_format="NHWC"),
+        sample(X=f32(0, 4, 3, 5), upscale_factor=2),
+    ]
+    rejects = [
+        reject(X=f32(2, 6, 3, 5), upscale_factor=2, says="must be divisible"),
+        reject(X=f32(2, 6, 3), says="X must have 4 dims"),
+        reject(X=f32(2, 6, 3, 5), upscale_factor=0, says="at least 1"),
+    ]
+
+
+class PixelUnshuffle(Shuffled):
+    """Out = an image whose squares of ``downscale_factor`` by ``downscale_factor`` pixels have become channels: what undoes pixel_shuffle."""
+
+    type = "pixel_unshuffle"
+    X = operand(FLOATING, doc="[batch, channels, height * r, width * r], or channels last")
+    Out = result(doc="[batch, channels * r * r, height, width], or channels last")
+    downscale_factor = attribute(AttrType.INT, 1)
+
+    def _factor(self) -> int:
+        return self.downscale_factor
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return self._shrunk(X, "X")
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._moved(X, False)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def _before(self, d_out: Spec) -> Spec:
+        return self._grown(d_out, "Out@GRAD")
+
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
+
+    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_workspace)
+    def backward(self, d_out: Tensor) -> Tensor:
+        return self._moved(d_out, True)
+
+    samples = [
+        sample(X=f32(2, 3, 4, 10), downscale_factor=2),
+        sample(X=f32(2, 6, 9, 5), downscale_factor=3, data_format="NHWC"),
+        sample(X=f32(0, 3, 4, 10), downscale_factor=2),
+    ]
+    rejects = [
+        reject(X=f32(2, 3, 5, 4), downscale_factor=2, says="must divide the dim at axis 2"),
+        reject(X=f32(2, 6, 3), says="X must have 4 dims"),
+        reject(X=f32(2, 6, 3, 5), downscale_factor=0, says="at least 1"),
+        reject(X=f32(2, 6, 3, 5), downscale_factor=2**16, says="below"),
+    ]
+
+
+class ChannelShuffle(Operator):
+    """Out = X with its channels in another order: of ``groups`` groups first the first of each, then the second of each, and so on."""
+
+    type = "channel_shuffle"
+    X = operand(FLOATING, doc="[batch, channels, height, width], or channels last")
+    Out = result(doc="as X", layout="row")
+    groups = attribute(AttrType.INT, 1)
+    data_format = attribute(AttrType.STRING, "NCHW", choices=("NCHW", "NHWC"))
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return self._checked(X, "X")
+
+    def _checked(self, x: Spec, slot: str) -> Spec:
+        require_rank(4, x, slot)
+        require(self.groups >= 1, f"groups must be at least 1; seen {self.groups}", **{slot: None})
+        axis = 1 if self.data_format == "NCHW" else 3
+        require_divides(self.groups, x.known_dims[axis], f"groups = {self.groups} must divide the channels, {x.known_dims[axis]}", **{slot: axis})
+        return x.like()
+
+    def _turned(self, x: Tensor, groups: int) -> Tensor:
+        """Channels, seen as a table with ``groups`` rows, read column by column."""
+        axis = 1 if self.data_format == "NCHW" else 3
+        dims = list(x.shape)
+        rows = x.contiguous().view(*dims[:axis], groups, dims[axis] // groups, *dims[axis + 1 :])
+        return rows.transpose(axis, axis + 1).clone(memory_format=torch.contiguous_format).view(dims)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._turned(X, self.groups)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def _infer_gradient(self, d_out: Spec) -> Spec:
+        return self._checked(d_out, "Out@GRAD")
+
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
+
+    @gradient("Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
+    def backward(self, d_out: Tensor) -> Tensor:
+        channels = d_out.shape[1 if self.data_format == "NCHW" else 3]
+        return self._turned(d_out, channels // self.groups) if channels else d_out.new_empty(d_out.shape)
+
+    samples = [
+        sample(X=f32(2, 6, 3, 5), groups=3),
+        sample(X=f32(2, 3, 5, 8), groups=2, data_format="NHWC"),
+        sample(X=f32(0, 6, 3, 5), groups=2),
+    ]
+    rejects = [
+        reject(X=f32(2, 6, 3, 5), groups=4, says="must divide the channels, 6"),
+        reject(X=f32(2, 6, 3, 5), groups=0, says="at least 1"),
+        reject(X=f32(2, 6, 3), groups=2, says="X must have 4 dims"),
+    ]

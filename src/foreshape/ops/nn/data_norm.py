@@ -1,0 +1,163 @@
+"""data_norm: features normalized by sums that are gathered over all batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    fail,
+    gradient,
+    operand,
+    reject,
+    require,
+    require_divides,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SHOWN = 1e-7
+"""The first number of a slot says how often it was shown; what is below this is never."""
+
+
+class DataNorm(Operator):
+    """Y = (X - Means) * Scales, with Means = BatchSum / BatchSize and Scales = sqrt(BatchSize / BatchSquareSum), for each feature; then
+    times ``scale_w`` plus ``bias`` with ``enable_scale_and_shift``. With ``slot_dim`` above 0 features come in slots of so many, and a slot
+    whose first number is 0 gives zeros.
+
+    What comes as gradients of BatchSize, BatchSum and BatchSquareSum are not derivatives, but this batch's own numbers: the rows that count,
+    the sum of their X, and the sum of (X - Means)^2 plus their number times epsilon; with slots those sums divided by the rows, which then
+    count as one.
+    """
+
+    type = "data_norm"
+    scale_w = operand(FLOATING, optional=True, same_type_as="X", doc="[features], with enable_scale_and_shift")
+    bias = operand(FLOATING, optional=True, same_type_as="X", doc="[features], with enable_scale_and_shift")
+    X = operand(FLOATING, doc="[batch, features]")
+    BatchSize = operand(FLOATING, same_type_as="X", doc="[features]: how many numbers the sums are of")
+    BatchSum = operand(FLOATING, same_type_as="X", doc="[features]")
+    BatchSquareSum = operand(FLOATING, same_type_as="X", doc="[features]: of the squares of the distances from the mean")
+    Y = result(doc="as X", layout="row")
+    Means = result(doc="[features]", layout="row")
+    Scales = result(doc="[features]", layout="row")
+    epsilon = attribute(AttrType.FLOAT, 1e-4, low=0.0, high=0.0010000001)
+    slot_dim = attribute(AttrType.INT, -1)
+    summary_decay_rate = attribute(AttrType.FLOAT, 0.9999999)
+    enable_scale_and_shift = attribute(AttrType.BOOLEAN, False)
+    data_layout = attribute(AttrType.STRING, "NCHW")
+    sync_stats = attribute(AttrType.BOOLEAN, False, doc="unused on CPU")
+
+    def infer_shape(self, scale_w: Spec | None, bias: Spec | None, X: Spec, BatchSize: Spec, BatchSum: Spec, BatchSquareSum: Spec) -> Any:
+        if self.enable_scale_and_shift and (scale_w is None or bias is None):
+            fail("scale_w and bias must be given, since enable_scale_and_shift is True", SchemaError)
+        made, per = self._of(X)
+        given = {"scale_w": scale_w, "bias": bias, "BatchSize": BatchSize, "BatchSum": BatchSum, "BatchSquareSum": BatchSquareSum}
+        for slot, spec in given.items():
+            if spec is not None:
+                require(spec.rank == 1, f"{slot} must have 1 dim, not {spec.rank}", **{slot: None})
+                require_equal(spec.known_dims[0], X.known_dims[1], f"{slot} must have one number for each column of X", **{slot: 0, "X": 1})
+        return made, per, per
+
+    def _of(self, X: Spec) -> tuple[Spec, Spec]:
+        require_rank(2, X, "X")
+        if self.slot_dim > 0:
+            require_divides(self.slot_dim, X.known_dims[1], f"slot_dim = {self.slot_dim} must divide the columns of X", X=1)
+        return X.dense(), X.dense((X.known_dims[1],))
+
+    def _shown(self, X: Tensor) -> Tensor | None:
+        """[batch, slots, 1]: which slots count; None where all do."""
+        if self.slot_dim <= 0:
+            return None
+        first = X[:, :: self.slot_dim]
+        return (first.abs() >= _SHOWN).unsqueeze(2)
+
+    def _masked(self, x: Tensor, shown: Tensor | None) -> Tensor:
+        """``x`` with zeros where a slot does not count, in place."""
+        if shown is not None and x.numel():
+            x.view(x.shape[0], -1, self.slot_dim).masked_fill_(~shown, 0.0)
+        return x
+
+    def kernel(
+        self, scale_w: Tensor | None, bias: Tensor | None, X: Tensor, BatchSize: Tensor, BatchSum: Tensor, BatchSquareSum: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        means, scales = BatchSum / BatchSize, (BatchSize / BatchSquareSum).sqrt_()
+        y = X.contiguous() - means
+        y.mul_(scales)
+        if self.enable_scale_and_shift and scale_w is not None and bias is not None:
+            y.mul_(scale_w).add_(bias)
+        return self._masked(y, self._shown(X)), means.contiguous(), scales.contiguous()
+
+    def workspace(
+        self, scale_w: Spec | None, bias: Spec | None, X: Spec, BatchSize: Spec, BatchSum: Spec, BatchSquareSum: Spec, *, strided: frozenset[str]
+    ) -> Size:
+        return 2 * X.nbytes + 2 * BatchSize.nbytes + copies(strided, X=X)
+
+    def _infer_gradient(self, scale_w: Spec | None, bias: Spec | None, X: Spec, Means: Spec, Scales: Spec, d_y: Spec) -> Any:
+        made, per = self._of(X)
+        check_made(Means=(Means, per), Scales=(Scales, per), Y_GRAD=(d_y, made), scale_w=(scale_w, per), bias=(bias, per))
+        if self.enable_scale_and_shift and scale_w is None:
+            fail("scale_w must be given, since enable_scale_and_shift is True", SchemaError)
+        return None if scale_w is None else per, None if bias is None else per, made, per, per, per
+
+    def _gradient_workspace(
+        self, scale_w: Spec | None, bias: Spec | None, X: Spec, Means: Spec, Scales: Spec, d_y: Spec, *, strided: frozenset[str]
+    ) -> Size:
+        return 5 * X.nbytes + 8 * Means.nbytes + copies(strided, X=X, Y_GRAD=d_y)
+
+    @gradient(
+        "scale_w", "bias", "X", "Means", "Scales", "Y@GRAD",
+        gives=("scale_w@GRAD", "bias@GRAD", "X@GRAD", "BatchSize@GRAD", "BatchSum@GRAD", "BatchSquareSum@GRAD"),
+        like={"BatchSize@GRAD": "Means", "BatchSum@GRAD": "Means", "BatchSquareSum@GRAD": "Means"}, infer=_infer_gradient, workspace=_gradient_workspace,
+        layout={"X@GRAD": "row"},
+    )  # fmt: skip
+    def backward(self, scale_w: Tensor | None, bias: Tensor | None, X: Tensor, Means: Tensor, Scales: Tensor, d_y: Tensor) -> Any:
+        shown = self._shown(X)
+        apart = self._masked(X.contiguous() - Means, shown)
+        d_scale = d_bias = None
+        d = d_y.contiguous()
+        if self.enable_scale_and_shift and scale_w is not None:
+            d = self._masked(d.clone(), shown)
+            d_scale, d_bias = (d * apart).sum(0) * Scales, d.sum(0)
+            d_x = d * (Scales * scale_w)
+        else:
+            d_x = d * Scales
+            d_scale, d_bias = (None if s is None else torch.zeros_like(s) for s in (scale_w, bias))
+        square = apart.mul_(apart).sum(0)
+        if shown is None:
+            size = torch.full_like(Means, X.shape[0])
+            return d_scale, d_bias, d_x, size, X.sum(0), square.add_(size, alpha=self.epsilon)
+        rows = shown.sum(0).expand(-1, self.slot_dim).reshape(-1).to(X.dtype)
+        some = rows.clamp(min=1)
+        total = self._masked(X.clone(memory_format=torch.contiguous_format), shown).sum(0)
+        return d_scale, d_bias, d_x, rows.clamp(max=1), total / some, square / some + rows * self.epsilon
+
+    _sums: ClassVar[dict[str, Any]] = {"BatchSize": f32(6, low=2.0, high=5.0), "BatchSum": f32(6), "BatchSquareSum": f32(6, low=2.0, high=9.0)}
+    _slots: ClassVar[list[float]] = [0.0, 1.5, 2.0, -1.0, 0.5, 3.0, 1.0, 0.3, 0.0, 2.0, 0.0, -0.7, 1.0, 1.1, 1.0, 0.2, 0.0, 0.4]
+    samples = [
+        sample(X=f32(3, 6), **_sums, differentiate=False),
+        sample(X=f32(3, 6), **_sums, scale_w=f32(6), bias=f32(6), enable_scale_and_shift=True, epsilon=5e-4, differentiate=False),
+        sample(X=f32(3, 6, data=_slots), **_sums, slot_dim=2, differentiate=False),
+        sample(X=f32(3, 6, data=_slots), **_sums, slot_dim=2, scale_w=f32(6), bias=f32(6), enable_scale_and_shift=True, differentiate=False),
+    ]
+    rejects = [
+        reject(X=f32(3, 6, 2), **_sums, says="X must have 2 dims"),
+        reject(X=f32(3, 5), **_sums, says="one number for each column"),
+        reject(X=f32(3, 6), **_sums, slot_dim=4, says="must divide the columns"),
+        reject(X=f32(3, 6), **_sums, enable_scale_and_shift=True, says="scale_w and bias must be given", error=SchemaError),
+        reject(X=f32(3, 6), **_sums, scale_w=f32(6, 1), bias=f32(6), says="scale_w must have 1 dim"),
+    ]

@@ -1,0 +1,221 @@
+"""Images in another size whose pixels are means of those around: linear and cubic interpolation, along one, two or three axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from foreshape.dims import Size, less_equal
+from foreshape.kernels.resizing import cubic_weights, linear_weights, places, resampled, step
+from foreshape.operator import INDEX, AttrType, aten, attribute, f32, i32, operand, reject, result, sample
+from foreshape.ops.nn.interpolation import Interpolation, Scales, one_scale
+from foreshape.ops.rules.window import channels_first_dims, is_channels_last
+from foreshape.spec import FLOATING, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Smooth(Interpolation):
+    """The base of the linear and cubic interpolations."""
+
+    abstract = True
+    _names: ClassVar[dict[int, str]] = {1: "upsample_linear1d", 2: "upsample_bilinear2d", 3: "upsample_trilinear3d"}
+    """By the number of axes, torch's kernel, whose gradient's name ends in _backward."""
+
+    def _areas(self) -> bool:
+        """Whether pixels are areas, and their centers lie on each other."""
+        return not self.align_corners and self.align_mode == 0
+
+    def _weights(self, size: int, at: Tensor) -> Tensor:
+        return linear_weights(size, at)
+
+    def _by_torch(self, size: Sequence[int]) -> bool:
+        """Whether torch's kernel has these places: pixels that are points without aligned corners it has not, nor one pixel at the beginning."""
+        return self.align_corners or (self._areas() and min(size) > 1)
+
+    def _each_axis(self, x: Tensor, size: Sequence[int], scales: Scales) -> list[Tensor]:
+        """For each axis ``[new, old]``: how much of each old pixel each new one has."""
+        like = x.float() if x.element_size() == 2 else x
+        out: list[Tensor] = []
+        for old, new, scale in zip(x.shape[2:], size, scales, strict=True):
+            at = places(new, step(int(old), new, scale, self.align_corners), self._areas(), like)
+            out.append(self._weights(int(old), at).to(x.dtype))
+        return out
+
+    def _resized(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
+        if self._by_torch(size):
+            return getattr(aten, self._names[len(size)])(x, size, self.align_corners, *scales).contiguous()
+        return resampled(x, self._each_axis(x, size, scales))
+
+    def _undone(self, x: Tensor, d: Tensor, size: list[int], scales: Scales) -> Tensor:
+        if self._by_torch(size):
+            undo: Any = getattr(aten, self._names[len(size)] + "_backward")
+            return undo(d, size, list(x.shape), self.align_corners, *scales).contiguous()
+        return resampled(d, [w.t() for w in self._each_axis(x, size, scales)])
+
+    def _workspace(self, X: Spec, out: Spec) -> Size:
+        """Products of matrices bring what they multiply in another order."""
+        one = Interpolation._workspace(self, X, out)
+        image = channels_first_dims(out, is_channels_last(self.data_layout))[2:]
+        surely = self.align_corners or (self._areas() and all(less_equal(2, size) for size in image))
+        return one if surely else 2 * one
+
+    def _tables(self, new: Size, old: Size) -> Size:
+        return 32 * new if self.align_corners else new * old + 32 * new
+
+
+class BilinearInterpV2(Smooth):
+    """Out = for each place the mean of the four pixels of X around it, weighted by nearness."""
+
+    type = "bilinear_interp_v2"
+
+    samples = [*Interpolation.samples, sample(X=f32(2, 3, 4, 5), out_h=1, out_w=6, align_corners=False, align_mode=0)]
+    rejects = [
+        reject(X=f32(2, 3, 4), out_h=2, out_w=2, says="X must have 4 dims"),
+        *Interpolation.rejects,
+        reject(X=f32(2, 3, 4, 5), out_h=2**31 - 1, out_w=2**31 - 1, says="64-bit"),
+    ]
+
+
+class BicubicInterpV2(Smooth):
+    """Out = for each place the sixteen pixels of X around it by cubic convolution, with the parameter -0.75. ``align_mode`` says nothing here:
+    without ``align_corners`` pixels are areas."""
+
+    type = "bicubic_interp_v2"
+    interp_method = attribute(AttrType.STRING, "bicubic")
+    _names: ClassVar[dict[int, str]] = {2: "upsample_bicubic2d"}
+
+    def _areas(self) -> bool:
+        return not self.align_corners
+
+    def _weights(self, size: int, at: Tensor) -> Tensor:
+        return cubic_weights(size, at)
+
+    samples = [
+        sample(X=f32(2, 3, 4, 5), out_h=7, out_w=8),
+        sample(X=f32(2, 3, 4, 5), out_h=3, out_w=8, align_corners=False),
+        sample(X=f32(2, 3, 4, 5), scale=[0.7, 2.3], align_corners=False),
+        sample(X=f32(2, 3, 4, 5), out_h=1, out_w=9, align_corners=False),
+        sample(X=f32(2, 4, 5, 3), out_h=6, out_w=7, data_layout="NHWC", align_corners=False),
+        sample(X=f32(2, 3, 4, 5), OutSize=i32(2, data=[6, 7])),
+        sample(X=f32(2, 3, 4, 5), Scale=f32(2, data=[2.0, 1.5]), align_corners=False, differentiate=False),
+    ]
+    rejects = [reject(X=f32(2, 3, 4), out_h=2, out_w=2, says="X must have 4 dims"), *Interpolation.rejects]
+
+
+class LinearInterpV2(Smooth):
+    """Out = for each place the mean of the two elements of X around it along its last axis, weighted by nearness."""
+
+    type = "linear_interp_v2"
+    _spatial: ClassVar[tuple[int, ...]] = (1,)
+    X = operand(FLOATING, doc="[batch, channels, width], or channels last")
+    Out = result(doc="as X with another width")
+    interp_method = attribute(AttrType.STRING, "linear")
+
+    samples = [
+        sample(X=f32(2, 3, 5), out_w=8),
+        sample(X=f32(2, 3, 5), scale=[1.7], align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 5), out_w=3, align_corners=False),
+        sample(X=f32(2, 3, 5), out_w=1, align_corners=False, align_mode=0),
+        sample(X=f32(2, 5, 3), out_w=7, data_layout="NHWC", align_corners=False),
+        sample(X=f32(2, 3, 5), OutSize=i32(1, data=[6])),
+        sample(X=f32(2, 3, 5), SizeTensor=[i32(1, data=[6])], align_corners=False),
+    ]
+    rejects = [
+        reject(X=f32(2, 3, 4, 5), out_w=2, says="X must have 3 dims"),
+        reject(X=f32(2, 3, 4), says="the new size must be at least 1"),
+        reject(X=f32(2, 3, 4), OutSize=i32(2, data=[3, 4]), says="the size must be one number"),
+        reject(X=f32(2, 3, 4), scale=[1.0, 2.0], says="scale must be one number"),
+    ]
+
+
+class TrilinearInterpV2(Smooth):
+    """Out = for each place the mean of the eight elements of X around it, weighted by nearness."""
+
+    type = "trilinear_interp_v2"
+    _spatial: ClassVar[tuple[int, ...]] = (3,)
+    X = operand(FLOATING, doc="[batch, channels, depth, height, width], or channels last")
+    OutSize = operand(INDEX, optional=True, doc="[3]: depth, height and width")
+    Out = result(doc="as X with another depth, height and width")
+    interp_method = attribute(AttrType.STRING, "trilinear")
+
+    samples = [
+        sample(X=f32(2, 3, 2, 4, 5), out_d=3, out_h=7, out_w=8),
+        sample(X=f32(2, 3, 3, 4, 5), scale=[1.7, 0.8, 2.0], align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 3, 4, 5), scale=[1.7], align_corners=False),
+        sample(X=f32(2, 3, 3, 4, 5), out_d=1, out_h=7, out_w=2, align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 4, 5, 2), out_d=2, out_h=7, out_w=6, data_layout="NHWC", align_corners=False),
+        sample(X=f32(2, 3, 3, 4, 5), OutSize=i32(3, data=[4, 6, 7])),
+    ]
+    rejects = [
+        reject(X=f32(2, 3, 4, 5), out_d=2, out_h=2, out_w=2, says="X must have 5 dims"),
+        reject(X=f32(2, 3, 3, 4, 5), out_h=2, out_w=2, says="the new size must be at least 1"),
+        reject(X=f32(2, 3, 3, 4, 5), scale=[1.0, 2.0], says="scale must be one number, or three"),
+    ]
+
+
+class _OneScale(Smooth):
+    """The base of the older operators: one scale for all axes, and pixels lie on each other as the sizes say, whatever the scale is."""
+
+    abstract = True
+    _by_scale: ClassVar[bool] = False
+    scale = attribute(AttrType.FLOAT, 0.0, doc="what the sizes are multiplied with; 0 for none")
+
+    def _scales(self) -> Sequence[float]:
+        return one_scale(self.scale)
+
+
+class BilinearInterp(_OneScale, BilinearInterpV2):
+    """As `bilinear_interp_v2` with one scale for both axes; pixels lie on each other as the sizes say, whatever the scale is."""
+
+    type = "bilinear_interp"
+    scale = _OneScale.scale
+
+    samples = [
+        sample(X=f32(2, 3, 4, 5), out_h=7, out_w=8),
+        sample(X=f32(2, 3, 4, 5), scale=1.7, align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 4, 5), scale=1.7, align_corners=False),
+        sample(X=f32(2, 3, 4, 5), OutSize=i32(2, data=[6, 7]), scale=2.0, align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 4, 5), Scale=f32(1, data=[1.5]), align_corners=False, differentiate=False),
+    ]
+    rejects = [reject(X=f32(2, 3, 4, 5), scale=0.1, says="at least 1"), reject(X=f32(2, 3, 4, 5), says="the new size must be at least 1")]
+
+
+class BicubicInterp(_OneScale, BicubicInterpV2):
+    """As `bicubic_interp_v2` with one scale for both axes; pixels lie on each other as the sizes say, whatever the scale is."""
+
+    type = "bicubic_interp"
+    scale = _OneScale.scale
+
+    samples = [
+        sample(X=f32(2, 3, 4, 5), out_h=7, out_w=8),
+        sample(X=f32(2, 3, 4, 5), scale=1.7, align_corners=False),
+    ]
+    rejects = [reject(X=f32(2, 3, 4, 5), scale=0.1, says="at least 1"), reject(X=f32(2, 3, 4, 5), says="the new size must be at least 1")]
+
+
+class LinearInterp(_OneScale, LinearInterpV2):
+    """As `linear_interp_v2`, but that elements lie on each other as the sizes say, whatever the scale is."""
+
+    type = "linear_interp"
+    scale = _OneScale.scale
+
+    samples = [
+        sample(X=f32(2, 3, 5), out_w=8),
+        sample(X=f32(2, 3, 5), scale=1.7, align_corners=False, align_mode=0),
+    ]
+    rejects = [reject(X=f32(2, 3, 5), scale=0.1, says="at least 1"), reject(X=f32(2, 3, 5), says="the new size must be at least 1")]
+
+
+class TrilinearInterp(_OneScale, TrilinearInterpV2):
+    """As `trilinear_interp_v2` with one scale for all axes; elements lie on each other as the sizes say, whatever the scale is."""
+
+    type = "trilinear_interp"
+    scale = _OneScale.scale
+
+    samples = [
+        sample(X=f32(2, 3, 2, 4, 5), out_d=3, out_h=7, out_w=8),
+        sample(X=f32(2, 3, 3, 4, 5), scale=1.7, align_corners=False, align_mode=0),
+    ]
+    rejects = [reject(X=f32(2, 3, 2, 4, 5), scale=0.1, says="at least 1"), reject(X=f32(2, 3, 2, 4, 5), says="the new size must be at least 1")]

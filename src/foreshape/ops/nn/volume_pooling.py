@@ -1,0 +1,181 @@
+"""Pooling of volumes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from foreshape.dims import Size, product
+from foreshape.errors import SchemaError
+from foreshape.kernels.pooling import INDEX, Axis
+from foreshape.kernels.volume_pooling import maxima, maxima_backward, means, means_backward
+from foreshape.operator import AttrType, F, aten, attribute, f32, gradient, operand, reject, result, sample, torch
+from foreshape.operator.temporaries import copies
+from foreshape.ops.nn.pooling import Pooling
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.window import (
+    ALGORITHMS,
+    VOLUME_FORMATS,
+    channels_back,
+    channels_first,
+    channels_first_dims,
+    is_channels_last,
+    pads_of,
+    with_image,
+)
+from foreshape.spec import FLOATING, INT32, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class VolumePooling(Pooling):
+    """The base of the poolings of volumes."""
+
+    abstract = True
+    _spatial: ClassVar[int] = 3
+    X = operand(FLOATING, doc="[batch, channels, depth, height, width], or with the channels last where data_format says so")
+    ksize = attribute(AttrType.INTS, doc="depth, height and width of a window; of the result where adaptive; unused where global_pooling")
+    strides = attribute(AttrType.INTS, [1, 1, 1], low=1)
+    paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")
+
+    def _windows(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> list[Axis] | None:
+        """The windows over the volumes in ``x``; None where they are adaptive (or the whole volume)."""
+        if self.global_pooling or self.adaptive:
+            return None
+        sizes = tuple(x.shape[2:])
+        pads = pads_of(self.paddings, algorithm, sizes, self.ksize, self.strides)
+        counts = self._counts(sizes, algorithm, ceil)
+        each: Any = zip(sizes, self.ksize, self.strides, pads, counts, strict=True)
+        return [Axis(n, k, s, pad[0], c) for n, k, s, pad, c in each]
+
+    def _adapted(self) -> Any:
+        return (1, 1, 1) if self.global_pooling else self.ksize
+
+    def _bytes(self, X: Spec, out: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False) -> Size:
+        """Of volumes with what is put around them, and of what windows give twice, with where it is."""
+        dims = channels_first_dims(X, last)
+        filled: Size = 0
+        if not (self.global_pooling or self.adaptive):
+            pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, dims[2:], self.ksize, self.strides)
+            more = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
+            filled = product((*dims[:2], *(n + m for n, m in zip(dims[2:], more, strict=True)))) * X.known_dtype.itemsize
+        return 2 * filled + 2 * out.nbytes + 5 * INDEX * out.elements
+
+
+class Pool3d(VolumePooling):
+    """Out = the maximum or the mean of each window of the volumes in X, as pool2d has it of images."""
+
+    type = "pool3d"
+    pooling_type = attribute(AttrType.STRING, choices=("max", "avg"))
+    exclusive = attribute(AttrType.BOOLEAN, True, doc="a mean does not count the padding")
+    ceil_mode = attribute(AttrType.BOOLEAN, False)
+    data_format = attribute(AttrType.STRING, "NCDHW", choices=VOLUME_FORMATS)
+    padding_algorithm = attribute(AttrType.STRING, "EXPLICIT", choices=ALGORITHMS)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        last = is_channels_last(self.data_format)
+        channels, sizes = self._image(X, last)
+        return with_image(X, channels, self._counts(sizes, self.padding_algorithm, self.ceil_mode, 1 if last else 2), last)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        last = is_channels_last(self.data_format)
+        x = channels_first(X, last)
+        axes = self._windows(x, self.padding_algorithm, self.ceil_mode)
+        if self.pooling_type == "max":
+            out = aten.adaptive_max_pool3d(x, self._adapted())[0] if axes is None else maxima(x, axes)[0]
+        else:
+            out = F.adaptive_avg_pool3d(x, self._adapted()) if axes is None else means(x, axes, self.exclusive)
+        return channels_back(out, last)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        last = is_channels_last(self.data_format)
+        needs = self._bytes(X, self.infer_shape(X), last, self.padding_algorithm, self.ceil_mode) + copies(strided, X=X)
+        return needs + (X.nbytes if last else 0)
+
+    def _infer_gradient(self, X: Spec, Out: Spec, d_out: Spec) -> Spec:
+        made = Pool3d.infer_shape(self, X)
+        check_made(Out=(Out, made), Out_GRAD=(d_out, made))
+        return X.like()
+
+    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        last = is_channels_last(self.data_format)
+        needs = self._bytes(X, Out, last, self.padding_algorithm, self.ceil_mode) + copies(strided, X=X, Out_GRAD=d_out)
+        return needs + (2 * X.nbytes + d_out.nbytes if last else 0)
+
+    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+        last = is_channels_last(self.data_format)
+        x, d = channels_first(X, last), channels_first(d_out, last)
+        axes = self._windows(x, self.padding_algorithm, self.ceil_mode)
+        if self.pooling_type == "max":
+            if axes is None:
+                out = aten.adaptive_max_pool3d_backward(d, x, aten.adaptive_max_pool3d(x, self._adapted())[1])
+            else:
+                out = maxima_backward(x, d, axes)
+        else:
+            out = aten._adaptive_avg_pool3d_backward(d, x) if axes is None else means_backward(x, d, axes, self.exclusive)
+        return channels_back(out, last)
+
+    samples = [
+        sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[2, 3, 2], pooling_type="max", strides=[2, 1, 3]),
+        sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[3, 3, 3], pooling_type="max", strides=[2, 2, 2], paddings=[1, 0, 1], ceil_mode=True),
+        sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], pooling_type="max", adaptive=True),
+        sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[-1, -1, -1], pooling_type="max", global_pooling=True),
+        sample(X=f32(2, 5, 6, 7, 3, distinct=True), ksize=[2, 3, 2], pooling_type="max", padding_algorithm="SAME", strides=[2, 1, 3], data_format="NDHWC"),
+        sample(X=f32(2, 3, 5, 6, 7), ksize=[2, 3, 2], pooling_type="avg", strides=[2, 1, 3], paddings=[1, 1, 0]),
+        sample(X=f32(2, 3, 5, 6, 7), ksize=[2, 3, 4], pooling_type="avg", strides=[2, 2, 2], paddings=[1, 1, 2], exclusive=False, ceil_mode=True),
+        sample(X=f32(2, 3, 5, 6, 7), ksize=[2, 3, 2], pooling_type="avg", paddings=[0, 1, 1, 0, 1, 1]),
+        sample(X=f32(2, 3, 3, 4, 5), ksize=[2, 3, 2], pooling_type="avg", adaptive=True),
+        sample(X=f32(2, 3, 4, 5, 6), ksize=[-1, -1, -1], pooling_type="avg", global_pooling=True, data_format="NDHWC"),
+        sample(X=f32(0, 3, 5, 6, 7), ksize=[2, 3, 2], pooling_type="avg"),
+    ]
+    rejects = [
+        reject(X=f32(2, 3, 7, 8), ksize=[2, 2, 2], pooling_type="max", says="X must have 5 dims"),
+        reject(X=f32(2, 3, 1, 7, 8), ksize=[2, 2, 2], pooling_type="max", says="must fit into the padded image"),
+        reject(X=f32(2, 3, 4, 7, 8), ksize=[2, 2], pooling_type="max", says="ksize must have 3 numbers"),
+        reject(X=f32(2, 3, 4, 7, 8), ksize=[2, 2, 2], pooling_type="avg", paddings=[1, 1], says="paddings must have 3 numbers, or 6"),
+        reject(X=f32(2, 3, 4, 7, 8), ksize=[2, 2, 2], pooling_type="sum", says="one of", error=SchemaError),
+    ]
+
+
+class MaxPool3dWithIndex(VolumePooling):
+    """Out = the maximum of each window of X; Mask = where in its volume that is, ``(plane * height + row) * width + column``."""
+
+    type = "max_pool3d_with_index"
+    Mask = result(doc="int32, as Out")
+
+    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
+        channels, sizes = self._image(X, False)
+        out = with_image(X, channels, self._counts(sizes), False)
+        return out, out.with_dtype(INT32)
+
+    def kernel(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        axes = self._windows(X)
+        out, index = aten.adaptive_max_pool3d(X, self._adapted()) if axes is None else maxima(X, axes)
+        return out, index.to(torch.int32)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return self._bytes(X, self.infer_shape(X)[0]) + copies(strided, X=X)
+
+    def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
+        made, mask = MaxPool3dWithIndex.infer_shape(self, X)
+        check_made(Mask=(Mask, mask), Out_GRAD=(d_out, made))
+        return X.like()
+
+    def _gradient_workspace(self, X: Spec, Mask: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return Mask.elements * INDEX + copies(strided, Mask=Mask, Out_GRAD=d_out)
+
+    @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Mask: Tensor, d_out: Tensor) -> Tensor:
+        out = torch.zeros(X.shape, dtype=d_out.dtype, device=d_out.device)
+        out.flatten(2).scatter_add_(2, Mask.flatten(2).long(), d_out.flatten(2))
+        return out
+
+    samples = [
+        sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[2, 3, 2], strides=[2, 1, 3]),
+        sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[3, 2, 2], strides=[2, 2, 1], paddings=[1, 0, 1]),
+        sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], adaptive=True),
+        sample(X=f32(2, 3, 3, 4, 5, distinct=True), ksize=[2, 3, 2], global_pooling=True),
+        sample(X=f32(0, 3, 5, 6, 7), ksize=[2, 3, 2]),
+    ]
+    rejects = [reject(X=f32(2, 3, 5, 1, 7), ksize=[2, 2, 2], says="must fit into the padded image")]
