@@ -1,0 +1,242 @@
+"""Programs that are run on both sides, here and in PaddlePaddle, and what is compared of them.
+
+The two sides talk over files only: `paddle_side.py` runs in a process of PaddlePaddle's own Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import foreshape as fs
+from foreshape.program import Program
+from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
+
+SIDE = Path(__file__).with_name("paddle_side.py")
+TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-6}
+"""How far a number may be from PaddlePaddle's, relative to the largest magnitude of its tensor. Some of its fp64 kernels compute in fp32."""
+
+
+@dataclass
+class TwoSided:
+    """A program with what it is fed, and the variables that are compared. ``exact``: whether it computes the same each time."""
+
+    name: str
+    of: str
+    program: Program
+    feed: dict[str, Any]
+    wanted: list[str]
+    exact: bool = True
+    specs: dict[str, Spec] = field(default_factory=dict[str, Spec])
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    error: str = ""
+
+
+@dataclass
+class Outcome:
+    """What came of comparing one program. ``state``: "equal", "differs", "refused" (by PaddlePaddle), "missing" (an operator there), or
+    "failed" (here). ``error``: the largest, relative to the largest magnitude of its tensor; ``words``: what differs, is refused or failed."""
+
+    name: str
+    of: str
+    state: str
+    error: float = 0.0
+    words: str = ""
+
+
+def paddle_python(given: str | None = None) -> str:
+    """The Python that has PaddlePaddle.
+
+    Raises:
+        SystemExit: none is named.
+    """
+    found = given or os.environ.get("PADDLE_PYTHON")
+    if not found:
+        raise SystemExit("name a Python that has PaddlePaddle 2.6.2: --paddle PATH, or PADDLE_PYTHON in the environment")
+    return found
+
+
+def compute(program: Program, feed: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
+    """What comes out here; what is fed to a persistable variable is put into the scope, and read from there afterwards."""
+    scope, kept = fs.Scope(), persistable(program, feed)
+    for name in kept:
+        scope.set(name, feed[name])
+    others = [n for n in wanted if n not in kept]
+    values = fs.Executor(seed=3).run(program, {n: v for n, v in feed.items() if n not in kept}, others, scope)
+    return dict(zip(others, values, strict=True)) | {n: scope.get(n) for n in wanted if n in kept}
+
+
+def persistable(program: Program, feed: Mapping[str, Any]) -> set[str]:
+    """The names among what is fed that are parameters or state."""
+    return {n for n in feed if program.global_block.var(n).persistable}
+
+
+def run_here(case: TwoSided) -> None:
+    """Infer and compute the case on this side."""
+    try:
+        case.specs = {n: case.program.global_block.var(n).spec for n in case.wanted}
+        case.values = compute(case.program, case.feed, case.wanted)
+    except Exception as error:
+        case.error = f"{type(error).__name__}: {error}"[:400]
+
+
+def write(cases: Sequence[TwoSided], folder: Path) -> None:
+    """Write what the other side needs."""
+    lines: list[str] = []
+    for case in cases:
+        (folder / f"{case.name}.pdmodel").write_bytes(case.program.to_bytes())
+        arrays: dict[str, np.ndarray] = {}
+        feeds: dict[str, Any] = {}
+        kept = persistable(case.program, case.feed)
+        for at, (name, value) in enumerate(case.feed.items()):
+            arrays[f"a{at}"] = np.asarray(value)
+            feeds[name] = {"array": f"a{at}", "lengths": value.sequence_lengths if isinstance(value, fs.LoDTensor) else [], "kept": name in kept}
+        np.savez(folder / f"{case.name}.npz", **arrays)
+        lines.append(json.dumps({"name": case.name, "model": f"{case.name}.pdmodel", "arrays": f"{case.name}.npz", "feeds": feeds, "wanted": case.wanted}))
+    (folder / "cases.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def run_there(python: str, folder: Path, side: Path = SIDE) -> dict[str, dict[str, Any]]:
+    """What PaddlePaddle makes of the cases in a folder, by name. A case that ends its process has ``crashed``, and the others are run by another one."""
+    results = folder / "results.jsonl"
+    results.unlink(missing_ok=True)
+    count = len((folder / "cases.jsonl").read_text().splitlines())
+    crashed: dict[str, str] = {}
+    while True:
+        done = subprocess.run([python, str(side), str(folder)], capture_output=True, text=True, env=_environment(), check=False)
+        lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+        found = {line["name"]: line["result"] for line in lines if "result" in line}
+        if done.returncode == 0 and len(found) + len(crashed) == count:
+            return found | {n: {"crashed": words} for n, words in crashed.items()}
+        unfinished = {line["name"] for line in lines} - found.keys() - crashed.keys()
+        if not unfinished:
+            raise RuntimeError(f"the side of PaddlePaddle ended with {done.returncode} before any case:\n{done.stderr[-2000:]}")
+        crashed |= dict.fromkeys(unfinished, f"the process ended with {done.returncode}")
+
+
+def _environment() -> dict[str, str]:
+    """The environment without what would lead the other Python to the modules of this side."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | {"OMP_NUM_THREADS": "1", "GLOG_minloglevel": "3"}
+
+
+# --- comparing
+
+
+def outcome(case: TwoSided, there: Mapping[str, Any], folder: Path) -> Outcome:
+    """Compare what the two sides made of a case."""
+    if "missing" in there:
+        return Outcome(case.name, case.of, "missing", words=f"PaddlePaddle has no operator {', '.join(there['missing'])}")
+    for key in ("crashed", "run_error"):
+        if key in there:
+            return Outcome(case.name, case.of, "refused", words=there[key] + (f"; and here: {case.error}" if case.error else ""))
+    if case.error:
+        return Outcome(case.name, case.of, "failed", words=case.error)
+    differences: list[str] = []
+    unwritten: list[str] = []
+    worst, compared = 0.0, 0
+    with np.load(folder / f"{case.name}.out.npz", allow_pickle=False) as arrays:
+        for name in case.wanted:
+            differences += [f"{name}: {w}" for w in spec_differences(case.specs[name], case.values[name], there.get("inferred", {}).get(name))]
+            seen = there["seen"].get(name)
+            if seen is None or seen.get("written") is False:
+                unwritten.append(name)
+                continue
+            words, error = value_differences(name, case.values[name], seen, arrays, case.exact)
+            differences += [f"{name}: {w}" for w in words]
+            worst, compared = max(worst, error), compared + 1
+    if differences:
+        return Outcome(case.name, case.of, "differs", worst, "; ".join(differences)[:600])
+    if not compared:
+        return Outcome(case.name, case.of, "refused", words="PaddlePaddle wrote nothing into any of the results")
+    remarks = [f"not inferred there: {there['inference_error']}"] if "inference_error" in there else []
+    remarks += [f"PaddlePaddle writes nothing into {', '.join(unwritten)}"] if unwritten else []
+    return Outcome(case.name, case.of, "equal", worst, "; ".join(remarks))
+
+
+def spec_differences(here: Spec, value: Any, there: Mapping[str, Any] | None) -> list[str]:
+    """How PaddlePaddle's inferred spec differs from ours, in words. What it leaves open may be anything."""
+    if there is None:
+        return []
+    out: list[str] = []
+    if here.kind.name != there["kind"]:
+        return [f"is inferred as {here.kind.name}, in PaddlePaddle as {there['kind']}"]
+    if here.kind is LOD_TENSOR_ARRAY or there["dims"] is None:
+        return out
+    mine = [d if isinstance(d, int) else -1 for d in here.known_dims]
+    theirs = there["dims"]
+    if len(mine) != len(theirs) or any(a != b and a >= 0 and b >= 0 for a, b in zip(mine, theirs, strict=True)):
+        out.append(f"is inferred as {mine}, in PaddlePaddle as {theirs}")
+    if here.dtype is not None and here.dtype.name.lower() != there["dtype"]:
+        out.append(f"is inferred as {here.dtype.name}, in PaddlePaddle as {there['dtype']}")
+    levels = 0 if here.lod is None else len(here.lod.counts)
+    if here.kind is not SELECTED_ROWS and levels != there["lod_level"]:
+        out.append(f"is inferred with {levels} levels of sequences, in PaddlePaddle with {there['lod_level']}")
+    return out
+
+
+def value_differences(name: str, here: Any, seen: Mapping[str, Any], arrays: Any, exact: bool) -> tuple[list[str], float]:
+    """How the numbers differ, in words, and the largest error."""
+    if seen["kind"] == "SELECTED_ROWS":
+        if not isinstance(here, fs.SelectedRows):
+            return [f"is {type(here).__name__}, in PaddlePaddle sparse rows"], 0.0
+        there = fs.SelectedRows(arrays[f"{name}:rows"], arrays[name], seen["height"])
+        return array_differences(here.to_dense(), there.to_dense(), exact)
+    if seen["kind"] == "LOD_TENSOR_ARRAY":
+        if not isinstance(here, list) or len(here) != seen["count"]:
+            return [f"has {len(here) if isinstance(here, list) else 'no'} elements, in PaddlePaddle {seen['count']}"], 0.0
+        words: list[str] = []
+        worst = 0.0
+        for at, (element, lengths) in enumerate(zip(here, seen["lengths"], strict=True)):
+            key = f"{name}:{at}"
+            if key in arrays.files and element is not None:
+                found, error = _ragged_differences(element, arrays[key], lengths, exact)
+                words, worst = words + [f"element {at} {w}" for w in found], max(worst, error)
+            elif (key in arrays.files) != (element is not None) and not (element is not None and 0 in np.shape(element)):
+                words.append(f"element {at} is written on one side only")
+        return words, worst
+    return _ragged_differences(here, arrays[name], seen["lengths"], exact)
+
+
+def _ragged_differences(here: Any, there: np.ndarray, lengths: list[list[int]], exact: bool) -> tuple[list[str], float]:
+    mine = here.sequence_lengths if isinstance(here, fs.LoDTensor) else []
+    words = [f"has sequences of {mine}, in PaddlePaddle of {lengths}"] if mine != lengths else []
+    more, error = array_differences(np.asarray(here), there, exact)
+    return words + more, error
+
+
+def array_differences(here: np.ndarray, there: np.ndarray, exact: bool = True) -> tuple[list[str], float]:
+    """Dims, element types and numbers (only dims and element types of what is not ``exact``)."""
+    out: list[str] = []
+    if here.shape != there.shape:
+        return [f"comes out as {list(here.shape)}, in PaddlePaddle as {list(there.shape)}"], 0.0
+    if here.dtype != there.dtype:
+        out.append(f"comes out as {here.dtype}, in PaddlePaddle as {there.dtype}")
+    if not exact or not here.size:
+        return out, 0.0
+    if there.dtype.kind != "f" or here.dtype.kind != "f":
+        unequal = np.argwhere(here != there)
+        if len(unequal):
+            at = tuple(unequal[0].tolist())
+            out.append(f"{len(unequal)} of {here.size} numbers differ; at {list(at)} {here[at]}, in PaddlePaddle {there[at]}")
+        return out, 0.0
+    a, b = here.astype(np.float64), there.astype(np.float64)
+    special = ~np.isfinite(a) | ~np.isfinite(b)
+    unequal = np.argwhere(special & ~((a == b) | (np.isnan(a) & np.isnan(b))))
+    if len(unequal):
+        at = tuple(unequal[0].tolist())
+        out.append(f"{len(unequal)} of {here.size} numbers differ; at {list(at)} {here[at]}, in PaddlePaddle {there[at]}")
+    a, b = np.where(special, 0.0, a), np.where(special, 0.0, b)
+    largest = float(np.abs(b).max())
+    distance = np.abs(a - b)
+    error = float(distance.max()) / (largest or 1.0)
+    if error > TOLERANCE[str(there.dtype)]:
+        at = tuple(int(i) for i in np.unravel_index(int(distance.argmax()), distance.shape))
+        out.append(f"{here[at]} at {list(at)}, in PaddlePaddle {there[at]}: {error:.1e} of the largest magnitude")
+    return out, error
