@@ -1,7 +1,8 @@
 """Runs programs in PaddlePaddle: ``python paddle_side.py FOLDER``, with a Python that has PaddlePaddle 2.6.2.
 
-FOLDER has ``cases.jsonl``, a case on each line: ``name``, ``model`` (the program's file), ``feeds`` (name -> ``{"array": key, "lengths": ...}``
-in ``arrays``, an .npz file) and ``wanted`` (the names of variables). What came of each is added to ``results.jsonl``: the specs that
+FOLDER has ``cases.jsonl``, a case on each line: ``name``; ``models`` (the files of its programs); ``feeds`` (name ->
+``{"array": key in the .npz file, "lengths": of its sequences, "kept": whether it is a parameter or state}``) and ``arrays`` (that file); ``way``
+(see `WAYS`); ``specs`` and ``wanted`` (the variables whose specs and whose numbers are compared). What came of each is added to ``results.jsonl``: the specs that
 PaddlePaddle infers, and those of what it computed, whose numbers are in ``NAME.out.npz``. A case may end the process, as a wrong one does in
 some kernels: whoever started it sees from ``results.jsonl`` which was begun last.
 
@@ -27,6 +28,8 @@ DENSE, ROWS, ARRAY = core.VarDesc.VarType.LOD_TENSOR, core.VarDesc.VarType.SELEC
 NUMBERED = {"BOOL": 0, "INT16": 1, "INT32": 2, "INT64": 3, "FP16": 4, "FP32": 5, "FP64": 6, "UINT8": 20, "INT8": 21, "BF16": 22, "COMPLEX64": 23,
             "COMPLEX128": 24}  # fmt: skip
 NAME_OF = {getattr(core.VarDesc.VarType, n): n.lower() for n in NUMBERED if hasattr(core.VarDesc.VarType, n)}
+UNRULED = ("feed", "fetch", "while", "while_grad")
+"""Operators for which PaddlePaddle has no rule: their results keep the dims that the file has."""
 UNTOUCHED = [-77, -77, -77]
 """Dims that no rule gives: what still has them was not inferred."""
 
@@ -57,12 +60,14 @@ def inferred(model: bytes, names: list[str], ragged: list[str]) -> dict[str, Any
     for block in program.blocks[:1]:
         made: set[str] = set()
         for op in block.ops:
-            made |= set(op.desc.output_arg_names()) - set(op.desc.input_arg_names())
+            made |= set(op.desc.output_arg_names()) - set(op.desc.input_arg_names()) if op.type not in UNRULED else set()
         for name in made:
             variable = block.desc.find_var(name.encode())
             if variable is not None and variable.type() in (DENSE, ROWS):
                 variable.set_shape(UNTOUCHED)
         for op in block.ops:
+            if op.type in UNRULED:
+                continue
             op.desc.check_attrs()
             op.desc.infer_var_type(block.desc)
             op.desc.infer_shape(block.desc)
@@ -111,7 +116,75 @@ def seen(scope: Any, name: str, kind: Any, arrays: dict[str, np.ndarray]) -> dic
         return {"kind": "LOD_TENSOR_ARRAY", "count": len(elements), "lengths": lengths}
     if kind != DENSE:
         return None
-    tensor = variable.get_tensor()
+    return fetched(name, variable.get_tensor(), arrays)
+
+
+def one(case: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Open the programs of a case, infer and run them."""
+    programs = [paddle.static.deserialize_program((folder / m).read_bytes()) for m in case["models"]]
+    missing = sorted({op.type for p in programs for b in p.blocks for op in b.ops} - KNOWN)
+    if missing:
+        return {"missing": missing}
+    result: dict[str, Any] = {}
+    try:
+        ragged = [n for n, given in case["feeds"].items() if given["lengths"]]
+        result["inferred"] = inferred((folder / case["models"][0]).read_bytes(), case["specs"], ragged)
+    except Exception as error:
+        result["inference_error"] = words_of(error)
+    with np.load(folder / case["arrays"], allow_pickle=False) as file:
+        fed = {name: lod_tensor(file[given["array"]], given["lengths"]) for name, given in case["feeds"].items()}
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        with paddle.static.scope_guard(core.Scope()):
+            result["seen"] = WAYS[case["way"]](case, programs, fed, arrays, folder)
+    except Exception as error:
+        return result | {"run_error": words_of(error)}
+    np.savez(folder / f"{case['name']}.out.npz", **arrays)
+    return result
+
+
+def of_ops(case: dict[str, Any], programs: list[Any], fed: dict[str, Any], arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
+    """A program whose results are looked at in the scope, of whatever kind they are. What is kept is in the scope before."""
+    block, scope = programs[0].global_block(), paddle.static.global_scope()
+    for name in case["wanted"]:
+        block.var(name).persistable = True
+    for name in [n for n, given in case["feeds"].items() if given["kept"]]:
+        scope.var(name).get_tensor().set(np.array(fed.pop(name)), paddle.CPUPlace())
+    paddle.static.Executor(paddle.CPUPlace()).run(programs[0], feed=fed, fetch_list=[])
+    return {name: seen(scope, name, block.var(name).desc.type(), arrays) for name in case["wanted"]}
+
+
+def of_pair(case: dict[str, Any], programs: list[Any], fed: dict[str, Any], arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
+    """A saved pair of program and parameters, opened by PaddlePaddle's own function."""
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    program, names, fetches = paddle.static.load_inference_model(str(folder / case["name"]), executor)
+    if sorted(names) != sorted(fed):
+        raise ValueError(f"the model takes {names}, and is fed {list(fed)}")
+    values = executor.run(program, feed=fed, fetch_list=fetches, return_numpy=False)
+    return {name: fetched(name, value, arrays) for name, value in zip(case["wanted"], values, strict=True)}
+
+
+def of_steps(case: dict[str, Any], programs: list[Any], fed: dict[str, Any], arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
+    """Some steps of training, from the numbers that the case gives after the startup program; what is fetched in each, and then the state."""
+    main, startup = programs
+    executor, scope = paddle.static.Executor(paddle.CPUPlace()), paddle.static.global_scope()
+    executor.run(startup)
+    out: dict[str, Any] = {}
+    state = [n for n, given in case["feeds"].items() if given["kept"]]
+    for name in state:
+        variable = scope.find_var(name)
+        if variable is None or not variable.get_tensor()._is_initialized():
+            raise ValueError(f"the startup program has not made {name}")
+        out[f"{name}:begun"] = fetched(f"{name}:begun", variable.get_tensor(), arrays)
+        variable.get_tensor().set(np.array(fed.pop(name)), paddle.CPUPlace())
+    for step in range(case["steps"]):
+        values = executor.run(main, feed=fed, fetch_list=case["fetched"], return_numpy=False)
+        for name, value in zip(case["fetched"], values, strict=True):
+            out[f"{name}:{step}"] = fetched(f"{name}:{step}", value, arrays)
+    return out | {name: fetched(name, scope.find_var(name).get_tensor(), arrays) for name in state}
+
+
+def fetched(name: str, tensor: Any, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     value = array_of(tensor)
     if value is None:
         return {"kind": "LOD_TENSOR", "written": False, "dims": list(tensor.shape())}
@@ -119,36 +192,7 @@ def seen(scope: Any, name: str, kind: Any, arrays: dict[str, np.ndarray]) -> dic
     return {"kind": "LOD_TENSOR", "lengths": tensor.recursive_sequence_lengths(), "written": True}
 
 
-def one(case: dict[str, Any], folder: Path) -> dict[str, Any]:
-    model = (folder / case["model"]).read_bytes()
-    program = paddle.static.deserialize_program(model)
-    block = program.global_block()
-    missing = sorted({op.type for b in program.blocks for op in b.ops} - KNOWN)
-    if missing:
-        return {"missing": missing}
-    result: dict[str, Any] = {}
-    try:
-        result["inferred"] = inferred(model, case["wanted"], [n for n, given in case["feeds"].items() if given["lengths"]])
-    except Exception as error:
-        result["inference_error"] = words_of(error)
-    with np.load(folder / case["arrays"], allow_pickle=False) as file:
-        fed = {name: lod_tensor(file[given["array"]], given["lengths"]) for name, given in case["feeds"].items()}
-    for name in case["wanted"]:
-        block.var(name).persistable = True  # so that it is in the scope afterwards, whatever its kind
-    scope = core.Scope()
-    for name, given in case["feeds"].items():
-        if given["kept"]:
-            scope.var(name).get_tensor().set(np.array(fed[name]), paddle.CPUPlace())
-    feed = {name: tensor for name, tensor in fed.items() if not case["feeds"][name]["kept"]}
-    try:
-        with paddle.static.scope_guard(scope):
-            paddle.static.Executor(paddle.CPUPlace()).run(program, feed=feed, fetch_list=[])
-    except Exception as error:
-        return result | {"run_error": words_of(error)}
-    arrays: dict[str, np.ndarray] = {}
-    result["seen"] = {name: seen(scope, name, block.var(name).desc.type(), arrays) for name in case["wanted"]}
-    np.savez(folder / f"{case['name']}.out.npz", **arrays)
-    return result
+WAYS = {"ops": of_ops, "pair": of_pair, "steps": of_steps}
 
 
 def main(folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,19 @@ from foreshape.program import Program
 from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
 
 SIDE = Path(__file__).with_name("paddle_side.py")
+PATIENCE = 20.0
+"""Seconds in which a case of one op must end on the other side."""
 TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-6}
 """How far a number may be from PaddlePaddle's, relative to the largest magnitude of its tensor. Some of its fp64 kernels compute in fp32."""
 
 
 @dataclass
 class TwoSided:
-    """A program with what it is fed, and the variables that are compared. ``exact``: whether it computes the same each time."""
+    """A program with what it is fed, and the variables that are compared.
+
+    ``exact``: whether it computes the same each time. ``way``: how the other side runs it, with ``others``, further programs, and what else
+    it is ``told``. ``specs`` and ``values``: what is inferred and computed here, or the ``error``.
+    """
 
     name: str
     of: str
@@ -34,6 +41,9 @@ class TwoSided:
     feed: dict[str, Any]
     wanted: list[str]
     exact: bool = True
+    way: str = "ops"
+    others: list[Program] = field(default_factory=list[Program])
+    told: dict[str, Any] = field(default_factory=dict[str, Any])
     specs: dict[str, Spec] = field(default_factory=dict[str, Spec])
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     error: str = ""
@@ -91,7 +101,9 @@ def write(cases: Sequence[TwoSided], folder: Path) -> None:
     """Write what the other side needs."""
     lines: list[str] = []
     for case in cases:
-        (folder / f"{case.name}.pdmodel").write_bytes(case.program.to_bytes())
+        models = [f"{case.name}.pdmodel", *(f"{case.name}.{k}.pdmodel" for k in range(len(case.others)))]
+        for model, program in zip(models, [case.program, *case.others], strict=True):
+            (folder / model).write_bytes(program.to_bytes())
         arrays: dict[str, np.ndarray] = {}
         feeds: dict[str, Any] = {}
         kept = persistable(case.program, case.feed)
@@ -99,26 +111,52 @@ def write(cases: Sequence[TwoSided], folder: Path) -> None:
             arrays[f"a{at}"] = np.asarray(value)
             feeds[name] = {"array": f"a{at}", "lengths": value.sequence_lengths if isinstance(value, fs.LoDTensor) else [], "kept": name in kept}
         np.savez(folder / f"{case.name}.npz", **arrays)
-        lines.append(json.dumps({"name": case.name, "model": f"{case.name}.pdmodel", "arrays": f"{case.name}.npz", "feeds": feeds, "wanted": case.wanted}))
+        line = {"name": case.name, "models": models, "arrays": f"{case.name}.npz", "feeds": feeds, "way": case.way, "wanted": case.wanted}
+        lines.append(json.dumps(line | {"specs": list(case.specs), **case.told}))
     (folder / "cases.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def run_there(python: str, folder: Path, side: Path = SIDE) -> dict[str, dict[str, Any]]:
+def run_there(python: str, folder: Path, side: Path = SIDE, patience: float = PATIENCE) -> dict[str, dict[str, Any]]:
     """What PaddlePaddle makes of the cases in a folder, by name. A case that ends its process has ``crashed``, and the others are run by another one."""
     results = folder / "results.jsonl"
     results.unlink(missing_ok=True)
     count = len((folder / "cases.jsonl").read_text().splitlines())
     crashed: dict[str, str] = {}
     while True:
-        done = subprocess.run([python, str(side), str(folder)], capture_output=True, text=True, env=_environment(), check=False)
+        ended, complaint = _attend(python, side, folder, patience)
         lines = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
         found = {line["name"]: line["result"] for line in lines if "result" in line}
-        if done.returncode == 0 and len(found) + len(crashed) == count:
+        if ended == 0 and len(found) + len(crashed) == count:
             return found | {n: {"crashed": words} for n, words in crashed.items()}
         unfinished = {line["name"] for line in lines} - found.keys() - crashed.keys()
         if not unfinished:
-            raise RuntimeError(f"the side of PaddlePaddle ended with {done.returncode} before any case:\n{done.stderr[-2000:]}")
-        crashed |= dict.fromkeys(unfinished, f"the process ended with {done.returncode}")
+            raise RuntimeError(f"the side of PaddlePaddle ended with {ended} before any case:\n{complaint}")
+        crashed |= dict.fromkeys(unfinished, "it did not end" if ended is None else f"the process ended with {ended}")
+
+
+def _attend(python: str, side: Path, folder: Path, patience: float) -> tuple[int | None, str]:
+    """Run the other side until it ends, or until nothing has come from it for so many seconds: how it ended, and the last that it said."""
+    results = folder / "results.jsonl"
+    with (folder / "said.txt").open("w+") as said:
+        process = subprocess.Popen([python, str(side), str(folder)], stdout=said, stderr=said, env=_environment())
+        size, since = -1, time.monotonic()
+        while (ended := _ended(process)) is None:
+            now = results.stat().st_size if results.exists() else 0
+            if now != size:
+                size, since = now, time.monotonic()
+            elif time.monotonic() - since > patience:
+                process.kill()
+                process.wait()
+                break
+        said.seek(0)
+        return ended, said.read()[-2000:]
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(0.2)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _environment() -> dict[str, str]:
@@ -142,8 +180,9 @@ def outcome(case: TwoSided, there: Mapping[str, Any], folder: Path) -> Outcome:
     unwritten: list[str] = []
     worst, compared = 0.0, 0
     with np.load(folder / f"{case.name}.out.npz", allow_pickle=False) as arrays:
+        for name, spec in case.specs.items():
+            differences += [f"{name}: {w}" for w in spec_differences(spec, there.get("inferred", {}).get(name))]
         for name in case.wanted:
-            differences += [f"{name}: {w}" for w in spec_differences(case.specs[name], case.values[name], there.get("inferred", {}).get(name))]
             seen = there["seen"].get(name)
             if seen is None or seen.get("written") is False:
                 unwritten.append(name)
@@ -160,7 +199,7 @@ def outcome(case: TwoSided, there: Mapping[str, Any], folder: Path) -> Outcome:
     return Outcome(case.name, case.of, "equal", worst, "; ".join(remarks))
 
 
-def spec_differences(here: Spec, value: Any, there: Mapping[str, Any] | None) -> list[str]:
+def spec_differences(here: Spec, there: Mapping[str, Any] | None) -> list[str]:
     """How PaddlePaddle's inferred spec differs from ours, in words. What it leaves open may be anything."""
     if there is None:
         return []
