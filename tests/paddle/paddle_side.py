@@ -1,8 +1,8 @@
 """Runs programs in PaddlePaddle: ``python paddle_side.py FOLDER``, with a Python that has PaddlePaddle 2.6.2.
 
-FOLDER has ``cases.jsonl``, a case on each line: ``name``; ``models`` (the files of its programs); ``feeds`` (name ->
-``{"array": key in the .npz file, "lengths": of its sequences, "kept": whether it is a parameter or state}``) and ``arrays`` (that file); ``way``
-(see `WAYS`); ``specs`` and ``wanted`` (the variables whose specs and whose numbers are compared). What came of each is added to ``results.jsonl``: the specs that
+FOLDER has ``cases.jsonl``, a case on each line: ``name``; ``models`` (the files of its programs); ``feeds`` (name -> ``{"array": key in the
+.npz file, "lengths": of its sequences, "kept": whether it is a parameter or state}``) and ``arrays`` (that file); ``way`` (see `WAYS`); ``specs``
+and ``wanted`` (the variables whose specs and whose numbers are compared). What came of each is added to ``results.jsonl``: the specs that
 PaddlePaddle infers, and those of what it computed, whose numbers are in ``NAME.out.npz``. A case may end the process, as a wrong one does in
 some kernels: whoever started it sees from ``results.jsonl`` which was begun last.
 

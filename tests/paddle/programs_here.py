@@ -190,7 +190,8 @@ def surgery() -> Outputs:
     first, second = layer.split(x, 2, 1)
     stacked = layer.stack([first, layer.flip(second, [2])], 1)
     values, places = layer.topk(layer.reshape(stacked, [0, 24]), 5)
-    return [values, places, layer.pad(first, [0, 0, 1, 2, 0, 1]), layer.cumsum(second, 1), layer.strided_slice(x, [1], [0], [6], [2]), layer.squeeze(layer.unsqueeze(x, [1]), [1])]
+    others = [layer.pad(first, [0, 0, 1, 2, 0, 1]), layer.cumsum(second, 1), layer.strided_slice(x, [1], [0], [6], [2])]
+    return [values, places, *others, layer.squeeze(layer.unsqueeze(x, [1]), [1])]
 
 
 # --- for training

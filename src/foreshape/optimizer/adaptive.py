@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.optimizer.base import Optimizer, UpdateOp
 from foreshape.program import Variable
+from foreshape.program.op import EMPTY
 from foreshape.spec import SELECTED_ROWS
 
 
@@ -65,6 +66,9 @@ class RMSProp(Optimizer):
         outputs = {"ParamOut": parameter, "MomentOut": moment, "MeanSquareOut": square}
         if self.centered:
             inputs["MeanGrad"] = outputs["MeanGradOut"] = self.accumulator(parameter, "mean_grad")
+        else:
+            # PaddlePaddle's executor wants to see the slot
+            outputs["MeanGradOut"] = EMPTY
         attrs = {"epsilon": self.epsilon, "decay": self.rho, "momentum": self.momentum, "centered": self.centered}
         return "lazy_rmsprop" if self.lazy_mode and gradient.kind is SELECTED_ROWS else "rmsprop", inputs, outputs, attrs
 
