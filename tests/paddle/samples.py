@@ -26,6 +26,20 @@ from foreshape.program import Program, program_guard
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, Spec
 from foreshape.values.lod_tensor import LoDTensor
 
+APART = {
+    "feed": "in every saved pair of the programs that are described here",
+    "fetch": "in every saved pair of the programs that are described here",
+}
+"""Operators that are no program by themselves, and where they are compared."""
+FAMILIES_APART = {"collective": "they compute with several processes: not compared"}
+
+
+def apart(cls: type[Operator]) -> str | None:
+    """Why an operator's samples are not compared, or None where they are."""
+    if not cls.samples:
+        return "it runs a block: in the loops and branches of the programs that are described here"
+    return APART.get(cls.type) or FAMILIES_APART.get(cls.__module__.split(".")[2])
+
 
 def of_sample(cls: type[Operator], sample: Sample, name: str) -> TwoSided:
     """The program of one op that a sample is."""
@@ -69,17 +83,17 @@ def cases(types: set[str] | None, gradients: bool) -> list[TwoSided]:
     """The programs of all operators, or of those named, each computed on this side."""
     out: list[TwoSided] = []
     for name, cls, sample in harness.sampled():
-        if types is not None and cls.type not in types:
+        if apart(cls) or (types is not None and cls.type not in types):
             continue
         with program_guard(Program(), Program()):
-            out.append(of_sample(cls, sample, name))
-            if gradients and sample.exact and sample.differentiate and not isinstance(cls.gradient, NoGradient):
-                try:
+            try:
+                out.append(of_sample(cls, sample, name))
+                if gradients and sample.exact and sample.differentiate and not isinstance(cls.gradient, NoGradient):
                     out.extend(of_gradients(cls, sample, name))
-                except Exception as error:
-                    failed = TwoSided(f"{name}-gradient", f"{cls.type}_grad", Program(), {}, [])
-                    failed.error = f"{type(error).__name__}: {error}"[:400]
-                    out.append(failed)
+            except Exception as error:
+                failed = TwoSided(f"{name}-described", cls.type, Program(), {}, [])
+                failed.error = f"{type(error).__name__}: {error}"[:400]
+                out.append(failed)
     for case in out:
         if not case.error:
             run_here(case)
