@@ -53,11 +53,14 @@ def save(name: str, folder: Path, main: Any, variables: list[Any], made: Any, fe
     scope, executor = core.Scope(), paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.scope_guard(scope):
         set_parameters(main, scope)
+        pruned = main.clone(for_test=True)._prune([v.name for v in outputs])
+        used = {n for op in pruned.global_block().ops for n in op.input_arg_names}
+        variables = [v for v in variables if v.name in used]
         paddle.static.save_inference_model(str(folder / name), variables, outputs, executor, program=main)
         program, names, fetches = paddle.static.load_inference_model(str(folder / name), executor)
-        values = executor.run(program, feed={n: feed[n] for n in names}, fetch_list=fetches)
+        values = executor.run(program, feed={n: feed[n] for n in names}, fetch_list=fetches, return_numpy=False)
     np.savez(folder / f"{name}.in.npz", **{n: feed[n] for n in names})
-    np.savez(folder / f"{name}.out.npz", **{str(at): np.asarray(v) for at, v in enumerate(values)})
+    np.savez(folder / f"{name}.out.npz", **{str(at): np.array(v) for at, v in enumerate(values)})
     return {"types": sorted({op.type for b in program.blocks for op in b.ops} - {"feed", "fetch"})}
 
 

@@ -16,6 +16,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import support.harness as harness
+from known import reason
 from sides import Outcome, TwoSided, compute, outcome, paddle_python, run_here, run_there, write
 
 import foreshape.wire  # noqa: F401  the codec
@@ -45,7 +46,7 @@ def of_sample(cls: type[Operator], sample: Sample, name: str) -> TwoSided:
     """The program of one op that a sample is."""
     case = harness.build(cls, sample.arguments, as_layers=True)
     wanted = list(dict.fromkeys(n for names in case.outputs.values() for n in names if case.block.vars[n].kind in TENSOR_KINDS))
-    return TwoSided(name, cls.type, case.program, case.feed, wanted, sample.exact and not cls.random)
+    return TwoSided(name, cls.type, case.program, case.feed, wanted, sample.exact and not cls.random, reason(cls.type, sample.arguments) or "")
 
 
 def of_gradients(cls: type[Operator], sample: Sample, name: str) -> Iterator[TwoSided]:
@@ -76,7 +77,9 @@ def of_gradients(cls: type[Operator], sample: Sample, name: str) -> Iterator[Two
                 raise
             if pairs:
                 wanted, feed = [g.name for _, g in pairs], case.feed | {"out_gradient": weight}
-                yield TwoSided(f"{name}-gradient-{slot}.{position}", f"{cls.type}_grad", case.program, feed, wanted, not cls.random)
+                of = f"{cls.type}_grad"
+                known = reason(of, sample.arguments) or reason(cls.type, sample.arguments) or ""
+                yield TwoSided(f"{name}-gradient-{slot}.{position}", of, case.program, feed, wanted, not cls.random, known)
 
 
 def cases(types: set[str] | None, gradients: bool) -> list[TwoSided]:
@@ -90,7 +93,7 @@ def cases(types: set[str] | None, gradients: bool) -> list[TwoSided]:
                 out.append(of_sample(cls, sample, name))
                 if gradients and sample.exact and sample.differentiate and not isinstance(cls.gradient, NoGradient):
                     out.extend(of_gradients(cls, sample, name))
-            except Exception as error:
+            except Exception as error:  # a sample that cannot be described, saved or differentiated here
                 failed = TwoSided(f"{name}-described", cls.type, Program(), {}, [])
                 failed.error = f"{type(error).__name__}: {error}"[:400]
                 out.append(failed)
@@ -120,7 +123,8 @@ def table(outcomes: list[Outcome], details: bool) -> str:
     for of, found in groups.items():
         equal = [o for o in found if o.state == "equal"]
         others = [o for o in found if o.state != "equal"]
-        states = ", ".join(f"{sum(o.state == s for o in others)} {s}" for s in ("differs", "failed", "refused", "missing") if any(o.state == s for o in others))
+        counts = {s: sum(o.state == s for o in others) for s in ("differs", "failed", "known", "refused", "missing")}
+        states = ", ".join(f"{n} {s}" for s, n in counts.items() if n)
         worst = f"{max(o.error for o in equal):.0e}" if equal else ""
         lines.append(f"{of:36} {len(equal):>3} of {len(found):<3} {worst:>7}  {states}")
         alike: dict[str, list[str]] = {}

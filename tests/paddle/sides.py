@@ -42,8 +42,9 @@ WORKSPACE = {
 class TwoSided:
     """A program with what it is fed, and the variables that are compared.
 
-    ``exact``: whether it computes the same each time. ``way``: how the other side runs it, with ``others``, further programs, and what else
-    it is ``told``. ``specs`` and ``values``: what is inferred and computed here, or the ``error``.
+    ``exact``: whether it computes the same each time. ``known``: why PaddlePaddle computes otherwise, where it may. ``way``: how the other
+    side runs it, with ``others``, further programs, and what else it is ``told``. ``specs`` and ``values``: what is inferred and computed
+    here, or the ``error``.
     """
 
     name: str
@@ -52,6 +53,7 @@ class TwoSided:
     feed: dict[str, Any]
     wanted: list[str]
     exact: bool = True
+    known: str = ""
     way: str = "ops"
     others: list[Program] = field(default_factory=list[Program])
     told: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -68,8 +70,11 @@ class TwoSided:
 
 @dataclass
 class Outcome:
-    """What came of comparing one program. ``state``: "equal", "differs", "refused" (by PaddlePaddle), "missing" (an operator there), or
-    "failed" (here). ``error``: the largest, relative to the largest magnitude of its tensor; ``words``: what differs, is refused or failed."""
+    """What came of comparing one program.
+
+    ``state``: "equal"; "differs"; "known" (differs, as `known` says); "refused" (by PaddlePaddle); "missing" (an operator of the other side);
+    or "failed" (here). ``error``: the largest, relative to the largest magnitude of its tensor. ``words``: what differs, is refused or failed.
+    """
 
     name: str
     of: str
@@ -217,7 +222,8 @@ def outcome(case: TwoSided, there: Mapping[str, Any], folder: Path) -> Outcome:
             differences += [f"{name}: {w}" for w in words]
             worst, compared = max(worst, error), compared + 1
     if differences:
-        return Outcome(case.name, case.of, "differs", worst, "; ".join(differences)[:600])
+        words = "; ".join(differences)[:600]
+        return Outcome(case.name, case.of, "known", worst, f"{case.known} ({words})") if case.known else Outcome(case.name, case.of, "differs", worst, words)
     if not compared:
         return Outcome(case.name, case.of, "refused", words="PaddlePaddle wrote nothing into any of the results")
     remarks = [f"not inferred there: {there['inference_error']}"] if "inference_error" in there else []
