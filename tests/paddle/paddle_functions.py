@@ -134,7 +134,6 @@ def _binary() -> None:
         "minimum",
         "fmax",
         "fmin",
-        "atan2",
         "less_than",
         "less_equal",
         "greater_than",
@@ -156,6 +155,7 @@ def _binary() -> None:
     FUNCTIONS["allclose"] = lambda d: paddle.allclose(
         d.given(np.ones((2, 3), "float32")), d.given(np.full((2, 3), d.pick(1.0, 1.5, np.nan), "float32"))
     )
+    FUNCTIONS["atan2"] = lambda d: paddle.atan2(d.f(3, 4), d.f(3, 4))
     FUNCTIONS["isclose"] = lambda d: paddle.isclose(d.f(2, 3), d.f(2, 3), atol=1.0)
     FUNCTIONS["equal_all"] = lambda d: paddle.equal_all(d.i(3, high=1), d.i(3, high=1))
     FUNCTIONS["lerp"] = lambda d: paddle.lerp(d.f(2, 3), d.f(2, 3), d.pick(0.3, 0.7))

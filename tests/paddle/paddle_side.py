@@ -39,7 +39,8 @@ def words_of(error: BaseException) -> str:
     text = re.sub(r"(?s).*Error Message Summary:\s*-+\s*", "", str(error)) if "Error Message Summary" in str(error) else str(error)
     text = re.sub(r"\(at /paddle/[^)]*\)", "", re.sub(r"\s+", " ", text)).strip()
     if text.startswith("In user code"):  # a call stack, and then what is wrong
-        text = text[max(text.rfind(f"({kind})") for kind in ("InvalidArgument", "NotFound", "Unimplemented", "OutOfRange", "PreconditionNotMet")) :]
+        at = max(text.rfind(f"({kind})") for kind in ("InvalidArgument", "NotFound", "Unimplemented", "OutOfRange", "PreconditionNotMet"))
+        text = text[at:] if at >= 0 else text[-200:]
     return f"{type(error).__name__}: {text}"[:400]
 
 
