@@ -54,10 +54,11 @@ know("adamw", lambda a: a.get("lr_ratio", 1.0) != 1.0, "PaddlePaddle's kernel fo
 know("batch_norm", lambda a: a["X"].dims[0] == 1 and len(a["X"].dims) == 2,
      "of one element for each channel PaddlePaddle gives X, and leaves the moving statistics; here it is normalised")  # fmt: skip
 know("batch_norm", has("MomentumTensor"), "PaddlePaddle 2.6.2 does not read MomentumTensor; here it counts")
-know("batch_norm", lambda a: bool(a.get("is_test")), "in a test PaddlePaddle leaves SavedMean and SavedVariance as it finds their memory")
-know("coalesce_tensor", lambda a: not a.get("copy_data") and not a.get("set_constant"), "nothing is written into the memory there; here it is zeros")
+know("batch_norm_grad", lambda a: bool(a.get("trainable_statistics")), EXACT + "of trainable statistics in a test it takes the moving ones")
+know("batch_norm", has("is_test", "use_global_stats"), "of moving statistics PaddlePaddle leaves SavedMean and SavedVariance as it finds them")
+know("coalesce_tensor", always, "what no part takes, or no one sets, is left there as it is found; here it is zeros")
 know("conv2d_transpose", has("Bias"), "PaddlePaddle's kernel for CPUs does not read Bias; here it is added")
-know("cross_entropy2", lambda a: "ignore_index" in a, "MatchX, which is for the gradient alone, is 0 there in a row that is ignored, and here 1")
+know("cross_entropy2", always, "MatchX, which is for the gradient alone, is 0 there in a row that is ignored, and here 1")
 know("edit_distance linear_chain_crf linear_chain_crf_grad", lambda a: any(levels(s, 2)(a) for s in ("Hyps", "Emission")), OUTERMOST)
 know("warpctc_grad", levels("Logits", 2), OUTERMOST)
 know("sequence_concat sequence_concat_grad", levels("X", 2), OUTERMOST)

@@ -20,6 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from known import KNOWN_PROGRAMS
+from results import by_program, keep
 from sides import Outcome, array_differences, attended, paddle_python, spec_differences
 
 import foreshape as fs
@@ -154,10 +155,13 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--paddle", help="a Python that has PaddlePaddle 2.6.2; else PADDLE_PYTHON")
     parser.add_argument("--keep", type=Path, help="a folder in which programs and arrays are left")
+    parser.add_argument("--update", action="store_true", help="keep what came of it for docs/compatibility.md")
     given = parser.parse_args()
     found = compare(paddle_python(given.paddle), given.kind, given.names, given.keep)
     for one in found:
         print(f"{one.name:36} {one.state:8} {one.error:7.0e}  {one.words}")
+    if given.update:
+        keep(given.kind, by_program(found), not given.names)
     print({s: sum(o.state == s for o in found) for s in ("equal", "differs", "failed", "known", "missing", "refused")})
     return int(any(o.state in ("differs", "failed") for o in found))
 

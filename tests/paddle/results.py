@@ -33,10 +33,15 @@ def grouped(outcomes: list[Outcome], by: Any) -> dict[str, dict[str, Any]]:
     return {name: summary(found) for name, found in sorted(groups.items())}
 
 
-def keep(section: str, found: dict[str, dict[str, Any]]) -> None:
-    """Write a section anew."""
+def by_program(outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
+    """By the name of the program; all draws of a function together."""
+    return grouped(outcomes, lambda o: o.name.split(".")[0])
+
+
+def keep(section: str, found: dict[str, dict[str, Any]], anew: bool = True) -> None:
+    """Write a section, or what was found of some in it."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    kept[section] = found
+    kept[section] = found if anew else {**kept.get(section, {}), **found}
     KEPT.write_text(json.dumps(dict(sorted(kept.items())), indent=1, sort_keys=True) + "\n")
 
 

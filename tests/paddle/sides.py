@@ -23,6 +23,8 @@ from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
 SIDE = Path(__file__).with_name("paddle_side.py")
 PATIENCE = 20.0
 """Seconds in which a case of one op must end on the other side."""
+STARTING = 300.0
+"""Seconds in which the other side must have imported PaddlePaddle and begun with a case."""
 DTYPE_NAMES = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}
 TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-6}
 """How far a number may be from PaddlePaddle's, relative to the largest magnitude of its tensor. Some of its fp64 kernels compute in fp32."""
@@ -167,12 +169,13 @@ def _attend(command: list[str], results: Path, patience: float) -> tuple[int | N
     """Run the other side until it ends, or until nothing has come from it for so many seconds: how it ended, and the last that it said."""
     with results.with_suffix(".said").open("w+") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, env=_environment())
-        size, since = -1, time.monotonic()
+        begun = size = results.stat().st_size if results.exists() else 0
+        since = time.monotonic()
         while (ended := _ended(process)) is None:
             now = results.stat().st_size if results.exists() else 0
             if now != size:
                 size, since = now, time.monotonic()
-            elif time.monotonic() - since > patience:
+            elif time.monotonic() - since > (patience if size != begun else STARTING):
                 process.kill()
                 process.wait()
                 break

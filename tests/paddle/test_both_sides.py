@@ -6,7 +6,7 @@ import pytest
 from known import KNOWN
 from opened import compare as compare_opened
 from pairs import compare as compare_pairs
-from results import grouped, keep, wrong
+from results import by_program, grouped, keep, wrong
 from samples import compare as compare_samples
 from sides import Outcome, paddle_python
 
@@ -30,7 +30,7 @@ def test_every_operators_samples(update: bool) -> None:
 def test_programs_described_here(update: bool) -> None:
     found = compare_pairs(paddle_python())
     if update:
-        keep("described here", grouped(found, lambda o: o.name))
+        keep("described here", by_program(found))
     held(found, len(found))
     assert len(found) >= 20
 
@@ -39,5 +39,5 @@ def test_programs_described_here(update: bool) -> None:
 def test_programs_built_there(kind: str, least: int, update: bool) -> None:
     found = compare_opened(paddle_python(), kind)
     if update:
-        keep(kind, grouped(found, lambda o: o.name.rsplit(".", 1)[0] if kind == "functions" else o.name))
+        keep(kind, by_program(found))
     held(found, least)

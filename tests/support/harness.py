@@ -183,6 +183,10 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
                 variable_changed.persistable = True
         elif result.optional and not result.many and result.updates is None:
             outputs[result.name] = [f"{result.name}_of_{cls.type}"]
+    if as_layers and "infer_flags" in cls.schema.attributes and "infer_flags" not in attrs:
+        attrs["infer_flags"] = [1] * len(attrs["axes"])
+    if as_layers and cls.type == "expand_as_v2" and "Y" in inputs:
+        attrs["target_shape"] = list(inputs["Y"].spec.known_dims)
     op = block.append_op(cls.type, inputs, outputs, _double_types(cls, attrs) if double else attrs)
     return Case(program, block, cls, inputs, feed, {s: list(n) for s, n in op.outputs.items()}, op, made)
 
