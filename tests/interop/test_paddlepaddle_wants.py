@@ -50,6 +50,24 @@ def test_the_gradient_of_a_pooled_sequence_says_whether_it_is_a_test() -> None:
     assert "is_test" in {a.name for a in op.attrs}
 
 
+def test_the_gradient_of_batch_norm_takes_the_moving_statistics_and_does_without() -> None:
+    main = Program()
+    with fs.program_guard(main, Program()):
+        x = layer.data("x", shape=["batch", 3, 4, 5])
+        fs.append_backward(layer.mean(layer.batch_norm(layer.conv2d(x, 2, 3), use_global_stats=True)))
+    (op,) = ops_of(main, "batch_norm_grad")
+    slots = {v.parameter: list(v.arguments) for v in op.inputs}
+    assert slots["Mean"] == slots["MeanOut"] and slots["Variance"] == slots["VarianceOut"]
+    message = pb.ProgramDesc.FromString(main.to_bytes())
+    (written,) = [op for op in message.blocks[0].ops if op.type == "batch_norm_grad"]
+    kept = [v for v in written.inputs if v.parameter not in ("Mean", "Variance")]  # so it is where the statistics are the batch's
+    del written.inputs[:]
+    written.inputs.extend(kept)
+    program = fs.load_program(message.SerializeToString())
+    program.forget()
+    assert program.infer() == []
+
+
 def saved(dims: list[int], read: bool, fed: bool = False) -> bytes:
     """A program with a variable that no op makes."""
     main = Program()

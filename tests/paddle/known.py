@@ -46,7 +46,7 @@ OUTERMOST = "of several levels of sequences PaddlePaddle's kernel takes the oute
 IGNORED = "PaddlePaddle 2.6.2 does not read the attribute any more; here it counts, as in the versions that have it"
 OUTSIDE = "the mean of a window that lies outside is no number there; here it is 0"
 DOUBLE = "a master parameter of fp64 is not PaddlePaddle's: its kernel reads it as fp32"
-EXACT = "the gradient there is not that of what it computes; here it is (by finite differences): "
+EXACT = "the gradient there is not that of what it computes; here it is, by finite differences: "
 
 know("accuracy", always, "PaddlePaddle's kernel writes Correct and Total as int32, whatever its programs say of them")
 know("adagrad adam adamw momentum sgd rmsprop", lambda a: isinstance(a.get("MasterParam"), Value) and a["MasterParam"].dtype is FP64, DOUBLE)

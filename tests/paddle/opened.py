@@ -141,7 +141,7 @@ def compare(python: str, kind: str, names: list[str] | None = None, folder: Path
                 outcome = judged(kind, name, place, built[name])
                 known = KNOWN_PROGRAMS.get(name.rsplit(".", 1)[0])
                 if outcome.state == "differs" and known:
-                    outcome = replace(outcome, state="known", words=f"{known} ({outcome.words})")
+                    outcome = replace(outcome, state="known", words=f"{known} [{outcome.words}]")
                 out.append(outcome)
         finally:
             if folder is None:

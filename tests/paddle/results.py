@@ -20,7 +20,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
         if o.state not in ("equal", "known"):
             words[o.state, o.words] = words.get((o.state, o.words), 0) + 1
         elif o.state == "known":
-            why = o.words.split(" (")[0]
+            why = o.words.split(" [")[0]
             words[o.state, why] = words.get((o.state, why), 0) + 1
     apart = [{"state": state, "cases": n, "words": said} for (state, said), n in sorted(words.items())]
     return {"equal": len(equal), "cases": len(outcomes), "error": float(f"{max(equal, default=0.0):.1e}"), "apart": apart}

@@ -226,7 +226,7 @@ def outcome(case: TwoSided, there: Mapping[str, Any], folder: Path) -> Outcome:
             worst, compared = max(worst, error), compared + 1
     if differences:
         words = "; ".join(differences)[:600]
-        return Outcome(case.name, case.of, "known", worst, f"{case.known} ({words})") if case.known else Outcome(case.name, case.of, "differs", worst, words)
+        return Outcome(case.name, case.of, "known", worst, f"{case.known} [{words}]") if case.known else Outcome(case.name, case.of, "differs", worst, words)
     if not compared:
         return Outcome(case.name, case.of, "refused", words="PaddlePaddle wrote nothing into any of the results")
     remarks = [f"not inferred there: {there['inference_error']}"] if "inference_error" in there else []

@@ -63,7 +63,7 @@ class RMSProp(Optimizer):
         moment = self.accumulator(parameter, "momentum")
         square = self.accumulator(parameter, "mean_square")
         inputs = {"Param": parameter, "Grad": gradient, "Moment": moment, "MeanSquare": square, "LearningRate": rate}
-        outputs = {"ParamOut": parameter, "MomentOut": moment, "MeanSquareOut": square}
+        outputs: dict[str, Any] = {"ParamOut": parameter, "MomentOut": moment, "MeanSquareOut": square}
         if self.centered:
             inputs["MeanGrad"] = outputs["MeanGradOut"] = self.accumulator(parameter, "mean_grad")
         else:
