@@ -29,7 +29,7 @@ from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS
 
 BUILDER = Path(__file__).with_name("paddle_programs.py")
 RANDOM = {"gaussian_random", "uniform_random", "truncated_gaussian_random"}
-PATIENCE = {"functions": 20.0, "layers": 60.0, "training": 60.0, "models": 300.0}
+PATIENCE = {"functions": 20.0, "layers": 60.0, "training": 60.0, "models": 900.0}
 """Seconds that a program may take on the other side."""
 
 

@@ -85,7 +85,7 @@ def of_function(name: str, seed: int, folder: Path) -> dict[str, Any]:
 
 def of_model(name: str, folder: Path) -> dict[str, Any]:
     """A network of paddle.vision.models for small images."""
-    size = {"inception_v3": 96, "alexnet": 96, "LeNet": 28}.get(name, 64)
+    size = {"inception_v3": 96, "alexnet": 224, "googlenet": 224, "LeNet": 28}.get(name, 64)
     main = paddle.static.Program()
     with paddle.static.program_guard(main, paddle.static.Program()), paddle.utils.unique_name.guard():
         network = getattr(paddle.vision.models, name)(num_classes=10)

@@ -14,7 +14,6 @@ import numpy as np
 import foreshape as fs
 from foreshape import layer
 from foreshape.program import Program, Variable
-from foreshape.spec import LOD_TENSOR, Spec
 
 Outputs = list[Variable]
 INFERENCE: dict[str, Callable[[], Outputs]] = {}
@@ -266,7 +265,3 @@ def described(describe: Callable[[], Any]) -> tuple[Program, Program, Any]:
     with fs.program_guard(main, startup):
         made = describe()
     return main, startup, made
-
-
-def known(spec: Spec) -> bool:
-    return spec.kind is LOD_TENSOR and spec.dims is not None
