@@ -3,7 +3,7 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
-.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost fuzz fuzz-files fuzz-operators fuzz-programs proto clean
+.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost fuzz fuzz-files fuzz-operators fuzz-programs paddle proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,7 +18,7 @@ demo: $(VENV)/train        ## describe, train, save, reload and classify: the ha
 	$(VENV)/bin/foreshape demo --out out
 
 test: $(VENV)/dev          ## the whole test suite
-	$(RUN) pytest -n 2 -m "not long"
+	$(RUN) pytest -n 2 -m "not long and not paddle"
 
 test-long: $(VENV)/dev     ## the exhaustive checks
 	$(RUN) pytest -n 2 -m "long and not longest"
@@ -31,7 +31,7 @@ ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=
 	ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default FORESHAPE_PRODUCTS=blas FORESHAPE_PRODUCTS=onednn
 
 test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one after the other
-	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long" || exit 1; done
+	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle" || exit 1; done
 
 check: $(VENV)/dev         ## style, types, and the order of the rooms
 	$(VENV)/bin/ruff check .
@@ -63,8 +63,19 @@ fuzz-operators: $(VENV)/dev ## random cases of every operator against references
 fuzz-programs: $(VENV)/dev ## draw whole programs, and compare each way to run them with torch, for SECONDS, from SEED on
 	$(VENV)/bin/python tests/fuzz/programs.py --seconds $(SECONDS) --seed $(SEED)
 
+# PaddlePaddle needs an older numpy, and so an environment of its own.
+PADDLE_VENV := $(CURDIR)/.venv-paddle
+PADDLE_PYTHON ?= $(PADDLE_VENV)/bin/python
+
+$(PADDLE_VENV)/bin/python:
+	$(PYTHON) -m venv $(PADDLE_VENV)
+	$(PADDLE_VENV)/bin/pip install --quiet --disable-pip-version-check paddlepaddle==2.6.2 'numpy<2' setuptools
+
+paddle: $(VENV)/dev $(PADDLE_PYTHON) ## programs run here and in PaddlePaddle 2.6.2 (in the Python of PADDLE_PYTHON, or one made for it), compared
+	PADDLE_PYTHON=$(PADDLE_PYTHON) $(RUN) pytest -m paddle tests/paddle $(if $(UPDATE),--update)
+
 proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && ../$(RUN) grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(PADDLE_VENV) out

@@ -150,8 +150,13 @@ def placed(
     return inputs, made
 
 
-def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, double: bool = False) -> Case:
-    """A program whose inputs are the sample's tensors and whose only op is the operator's."""
+def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, double: bool = False, as_layers: bool = False) -> Case:
+    """A program whose inputs are the sample's tensors and whose only op is the operator's.
+
+    Args:
+        as_layers: the op is written as layers and optimizers write it: what it changes in place is persistable, and the result has its
+            name; and single results that may be left out are there.
+    """
     program = Program()
     block = program.global_block
     rng = np.random.RandomState(seed)
@@ -170,6 +175,18 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
 
     inputs, made = placed(cls, block, slots, variable, FP64 if double else FP32)
     outputs: dict[str, list[str]] = {}
+    for result in cls.schema.results if as_layers else ():
+        if result.updates in inputs:
+            changed = inputs[result.updates] if result.many else [inputs[result.updates]]
+            outputs[result.name] = [v.name for v in changed]
+            for variable_changed in changed:
+                variable_changed.persistable = True
+        elif result.optional and not result.many and result.updates is None:
+            outputs[result.name] = [f"{result.name}_of_{cls.type}"]
+    if as_layers and "infer_flags" in cls.schema.attributes and "infer_flags" not in attrs:
+        attrs["infer_flags"] = [1] * len(attrs["axes"])
+    if as_layers and cls.type == "expand_as_v2" and "Y" in inputs:
+        attrs["target_shape"] = list(inputs["Y"].spec.known_dims)
     op = block.append_op(cls.type, inputs, outputs, _double_types(cls, attrs) if double else attrs)
     return Case(program, block, cls, inputs, feed, {s: list(n) for s, n in op.outputs.items()}, op, made)
 

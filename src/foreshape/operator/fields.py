@@ -258,8 +258,8 @@ def gradient(
         view_of: for a gradient: the slot among ``inputs`` that it is a view of.
         layout: for a gradient: how it lies in memory; ``"same"`` where it is left out. See `Layout`.
         workspace: the rule ``(self, *specs) -> bytes``; see `Operator`.
-        absent: the slots among ``inputs``, gradients of single results, that are left out where nothing flows into the result, and are
-            None then; others are filled with zeros.
+        absent: the slots among ``inputs`` that may be None: gradients of single results, which are left out where nothing flows into the
+            result (others are filled with zeros), and operands, which other makers leave out.
         apart: the rule ``(self, *specs) -> Part | None``: how one of the gradients is computed by another operator.
     """
     given = (gives,) if isinstance(gives, str) else tuple(gives)

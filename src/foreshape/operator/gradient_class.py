@@ -34,6 +34,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
         base = name.removesuffix("@GRAD")
         if name in operands:
             taken = operands[name]
+            taken = replace(taken, optional=taken.optional or name in declared.absent)
             inputs.append(taken if taken.same_type_as in declared.inputs else replace(taken, same_type_as=None))
         elif name in results or (name != base and base in results):
             many = results[base].many

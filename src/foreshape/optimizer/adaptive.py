@@ -6,6 +6,7 @@ from typing import Any
 
 from foreshape.optimizer.base import Optimizer, UpdateOp
 from foreshape.program import Variable
+from foreshape.program.op import EMPTY
 from foreshape.spec import SELECTED_ROWS
 
 
@@ -62,9 +63,12 @@ class RMSProp(Optimizer):
         moment = self.accumulator(parameter, "momentum")
         square = self.accumulator(parameter, "mean_square")
         inputs = {"Param": parameter, "Grad": gradient, "Moment": moment, "MeanSquare": square, "LearningRate": rate}
-        outputs = {"ParamOut": parameter, "MomentOut": moment, "MeanSquareOut": square}
+        outputs: dict[str, Any] = {"ParamOut": parameter, "MomentOut": moment, "MeanSquareOut": square}
         if self.centered:
             inputs["MeanGrad"] = outputs["MeanGradOut"] = self.accumulator(parameter, "mean_grad")
+        else:
+            # PaddlePaddle's executor wants to see the slot
+            outputs["MeanGradOut"] = EMPTY
         attrs = {"epsilon": self.epsilon, "decay": self.rho, "momentum": self.momentum, "centered": self.centered}
         return "lazy_rmsprop" if self.lazy_mode and gradient.kind is SELECTED_ROWS else "rmsprop", inputs, outputs, attrs
 

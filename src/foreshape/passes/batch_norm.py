@@ -29,7 +29,8 @@ def synchronise_batch_norm(program: Program, counts: str) -> None:
 
 def _replace(block: Block, at: int, op: Op, counts: str) -> None:
     new = _TYPES[op.type]
-    inputs = {slot: list(names) for slot, names in op.inputs.items() if slot != "ReserveSpace"}
+    without = ("ReserveSpace", "Mean", "Variance") if op.type == "batch_norm_grad" else ("ReserveSpace",)
+    inputs = {slot: list(names) for slot, names in op.inputs.items() if slot not in without}
     outputs = {slot: list(names) for slot, names in op.outputs.items()}
     known = get(new).schema.attributes
     attrs = {name: value for name, value in op.attributes.values.items() if name in known}

@@ -309,7 +309,7 @@ class Block:
         for result, given in zip(operator.schema.results, found.results, strict=True):
             names = outputs.get(result.name)
             if given is None:
-                if names and not result.optional and not operator.sub_blocks:  # the rule has no answer where one is asked for
+                if any(n != EMPTY for n in names or ()) and not result.optional and not operator.sub_blocks:  # no answer where one is asked for
                     raise _placed(SchemaError(f"there is no result {result.name} for these inputs"), op.type, op.site)
                 continue
             specs = given if isinstance(given, tuple) else (given,)

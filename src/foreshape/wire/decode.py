@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from foreshape.errors import FormatError, border
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.block import Block
@@ -79,11 +81,14 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
         _block(data, letters, start, stop, block, budget)
     check_structure(program, budget.limits.depth)
     link_makers(program)
+    read: set[str] | None = None
     for block in program.blocks:
         for at, variable in enumerate(block.vars.values()):
             declared = variable._declared  # pyright: ignore[reportPrivateUsage]
             if declared is not None and declared.negative is not None:
-                _check_dims(variable, f"blocks[{block.idx}].vars[{at}]")
+                if read is None:
+                    read = {name for op in program.all_ops() for name in op.input_names()}
+                _check_dims(variable, f"blocks[{block.idx}].vars[{at}]", read)
     program.mark_loaded()
     return program
 
@@ -251,8 +256,11 @@ def _slot(data: bytes, at: int, end: int, into: Slots, block: Block, budget: Bud
     into[slot] = tuple(names)
 
 
-def _check_dims(variable: Variable, where: str) -> None:
-    """Refuse a dim below -1, but in what an op makes: there PaddlePaddle writes products with -1, such as -6, for unknown."""
+def _check_dims(variable: Variable, where: str, read: Container[str]) -> None:
+    """Refuse a dim below -1, but in what an op makes: there PaddlePaddle writes products with -1, such as -6, for unknown. Of a network for
+    use it leaves out results that nothing reads, such as an instance_norm's SavedMean, but not their variables."""
     declared = variable._declared  # pyright: ignore[reportPrivateUsage]
-    if declared is not None and declared.negative is not None and (variable.op is None or variable.persistable):
+    if declared is not None and declared.negative is not None and (
+        variable.persistable or variable.need_check_feed or (variable.op is None and variable.name in read)
+    ):
         raise FormatError(f"{where} ({variable.name[:60]!r}): a dim must be at least 0, or -1 for unknown, not {declared.negative}")

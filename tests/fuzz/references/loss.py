@@ -54,7 +54,10 @@ def _cross_entropy(op: Any, a: Any) -> Results | None:
 def _sigmoid_cross_entropy(op: Any, a: Any) -> Results:
     p = 1 / (1 + torch.exp(-a.X))
     kept = a.Label != op.ignore_index
-    loss = torch.where(kept, -(a.Label * torch.log(p) + (1 - a.Label) * torch.log(1 - p)), a.X.new_zeros(()))
+    loss = -(a.Label * torch.log(p) + (1 - a.Label) * torch.log(1 - p))
+    if a.pos_weight is not None:
+        loss = loss + (a.pos_weight - 1) * torch.log(1 + torch.exp(-torch.abs(a.X)))
+    loss = torch.where(kept, loss, a.X.new_zeros(()))
     return {"Out": loss / kept.sum().clamp(min=1) if op.normalize else loss}
 
 

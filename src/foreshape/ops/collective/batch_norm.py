@@ -93,13 +93,13 @@ class SyncBatchNorm(Collective, BatchNorm):
     def _infer_sums(
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec
     ) -> Any:
-        return BatchNorm._infer_gradient(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y)
+        return BatchNorm._infer_gradient(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
 
     def _sums_workspace(
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, Counts: Spec | None, d_y: Spec,
         *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
-        one = BatchNorm._gradient_workspace(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, requested=requested)
+        one = BatchNorm._gradient_workspace(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None, requested=requested)
         return one + (8 * Scale.elements + 1) * FP64.itemsize + copies(strided, X=X, Y_GRAD=d_y)
 
     @gradient(
@@ -112,7 +112,8 @@ class SyncBatchNorm(Collective, BatchNorm):
     ) -> Any:  # fmt: skip
         team = self._team()
         if team is None or self.use_global_stats or self._tests():
-            return BatchNorm.backward.kernel(self, X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, requested=requested)
+            taken = (X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
+            return BatchNorm.backward.kernel(self, *taken, requested=requested)
         last = is_channels_last(self.data_layout)
         x, d = channels_first(X, last), channels_first(d_y, last)
         channels, own = x.shape[1], _own_count(x, Counts)

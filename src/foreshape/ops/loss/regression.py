@@ -26,18 +26,22 @@ def check_same_dims(x: Spec, y: Spec, x_slot: str, y_slot: str) -> None:
 class SigmoidCrossEntropyWithLogits(Operator):
     """Out = max(X, 0) - X * Label + log(1 + exp(-|X|)): the cross entropy of sigmoid(X) and Label, elementwise.
 
-    It is 0 where Label is ``ignore_index``; ``normalize`` divides it by the number of the other elements.
+    It is 0 where Label is ``ignore_index``; ``normalize`` divides it by the number of the other elements. ``pos_weight`` multiplies the
+    logarithm alone, as PaddlePaddle 2.6.2 computes it (which is not what weighs the positive examples where X is negative).
     """
 
     type = "sigmoid_cross_entropy_with_logits"
     X = operand(FLOATING, doc="any shape")
     Label = operand(FLOATING, same_type_as="X", doc="as X, in [0, 1]")
+    pos_weight = operand(FLOATING, optional=True, same_type_as="X", doc="as X")
     Out = result(doc="as X")
     normalize = attribute(AttrType.BOOLEAN, False)
     ignore_index = attribute(AttrType.INT, -100)
 
-    def infer_shape(self, X: Spec, Label: Spec) -> Spec:
+    def infer_shape(self, X: Spec, Label: Spec, pos_weight: Spec | None) -> Spec:
         check_same_dims(X, Label, "X", "Label")
+        if pos_weight is not None:
+            check_same_dims(X, pos_weight, "X", "pos_weight")
         return X.like()
 
     def _masked(self, out: Tensor, label: Tensor) -> Tensor:
@@ -45,25 +49,35 @@ class SigmoidCrossEntropyWithLogits(Operator):
         out.masked_fill_(ignored, 0.0)
         return out.div_((ignored.numel() - torch.count_nonzero(ignored)).clamp_(min=1)) if self.normalize else out
 
-    def workspace(self, X: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
+    def workspace(self, X: Spec, Label: Spec, pos_weight: Spec | None, *, strided: frozenset[str]) -> Size:
         return X.nbytes + copies(strided, X=X)
 
-    def kernel(self, X: Tensor, Label: Tensor) -> Tensor:
-        return self._masked(aten.binary_cross_entropy_with_logits(X, Label, None, None, 0), Label)
+    def kernel(self, X: Tensor, Label: Tensor, pos_weight: Tensor | None) -> Tensor:
+        if pos_weight is None:
+            return self._masked(aten.binary_cross_entropy_with_logits(X, Label, None, None, 0), Label)
+        logarithm = X.abs().neg_().exp_().log1p_()
+        return self._masked(X.clamp(min=0.0).addcmul_(X, Label, value=-1.0).addcmul_(logarithm, pos_weight), Label)
 
-    def _gradient_workspace(self, X: Spec, Label: Spec, d_out: Spec) -> Size:
-        return X.elements
+    def _gradient_workspace(self, X: Spec, Label: Spec, pos_weight: Spec | None, d_out: Spec) -> Size:
+        return X.elements + (0 if pos_weight is None else X.nbytes)
 
-    @gradient("X", "Label", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
-    def backward(self, X: Tensor, Label: Tensor, d_out: Tensor) -> Tensor:
-        return self._masked(torch.sigmoid(X).sub_(Label).mul_(d_out), Label)
+    @gradient("X", "Label", "pos_weight", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Label: Tensor, pos_weight: Tensor | None, d_out: Tensor) -> Tensor:
+        if pos_weight is None:
+            return self._masked(torch.sigmoid(X).sub_(Label).mul_(d_out), Label)
+        slope = torch.sign(X)
+        slope.mul_(X.abs().neg_().sigmoid_()).mul_(pos_weight).neg_().add_(X > 0)
+        return self._masked(slope.sub_(Label).mul_(d_out), Label)
 
     samples = [
         sample(X=f32(2, 3, 5), Label=f32(2, 3, 5, low=0.0, high=1.0)),
         sample(X=f32(5), Label=f32(5, data=[0.0, 1.0, -1.0, 0.25, -1.0]), ignore_index=-1, normalize=True),
         sample(X=f32(0, 4), Label=f32(0, 4), normalize=True),
+        sample(X=f32(2, 3), Label=f32(2, 3, low=0.0, high=1.0), pos_weight=f32(2, 3, low=0.5, high=3.0)),
+        sample(X=f32(5), Label=f32(5, data=[0.0, 1.0, -1.0, 0.25, -1.0]), pos_weight=f32(5, low=0.5, high=3.0), ignore_index=-1, normalize=True),
     ]
     rejects = [
+        reject(X=f32(4, 7), Label=f32(4, 7), pos_weight=f32(7), says="pos_weight must have the dims of X"),
         reject(X=f32(4, 7), Label=f32(4, 6), says="Label must have the dims of X"),
         reject(X=f32(4, 7), Label=f32(4), says="Label must have the dims of X"),
         reject(X=f32(4), Label=i64(4), says="Label must be floating-point", error=TypeMismatchError),

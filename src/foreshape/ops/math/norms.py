@@ -185,6 +185,7 @@ class Norm(Operator):
     Out = result(doc="as X")
     axis = attribute(AttrType.INT, -1)
     epsilon = attribute(AttrType.FLOAT, 1e-10, low=0.0)
+    is_test = attribute(AttrType.BOOLEAN, False, doc="changes nothing here; PaddlePaddle's gradient operator wants it said")
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         axis = axis_of(self.axis, X.rank, X=None)

@@ -28,7 +28,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.ops.rules.size_operands import axes_of
-from foreshape.spec import BOOL, FP64, INT64, DType, Spec
+from foreshape.spec import BOOL, FP64, INT32, INT64, DType, Spec
 from foreshape.values.torch_types import element_type, torch_dtype
 
 if TYPE_CHECKING:
@@ -144,13 +144,13 @@ class Reduction(Operator):
 
 
 class ReduceSum(Reduction):
-    """Out = the sums over the axes."""
+    """Out = the sums over the axes; of bools and int32, int64 numbers where no out_dtype is given."""
 
     type = "reduce_sum"
     X = operand(ANY, doc="any shape; of bools, how many are true")
 
     def _type(self, of: DType) -> DType:
-        return INT64 if of is BOOL and self.out_dtype < 0 else super()._type(of)
+        return INT64 if of in (BOOL, INT32) and self.out_dtype < 0 else super()._type(of)
 
     def workspace(self, X: Spec) -> Size:
         to = self._type(X.known_dtype)
@@ -160,7 +160,7 @@ class ReduceSum(Reduction):
         return self._pools("SUM")
 
     def kernel(self, X: Tensor) -> Tensor:
-        to = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype is torch.bool else X.dtype
+        to = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype in (torch.bool, torch.int32) else X.dtype
         return torch.sum(X, self._over(X), self.keep_dim, dtype=to)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})

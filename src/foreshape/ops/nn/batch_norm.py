@@ -119,26 +119,28 @@ class BatchNorm(Operator):
         return channels_back(y, last), Mean, Variance, mean.to(of), inverse.to(of), reserve
 
     def _infer_gradient(
-        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec
-    ) -> Any:
+        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec,
+        mean: Spec | None, variance: Spec | None,
+    ) -> Any:  # fmt: skip
         y, _, _, saved, _, _ = BatchNorm.infer_shape(self, X, Scale, Bias, mean_out, variance_out, None)
         check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
         return X.like(), Scale.like(), Bias.like()
 
     def _gradient_workspace(
         self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec,
-        *, requested: tuple[bool, ...],
+        mean: Spec | None, variance: Spec | None, *, requested: tuple[bool, ...],
     ) -> Size:  # fmt: skip
         sums = (3 + 2 * thread_count()) * Scale.elements * statistics_type(X).itemsize
         return sums + (X.nbytes if requested[0] else 0)  # torch takes memory for that gradient twice
 
+    # Mean and Variance are MeanOut and VarianceOut: PaddlePaddle writes and reads them where the moving statistics are used
     @gradient(
-        "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD",
-        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace,
+        "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "ReserveSpace", "Y@GRAD", "Mean", "Variance",
+        gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace, absent=("Mean", "Variance"),
     )  # fmt: skip
     def backward(
         self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
-        reserve: Tensor | None, d_y: Tensor, *, requested: tuple[bool, ...],
+        reserve: Tensor | None, d_y: Tensor, mean: Tensor | None, variance: Tensor | None, *, requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         last = is_channels_last(self.data_layout)
         x, d = channels_first(X, last), channels_first(d_y, last)

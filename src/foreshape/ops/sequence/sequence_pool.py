@@ -50,6 +50,10 @@ def _pooltype() -> Any:
     return attribute(AttrType.STRING, "AVERAGE", choices=_TYPES, doc="SQRT is the sum over the root of the length; MIN is not PaddlePaddle's")
 
 
+def _is_test() -> Any:
+    return attribute(AttrType.BOOLEAN, False, doc="changes nothing here; PaddlePaddle leaves MaxIndex out, and its gradient operator wants it said")
+
+
 def _pad_value() -> Any:
     return attribute(AttrType.FLOAT, 0.0, doc="what an empty sequence gives")
 
@@ -68,6 +72,7 @@ class SequencePool(Operator):
     MaxIndex = result(doc="as Out for MAX and MIN, dense; otherwise no dims")
     pooltype = _pooltype()
     pad_value = _pad_value()
+    is_test = _is_test()
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         out = one_per_sequence(X, "X", X.known_dims[1:])
@@ -134,7 +139,8 @@ class SequencePool(Operator):
         inputs = {"X": slots.input("X"), "Out@GRAD": slots.grad_of_output("Out")}
         if self.pooltype in _EXTREMES:
             inputs["MaxIndex"] = slots.output("MaxIndex") or list(slots.op.block.name_result(slots.op, "MaxIndex"))
-        slots.add("sequence_pool_grad", inputs, {"X@GRAD": slots.input("X")}, {"pooltype": self.pooltype, "pad_value": self.pad_value})
+        attrs = {"pooltype": self.pooltype, "pad_value": self.pad_value, "is_test": self.is_test}
+        slots.add("sequence_pool_grad", inputs, {"X@GRAD": slots.input("X")}, attrs)
 
     samples = [sample(X=f32(9, 2, distinct=True).ragged([4, 0, 5]), pooltype=t, pad_value=p) for t in _TYPES for p in (0.0, 1.5)] + [
         sample(X=x, pooltype=t)
@@ -194,6 +200,7 @@ class SequencePoolGrad(Operator):
     d_x = replace(result(doc="as X"), name="X@GRAD")
     pooltype = _pooltype()
     pad_value = _pad_value()
+    is_test = _is_test()
     gradient = NOT_WRITTEN
 
     def infer_shape(self, *specs: Any) -> Spec:
