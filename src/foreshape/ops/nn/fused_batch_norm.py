@@ -54,7 +54,9 @@ class FusedBatchNormAct(FusedBatchNorm):
         self, X: Spec, Scale: Spec, Bias: Spec, Y: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec, *,
         requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
-        plain = BatchNorm._gradient_workspace(self, X, Scale, Bias, saved_mean, saved_inverse, saved_mean, saved_inverse, reserve, d_y, requested=requested)
+        plain = BatchNorm._gradient_workspace(
+            self, X, Scale, Bias, saved_mean, saved_inverse, saved_mean, saved_inverse, reserve, d_y, None, None, requested=requested
+        )
         return plain + 2 * X.nbytes + 2 * Scale.nbytes + copies(strided, X=X, Y=Y, Y_GRAD=d_y)
 
     @gradient(
@@ -67,7 +69,7 @@ class FusedBatchNormAct(FusedBatchNorm):
     ) -> Any:  # fmt: skip
         variance = self._variance(saved_inverse)
         return BatchNorm.backward.kernel(
-            self, X, Scale, Bias, saved_mean, variance, saved_mean, saved_inverse, reserve, _through(d_y, Y), requested=requested
+            self, X, Scale, Bias, saved_mean, variance, saved_mean, saved_inverse, reserve, _through(d_y, Y), None, None, requested=requested
         )
 
     samples = [
@@ -122,7 +124,7 @@ class FusedBatchNormAddActivation(FusedBatchNorm):
         requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
         one = BatchNorm._gradient_workspace(
-            self, X, Scale, Bias, saved_mean, saved_inverse, saved_mean, saved_inverse, reserve, d_y, requested=(True, True, True)
+            self, X, Scale, Bias, saved_mean, saved_inverse, saved_mean, saved_inverse, reserve, d_y, None, None, requested=(True, True, True)
         )
         return one + 2 * X.nbytes + 2 * Scale.nbytes + copies(strided, X=X, Y=Y, Y_GRAD=d_y)
 
@@ -137,7 +139,7 @@ class FusedBatchNormAddActivation(FusedBatchNorm):
         d = _through(d_y, Y)
         wanted = (requested[0], requested[2], requested[3])
         d_x, d_scale, d_bias = BatchNorm.backward.kernel(
-            self, X, Scale, Bias, saved_mean, self._variance(saved_inverse), saved_mean, saved_inverse, reserve, d, requested=wanted
+            self, X, Scale, Bias, saved_mean, self._variance(saved_inverse), saved_mean, saved_inverse, reserve, d, None, None, requested=wanted
         )
         return d_x, d, d_scale, d_bias
 
