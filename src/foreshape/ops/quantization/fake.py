@@ -114,8 +114,9 @@ class FakeChannelWiseQuantizeAbsMax(Fake):
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         check_axis(self.quant_axis, X)
         check_not_empty(X)
-        channels = (X.known_dims[self.quant_axis],)
-        return X.like(), X.dense(channels) if self.quant_axis else X.with_dims(channels)
+        axis: int = self.quant_axis
+        channels = X.known_dims[axis]
+        return X.like(), X.dense((channels,)) if axis else X.with_dims((channels,))
 
     def workspace(self, X: Spec) -> Size:
         return 4 * X.nbytes
