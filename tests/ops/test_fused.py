@@ -58,6 +58,8 @@ def test_a_product_with_a_bias_and_a_rectifier() -> None:
     close(computed("fc", {"Input": x, "W": wide}), x.reshape(2, 20) @ wide)
     padded = np.pad(w, ((0, 4), (0, 4)), constant_values=9)
     close(computed("fc", {"Input": x, "W": padded, "Bias": b}, {"in_num_col_dims": 2, "padding_weights": True}), x @ w + b)
+    attrs: dict[str, Any] = {"activation": "relu", "trans_x": True, "trans_y": True}
+    close(computed("fused_gemm_epilogue", {"X": np.ascontiguousarray(x[0].T), "Y": np.ascontiguousarray(w.T), "Bias": b}, attrs), np.maximum(x[0] @ w + b, 0))
     y, scale, bias = normal(2, 4, 3), normal(3), normal(3)
     given = {"X": x, "W": w, "Y": y, "Bias0": b, "Scale": scale, "Bias1": bias}
     attrs = {"x_num_col_dims": 2, "begin_norm_axis": 2, "activation_type": "relu"}

@@ -109,6 +109,57 @@ class Fc(Operator):
     ]
 
 
+class FusedGemmEpilogue(Operator):
+    """Out = activation(X Y + Bias), where the dims of X but the last are its rows; ``trans_x`` and ``trans_y`` say that they lie turned.
+
+    gelu is the one by tanh.
+    """
+
+    type = "fused_gemm_epilogue"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="[*rows, features]; [features, rows] where trans_x")
+    Y = operand(FLOATING, same_type_as="X", doc="[features, columns]; [columns, features] where trans_y")
+    Bias = operand(FLOATING, same_type_as="X", doc="[columns]")
+    Out = result(doc="[*rows, columns]")
+    ReserveSpace = result(optional=True, doc="of training: not made here")
+    trans_x = attribute(AttrType.BOOLEAN, False)
+    trans_y = attribute(AttrType.BOOLEAN, False)
+    activation = attribute(AttrType.STRING, "none", choices=("none", "relu", "gelu"))
+
+    def infer_shape(self, X: Spec, Y: Spec, Bias: Spec) -> Any:
+        require_rank(2, Y, "Y")
+        if self.trans_x:
+            require_rank(2, X, "X")
+        require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
+        x = X.dense(X.known_dims[::-1]) if self.trans_x else X
+        y = Y.with_dims(Y.known_dims[::-1]) if self.trans_y else Y
+        return x.with_dims(linear_dims(x, y, Bias, x.rank - 1, ("X", "Y", "Bias"))), None
+
+    def work(self, X: Spec, Y: Spec, Bias: Spec) -> Size:
+        return product(X.known_dims) * Bias.elements
+
+    def workspace(self, X: Spec, Y: Spec, Bias: Spec, *, strided: frozenset[str]) -> Size:
+        rows = product(X.known_dims[:-1]) if not self.trans_x else X.known_dims[1]
+        gelu = rows * Bias.elements * X.known_dtype.itemsize if self.activation == "gelu" else 0
+        return gelu + (X.nbytes + Y.nbytes + copies(strided, Y=Y) if strided or self.trans_x else 0)
+
+    def kernel(self, X: Tensor, Y: Tensor, Bias: Tensor) -> Any:
+        out = F.linear(X.t() if self.trans_x else X, Y if self.trans_y else Y.t(), Bias.reshape(-1))
+        return F.gelu(out, approximate="tanh") if self.activation == "gelu" else activated(out, self.activation), None
+
+    samples = [
+        sample(X=f32(2, 4, 5), Y=f32(5, 3), Bias=f32(3)),
+        sample(X=f32(5, 4), Y=f32(3, 5), Bias=f32(3), trans_x=True, trans_y=True, activation="relu"),
+        sample(X=f32(4, 5), Y=f32(5, 3), Bias=f32(3), activation="gelu"),
+    ]
+    rejects = [
+        reject(X=f32(4, 5), Y=f32(6, 3), Bias=f32(3), says="as many as the rows of Y"),
+        reject(X=f32(4, 5), Y=f32(5, 3), Bias=f32(4), says="one number for each column of Y"),
+        reject(X=f32(2, 4, 5), Y=f32(5, 3), Bias=f32(3), trans_x=True, says="X must have 2 dims"),
+        reject(X=f32(4, 5), Y=f32(5, 3), Bias=f32(3), activation="tanh", says="one of", error=SchemaError),
+    ]
+
+
 class FusedFcElementwiseLayernorm(Operator):
     """Out = layer_norm(activation(X W + Bias0) + Y), over the dims from ``begin_norm_axis`` on, times Scale, plus Bias1."""
 
