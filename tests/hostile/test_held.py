@@ -20,6 +20,13 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "Adagrad": lambda: fs.optimizer.Adagrad(0.1),
     "RMSProp": lambda: fs.optimizer.RMSProp(0.1),
     "Ftrl": lambda: fs.optimizer.Ftrl(0.1),
+    "Adadelta": lambda: fs.optimizer.Adadelta(0.1),
+    "Adamax": lambda: fs.optimizer.Adamax(0.1),
+    "DecayedAdagrad": lambda: fs.optimizer.DecayedAdagrad(0.1),
+    "ProximalGD": lambda: fs.optimizer.ProximalGD(0.1),
+    "Lion": lambda: fs.optimizer.Lion(0.1),
+    "Lamb": lambda: fs.optimizer.Lamb(0.1),
+    "LarsMomentum": lambda: fs.optimizer.LarsMomentum(0.1),
 }
 
 

@@ -101,3 +101,23 @@ def test_the_numbers_are_those_of_the_programs_own_order(monkeypatch: pytest.Mon
     np.testing.assert_array_equal(here[0], there[0])
     for name, value in here[1].items():
         np.testing.assert_array_equal(value, there[1][name], err_msg=name)
+
+
+def test_what_is_stored_in_the_scope_waits_for_who_reads_what_was_there() -> None:
+    """Adamax's power of beta is moved on by an op that reads nothing else, and could run first."""
+    main, _, loss = built(lambda: _adamax(3))
+    lowered = lower(main.global_block, [loss.name])
+    fusion.fuse(lowered)
+    places = {(i.op.type, i.op.inputs[slot][0]): at for at, i in enumerate(lowered.instructions) for slot in ("Beta1Pow", "X") if i.op.inputs.get(slot)}
+    powers = [name for kind, name in places if kind == "adamax"]
+    assert len(powers) == 6
+    assert all(places["adamax", name] < places["scale", name] for name in powers)
+
+
+def _adamax(layers: int) -> Any:
+    h = layer.data("x", shape=["batch", 8])
+    for _ in range(layers):
+        h = layer.fc(h, 8, "tanh")
+    loss = layer.mean(h)
+    fs.optimizer.Adamax(0.01).minimize(loss)
+    return loss

@@ -57,6 +57,7 @@ MOVED = {
 }
 """Operators with a result that has as many rows as the operand, which are not its rows."""
 READ_BY_THE_GRADIENT_ONLY = {
+    ("cos_sim", "YNorm"),
     ("group_norm", "Mean"),
     ("group_norm", "Variance"),
     ("hierarchical_sigmoid", "PreOut"),

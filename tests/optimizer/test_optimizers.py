@@ -71,6 +71,8 @@ AGAINST_TORCH: dict[str, tuple[Callable[[], Optimizer], Callable[[list[torch.Ten
     "adam_decay": (lambda: optimizer.Adam(0.01, weight_decay=0.1), lambda p: torch.optim.Adam(p, 0.01, weight_decay=0.1)),
     "adamw": (lambda: optimizer.AdamW(0.01, weight_decay=0.1), lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.1)),
     "adagrad": (lambda: optimizer.Adagrad(0.1, epsilon=1e-6), lambda p: torch.optim.Adagrad(p, 0.1, eps=1e-6)),
+    "adadelta": (lambda: optimizer.Adadelta(1.0, 1e-6, 0.9), lambda p: torch.optim.Adadelta(p, 1.0, rho=0.9, eps=1e-6)),
+    "adamax": (lambda: optimizer.Adamax(0.01), lambda p: torch.optim.Adamax(p, 0.01)),
 }
 
 
@@ -93,6 +95,10 @@ def test_state_is_named_as_in_paddlepaddles_files() -> None:
             {"moment1_0": ([7, 5], "0.0"), "moment2_0": ([7, 5], "0.0"), "beta1_pow_acc_0": ([1], "0.9"), "beta2_pow_acc_0": ([1], "0.999")},
         ),
         (optimizer.Adagrad(0.1), {"moment_0": ([7, 5], "0.0")}),
+        (optimizer.Adadelta(0.1), {"_avg_squared_grad_0": ([7, 5], "0.0"), "_avg_squared_update_0": ([7, 5], "0.0")}),
+        (optimizer.Adamax(0.1), {"moment_0": ([7, 5], "0.0"), "inf_norm_0": ([7, 5], "0.0"), "beta1_pow_acc_0": ([1], "0.9")}),
+        (optimizer.Lamb(0.1), {"moment1_0": ([7, 5], "0.0"), "moment2_0": ([7, 5], "0.0"), "beta1_pow_acc_0": ([1], "0.9")}),
+        (optimizer.LarsMomentum(0.1), {"velocity_0": ([7, 5], "0.0")}),
     ]
     for make, names in kinds:
         main, startup = fs.Program(), fs.Program()
@@ -110,7 +116,12 @@ def test_state_is_named_as_in_paddlepaddles_files() -> None:
 
 def test_what_need_not_decay_does_not() -> None:
     no_decay = layer.ParamAttr(need_decay=False)
-    for make, says in ((optimizer.Momentum(0.1, weight_decay=0.1), "regularization_method"), (optimizer.AdamW(0.1), "with_decay")):
+    for make, says in (
+        (optimizer.Momentum(0.1, weight_decay=0.1), "regularization_method"),
+        (optimizer.AdamW(0.1), "with_decay"),
+        (optimizer.Lamb(0.1), "weight_decay"),
+        (optimizer.Lion(0.1, weight_decay=0.1), "weight_decay"),
+    ):
         with fs.program_guard(fs.Program(), fs.Program()):
             x = layer.data("x", ["batch", 7])
             make.minimize(layer.mean(layer.fc(x, 5, bias=no_decay)))

@@ -61,6 +61,12 @@ EXACT: dict[str, Make] = {
     "adamw": lambda: optimizer.AdamW(RATE),
     "adagrad": lambda: optimizer.Adagrad(RATE),
     "rmsprop": lambda: optimizer.RMSProp(RATE, momentum=0.5, centered=True),
+    "adadelta": lambda: optimizer.Adadelta(1.0, 1e-3),
+    "adamax": lambda: optimizer.Adamax(RATE, epsilon=1e-3),
+    "decayed_adagrad": lambda: optimizer.DecayedAdagrad(RATE),
+    "proximal": lambda: optimizer.ProximalGD(RATE, 0.1, 0.1),
+    "lamb": lambda: optimizer.Lamb(RATE),
+    "lion": lambda: optimizer.Lion(RATE, weight_decay=0.1),
     "clip_value": lambda: optimizer.SGD(RATE, clip=optimizer.ClipByValue(0.01)),
     "clip_norm": lambda: optimizer.Adagrad(RATE, clip=optimizer.ClipByNorm(0.02)),
     "clip_global": lambda: optimizer.Adam(RATE, clip=optimizer.ClipByGlobalNorm(0.05)),
@@ -214,6 +220,10 @@ def test_a_lazy_step_is_its_formula_on_the_rows_of_the_gradient(name: str) -> No
     np.testing.assert_array_equal(after["table"][never], start[never])
 
 
+ALL_ROWS = ("adamax", "proximal", "lamb", "lion")
+"""Optimizers that have no lazy mode and move what a gradient of zeros moves."""
+
+
 @pytest.mark.parametrize("name", [*LAZY, *EXACT])
 def test_a_batch_without_examples_changes_what_dense_training_would(name: str) -> None:
     make = LAZY[name][0] if name in LAZY else EXACT[name]
@@ -221,7 +231,7 @@ def test_a_batch_without_examples_changes_what_dense_training_would(name: str) -
     empty = (np.zeros((0, 5), np.int64), np.zeros((0, WIDTH), np.float32))
     with_it, _ = alone(make, [*steps, empty])
     without, _ = alone(make, steps)
-    moves = name in ("momentum", "nesterov_decay", "adam", "adamw", "rmsprop", "clip_global") and name not in LAZY
+    moves = name in ("momentum", "nesterov_decay", "adam", "adamw", "rmsprop", "clip_global", *ALL_ROWS) and name not in LAZY
     assert (with_it["table"] == without["table"]).all() != moves
 
 

@@ -80,6 +80,9 @@ class Emitted:
         def store(name: str, value: Any, owned: bool = True) -> Any:
             method = weak()
             assert method is not None
+            if value is None:  # a result that its operator does not make with these attributes: what is held stays
+                held: Any = getattr(method, "__self__")  # noqa: B009
+                return held.tensor(name) if name in held else None
             compare_spec(name, specs[name], value)
             if name in shapes and tuple(value.shape) != shapes[name]:
                 raise ExecutionError(f"{name} is {list(shapes[name])} and read again in this run: it must not become {list(value.shape)} within it")

@@ -36,6 +36,11 @@ def elu(x: Variable, alpha: float = 1.0) -> Variable:
     return unary(x, "elu", alpha=alpha)
 
 
+def celu(x: Variable, alpha: float = 1.0) -> Variable:
+    """x where x > 0, otherwise alpha * (exp(x / alpha) - 1)."""
+    return unary(x, "celu", alpha=alpha)
+
+
 def selu(x: Variable) -> Variable:
     """elu with the scale and alpha that keep the mean and variance of activations (Klambauer et al., 2017)."""
     return unary(x, "selu")
@@ -140,3 +145,39 @@ def softmax(x: Variable, axis: int = -1) -> Variable:
 def log_softmax(x: Variable, axis: int = -1) -> Variable:
     """x - log(sum(exp(x))) along ``axis``."""
     return unary(x, "log_softmax", axis=axis)
+
+
+def hard_shrink(x: Variable, threshold: float = 0.5) -> Variable:
+    """x where |x| > threshold, otherwise 0."""
+    return unary(x, "hard_shrink", threshold=threshold)
+
+
+def softshrink(x: Variable, threshold: float = 0.5) -> Variable:
+    """x moved towards 0 by the threshold, and 0 within it."""
+    return unary(x, "softshrink", **{"lambda": threshold})
+
+
+def thresholded_relu(x: Variable, threshold: float = 1.0) -> Variable:
+    """x where x > threshold, otherwise 0."""
+    return unary(x, "thresholded_relu", threshold=threshold)
+
+
+def soft_relu(x: Variable, threshold: float = 40.0) -> Variable:
+    """log(1 + exp(x)), with x cut off at the threshold and its negative."""
+    return unary(x, "soft_relu", threshold=threshold)
+
+
+def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variable:
+    """scale_b * tanh(scale_a * x)."""
+    return unary(x, "stanh", scale_a=scale_a, scale_b=scale_b)
+
+
+def rrelu(x: Variable, lower: float = 0.125, upper: float = 1.0 / 3.0, is_test: bool = False) -> Variable:
+    """x where x >= 0, otherwise x times a slope that is drawn from [lower, upper] for each element; in a test the mean of both."""
+    out, _ = current_block().apply("rrelu", {"X": x}, {"lower": lower, "upper": upper, "is_test": is_test})
+    return out
+
+
+def gumbel_softmax(x: Variable, temperature: float = 1.0, hard: bool = False, axis: int = -1) -> Variable:
+    """The softmax of (x + noise) / temperature along an axis, with the noise drawn from Gumbel's distribution; ``hard``: 1 at the largest, else 0."""
+    return unary(x, "gumbel_softmax", temperature=temperature, hard=hard, axis=axis)

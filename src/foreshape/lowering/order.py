@@ -99,6 +99,8 @@ class _Graph:
         readers: dict[Value, list[int]] = {}
         self._piece: dict[Value, int] = {}
         pieces = self._piece
+        scope: dict[str, Value] = {}
+        """The value that a variable of the scope has: what is stored there waits for those who read the one before."""
         needed = {v for place in places for i in place for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(fetches)
         chain = fence = -1
         for at, place in enumerate(places):
@@ -129,6 +131,8 @@ class _Graph:
                         if one in writer:
                             before.add(writer[one])
                     readers.setdefault(root, []).append(at)
+                    if root.persistable:
+                        scope[root.name] = root
                     if root in pieces:
                         used.add(pieces[root])
                 for value, source in i.memory():
@@ -143,6 +147,9 @@ class _Graph:
                 for value in i.changes():
                     root = self._root(value)
                     before.update(readers.get(root, ()))
+                    before.update(readers.get(scope.get(root.name, root), ()))
+                    if root.persistable:
+                        scope[root.name] = root
                     if root in writer:
                         before.add(writer[root])
                     writer[root], readers[root] = at, []

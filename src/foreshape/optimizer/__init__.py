@@ -5,6 +5,8 @@ from foreshape.optimizer.adaptive import Adagrad, Ftrl, RMSProp
 from foreshape.optimizer.base import Optimizer
 from foreshape.optimizer.clip import ClipByGlobalNorm, ClipByNorm, ClipByValue
 from foreshape.optimizer.decay import L1Decay, L2Decay, WeightDecay
+from foreshape.optimizer.each_element import Adadelta, Adamax, DecayedAdagrad, Lion, ProximalGD
+from foreshape.optimizer.layer_wise import Lamb, LarsMomentum
 from foreshape.optimizer.momentum import Momentum
 from foreshape.optimizer.schedule import (
     CosineDecay,
@@ -21,25 +23,32 @@ from foreshape.optimizer.sgd import SGD
 
 __all__ = [
     "SGD",
+    "Adadelta",
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
     "ClipByGlobalNorm",
     "ClipByNorm",
     "ClipByValue",
     "CosineDecay",
+    "DecayedAdagrad",
     "ExponentialDecay",
     "Ftrl",
     "InverseTimeDecay",
     "L1Decay",
     "L2Decay",
+    "Lamb",
+    "LarsMomentum",
     "LinearWarmup",
+    "Lion",
     "Momentum",
     "NaturalExpDecay",
     "NoamDecay",
     "Optimizer",
     "PiecewiseDecay",
     "PolynomialDecay",
+    "ProximalGD",
     "RMSProp",
     "Schedule",
     "WeightDecay",

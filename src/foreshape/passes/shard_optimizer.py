@@ -23,7 +23,8 @@ from foreshape.spec import LOD_TENSOR, DType, tensor
 class ShardOptimizer(DataParallel):
     """As `DataParallel`, with the optimizer's state divided by the number of ranks.
 
-    Updates of each element by itself are divided: those of sgd, momentum, adam, adamw, adagrad, rmsprop and ftrl, of dense gradients. Others
+    Updates of each element by itself are divided: those of sgd, momentum, adam, adamw, adagrad, rmsprop, ftrl, adadelta, adamax,
+    decayed_adagrad, proximal_gd and lion, of dense gradients. Others, such as lamb and lars_momentum, which need the norm of a whole parameter,
     are made whole on every rank, as are those of sparse gradients.
     """
 
@@ -159,7 +160,7 @@ class Shard:
         inputs = {slot: list(names) for slot, names in first.inputs.items() if names}
         outputs = {slot: list(names) for slot, names in first.outputs.items() if names}
         inputs |= {"Param": [own], "Grad": [reduced]} | {slot: [p.name] for slot, p in parts.items()}
-        outputs |= {"ParamOut": [own]} | {f"{slot}Out": [p.name] for slot, p in parts.items()}
+        outputs |= {"ParamOut": [own]} | {r.name: [parts[r.updates].name] for r in self._operator(first).schema.results if r.updates in parts}
         attrs = {n: v for n, v in first.attrs.items() if n in self._operator(first).schema.attributes}
         for op in self.updates:
             block.remove_op(op)

@@ -78,3 +78,43 @@ def _bce(op: Any, a: Any) -> Results | None:
 def _log_loss(op: Any, a: Any) -> Results:
     p, y = a.Predicted, a.Labels
     return {"Loss": -y * torch.log(p + op.epsilon) - (1 - y) * torch.log(1 - p + op.epsilon)}
+
+
+@reference("hinge_loss")
+def _hinge(op: Any, a: Any) -> Results:
+    z = 1 - a.Logits * (2 * a.Labels - 1)
+    return {"Loss": torch.where(z > 0, z, torch.zeros_like(z))}
+
+
+@reference("rank_loss")
+def _rank(op: Any, a: Any) -> Results:
+    d = a.Left - a.Right
+    return {"Out": torch.log(1 + torch.exp(d)) - a.Label * d}
+
+
+@reference("margin_rank_loss")
+def _margin_rank(op: Any, a: Any) -> Results:
+    z = -a.Label * (a.X1 - a.X2) + op.margin
+    return {"Out": torch.where(z > 0, z, torch.zeros_like(z))}
+
+
+@reference("label_smooth")
+def _label_smooth(op: Any, a: Any) -> Results | None:
+    if not a.X.numel():
+        return None
+    prior = 1 / a.X.shape[-1] if a.PriorDist is None else a.PriorDist.reshape(-1)
+    return {"Out": (1 - op.epsilon) * a.X + op.epsilon * prior}
+
+
+@reference("squared_l2_distance")
+def _squared_distance(op: Any, a: Any) -> Results:
+    d = (a.X - a.Y).flatten(1)
+    return {"sub_result": d.detach(), "Out": (d * d).sum(1, keepdim=True)}
+
+
+@reference("bpr_loss")
+def _bpr(op: Any, a: Any) -> Results | None:
+    if not a.X.numel():
+        return None
+    terms = torch.log(1 + torch.exp(a.X - picked(a.X, a.Label, -1)))
+    return {"Y": (terms.sum(-1, keepdim=True) - picked(terms, a.Label, -1)) / (a.X.shape[-1] - 1)}

@@ -140,6 +140,31 @@ class Elu(Unary):
     rejects = NOT_INTEGERS
 
 
+class Celu(Unary):
+    """Out = X where X > 0, else alpha * (exp(X / alpha) - 1) (Barron, 2017)."""
+
+    type = "celu"
+    alpha = attribute(AttrType.FLOAT, 1.0)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(self.alpha != 0.0, "alpha must not be 0")
+        return X.like()
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        alpha = self.alpha
+        return aten.elu(X, alpha, 1.0, 1.0 / alpha) if into is None else aten_into.elu(X, alpha, 1.0, 1.0 / alpha, into=into)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED)
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        alpha = self.alpha
+        if into is None:
+            return aten.elu_backward(d_out, alpha, 1.0, 1.0 / alpha, False, X)
+        return aten_into.elu_backward(d_out, alpha, 1.0, 1.0 / alpha, False, X, into=into)
+
+    samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3), sample(X=f32(3, 5, distinct=True), alpha=-0.5)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2), alpha=0.0, says="alpha must not be 0")]
+
+
 class Selu(Unary):
     """Out = scale * X where X > 0, else scale * alpha * (exp(X) - 1) (Klambauer et al., 2017)."""
 

@@ -232,6 +232,48 @@ class Mish(Unary):
     rejects = NOT_INTEGERS
 
 
+class SoftRelu(Unary):
+    """Out = log(1 + exp(X)), where X is cut off at ``threshold`` and its negative.
+
+    The gradient is 0 where Out, and not X, is beyond them, as in PaddlePaddle.
+    """
+
+    type = "soft_relu"
+    threshold = attribute(AttrType.FLOAT, 40.0, low=0.0)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.clamp(X, -self.threshold, self.threshold, out=into).exp_().log1p_()
+
+    def _gradient_workspace(self, Out: Spec, d_out: Spec) -> Size:
+        return Out.nbytes + Out.elements
+
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return times(torch.neg(Out).expm1_().neg_().masked_fill_(Out >= self.threshold, 0.0), d_out, into)
+
+    samples = [*USUAL, sample(X=f32(3, 5), threshold=2.5), sample(X=f32(3, 5), threshold=1.0, differentiate=False)]
+    rejects = [*NOT_INTEGERS, reject(X=f32(2), threshold=-1.0, says="at least 0", error=SchemaError)]
+
+
+class Stanh(Unary):
+    """Out = scale_b * tanh(scale_a * X) (LeCun et al., 1998)."""
+
+    type = "stanh"
+    scale_a = attribute(AttrType.FLOAT, 0.67)
+    scale_b = attribute(AttrType.FLOAT, 1.7159)
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(X, self.scale_a, out=into).tanh_().mul_(self.scale_b)
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
+    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        slope = torch.mul(X, self.scale_a).tanh_().square_().neg_().add_(1.0)
+        return times(slope, d_out, into).mul_(self.scale_a * self.scale_b)
+
+    samples = [*USUAL, sample(X=f32(3, 5), scale_a=0.3, scale_b=-2.0)]
+    rejects = NOT_INTEGERS
+
+
 class OverAxis(Unary):
     """A function of all elements along an axis; what it gives is enough for its gradient."""
 

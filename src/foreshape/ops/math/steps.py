@@ -49,6 +49,12 @@ class Ceil(Step):
         return torch.ceil(X, out=into)
 
 
+def rounded_away(x: Tensor, into: Tensor | None = None) -> Tensor:
+    """The whole numbers nearest to ``x``; of two, the ones away from 0, where torch.round takes the even ones. Takes as much memory as ``x``."""
+    away = torch.frac(x).mul_(2.0).trunc_().nan_to_num_(0.0)  # the fraction of an infinity is NaN, and that of a NaN is added as one already
+    return torch.add(away, torch.trunc(x, out=into), out=away if into is None else into)
+
+
 class Round(Step):
     """Out = the whole number nearest to X; of two, the one away from 0."""
 
@@ -58,9 +64,7 @@ class Round(Step):
         return X.nbytes
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        # torch.round takes the even one of two; the fraction of an infinity is NaN, and that of a NaN is added as one already
-        away = torch.frac(X).mul_(2.0).trunc_().nan_to_num_(0.0)
-        return torch.add(away, torch.trunc(X, out=into), out=away if into is None else into)
+        return rounded_away(X, into)
 
     samples = [
         sample(X=f32(2, 3, data=[[0.4, 0.6, -1.3], [-1.7, 2.2, 3.9]])),

@@ -9,6 +9,7 @@ from foreshape.dims import Size, minimum, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import FLOATING, AttrType, attribute, b1, f32, f64, i64, operand, reject, result, sample, torch
 from foreshape.operator.temporaries import copies
+from foreshape.ops.update.exact_rows import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, number, one_layout, put_updated
 from foreshape.spec import BOOL, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows, put_rows
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 4096
 """How many rows the lazy update takes out of the table at a time, so that they are still in the cache when they are put back."""
-_BLOCK_ELEMENTS = 1 << 18
-"""How much of a table the exact update on sparse rows works on at a time."""
-
 
 _BELOW_ONE = 1.0 - 2.0**-24
 """The largest single-precision number below 1, with which there is no correction to divide by."""
@@ -107,7 +105,8 @@ class Adam(Update):
                 del param, moment1, moment2  # before the next ones are taken
             return out
         if isinstance(Grad, Rows):
-            _exact_rows(target, Grad.merged(), Moment1, Moment2, settings)
+            for grad, *parts in in_blocks(Grad.merged(), (target, Moment1, Moment2), Moment1.dtype):
+                adam_step(parts[0], grad, parts[1], parts[2], *settings)
         else:
             adam_step(target, Grad, Moment1, Moment2, *settings)
         if MasterParam is not None:
@@ -122,8 +121,7 @@ class Adam(Update):
         if Grad.kind is SELECTED_ROWS:
             if self.lazy_mode:  # some rows of the parameter and of both moments at a time
                 return 3 * minimum(rows, ROWS_AT_ONCE * product(Moment1.known_dims[1:]) * Moment1.known_dtype.itemsize)
-            block = _BLOCK_ELEMENTS * Moment1.known_dtype.itemsize
-            return min(Moment1.nbytes, block) if isinstance(Moment1.nbytes, int) else block
+            return block_bytes(Moment1)
         alike = Grad.dtype is Moment1.dtype and (Param if MasterParam is None else MasterParam).dtype is Moment1.dtype
         return copies(strided, Grad=Grad) if alike and strided <= {"Grad"} else 3 * Moment1.nbytes
 
@@ -254,22 +252,3 @@ def _infinity() -> Tensor:
     if not _infinite:
         _infinite.append(torch.tensor(math.inf))
     return _infinite[0]
-
-
-def _exact_rows(param: Tensor, grad: Rows, moment1: Tensor, moment2: Tensor, settings: tuple[Any, ...]) -> None:
-    """The dense update with a gradient that is zero but for some rows (merged), in blocks, so that no gradient of the table's size is made."""
-    height, ids = param.shape[0], grad.rows
-    size = max(1, min(height, _BLOCK_ELEMENTS // max(1, param.shape[1:].numel())))
-    block = torch.zeros((size, *param.shape[1:]), dtype=moment1.dtype, device=param.device)
-    starts = range(0, height, size)
-    edges = torch.tensor([min(s + size, height) for s in starts], device=ids.device)
-    ends: list[int] = torch.searchsorted(ids, edges).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    values = grad.values.to(moment1.dtype)
-    first = 0
-    for start, last in zip(starts, ends, strict=True):
-        stop = min(start + size, height)
-        here = ids[first:last] - start
-        block.index_copy_(0, here, values[first:last])
-        adam_step(param[start:stop], block[: stop - start], moment1[start:stop], moment2[start:stop], *settings)
-        block.index_fill_(0, here, 0.0)
-        first = last

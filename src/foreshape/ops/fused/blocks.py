@@ -1,0 +1,381 @@
+"""Whole layers of a transformer in one operator, in a test: attention, the two products after it, and sums with dropout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import SchemaError
+from foreshape.operator import (
+    FLOATING,
+    NOT_WRITTEN,
+    AttrType,
+    F,
+    Operator,
+    attribute,
+    f32,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+)
+from foreshape.operator.require import require_broadcast_to
+from foreshape.ops.fused.dense import check_alike, check_norm, normalised
+from foreshape.ops.fused.transformer import attended
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IMPLEMENTATIONS = ("downgrade_in_infer", "upscale_in_train")
+NOT_MADE = "of training: not made here"
+
+
+def check_test(is_test: bool, *rates: float) -> None:
+    """There is no dropout here: it must be a test, or nothing may be dropped."""
+    said = "it must have is_test=True, or dropout rates of 0: its form for training is not supported"
+    require(is_test or not any(rates), said)
+
+
+def kept(x: Tensor, rate: float, implementation: str, is_test: bool) -> Tensor:
+    """What dropout makes of ``x`` in a test, in place."""
+    return x.mul_(1.0 - rate) if is_test and rate and implementation == "downgrade_in_infer" else x
+
+
+def rate(default: float = 0.5) -> Any:
+    """The attribute that says how probable it is that an element is dropped."""
+    return attribute(AttrType.FLOAT, default, low=0.0, high=1.0)
+
+
+def mode() -> Any:
+    """The attribute that says how dropout keeps the mean of what it drops elements of."""
+    return attribute(AttrType.STRING, "downgrade_in_infer", choices=IMPLEMENTATIONS)
+
+
+class FusedDropoutAdd(Operator):
+    """out = dropout(x) + y, in a test: x + y, or x * (1 - p) + y where ``mode`` is downgrade_in_infer (or downscale_in_infer)."""
+
+    type = "fused_dropout_add"
+    gradient = NOT_WRITTEN
+    x = operand(FLOATING, doc="any shape")
+    y = operand(FLOATING, same_type_as="x", doc="as x")
+    seed_tensor = operand(optional=True, doc="of training")
+    PTensor = operand(optional=True, doc="of training: must not be there")
+    out = result(doc="as x")
+    seed_offset = result(optional=True, doc=NOT_MADE)
+    p = rate()
+    is_test = attribute(AttrType.BOOLEAN, False)
+    mode = attribute(AttrType.STRING, "upscale_in_train", choices=("downscale_in_infer", *IMPLEMENTATIONS))
+    seed = attribute(AttrType.INT, 0)
+    fix_seed = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, x: Spec, y: Spec, seed_tensor: Spec | None, PTensor: Spec | None) -> Any:
+        check_test(self.is_test, self.p)
+        require(PTensor is None, "a probability that is a tensor is not supported", PTensor=None)
+        check_alike(x, y, "y")
+        return x.like(), None
+
+    def kernel(self, x: Tensor, y: Tensor, seed_tensor: Tensor | None, PTensor: Tensor | None) -> Any:
+        scale = 1.0 if self.mode == "upscale_in_train" or not self.is_test else 1.0 - self.p
+        return y.add(x, alpha=scale), None
+
+    samples = [
+        sample(x=f32(2, 3, 5), y=f32(2, 3, 5), is_test=True),
+        sample(x=f32(2, 3, 5), y=f32(2, 3, 5), is_test=True, p=0.25, mode="downscale_in_infer"),
+        sample(x=f32(0, 3), y=f32(0, 3), p=0.0),
+    ]
+    rejects = [
+        reject(x=f32(2, 3), y=f32(2, 3), says="its form for training is not supported"),
+        reject(x=f32(2, 3), y=f32(2, 4), is_test=True, says="y must have the dims of the sum"),
+    ]
+
+
+class FusedBiasDropoutResidualLayerNorm(Operator):
+    """Y = layer_norm(Residual + dropout(X + Bias)) over the last dim, times LnScale, plus LnBias; in a test."""
+
+    type = "fused_bias_dropout_residual_layer_norm"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="[batch, steps, width]")
+    Residual = operand(FLOATING, same_type_as="X", doc="as X")
+    Bias = operand(FLOATING, optional=True, same_type_as="X", doc="[width]")
+    LnScale = operand(FLOATING, optional=True, same_type_as="X", doc="[width]")
+    LnBias = operand(FLOATING, optional=True, same_type_as="X", doc="[width]")
+    Y = result(doc="as X")
+    BiasDropoutResidualOut = result(optional=True, doc=NOT_MADE)
+    DropoutMaskOut = result(optional=True, doc=NOT_MADE)
+    LnMean = result(optional=True, doc=NOT_MADE)
+    LnVariance = result(optional=True, doc=NOT_MADE)
+    dropout_rate = rate()
+    is_test = attribute(AttrType.BOOLEAN, False)
+    dropout_fix_seed = attribute(AttrType.BOOLEAN, True)
+    dropout_seed = attribute(AttrType.INT, 1)
+    dropout_implementation = mode()
+    ln_epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+
+    def infer_shape(self, X: Spec, Residual: Spec, Bias: Spec | None, LnScale: Spec | None, LnBias: Spec | None) -> Any:
+        check_test(self.is_test, self.dropout_rate)
+        require_rank(3, X, "X")
+        check_alike(X, Residual, "Residual")
+        check_norm(X, 2, "X", Bias=Bias, LnScale=LnScale, LnBias=LnBias)
+        return X.like(), None, None, None, None
+
+    def workspace(self, X: Spec, Residual: Spec, Bias: Spec | None, LnScale: Spec | None, LnBias: Spec | None, *, strided: frozenset[str]) -> Size:
+        return (3 if strided else 2) * X.nbytes + 16 * product(X.known_dims[:2])
+
+    def kernel(self, X: Tensor, Residual: Tensor, Bias: Tensor | None, LnScale: Tensor | None, LnBias: Tensor | None) -> Any:
+        out = X.clone() if Bias is None else X + Bias.reshape(-1)
+        kept(out, self.dropout_rate, self.dropout_implementation, self.is_test).add_(Residual)
+        return normalised(out, 2, LnScale, LnBias, self.ln_epsilon), None, None, None, None
+
+    samples = [
+        sample(X=f32(2, 3, 5), Residual=f32(2, 3, 5), Bias=f32(5), LnScale=f32(5), LnBias=f32(5), is_test=True),
+        sample(X=f32(2, 3, 5), Residual=f32(2, 3, 5), is_test=True, dropout_implementation="upscale_in_train", ln_epsilon=1e-3),
+        sample(X=f32(2, 3, 5), Residual=f32(2, 3, 5), Bias=f32(5), dropout_rate=0.0),
+    ]
+    rejects = [
+        reject(X=f32(2, 3, 5), Residual=f32(2, 3, 5), says="its form for training is not supported"),
+        reject(X=f32(2, 3, 5), Residual=f32(2, 3, 4), is_test=True, says="Residual must have the dims of the sum"),
+        reject(X=f32(2, 3, 5), Residual=f32(2, 3, 5), Bias=f32(4), is_test=True, says="Bias must have one number"),
+        reject(X=f32(2, 3, 5), Residual=f32(2, 3, 5), dropout_rate=1.5, is_test=True, says="at most 1", error=SchemaError),
+    ]
+
+
+class FusedAttention(Operator):
+    """Self-attention with its residual sum and layer norm, in a test.
+
+    X is normalised first where ``pre_layer_norm``, with LnScale, LnBias and ``epsilon``; queries, keys and values are its products with
+    QKVW, plus QKVBias; scores are those of queries, over the root of their length, plus SrcMask. What comes out of the heads is multiplied
+    with OutLinearW, plus OutLinearBias, and X is added where ``add_residual``; without ``pre_layer_norm`` the sum is normalised with
+    Ln2Scale, Ln2Bias and ``ln_epsilon``.
+    """
+
+    type = "fused_attention"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="[batch, steps, width]")
+    LnScale = operand(FLOATING, optional=True, doc="[width]")
+    LnBias = operand(FLOATING, optional=True, doc="[width]")
+    QKVW = operand(FLOATING, same_type_as="X", doc="[3, heads, numbers of a head, width]; [width, 3 hidden] where transpose_qkv_wb")
+    QKVBias = operand(FLOATING, optional=True, same_type_as="X", doc="[3, heads, numbers of a head]; [3 hidden]")
+    CacheKV = operand(FLOATING, optional=True, doc="must not be there")
+    SrcMask = operand(FLOATING, optional=True, same_type_as="X", doc="broadcast to [batch, heads, steps, steps]")
+    OutLinearW = operand(FLOATING, same_type_as="X", doc="[hidden, width]")
+    OutLinearBias = operand(FLOATING, optional=True, same_type_as="X", doc="[width]")
+    Ln2Scale = operand(FLOATING, optional=True, doc="[width]")
+    Ln2Bias = operand(FLOATING, optional=True, doc="[width]")
+    Y = result(doc="as X")
+    LnMean = result(optional=True, doc=NOT_MADE)
+    LnVariance = result(optional=True, doc=NOT_MADE)
+    LnOut = result(optional=True, doc=NOT_MADE)
+    QKVOut = result(optional=True, doc=NOT_MADE)
+    QKVBiasOut = result(optional=True, doc=NOT_MADE)
+    TransposeOut2 = result(optional=True, doc=NOT_MADE)
+    QKOut = result(optional=True, doc=NOT_MADE)
+    QKTVOut = result(optional=True, doc=NOT_MADE)
+    SoftmaxOut = result(optional=True, doc=NOT_MADE)
+    AttnDropoutMaskOut = result(optional=True, doc=NOT_MADE)
+    AttnDropoutOut = result(optional=True, doc=NOT_MADE)
+    SrcMaskOut = result(optional=True, doc=NOT_MADE)
+    FMHAOut = result(optional=True, doc=NOT_MADE)
+    OutLinearOut = result(optional=True, doc=NOT_MADE)
+    DropoutMaskOut = result(optional=True, doc=NOT_MADE)
+    Ln2Mean = result(optional=True, doc=NOT_MADE)
+    Ln2Variance = result(optional=True, doc=NOT_MADE)
+    BiasDropoutResidualOut = result(optional=True, doc=NOT_MADE)
+    CacheKVOut = result(optional=True, doc=NOT_MADE)
+    num_heads = attribute(AttrType.INT, 0, doc="of transpose_qkv_wb")
+    transpose_qkv_wb = attribute(AttrType.BOOLEAN, False)
+    pre_layer_norm = attribute(AttrType.BOOLEAN, False)
+    epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+    attn_dropout_rate = rate()
+    is_test = attribute(AttrType.BOOLEAN, False)
+    attn_dropout_fix_seed = attribute(AttrType.BOOLEAN, False)
+    attn_dropout_seed = attribute(AttrType.INT, 0)
+    attn_dropout_implementation = mode()
+    dropout_rate = rate()
+    dropout_fix_seed = attribute(AttrType.BOOLEAN, False)
+    dropout_seed = attribute(AttrType.INT, 0)
+    dropout_implementation = mode()
+    ln_epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+    add_residual = attribute(AttrType.BOOLEAN, True)
+    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="of heads that are divided over ranks: not supported")
+
+    def infer_shape(self, *specs: Any) -> Any:
+        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        check_test(self.is_test, self.attn_dropout_rate, self.dropout_rate)
+        x, weight = given["X"], given["QKVW"]
+        require(given["CacheKV"] is None, "CacheKV, the keys and values of earlier steps, is not supported", CacheKV=None)
+        require_rank(3, x, "X")
+        batch, steps, width = x.known_dims
+        if self.transpose_qkv_wb:
+            require_rank(2, weight, "QKVW")
+            require(self.num_heads > 0, f"num_heads must be more than 0, not {self.num_heads}")
+            heads, inner, hidden = self.num_heads, weight.known_dims[0], weight.known_dims[1] // 3
+            require_equal(3 * self.num_heads * (weight.known_dims[1] // (3 * self.num_heads)), weight.known_dims[1],
+                          f"three times the {self.num_heads} heads must divide the columns of QKVW", QKVW=1)  # fmt: skip
+        else:
+            require_rank(4, weight, "QKVW")
+            require_equal(weight.known_dims[0], 3, "QKVW must have three parts, for queries, keys and values", QKVW=0)
+            heads, inner, hidden = weight.known_dims[1], weight.known_dims[3], product(weight.known_dims[1:3])
+        require_equal(inner, width, "QKVW must take as many numbers as X is wide", QKVW=None, X=2)
+        if given["QKVBias"] is not None:
+            require_equal(given["QKVBias"].elements, 3 * hidden, "QKVBias must have one number for each that QKVW gives", QKVBias=None, QKVW=None)
+        if given["SrcMask"] is not None:
+            require_rank(4, given["SrcMask"], "SrcMask")
+            for at, (a, b) in enumerate(zip(given["SrcMask"].known_dims, (batch, heads, steps, steps), strict=True)):
+                require_broadcast_to(a, b, "SrcMask must broadcast to [batch, heads, steps, steps]", SrcMask=at)
+        require_rank(2, given["OutLinearW"], "OutLinearW")
+        require_equal(given["OutLinearW"].known_dims[0], hidden, "OutLinearW must have a row for each number of all heads", OutLinearW=0)
+        require_equal(given["OutLinearW"].known_dims[1], width, "OutLinearW must have as many columns as X is wide", OutLinearW=1, X=2)
+        check_norm(x, 2, "X", **{s: given[s] for s in ("LnScale", "LnBias", "OutLinearBias", "Ln2Scale", "Ln2Bias")})
+        return (x.like(), *[None] * (len(self.schema.results) - 1))
+
+    def work(self, *specs: Any) -> Any:
+        x, weight = specs[0], specs[3]
+        return product(x.known_dims) * product(weight.known_dims[1:])
+
+    def workspace(self, *specs: Any, strided: frozenset[str]) -> Any:
+        x, weight = specs[0], specs[3]
+        batch, steps, width = x.known_dims
+        item = x.known_dtype.itemsize
+        heads = self.num_heads if self.transpose_qkv_wb else weight.known_dims[1]
+        columns = weight.elements // width if isinstance(width, int) and width else weight.elements
+        return 3 * x.nbytes + 3 * batch * steps * columns * item + 3 * batch * heads * steps * steps * item + (2 * weight.nbytes if strided else 0)
+
+    def kernel(self, *tensors: Any) -> Any:
+        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
+        x, weight = given["X"], given["QKVW"]
+        batch, steps, _ = x.shape
+        inner = normalised(x, 2, given["LnScale"], given["LnBias"], self.epsilon) if self.pre_layer_norm else x
+        heads = self.num_heads if self.transpose_qkv_wb else weight.shape[1]
+        matrix = weight.t() if self.transpose_qkv_wb else weight.flatten(0, 2)
+        bias = given["QKVBias"]
+        parts = F.linear(inner, matrix, None if bias is None else bias.reshape(-1)).view(batch, steps, 3, heads, matrix.shape[0] // 3 // heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        out = attended(query, key, value, given["SrcMask"], query.shape[-1] ** -0.5)
+        kept(out, self.attn_dropout_rate, self.attn_dropout_implementation, self.is_test)
+        out = F.linear(out.transpose(1, 2).flatten(2), given["OutLinearW"].t(), given["OutLinearBias"])
+        kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
+        if self.add_residual:
+            out.add_(x)
+        if not self.pre_layer_norm:
+            out = normalised(out, 2, given["Ln2Scale"], given["Ln2Bias"], self.ln_epsilon)
+        return (out, *[None] * (len(self.schema.results) - 1))
+
+    samples = [
+        sample(X=f32(2, 3, 8), QKVW=f32(3, 2, 5, 8), QKVBias=f32(3, 2, 5), SrcMask=f32(2, 1, 1, 3), OutLinearW=f32(10, 8), OutLinearBias=f32(8),
+               Ln2Scale=f32(8), Ln2Bias=f32(8), is_test=True),
+        sample(X=f32(2, 3, 8), LnScale=f32(8), LnBias=f32(8), QKVW=f32(8, 24), QKVBias=f32(24), OutLinearW=f32(8, 8), num_heads=2,
+               transpose_qkv_wb=True, pre_layer_norm=True, is_test=True, dropout_implementation="upscale_in_train", add_residual=False),
+        sample(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), OutLinearW=f32(8, 8), attn_dropout_rate=0.0, dropout_rate=0.0),
+    ]  # fmt: skip
+    rejects = [
+        reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), OutLinearW=f32(8, 8), says="its form for training is not supported"),
+        reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 7), OutLinearW=f32(8, 8), is_test=True, says="as many numbers as X is wide"),
+        reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), OutLinearW=f32(7, 8), is_test=True, says="a row for each number of all heads"),
+        reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), OutLinearW=f32(8, 8), CacheKV=f32(2, 2), is_test=True, says="CacheKV"),
+        reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), SrcMask=f32(2, 3, 3, 3), OutLinearW=f32(8, 8), is_test=True, says="SrcMask must broadcast"),
+        reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), OutLinearW=f32(8, 8), ring_id=0, is_test=True, says="one of", error=SchemaError),
+        reject(X=f32(2, 3, 8), QKVW=f32(8, 22), OutLinearW=f32(8, 8), num_heads=2, transpose_qkv_wb=True, is_test=True, says="must divide the columns"),
+    ]
+
+
+class FusedFeedforward(Operator):
+    """Two products with an activation between them, a residual sum and a layer norm, in a test.
+
+    X is normalised first where ``pre_layer_norm``, with Ln1Scale, Ln1Bias and ``ln1_epsilon``; otherwise the sum is, with Ln2Scale, Ln2Bias and
+    ``ln2_epsilon``. X is added where ``add_residual``.
+    """
+
+    type = "fused_feedforward"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="[batch, steps, width]")
+    Dropout1Seed = operand(optional=True, doc="of training")
+    Dropout2Seed = operand(optional=True, doc="of training")
+    Linear1Weight = operand(FLOATING, same_type_as="X", doc="[width, hidden]")
+    Linear1Bias = operand(FLOATING, optional=True, same_type_as="X", doc="[hidden]")
+    Linear2Weight = operand(FLOATING, same_type_as="X", doc="[hidden, width]")
+    Linear2Bias = operand(FLOATING, optional=True, same_type_as="X", doc="[width]")
+    Ln1Scale = operand(FLOATING, optional=True, doc="[width]")
+    Ln1Bias = operand(FLOATING, optional=True, doc="[width]")
+    Ln2Scale = operand(FLOATING, optional=True, doc="[width]")
+    Ln2Bias = operand(FLOATING, optional=True, doc="[width]")
+    Out = result(doc="as X")
+    Dropout1Mask = result(optional=True, doc=NOT_MADE)
+    Dropout2Mask = result(optional=True, doc=NOT_MADE)
+    Ln1Mean = result(optional=True, doc=NOT_MADE)
+    Ln1Variance = result(optional=True, doc=NOT_MADE)
+    Ln2Mean = result(optional=True, doc=NOT_MADE)
+    Ln2Variance = result(optional=True, doc=NOT_MADE)
+    Linear1Out = result(optional=True, doc=NOT_MADE)
+    Ln1Out = result(optional=True, doc=NOT_MADE)
+    Dropout1Out = result(optional=True, doc=NOT_MADE)
+    Dropout2Out = result(optional=True, doc=NOT_MADE)
+    pre_layer_norm = attribute(AttrType.BOOLEAN, False)
+    ln1_epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+    ln2_epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+    act_method = attribute(AttrType.STRING, "gelu", choices=("gelu", "relu"))
+    dropout1_rate = rate()
+    dropout2_rate = rate()
+    dropout1_implementation = mode()
+    dropout2_implementation = mode()
+    is_test = attribute(AttrType.BOOLEAN, False)
+    dropout1_fix_seed = attribute(AttrType.BOOLEAN, False)
+    dropout2_fix_seed = attribute(AttrType.BOOLEAN, False)
+    dropout1_seed = attribute(AttrType.INT, 0)
+    dropout2_seed = attribute(AttrType.INT, 0)
+    add_residual = attribute(AttrType.BOOLEAN, True)
+    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="of weights that are divided over ranks: not supported")
+
+    def infer_shape(self, *specs: Any) -> Any:
+        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        check_test(self.is_test, self.dropout1_rate, self.dropout2_rate)
+        x, first, second = given["X"], given["Linear1Weight"], given["Linear2Weight"]
+        require_rank(3, x, "X")
+        for slot, weight in (("Linear1Weight", first), ("Linear2Weight", second)):
+            require_rank(2, weight, slot)
+        require_equal(first.known_dims[0], x.known_dims[2], "Linear1Weight must have as many rows as X is wide", Linear1Weight=0, X=2)
+        require_equal(second.known_dims[0], first.known_dims[1], "Linear2Weight must have as many rows as Linear1Weight has columns", Linear2Weight=0)
+        require_equal(second.known_dims[1], x.known_dims[2], "Linear2Weight must have as many columns as X is wide", Linear2Weight=1, X=2)
+        if given["Linear1Bias"] is not None:
+            require_equal(given["Linear1Bias"].elements, first.known_dims[1], "Linear1Bias must have one number for each column", Linear1Bias=None)
+        check_norm(x, 2, "X", **{s: given[s] for s in ("Linear2Bias", "Ln1Scale", "Ln1Bias", "Ln2Scale", "Ln2Bias")})
+        return (x.like(), *[None] * (len(self.schema.results) - 1))
+
+    def work(self, *specs: Any) -> Any:
+        return 2 * product(specs[0].known_dims) * specs[3].known_dims[1]
+
+    def workspace(self, *specs: Any, strided: frozenset[str]) -> Any:
+        x, first = specs[0], specs[3]
+        hidden = product(x.known_dims[:2]) * first.known_dims[1] * x.known_dtype.itemsize
+        return 3 * x.nbytes + 2 * hidden + (2 * first.nbytes if strided else 0)
+
+    def kernel(self, *tensors: Any) -> Any:
+        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
+        x = given["X"]
+        inner = normalised(x, 2, given["Ln1Scale"], given["Ln1Bias"], self.ln1_epsilon) if self.pre_layer_norm else x
+        bias1, bias2 = (None if b is None else b.reshape(-1) for b in (given["Linear1Bias"], given["Linear2Bias"]))
+        hidden = F.linear(inner, given["Linear1Weight"].t(), bias1)
+        hidden = kept(getattr(F, self.act_method)(hidden), self.dropout1_rate, self.dropout1_implementation, self.is_test)
+        out = kept(F.linear(hidden, given["Linear2Weight"].t(), bias2), self.dropout2_rate, self.dropout2_implementation, self.is_test)
+        if self.add_residual:
+            out.add_(x)
+        if not self.pre_layer_norm:
+            out = normalised(out, 2, given["Ln2Scale"], given["Ln2Bias"], self.ln2_epsilon)
+        return (out, *[None] * (len(self.schema.results) - 1))
+
+    samples = [
+        sample(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear1Bias=f32(7), Linear2Weight=f32(7, 5), Linear2Bias=f32(5), Ln2Scale=f32(5),
+               Ln2Bias=f32(5), is_test=True),
+        sample(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 5), Ln1Scale=f32(5), Ln1Bias=f32(5), is_test=True, act_method="relu",
+               pre_layer_norm=True, dropout1_implementation="upscale_in_train", add_residual=False),
+    ]  # fmt: skip
+    rejects = [
+        reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 5), says="its form for training is not supported"),
+        reject(X=f32(2, 3, 5), Linear1Weight=f32(4, 7), Linear2Weight=f32(7, 5), is_test=True, says="as many rows as X is wide"),
+        reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(6, 5), is_test=True, says="as Linear1Weight has columns"),
+        reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 4), is_test=True, says="as many columns as X is wide"),
+        reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 5), Ln2Scale=f32(4), is_test=True, says="Ln2Scale must have one number"),
+    ]

@@ -1,0 +1,229 @@
+"""A product of matrices with what comes after it: fc, fused_gemm_epilogue, and fc with a residual sum and a layer norm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    NOT_WRITTEN,
+    AttrType,
+    F,
+    Operator,
+    attribute,
+    f32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def activated(x: Tensor, name: str) -> Tensor:
+    """An activation in place, by its name in an attribute; "" and "none" are none."""
+    return torch.relu_(x) if name == "relu" else x
+
+
+def linear_dims(x: Spec, w: Spec, bias: Spec | None, flat: int, slots: tuple[str, str, str]) -> tuple[Size, ...]:
+    """The dims of a product of ``x``, whose dims from ``flat`` on are one, with ``w``, and of the sum of that and a bias."""
+    x_slot, w_slot, bias_slot = slots
+    require(1 <= flat < x.rank, f"the dims of {x_slot} before those of a row must be in [1, {x.rank}); seen {flat}", **{x_slot: None})
+    require_rank(2, w, w_slot)
+    inner = product(x.known_dims[flat:])
+    require_equal(inner, w.known_dims[0], f"the numbers of a row of {x_slot} must be as many as the rows of {w_slot}", **{x_slot: flat, w_slot: 0})
+    if bias is not None:
+        require_equal(bias.elements, w.known_dims[1], f"{bias_slot} must have one number for each column of {w_slot}", **{bias_slot: None, w_slot: 1})
+    return (*x.known_dims[:flat], w.known_dims[1])
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor | None, flat: int) -> Tensor:
+    """``x w + bias``, in memory of its own."""
+    return F.linear(x.flatten(flat), w.t(), None if bias is None else bias.reshape(-1))
+
+
+class Fc(Operator):
+    """Out = activation(Input W + Bias), where the dims of Input from ``in_num_col_dims`` on are one.
+
+    With ``padding_weights`` W has 4 rows and 4 columns more than are meant.
+    """
+
+    type = "fc"
+    gradient = NOT_WRITTEN
+    Input = operand(FLOATING, doc="[*rows, *features]")
+    W = operand(FLOATING, same_type_as="Input", doc="[features, columns]")
+    Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="columns numbers")
+    Out = result(doc="[*rows, columns]")
+    in_num_col_dims = attribute(AttrType.INT, 1, low=1)
+    activation_type = attribute(AttrType.STRING, "", choices=("", "relu"))
+    padding_weights = attribute(AttrType.BOOLEAN, False)
+    use_quantizer = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
+    Scale_in = attribute(AttrType.FLOAT, 1.0, doc="of quantized inference: must be 1")
+    Scale_weights = attribute(AttrType.FLOATS, [1.0], doc="of quantized inference: must be 1")
+    Scale_out = attribute(AttrType.FLOAT, 1.0, doc="of quantized inference: must be 1")
+    force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
+
+    def infer_shape(self, Input: Spec, W: Spec, Bias: Spec | None) -> Spec:
+        plain = self.Scale_in == 1.0 and self.Scale_out == 1.0 and all(s == 1.0 for s in self.Scale_weights)
+        require(plain, "Scale_in, Scale_weights and Scale_out must be 1: quantized products are not supported", Input=None)
+        if self.padding_weights:
+            require_rank(2, W, "W")
+        w = W.with_dims([d - 4 for d in W.known_dims]) if self.padding_weights else W
+        return Input.with_dims(linear_dims(Input, w, Bias, self.in_num_col_dims, ("Input", "W", "Bias")))
+
+    def work(self, Input: Spec, W: Spec, Bias: Spec | None) -> Size:
+        return product(Input.known_dims) * W.known_dims[1]
+
+    def workspace(self, Input: Spec, W: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
+        return Input.nbytes + copies(strided, W=W) + W.nbytes if strided or self.padding_weights else 0
+
+    def kernel(self, Input: Tensor, W: Tensor, Bias: Tensor | None) -> Tensor:
+        w = W[:-4, :-4] if self.padding_weights else W
+        return activated(linear(Input, w, Bias, self.in_num_col_dims), self.activation_type)
+
+    samples = [
+        sample(Input=f32(4, 5), W=f32(5, 3), Bias=f32(3)),
+        sample(Input=f32(2, 4, 5), W=f32(5, 3), Bias=f32(1, 3), in_num_col_dims=2, activation_type="relu"),
+        sample(Input=f32(4, 2, 3), W=f32(6, 5)),
+        sample(Input=f32(4, 5), W=f32(9, 7), Bias=f32(3), padding_weights=True),
+        sample(Input=f32(0, 5), W=f32(5, 3), Bias=f32(3)),
+    ]
+    rejects = [
+        reject(Input=f32(4, 5), W=f32(6, 3), says="as many as the rows of W"),
+        reject(Input=f32(4, 5), W=f32(5, 3), Bias=f32(4), says="one number for each column of W"),
+        reject(Input=f32(4, 5), W=f32(5, 3), in_num_col_dims=2, says="must be in [1, 2)"),
+        reject(Input=f32(4, 5), W=f32(5, 3), activation_type="tanh", says="one of", error=SchemaError),
+        reject(Input=f32(4, 5), W=f32(5, 3), Scale_in=0.5, says="quantized products are not supported"),
+        reject(Input=i64(4, 5), W=f32(5, 3), says="floating", error=TypeMismatchError),
+    ]
+
+
+class FusedGemmEpilogue(Operator):
+    """Out = activation(X Y + Bias), where the dims of X but the last are its rows; ``trans_x`` and ``trans_y`` say that they lie turned.
+
+    gelu is the one by tanh.
+    """
+
+    type = "fused_gemm_epilogue"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="[*rows, features]; [features, rows] where trans_x")
+    Y = operand(FLOATING, same_type_as="X", doc="[features, columns]; [columns, features] where trans_y")
+    Bias = operand(FLOATING, same_type_as="X", doc="[columns]")
+    Out = result(doc="[*rows, columns]")
+    ReserveSpace = result(optional=True, doc="of training: not made here")
+    trans_x = attribute(AttrType.BOOLEAN, False)
+    trans_y = attribute(AttrType.BOOLEAN, False)
+    activation = attribute(AttrType.STRING, "none", choices=("none", "relu", "gelu"))
+
+    def infer_shape(self, X: Spec, Y: Spec, Bias: Spec) -> Any:
+        require_rank(2, Y, "Y")
+        if self.trans_x:
+            require_rank(2, X, "X")
+        require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
+        x = X.dense(X.known_dims[::-1]) if self.trans_x else X
+        y = Y.with_dims(Y.known_dims[::-1]) if self.trans_y else Y
+        return x.with_dims(linear_dims(x, y, Bias, x.rank - 1, ("X", "Y", "Bias"))), None
+
+    def work(self, X: Spec, Y: Spec, Bias: Spec) -> Size:
+        return product(X.known_dims) * Bias.elements
+
+    def workspace(self, X: Spec, Y: Spec, Bias: Spec, *, strided: frozenset[str]) -> Size:
+        rows = product(X.known_dims[:-1]) if not self.trans_x else X.known_dims[1]
+        gelu = rows * Bias.elements * X.known_dtype.itemsize if self.activation == "gelu" else 0
+        return gelu + (X.nbytes + Y.nbytes + copies(strided, Y=Y) if strided or self.trans_x else 0)
+
+    def kernel(self, X: Tensor, Y: Tensor, Bias: Tensor) -> Any:
+        out = F.linear(X.t() if self.trans_x else X, Y if self.trans_y else Y.t(), Bias.reshape(-1))
+        return F.gelu(out, approximate="tanh") if self.activation == "gelu" else activated(out, self.activation), None
+
+    samples = [
+        sample(X=f32(2, 4, 5), Y=f32(5, 3), Bias=f32(3)),
+        sample(X=f32(5, 4), Y=f32(3, 5), Bias=f32(3), trans_x=True, trans_y=True, activation="relu"),
+        sample(X=f32(4, 5), Y=f32(5, 3), Bias=f32(3), activation="gelu"),
+    ]
+    rejects = [
+        reject(X=f32(4, 5), Y=f32(6, 3), Bias=f32(3), says="as many as the rows of Y"),
+        reject(X=f32(4, 5), Y=f32(5, 3), Bias=f32(4), says="one number for each column of Y"),
+        reject(X=f32(2, 4, 5), Y=f32(5, 3), Bias=f32(3), trans_x=True, says="X must have 2 dims"),
+        reject(X=f32(4, 5), Y=f32(5, 3), Bias=f32(3), activation="tanh", says="one of", error=SchemaError),
+    ]
+
+
+class FusedFcElementwiseLayernorm(Operator):
+    """Out = layer_norm(activation(X W + Bias0) + Y), over the dims from ``begin_norm_axis`` on, times Scale, plus Bias1."""
+
+    type = "fused_fc_elementwise_layernorm"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="[*rows, *features]")
+    W = operand(FLOATING, same_type_as="X", doc="[features, columns]")
+    Y = operand(FLOATING, same_type_as="X", doc="[*rows, columns]")
+    Bias0 = operand(FLOATING, optional=True, same_type_as="X", doc="columns numbers")
+    Scale = operand(FLOATING, optional=True, same_type_as="X", doc="[elements of an example]")
+    Bias1 = operand(FLOATING, optional=True, same_type_as="X", doc="[elements of an example]")
+    Out = result(doc="[*rows, columns]")
+    Mean = result(optional=True, doc="not made here")
+    Variance = result(optional=True, doc="not made here")
+    x_num_col_dims = attribute(AttrType.INT, 1, low=1)
+    activation_type = attribute(AttrType.STRING, "", choices=("", "relu"))
+    epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+    begin_norm_axis = attribute(AttrType.INT, 1, low=1)
+
+    def infer_shape(self, X: Spec, W: Spec, Y: Spec, Bias0: Spec | None, Scale: Spec | None, Bias1: Spec | None) -> Any:
+        out = X.with_dims(linear_dims(X, W, Bias0, self.x_num_col_dims, ("X", "W", "Bias0")))
+        check_alike(out, Y, "Y")
+        check_norm(out, self.begin_norm_axis, "X", Scale=Scale, Bias1=Bias1)
+        return out, None, None
+
+    def workspace(
+        self, X: Spec, W: Spec, Y: Spec, Bias0: Spec | None, Scale: Spec | None, Bias1: Spec | None, *, strided: frozenset[str]
+    ) -> Size:
+        return Y.nbytes + 2 * product(Y.known_dims[: self.begin_norm_axis]) * 8 + (X.nbytes + copies(strided, W=W) + W.nbytes if strided else 0)
+
+    def kernel(self, X: Tensor, W: Tensor, Y: Tensor, Bias0: Tensor | None, Scale: Tensor | None, Bias1: Tensor | None) -> Any:
+        out = activated(linear(X, W, Bias0, self.x_num_col_dims), self.activation_type).add_(Y)
+        return normalised(out, self.begin_norm_axis, Scale, Bias1, self.epsilon), None, None
+
+    samples = [
+        sample(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 3), Bias0=f32(3), Scale=f32(3), Bias1=f32(3)),
+        sample(X=f32(2, 4, 5), W=f32(5, 3), Y=f32(2, 4, 3), x_num_col_dims=2, begin_norm_axis=2, activation_type="relu", epsilon=1e-3),
+    ]
+    rejects = [
+        reject(X=f32(4, 5), W=f32(6, 3), Y=f32(4, 3), says="as many as the rows of W"),
+        reject(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 2), says="Y must have the dims of the sum that it is in"),
+        reject(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 3), Scale=f32(4), says="one number for each element of an example"),
+        reject(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 3), begin_norm_axis=2, says="begin_norm_axis must be in [1, 2)"),
+    ]
+
+
+def check_alike(out: Spec, other: Spec, slot: str) -> None:
+    """What is added must have the dims of the sum."""
+    said = f"{slot} must have the dims of the sum that it is in"
+    require(other.rank == out.rank, said, **{slot: None})
+    for at, (a, b) in enumerate(zip(other.known_dims, out.known_dims, strict=True)):
+        require_equal(a, b, said, **{slot: at})
+
+
+def check_norm(x: Spec, begin: int, slot: str, **given: Spec | None) -> None:
+    """What a layer norm of the dims from ``begin`` on is given must have one number for each element of an example."""
+    require(1 <= begin < x.rank, f"begin_norm_axis must be in [1, {x.rank}); seen {begin}", **{slot: None})
+    elements = product(x.known_dims[begin:])
+    for name, spec in given.items():
+        if spec is not None:
+            require_equal(spec.elements, elements, f"{name} must have one number for each element of an example", **{name: None, slot: None})
+
+
+def normalised(x: Tensor, begin: int, scale: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
+    """The layer norm of the dims from ``begin`` on."""
+    example = x.shape[begin:]
+    return F.layer_norm(x, example, None if scale is None else scale.reshape(example), None if bias is None else bias.reshape(example), epsilon)

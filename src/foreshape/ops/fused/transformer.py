@@ -1,0 +1,201 @@
+"""Pieces of transformers: attention over one product, sums with a layer norm, embeddings of several tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    NOT_WRITTEN,
+    AttrType,
+    F,
+    Operator,
+    attribute,
+    f32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.require import fail, require_at_most, require_broadcast_to, require_divides
+from foreshape.operator.temporaries import copies
+from foreshape.ops.fused.dense import check_alike, check_norm, normalised
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MultiheadMatmul(Operator):
+    """Out = softmax(alpha * Q K' + BiasQK) V for each head, where Q, K and V are the three parts of Input W + Bias."""
+
+    type = "multihead_matmul"
+    gradient = NOT_WRITTEN
+    Input = operand(FLOATING, doc="[batch, steps, features]")
+    W = operand(FLOATING, same_type_as="Input", doc="[features, 3, hidden], or [features, 3, heads, hidden / heads]")
+    Bias = operand(FLOATING, same_type_as="Input", doc="[3, hidden], or [3, heads, hidden / heads]")
+    BiasQK = operand(FLOATING, optional=True, same_type_as="Input", doc="broadcast to [batch, heads, steps, steps]")
+    Out = result(doc="[batch, steps, hidden]")
+    transpose_Q = attribute(AttrType.BOOLEAN, False, choices=(False,))
+    transpose_K = attribute(AttrType.BOOLEAN, True, choices=(True,))
+    transpose_V = attribute(AttrType.BOOLEAN, False, choices=(False,))
+    alpha = attribute(AttrType.FLOAT, 1.0)
+    head_number = attribute(AttrType.INT, 1, low=1)
+
+    def infer_shape(self, Input: Spec, W: Spec, Bias: Spec, BiasQK: Spec | None) -> Spec:
+        require_rank(3, Input, "Input")
+        batch, steps, features = Input.known_dims
+        require(W.rank in (3, 4), f"W must have 3 or 4 dims, not {W.rank}", W=None)
+        require_equal(W.known_dims[0], features, "W must have as many rows as Input has features", W=0, Input=2)
+        require_equal(W.known_dims[1], 3, "W must have three parts, for queries, keys and values", W=1)
+        hidden = product(W.known_dims[2:])
+        require_equal(Bias.elements, 3 * hidden, "Bias must have one number for each column of W", Bias=None, W=None)
+        require_divides(self.head_number, hidden, f"the {self.head_number} heads must divide the columns of each part of W", W=2)
+        if BiasQK is not None:
+            require_rank(4, BiasQK, "BiasQK")
+            for at, (a, b) in enumerate(zip(BiasQK.known_dims, (batch, self.head_number, steps, steps), strict=True)):
+                require_broadcast_to(a, b, "BiasQK must broadcast to [batch, heads, steps, steps]", BiasQK=at)
+        return Input.with_dims((batch, steps, hidden))
+
+    def work(self, Input: Spec, W: Spec, Bias: Spec, BiasQK: Spec | None) -> Size:
+        return product(Input.known_dims) * product(W.known_dims[1:])
+
+    def workspace(self, Input: Spec, W: Spec, Bias: Spec, BiasQK: Spec | None, *, strided: frozenset[str]) -> Size:
+        batch, steps, _ = Input.known_dims
+        item = Input.known_dtype.itemsize
+        parts = batch * steps * product(W.known_dims[1:]) * item
+        return 3 * parts + 3 * batch * self.head_number * steps * steps * item + (Input.nbytes + W.nbytes + copies(strided, Input=Input, W=W) if strided else 0)
+
+    def kernel(self, Input: Tensor, W: Tensor, Bias: Tensor, BiasQK: Tensor | None) -> Tensor:
+        batch, steps, _ = Input.shape
+        weight = W.flatten(1)
+        parts = F.linear(Input, weight.t(), Bias.reshape(-1)).view(batch, steps, 3, self.head_number, weight.shape[1] // 3 // self.head_number)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        return attended(query, key, value, BiasQK, self.alpha).transpose(1, 2).flatten(2).contiguous()
+
+    samples = [
+        sample(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), BiasQK=f32(2, 2, 3, 3), head_number=2, alpha=0.5),
+        sample(Input=f32(2, 3, 5), W=f32(5, 3, 2, 4), Bias=f32(3, 2, 4), BiasQK=f32(2, 1, 1, 3), head_number=2),
+        sample(Input=f32(2, 3, 4), W=f32(4, 3, 4), Bias=f32(12)),
+    ]
+    rejects = [
+        reject(Input=f32(2, 3, 8), W=f32(7, 3, 8), Bias=f32(3, 8), says="as many rows as Input has features"),
+        reject(Input=f32(2, 3, 8), W=f32(8, 2, 8), Bias=f32(2, 8), says="three parts"),
+        reject(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 7), says="one number for each column of W"),
+        reject(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), head_number=3, says="the 3 heads must divide"),
+        reject(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), BiasQK=f32(2, 3, 3, 3), head_number=2, says="BiasQK must broadcast"),
+        reject(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), transpose_K=False, says="one of", error=SchemaError),
+    ]
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """softmax(scale * query key' + mask) value; each [batch, heads, steps, numbers of a head]."""
+    scores = torch.matmul(query, key.transpose(-1, -2)).mul_(scale)
+    if mask is not None:
+        scores.add_(mask)
+    return torch.matmul(scores.softmax(-1), value)
+
+
+class SkipLayernorm(Operator):
+    """Out = layer_norm(X + Y) over the dims from ``begin_norm_axis`` on, times Scale, plus Bias."""
+
+    type = "skip_layernorm"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="[*rows, *example]")
+    Y = operand(FLOATING, same_type_as="X", doc="as X")
+    Scale = operand(FLOATING, same_type_as="X", doc="[elements of an example]")
+    Bias = operand(FLOATING, same_type_as="X", doc="[elements of an example]")
+    Out = result(doc="as X")
+    epsilon = attribute(AttrType.FLOAT, low=0.0)
+    begin_norm_axis = attribute(AttrType.INT, low=1)
+
+    def infer_shape(self, X: Spec, Y: Spec, Scale: Spec, Bias: Spec) -> Spec:
+        check_alike(X, Y, "Y")
+        check_norm(X, self.begin_norm_axis, "X", Scale=Scale, Bias=Bias)
+        return X.like()
+
+    def workspace(self, X: Spec, Y: Spec, Scale: Spec, Bias: Spec, *, strided: frozenset[str]) -> Size:
+        return (2 if strided else 1) * X.nbytes + 16 * product(X.known_dims[: self.begin_norm_axis])
+
+    def kernel(self, X: Tensor, Y: Tensor, Scale: Tensor, Bias: Tensor) -> Tensor:
+        return normalised(X + Y, self.begin_norm_axis, Scale, Bias, self.epsilon)
+
+    samples = [
+        sample(X=f32(2, 3, 8), Y=f32(2, 3, 8), Scale=f32(8), Bias=f32(8), epsilon=1e-5, begin_norm_axis=2),
+        sample(X=f32(4, 3, 2), Y=f32(4, 3, 2), Scale=f32(6), Bias=f32(6), epsilon=1e-3, begin_norm_axis=1),
+    ]
+    rejects = [
+        reject(X=f32(4, 5), Y=f32(4, 6), Scale=f32(5), Bias=f32(5), epsilon=1e-5, begin_norm_axis=1, says="Y must have the dims of the sum"),
+        reject(X=f32(4, 5), Y=f32(4, 5), Scale=f32(4), Bias=f32(5), epsilon=1e-5, begin_norm_axis=1, says="Scale must have one number for each"),
+        reject(X=f32(4, 5), Y=f32(4, 5), Scale=f32(5), Bias=f32(5), epsilon=1e-5, begin_norm_axis=2, says="begin_norm_axis must be in [1, 2)"),
+    ]
+
+
+class FusedEmbeddingEltwiseLayernorm(Operator):
+    """Out = layer_norm(the sum of Embs[k][Ids[k]]) over the last dim, times Scale, plus Bias."""
+
+    type = "fused_embedding_eltwise_layernorm"
+    gradient = NOT_WRITTEN
+    Ids = operand(INDEX, many=True, doc="[batch, steps] or [batch, steps, 1] each")
+    Embs = operand(FLOATING, many=True, doc="[rows, width], one for each of Ids")
+    Bias = operand(FLOATING, doc="[width]")
+    Scale = operand(FLOATING, same_type_as="Bias", doc="[width]")
+    Out = result(doc="[batch, steps, width]")
+    epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+
+    def infer_shape(self, Ids: tuple[Spec, ...], Embs: tuple[Spec, ...], Bias: Spec, Scale: Spec) -> Spec:
+        require(len(Ids) == len(Embs), f"Embs must have as many tensors as Ids: {len(Ids)}, not {len(Embs)}", Embs=None, Ids=None)
+        dims = Ids[0].known_dims[:2]
+        for ids in Ids:
+            require(ids.rank in (2, 3), f"Ids must have 2 or 3 dims, not {ids.rank}", Ids=None)
+            if ids.rank == 3:
+                require_equal(ids.known_dims[2], 1, "Ids of 3 dims must have 1 at the last", Ids=None)
+            for a, b in zip(ids.known_dims[:2], dims, strict=True):
+                require_equal(a, b, "Ids must be of one minibatch: their dims must be equal", Ids=None)
+        for table in Embs:
+            require_rank(2, table, "Embs")
+            require_equal(table.known_dims[1], Embs[0].known_dims[1], "Embs must be of one width", Embs=None)
+            require_at_most(1, table.known_dims[0], "Embs must have rows", Embs=None)
+            if table.dtype is not Bias.dtype:
+                fail("Embs must have the element type of Bias", TypeMismatchError, Embs=None, Bias=None)
+        out = Ids[0].with_dims((*dims, Embs[0].known_dims[1])).with_dtype(Bias.known_dtype)
+        check_norm(out, 2, "Embs", Scale=Scale, Bias=Bias)
+        return out
+
+    def workspace(self, Ids: tuple[Spec, ...], Embs: tuple[Spec, ...], Bias: Spec, Scale: Spec, *, strided: frozenset[str]) -> Size:
+        width, item = Embs[0].known_dims[1], Bias.known_dtype.itemsize
+        return Ids[0].elements * (3 * width * item + 16 + 16)
+
+    def kernel(self, Ids: list[Tensor], Embs: list[Tensor], Bias: Tensor, Scale: Tensor) -> Tensor:
+        batch, steps = Ids[0].shape[:2]
+        total: Any = None
+        for ids, table in zip(Ids, Embs, strict=True):
+            index = ids.reshape(-1)
+            if index.numel() and index.is_cpu:
+                low, high = (int(n) for n in index.aminmax())
+                if low < 0 or high >= table.shape[0]:
+                    raise ExecutionError(f"Ids must be in [0, {table.shape[0]}); seen {low} to {high}")
+            found = table.index_select(0, index)
+            total = found if total is None else total.add_(found)
+        return normalised(total.view(batch, steps, total.shape[1]), 2, Scale, Bias, self.epsilon)
+
+    samples = [
+        sample(Ids=[i64(2, 3, high=6), i64(2, 3, high=4)], Embs=[f32(7, 5), f32(5, 5)], Bias=f32(5), Scale=f32(5)),
+        sample(Ids=[i64(2, 3, 1, high=6)], Embs=[f32(7, 5)], Bias=f32(5), Scale=f32(5), epsilon=1e-3),
+    ]
+    rejects = [
+        reject(Ids=[i64(2, 3), i64(2, 3)], Embs=[f32(7, 5)], Bias=f32(5), Scale=f32(5), says="as many tensors as Ids"),
+        reject(Ids=[i64(2, 3), i64(2, 4)], Embs=[f32(7, 5), f32(7, 5)], Bias=f32(5), Scale=f32(5), says="of one minibatch"),
+        reject(Ids=[i64(2, 3), i64(2, 3)], Embs=[f32(7, 5), f32(7, 4)], Bias=f32(5), Scale=f32(5), says="of one width"),
+        reject(Ids=[i64(2, 3)], Embs=[f32(7, 5)], Bias=f32(4), Scale=f32(5), says="Bias must have one number for each"),
+        reject(Ids=[i64(2, 3, 4)], Embs=[f32(7, 5)], Bias=f32(5), Scale=f32(5), says="must have 1 at the last"),
+        reject(Ids=[f32(2, 3)], Embs=[f32(7, 5)], Bias=f32(5), Scale=f32(5), says="Ids must be", error=TypeMismatchError),
+    ]

@@ -1,0 +1,166 @@
+"""The negative log likelihood of class numbers, and distributions of classes made smoother."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.temporaries import copies
+from foreshape.ops.loss.loss import check_classes
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.spec import INT64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class NllLoss(Operator):
+    """Out = -Weight[Label] * X[Label] for each label, 0 where it is ``ignore_index``; X is the logarithm of distributions along axis 1.
+
+    ``reduction``: "none"; or their "sum"; or their "mean", the sum over Total_weight (0 where that is 0). Total_weight is the sum of
+    Weight[Label] where the label is not ignored, and 0 for "none". Without Weight all weights are 1.
+    """
+
+    type = "nll_loss"
+    X = operand(FLOATING, doc="[examples, classes] or [examples, classes, height, width]")
+    Label = operand(INDEX, doc="class numbers, as X without axis 1")
+    Weight = operand(FLOATING, optional=True, same_type_as="X", doc="[classes]")
+    Out = result(doc="as Label for none, otherwise []")
+    Total_weight = result(doc="[]")
+    ignore_index = attribute(AttrType.LONG, -100)
+    reduction = attribute(AttrType.STRING, "mean", choices=("none", "mean", "sum"))
+
+    def infer_shape(self, X: Spec, Label: Spec, Weight: Spec | None) -> tuple[Spec, Spec]:
+        dims = X.known_dims
+        require(len(dims) in (2, 4), f"X must have 2 or 4 dims, not {len(dims)}", X=None)
+        require_rank(len(dims) - 1, Label, "Label")
+        for axis, size in enumerate(Label.known_dims):
+            of = axis if axis == 0 else axis + 1
+            require_equal(size, dims[of], "X and Label must be of one minibatch: their dims must be equal", X=of, Label=axis)
+        if Weight is not None:
+            require_rank(1, Weight, "Weight")
+            require_equal(Weight.known_dims[0], dims[1], "Weight must have one number for each class of X", Weight=0, X=1)
+        require_at_most(1, dims[1], "X must have at least 1 class", X=1)
+        return X.dense(Label.known_dims if self.reduction == "none" else ()), X.dense(())
+
+    def _weights(self, X: Tensor, Label: Tensor, Weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The labels as an index (0 where ignored), and the weight of each (0 where ignored)."""
+        index = Label if Label.dtype == torch.int64 else Label.long()
+        check_classes(index, X.shape[1], self.ignore_index)
+        counted = index != self.ignore_index
+        index = index * counted
+        weights = counted.to(X.dtype) if Weight is None else Weight.take(index).mul_(counted)
+        return index, weights
+
+    def workspace(self, X: Spec, Label: Spec, Weight: Spec | None, *, strided: frozenset[str]) -> Size:
+        item = X.known_dtype.itemsize
+        return (9 + (0 if Label.dtype is INT64 else 8) + 3 * item) * Label.elements + copies(strided, X=X, Label=Label, Weight=Weight)
+
+    def kernel(self, X: Tensor, Label: Tensor, Weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        index, weights = self._weights(X, Label, Weight)
+        losses = X.gather(1, index.unsqueeze(1)).squeeze(1).mul_(weights).neg_()
+        losses.masked_fill_(weights == 0.0, 0.0)  # not the NaN of an infinite logarithm
+        if self.reduction == "none":
+            return losses, X.new_zeros(())
+        total = weights.sum()
+        if self.reduction == "sum":
+            return losses.sum(), total
+        return torch.where(total == 0.0, 0.0, losses.sum() / total), total
+
+    def _gradient_workspace(self, X: Spec, Label: Spec, Weight: Spec | None, d_out: Spec, Total_weight: Spec, *, strided: frozenset[str]) -> Size:
+        return NllLoss.workspace(self, X, Label, Weight, strided=strided)  # pyright: ignore[reportArgumentType]
+
+    def _infer_gradient(self, X: Spec, Label: Spec, Weight: Spec | None, d_out: Spec, Total_weight: Spec) -> Spec:
+        out, total = NllLoss.infer_shape(self, X, Label, Weight)  # pyright: ignore[reportArgumentType]
+        check_made(Out_GRAD=(d_out, out), Total_weight=(Total_weight, total))
+        return X.like()
+
+    @gradient("X", "Label", "Weight", "Out@GRAD", "Total_weight", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Label: Tensor, Weight: Tensor | None, d_out: Tensor, Total_weight: Tensor) -> Tensor:
+        index, weights = self._weights(X, Label, Weight)
+        slopes = weights.mul_(d_out).neg_()
+        if self.reduction == "mean":
+            slopes.div_(torch.where(Total_weight == 0.0, 1.0, Total_weight))
+        return X.new_zeros(X.shape).scatter_(1, index.unsqueeze(1), slopes.unsqueeze(1))
+
+    samples = [
+        sample(X=f32(4, 7), Label=i64(4, high=6)),
+        sample(X=f32(4, 7), Label=i64(4, data=[1, 2, 3, 6]), Weight=f32(7, low=0.1), ignore_index=2),
+        sample(X=f32(2, 5, 3, 4), Label=i64(2, 3, 4, high=4), Weight=f32(5, low=0.1), reduction="sum"),
+        sample(X=f32(2, 5, 3, 4), Label=i64(2, 3, 4, high=4), reduction="none", ignore_index=1),
+        sample(X=f32(2, 5, 3, 4), Label=i64(2, 3, 4, high=4), Weight=f32(5, low=0.1)),
+        sample(X=f32(3, 5), Label=i64(3, data=[2, 2, 2]), ignore_index=2),
+        sample(X=f32(0, 7), Label=i64(0)),
+    ]
+    rejects = [
+        reject(X=f32(4, 7), Label=i64(5), says="of one minibatch"),
+        reject(X=f32(4, 7), Label=i64(4, 1), says="Label must have 1 dims"),
+        reject(X=f32(4, 7, 3), Label=i64(4, 3), says="X must have 2 or 4 dims"),
+        reject(X=f32(4, 7), Label=i64(4), Weight=f32(6), says="one number for each class"),
+        reject(X=f32(4, 7), Label=f32(4), says="Label must be one of int32, int64", error=TypeMismatchError),
+        reject(X=f32(4, 7), Label=i64(4), reduction="max", says="one of", error=SchemaError),
+    ]
+
+
+class LabelSmooth(Operator):
+    """Out = (1 - epsilon) * X + epsilon * PriorDist; without PriorDist that is 1 over the number of classes (Szegedy et al., 2016)."""
+
+    type = "label_smooth"
+    X = operand(FLOATING, doc="distributions [..., classes]")
+    PriorDist = operand(FLOATING, optional=True, same_type_as="X", doc="classes numbers, usually [1, classes]")
+    Out = result(doc="as X", may_share="X")
+    epsilon = attribute(AttrType.FLOAT, 0.0, low=0.0, high=1.0)
+
+    def infer_shape(self, X: Spec, PriorDist: Spec | None) -> Spec:
+        require(X.rank > 0, "X must have the axis of the classes", X=None)
+        classes = X.known_dims[-1]
+        if PriorDist is not None:
+            require_equal(PriorDist.elements, classes, "PriorDist must have one number for each class of X", PriorDist=None, X=X.rank - 1)
+        else:
+            require_at_most(1, classes, "X must have at least 1 class", X=X.rank - 1)
+        return X.like()
+
+    def workspace(self, X: Spec, PriorDist: Spec | None) -> Size:
+        return 0 if PriorDist is None else PriorDist.nbytes
+
+    def kernel(self, X: Tensor, PriorDist: Tensor | None, *, into: Tensor | None = None) -> Tensor:
+        epsilon: float = self.epsilon
+        out = torch.mul(X, 1.0 - epsilon, out=into)
+        return out.add_(epsilon / X.shape[-1]) if PriorDist is None else out.add_(PriorDist.reshape(-1), alpha=epsilon)
+
+    @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, may_share={"X@GRAD": "Out@GRAD"})
+    def backward(self, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(d_out, 1.0 - self.epsilon, out=into)
+
+    samples = [
+        sample(X=f32(4, 7), epsilon=0.1),
+        sample(X=f32(2, 3, 5), PriorDist=f32(1, 5, low=0.0, high=1.0), epsilon=0.25),
+        sample(X=f32(5), PriorDist=f32(5, low=0.0, high=1.0), epsilon=0.25),
+        sample(X=f32(0, 7), epsilon=0.1),
+    ]
+    rejects = [
+        reject(X=f32(4, 7), PriorDist=f32(1, 6), says="one number for each class"),
+        reject(X=f32(), says="the axis of the classes"),
+        reject(X=f32(4, 7), epsilon=1.5, says="at most 1", error=SchemaError),
+        reject(X=i64(4, 7), says="floating", error=TypeMismatchError),
+    ]

@@ -1,0 +1,288 @@
+"""Distances and similarities of rows: as PaddlePaddle 1 has them, with what their gradients need as results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, product
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.require import require_broadcast_to, require_one_per_row
+from foreshape.operator.temporaries import copies
+from foreshape.ops.loss.loss import check_classes
+from foreshape.ops.loss.regression import check_same_dims
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SmoothL1Loss(Operator):
+    """Out = the sum over each row of OutsideWeight * loss(Diff), where Diff = InsideWeight * (X - Y), and
+    loss(d) = sigma^2 * d^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2) (Girshick, 2015). Of PaddlePaddle 1.
+
+    The weights are 1 where they are not given; both are given, or neither.
+    """
+
+    type = "smooth_l1_loss"
+    X = operand(FLOATING, doc="[rows, ...]")
+    Y = operand(FLOATING, same_type_as="X", doc="as X")
+    InsideWeight = operand(FLOATING, optional=True, same_type_as="X", doc="as X")
+    OutsideWeight = operand(FLOATING, optional=True, same_type_as="X", doc="as X")
+    Diff = result(doc="as X")
+    Out = result(doc="[rows, 1]")
+    sigma = attribute(AttrType.FLOAT, 1.0)
+
+    def infer_shape(self, X: Spec, Y: Spec, InsideWeight: Spec | None, OutsideWeight: Spec | None) -> tuple[Spec, Spec]:
+        require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
+        require(self.sigma > 0.0, f"sigma must be more than 0, not {self.sigma}")
+        check_same_dims(X, Y, "X", "Y")
+        require((InsideWeight is None) is (OutsideWeight is None), "InsideWeight and OutsideWeight are given both, or neither", X=None)
+        for slot, spec in (("InsideWeight", InsideWeight), ("OutsideWeight", OutsideWeight)):
+            if spec is not None:
+                check_same_dims(X, spec, "X", slot)
+        return X.like(), X.with_dims((X.known_dims[0], 1))
+
+    def workspace(self, X: Spec, Y: Spec, InsideWeight: Spec | None, OutsideWeight: Spec | None, *, strided: frozenset[str]) -> Size:
+        return (3 if strided else 2) * X.nbytes
+
+    def kernel(self, X: Tensor, Y: Tensor, InsideWeight: Tensor | None, OutsideWeight: Tensor | None) -> tuple[Tensor, Tensor]:
+        diff = X - Y
+        if InsideWeight is not None:
+            diff.mul_(InsideWeight)
+        size = diff.abs()
+        square = self.sigma * self.sigma
+        inside = size.clamp(max=1.0 / square)
+        loss = size.sub_(inside, alpha=0.5).mul_(inside).mul_(square)  # both pieces
+        if OutsideWeight is not None:
+            loss.mul_(OutsideWeight)
+        return diff, loss.flatten(1).sum(1, keepdim=True)
+
+    def _infer_gradient(self, InsideWeight: Spec | None, OutsideWeight: Spec | None, Diff: Spec, d_out: Spec) -> tuple[Spec, Spec]:
+        weights = {slot: (spec, Diff) for slot, spec in (("InsideWeight", InsideWeight), ("OutsideWeight", OutsideWeight)) if spec is not None}
+        require(Diff.rank >= 2, "Diff must have the dims of X", Diff=None)
+        check_made(Out_GRAD=(d_out, Diff.with_dims((Diff.known_dims[0], 1))), **weights)
+        return Diff.like(), Diff.like()
+
+    @gradient("InsideWeight", "OutsideWeight", "Diff", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), infer=_infer_gradient)
+    def backward(
+        self, InsideWeight: Tensor | None, OutsideWeight: Tensor | None, Diff: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]
+    ) -> Any:
+        square = self.sigma * self.sigma
+        d_x = Diff.clamp(-1.0 / square, 1.0 / square).mul_(square).mul_(d_out.reshape(-1, *[1] * (Diff.dim() - 1)))
+        for weight in (InsideWeight, OutsideWeight):
+            if weight is not None:
+                d_x.mul_(weight)
+        return d_x if requested[0] else None, d_x.neg() if requested[1] else None
+
+    samples = [
+        sample(X=f32(4, 7), Y=f32(4, 7)),
+        sample(X=f32(4, 3, 2), Y=f32(4, 3, 2), InsideWeight=f32(4, 3, 2), OutsideWeight=f32(4, 3, 2), sigma=2.0),
+        sample(X=f32(0, 3), Y=f32(0, 3)),
+    ]
+    rejects = [
+        reject(X=f32(4, 7), Y=f32(4, 6), says="Y must have the dims of X"),
+        reject(X=f32(4), Y=f32(4), says="at least 2 dims"),
+        reject(X=f32(4, 7), Y=f32(4, 7), InsideWeight=f32(4, 7), says="both, or neither"),
+        reject(X=f32(4, 7), Y=f32(4, 7), InsideWeight=f32(4, 7), OutsideWeight=f32(4, 6), says="OutsideWeight must have the dims of X"),
+        reject(X=f32(4, 7), Y=f32(4, 7), sigma=0.0, says="sigma must be more than 0"),
+    ]
+
+
+def check_rows(X: Spec, Y: Spec) -> None:
+    """Y must have the dims of X, or 1 row for all."""
+    require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
+    require_rank(X.rank, Y, "Y")
+    for at, (a, b) in enumerate(zip(X.known_dims, Y.known_dims, strict=True)):
+        if at:
+            require_equal(a, b, "Y must have the dims of X", X=at, Y=at)
+        else:
+            require_broadcast_to(b, a, "Y must have 1 row, or as many as X", X=at, Y=at)
+
+
+def to_rows(d: Tensor, of: Tensor) -> Tensor:
+    """The gradient of Y: that of its one row is the sum of all."""
+    return d if d.shape[0] == of.shape[0] else d.sum(0, keepdim=True)
+
+
+class SquaredL2Distance(Operator):
+    """Out = the sum over each row of sub_result^2, where sub_result = X - Y; Y may have 1 row for all. Of PaddlePaddle 1."""
+
+    type = "squared_l2_distance"
+    X = operand(FLOATING, doc="[rows, ...]")
+    Y = operand(FLOATING, same_type_as="X", doc="as X, or with 1 row")
+    sub_result = result(doc="[rows, numbers of a row]")
+    Out = result(doc="[rows, 1]")
+
+    def infer_shape(self, X: Spec, Y: Spec) -> tuple[Spec, Spec]:
+        check_rows(X, Y)
+        rows = X.known_dims[0]
+        return X.with_dims((rows, product(X.known_dims[1:]))), X.with_dims((rows, 1))
+
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        return X.nbytes + copies(strided, X=X, Y=Y)
+
+    def kernel(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor]:
+        difference = torch.sub(X.flatten(1), Y.flatten(1))
+        return difference, difference.square().sum(1, keepdim=True)
+
+    def _infer_gradient(self, X: Spec, Y: Spec, sub_result: Spec, d_out: Spec) -> tuple[Spec, Spec]:
+        difference, out = SquaredL2Distance.infer_shape(self, X, Y)  # pyright: ignore[reportArgumentType]
+        check_made(sub_result=(sub_result, difference), Out_GRAD=(d_out, out))
+        return X.like(), Y.like()
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, sub_result: Spec, d_out: Spec) -> Size:
+        return 2 * X.nbytes
+
+    @gradient("X", "Y", "sub_result", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, sub_result: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        d = (sub_result * d_out).mul_(2.0).reshape(X.shape)
+        return d if requested[0] else None, to_rows(d.neg(), Y) if requested[1] else None
+
+    samples = [
+        sample(X=f32(4, 7), Y=f32(4, 7)),
+        sample(X=f32(4, 3, 2), Y=f32(1, 3, 2)),
+        sample(X=f32(0, 3), Y=f32(0, 3)),
+    ]
+    rejects = [
+        reject(X=f32(4, 7), Y=f32(4, 6), says="Y must have the dims of X"),
+        reject(X=f32(4, 7), Y=f32(3, 7), says="Y must have 1 row, or as many as X"),
+        reject(X=f32(4), Y=f32(4), says="at least 2 dims"),
+    ]
+
+
+class CosSim(Operator):
+    """Out = the cosine of the angle between each row of X and that of Y; Y may have 1 row for all. Of PaddlePaddle 1.
+
+    XNorm and YNorm are the rows' lengths; where one is 0, Out is no number.
+    """
+
+    type = "cos_sim"
+    X = operand(FLOATING, doc="[rows, ...]")
+    Y = operand(FLOATING, same_type_as="X", doc="as X, or with 1 row")
+    Out = result(doc="[rows, 1]")
+    XNorm = result(doc="[rows, 1]")
+    YNorm = result(doc="[rows of Y, 1]")
+
+    def infer_shape(self, X: Spec, Y: Spec) -> tuple[Spec, Spec, Spec]:
+        check_rows(X, Y)
+        out = X.with_dims((X.known_dims[0], 1))
+        return out, out, Y.with_dims((Y.known_dims[0], 1))
+
+    def workspace(self, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
+        return 2 * X.nbytes + copies(strided, X=X, Y=Y)
+
+    def kernel(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, y = X.flatten(1), Y.flatten(1)
+        x_norm, y_norm = x.square().sum(1, keepdim=True).sqrt_(), y.square().sum(1, keepdim=True).sqrt_()
+        return (x * y).sum(1, keepdim=True).div_(x_norm).div_(y_norm), x_norm, y_norm
+
+    def _infer_gradient(self, X: Spec, Y: Spec, XNorm: Spec, YNorm: Spec, Out: Spec, d_out: Spec) -> tuple[Spec, Spec]:
+        out, x_norm, y_norm = CosSim.infer_shape(self, X, Y)  # pyright: ignore[reportArgumentType]
+        check_made(XNorm=(XNorm, x_norm), YNorm=(YNorm, y_norm), Out=(Out, out), Out_GRAD=(d_out, out))
+        return X.like(), Y.like()
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, XNorm: Spec, YNorm: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return 4 * X.nbytes + 4 * Out.nbytes + copies(strided, X=X, Y=Y)
+
+    @gradient("X", "Y", "XNorm", "YNorm", "Out", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(
+        self, X: Tensor, Y: Tensor, XNorm: Tensor, YNorm: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]
+    ) -> Any:
+        x, y = X.flatten(1), Y.flatten(1)
+        both, cosine = d_out / (XNorm * YNorm), d_out * Out
+        d_x = (y * both).sub_(x * (cosine / XNorm.square())).reshape(X.shape) if requested[0] else None
+        d_y = to_rows((x * both).sub_(y * (cosine / YNorm.square())).reshape(X.shape), Y) if requested[1] else None
+        return d_x, d_y
+
+    samples = [
+        sample(X=f32(4, 7), Y=f32(4, 7)),
+        sample(X=f32(4, 3, 2), Y=f32(1, 3, 2)),
+        sample(X=f32(0, 3), Y=f32(0, 3)),
+    ]
+    rejects = [
+        reject(X=f32(4, 7), Y=f32(4, 6), says="Y must have the dims of X"),
+        reject(X=f32(4, 7), Y=f32(3, 7), says="Y must have 1 row, or as many as X"),
+        reject(X=f32(4), Y=f32(4), says="at least 2 dims"),
+    ]
+
+
+class CenterLoss(Operator):
+    """Loss = half the squared distance of each row of X to the center of its class; SampleCenterDiff = X - Centers[Label]
+    (Wen et al., 2016). Of PaddlePaddle 1.
+
+    With ``need_update`` each center moves towards the rows of its class by CenterUpdateRate * sum(their SampleCenterDiff) / (1 + their number).
+    """
+
+    type = "center_loss"
+    X = operand(FLOATING, doc="[rows, features]")
+    Label = operand(INDEX, doc="class numbers, [rows, 1] or [rows]")
+    Centers = operand(FLOATING, same_type_as="X", doc="[classes, features]")
+    CenterUpdateRate = operand(FLOATING, same_type_as="X", doc="one number")
+    SampleCenterDiff = result(doc="[rows, features]")
+    Loss = result(doc="[rows, 1]")
+    CentersOut = result(updates="Centers", doc="[classes, features]")
+    moving = ("CentersOut",)
+    cluster_num = attribute(AttrType.INT, 0, doc="of no meaning: the rows of Centers are")
+    need_update = attribute(AttrType.BOOLEAN, False)
+
+    def infer_shape(self, X: Spec, Label: Spec, Centers: Spec, CenterUpdateRate: Spec) -> tuple[Spec, Spec, Spec]:
+        require_rank(2, X, "X")
+        require_rank(2, Centers, "Centers")
+        require_one_per_row(Label, "Label", X.known_dims[0], "X")
+        require_equal(X.known_dims[1], Centers.known_dims[1], "Centers must have as many columns as X", X=1, Centers=1)
+        require_equal(CenterUpdateRate.elements, 1, "CenterUpdateRate must hold one number", CenterUpdateRate=None)
+        return X.like(), X.with_dims((X.known_dims[0], 1)), Centers
+
+    def workspace(self, X: Spec, Label: Spec, Centers: Spec, CenterUpdateRate: Spec) -> Size:
+        return X.nbytes + 2 * Centers.nbytes + (8 + 2 * X.known_dtype.itemsize) * Label.elements
+
+    def kernel(self, X: Tensor, Label: Tensor, Centers: Tensor, CenterUpdateRate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        index = Label.reshape(-1).long()
+        check_classes(index, Centers.shape[0], 0)
+        difference = X - Centers.index_select(0, index)
+        if self.need_update:
+            sums = torch.zeros_like(Centers).index_add_(0, index, difference)
+            counts = Centers.new_ones(Centers.shape[0]).index_add_(0, index, Centers.new_ones(index.shape[0]))
+            Centers.add_(sums.mul_(CenterUpdateRate.reshape(())).div_(counts.unsqueeze(1)))
+        return difference, difference.square().sum(1, keepdim=True).mul_(0.5), Centers
+
+    def _infer_gradient(self, SampleCenterDiff: Spec, d_loss: Spec) -> Spec:
+        require_rank(2, SampleCenterDiff, "SampleCenterDiff")
+        check_made(Loss_GRAD=(d_loss, SampleCenterDiff.with_dims((SampleCenterDiff.known_dims[0], 1))))
+        return SampleCenterDiff.like()
+
+    @gradient("SampleCenterDiff", "Loss@GRAD", gives="X@GRAD", infer=_infer_gradient)
+    def backward(self, SampleCenterDiff: Tensor, d_loss: Tensor) -> Tensor:
+        return SampleCenterDiff * d_loss
+
+    samples = [
+        sample(X=f32(7, 5), Label=i64(7, 1, high=3), Centers=f32(4, 5), CenterUpdateRate=f32(1, data=[0.5]), cluster_num=4),
+        sample(X=f32(7, 5), Label=i64(7, high=3), Centers=f32(4, 5), CenterUpdateRate=f32(1, data=[0.5]), need_update=True, differentiate=False),
+        sample(X=f32(0, 5), Label=i64(0, 1), Centers=f32(4, 5), CenterUpdateRate=f32(data=0.5), need_update=True, differentiate=False),
+    ]
+    rejects = [
+        reject(X=f32(7, 5), Label=i64(6, 1), Centers=f32(4, 5), CenterUpdateRate=f32(1), says="one number for each row of X"),
+        reject(X=f32(7, 5), Label=i64(7, 1), Centers=f32(4, 6), CenterUpdateRate=f32(1), says="as many columns as X"),
+        reject(X=f32(7, 5), Label=i64(7, 1), Centers=f32(4, 5), CenterUpdateRate=f32(2), says="CenterUpdateRate must hold one number"),
+        reject(X=f32(7, 5), Label=f32(7, 1), Centers=f32(4, 5), CenterUpdateRate=f32(1), says="Label must be one of", error=TypeMismatchError),
+        reject(X=f32(7, 5), Label=i64(7, 1), Centers=f32(4, 5), CenterUpdateRate=f32(1), need_update=3, says="must be True or False", error=SchemaError),
+    ]

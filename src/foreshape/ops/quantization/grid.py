@@ -1,0 +1,110 @@
+"""What quantizing operators share: the grid of whole numbers, scales, and the gradient that passes straight through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foreshape.operator import (
+    FLOATING,
+    NOT_WRITTEN,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    operand,
+    require,
+    require_at_most,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.ops.math.steps import rounded_away
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreshape.backward import GradientSlots
+
+
+def bits(default: int = 8) -> Any:
+    """The attribute that says how many bits a number has, its sign included."""
+    return attribute(AttrType.INT, default, low=2, high=16, doc="the bits of a number, its sign included")
+
+
+def largest_level(bit_length: int) -> int:
+    """The largest whole number of so many bits."""
+    return (1 << (bit_length - 1)) - 1
+
+
+def check_one(spec: Spec | None, slot: str) -> None:
+    """What is in ``slot`` must hold one number."""
+    if spec is not None:
+        require_equal(spec.elements, 1, f"{slot} must hold one number", **{slot: None})
+
+
+def check_not_empty(x: Spec) -> None:
+    """A largest number needs one."""
+    require_at_most(1, x.elements, "X must not be empty", X=None)
+
+
+def check_axis(axis: int, x: Spec) -> None:
+    """The axis of the channels, which is 0 or 1."""
+    require(axis in (0, 1), f"quant_axis must be 0 or 1, not {axis}")
+    require(axis < x.rank, f"X must have the axis {axis} of the channels", X=None)
+
+
+def along(scale: Tensor, x: Tensor, axis: int) -> Tensor:
+    """One number for all, or one for each channel, in dims that broadcast with ``x``."""
+    return scale.reshape(()) if axis < 0 else scale.reshape(-1, *[1] * (x.dim() - 1 - axis))
+
+
+def absolute_maximum(x: Tensor) -> Tensor:
+    """max(|x|), without dims."""
+    low, high = x.aminmax()
+    return torch.maximum(-low, high)
+
+
+def channel_maximum(x: Tensor, axis: int) -> Tensor:
+    """max(|x|) of each channel."""
+    other = [a for a in range(x.dim()) if a != axis]
+    return torch.maximum(x.amax(other), x.amin(other).neg_()) if other else x.abs()
+
+
+def inverse(scale: Tensor) -> Tensor:
+    """1 / scale; of a scale of 0 about 1e6."""
+    return torch.where(scale <= 1e-30, scale + 1e-6, scale).reciprocal_()
+
+
+def levels(x: Tensor, scale: Tensor, most: int) -> Tensor:
+    """``x`` within the scale, as whole numbers from -most to most; of two, the one away from 0. Takes as much memory as ``x``."""
+    return rounded_away(torch.clamp(x, -scale, scale).mul_(inverse(scale) * most))
+
+
+class StraightThrough(Operator):
+    """X@GRAD = Out@GRAD: the gradient of numbers that are rounded, under PaddlePaddle's name for it."""
+
+    type = "stright_throuth_estimator_grad"
+    d_out = replace(operand(FLOATING, doc="any shape"), name="Out@GRAD")
+    d_x = replace(result(doc="as Out@GRAD", may_share="Out@GRAD"), name="X@GRAD")
+    gradient = NOT_WRITTEN
+
+    def infer_shape(self, *specs: Spec) -> Spec:
+        return specs[0].like()
+
+    def kernel(self, *tensors: Tensor, into: Tensor | None = None) -> Tensor:
+        return into if into is not None else tensors[0].clone()
+
+    samples = [sample(**{"Out@GRAD": f32(2, 3, 5)}), sample(**{"Out@GRAD": f32(0, 4)})]  # pyright: ignore[reportArgumentType]
+
+
+class Passing(Operator):
+    """The base of those whose gradient passes straight through from Out to X."""
+
+    abstract = True
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        if any(name in slots.available for name in slots.output("Out")):  # nothing flows through the scales
+            slots.add("stright_throuth_estimator_grad", {"Out@GRAD": slots.grad_of_output("Out")}, {"X@GRAD": slots.input("X")})

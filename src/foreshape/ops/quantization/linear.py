@@ -1,0 +1,276 @@
+"""Between numbers and whole numbers on a grid: quantize_linear and dequantize_linear, and the older forms of the latter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    NOT_DIFFERENTIABLE,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.require import fail
+from foreshape.operator.temporaries import turned
+from foreshape.ops.quantization.grid import (
+    absolute_maximum,
+    along,
+    bits,
+    channel_maximum,
+    check_axis,
+    check_not_empty,
+    check_one,
+    inverse,
+    largest_level,
+    levels,
+)
+from foreshape.spec import INT8, INT32, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RATE = 0.9
+"""The part of the average that stays in a step of training."""
+
+
+def check_scale(axis: int, x: Spec, scale: Spec, slot: str) -> None:
+    """One number for all where the axis is -1, otherwise one for each channel along it."""
+    if axis == -1:
+        check_one(scale, slot)
+        return
+    require(axis in (0, 1), f"quant_axis must be -1, 0 or 1, not {axis}")
+    check_axis(axis, x)
+    require_equal(scale.elements, x.known_dims[axis], f"{slot} must have one number for each channel of X", X=axis, **{slot: None})
+
+
+class Linear(Operator):
+    """The base: a scale for all or for each channel, and how whole numbers are found."""
+
+    abstract = True
+    gradient = NOT_DIFFERENTIABLE
+    bit_length = bits()
+    quant_axis = attribute(AttrType.INT, 0, doc="that of the channels, 0 or 1; -1: one scale for all")
+    round_type = attribute(AttrType.INT, 0, choices=(0, 1), doc="of two whole numbers as near, 0: the even one, 1: the one away from 0")
+    is_test = attribute(AttrType.BOOLEAN, True)
+    only_observer = attribute(AttrType.BOOLEAN, False, doc="leave X as it is")
+
+
+class QuantizeLinear(Linear):
+    """Y = round(X / s * m) from -m - 1 to m, where m = 2^(bit_length - 1) - 1; with ``round_type`` 1 X is cut off at the scale s before.
+
+    In a test s is Scale. In training it is OutScale: the largest number of each channel, or, of one scale for all, OutAccum / OutState with
+    OutAccum = 0.9 * InAccum + max(|X|) and OutState = 0.9 * InState + 1. ZeroPoint is of no meaning, as in PaddlePaddle.
+    """
+
+    type = "quantize_linear"
+    X = operand(FLOATING, doc="any shape")
+    Scale = operand(FLOATING, same_type_as="X", doc="one number, or one for each channel")
+    ZeroPoint = operand(optional=True, doc="of no meaning")
+    InAccum = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
+    InState = operand(FLOATING, optional=True, same_type_as="X", doc="one number")
+    Y = result(doc="as X")
+    OutState = result(updates="InState", doc="made where InState is")
+    OutAccum = result(updates="InAccum", doc="made where InAccum is")
+    OutScale = result(updates="Scale", doc="as Scale")
+
+    def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:
+        check_scale(self.quant_axis, X, Scale, "Scale")
+        check_one(InAccum, "InAccum")
+        check_one(InState, "InState")
+        if not self.is_test:
+            check_not_empty(X)
+            averages = InAccum is not None and InState is not None
+            require(averages or self.quant_axis >= 0, "InAccum and InState are needed in training with one scale for all", X=None)
+        return X.like(), InState, InAccum, Scale
+
+    def workspace(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Size:
+        return 4 * X.nbytes
+
+    def kernel(self, X: Tensor, Scale: Tensor, ZeroPoint: Tensor | None, InAccum: Tensor | None, InState: Tensor | None) -> Any:
+        rest = InState, InAccum, Scale
+        if not self.is_test:
+            self._observe(X, Scale, InAccum, InState)
+        if self.only_observer:
+            return X.clone(), *rest
+        most = largest_level(self.bit_length)
+        scale = along(Scale, X, self.quant_axis)
+        if self.round_type == 1:
+            return levels(X, scale, most), *rest
+        return (X * (inverse(scale) * most)).round_().clamp_(-most - 1, most), *rest
+
+    def _observe(self, x: Tensor, scale: Tensor, accumulated: Tensor | None, count: Tensor | None) -> None:
+        if self.quant_axis >= 0:
+            scale.copy_(channel_maximum(x, self.quant_axis).reshape(scale.shape))
+        elif accumulated is not None and count is not None:
+            accumulated.mul_(RATE).add_(absolute_maximum(x))
+            count.mul_(RATE).add_(1.0)
+            scale.copy_((accumulated / count).reshape(scale.shape))
+
+    samples = [
+        sample(X=f32(4, 3, 5), Scale=f32(1, data=[1.5]), ZeroPoint=f32(1), quant_axis=-1),
+        sample(X=f32(6, data=[0.5, 1.5, 2.5, -0.5, -2.5, -200.0]), Scale=f32(data=127.0), quant_axis=-1),
+        sample(X=f32(6, data=[0.5, 1.5, 2.5, -0.5, -2.5, -200.0]), Scale=f32(data=127.0), quant_axis=-1, round_type=1),
+        sample(X=f32(4, 3, 5), Scale=f32(4, low=0.5), ZeroPoint=f32(4), bit_length=4),
+        sample(X=f32(4, 3, 5), Scale=f32(3, low=0.5), quant_axis=1, round_type=1, is_test=False),
+        sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), InAccum=f32(1, data=[3.0]), InState=f32(1, data=[1.5]), quant_axis=-1, is_test=False),
+        sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), quant_axis=-1, only_observer=True),
+        sample(X=f32(0, 3), Scale=f32(1, data=[1.5]), quant_axis=-1),
+    ]
+    rejects = [
+        reject(X=f32(4, 3, 5), Scale=f32(2), quant_axis=-1, says="Scale must hold one number"),
+        reject(X=f32(4, 3, 5), Scale=f32(3), says="Scale must have one number for each channel"),
+        reject(X=f32(4, 3, 5), Scale=f32(5), quant_axis=2, says="quant_axis must be -1, 0 or 1"),
+        reject(X=f32(4), Scale=f32(4), quant_axis=1, says="the axis 1 of the channels"),
+        reject(X=f32(4, 3), Scale=f32(1), quant_axis=-1, is_test=False, says="InAccum and InState are needed in training"),
+        reject(X=f32(4, 3), Scale=f32(4), round_type=2, says="one of", error=SchemaError),
+        reject(X=i64(4, 3), Scale=f32(4), says="X must be", error=TypeMismatchError),
+    ]
+
+
+class DequantizeLinear(Linear):
+    """Y = X * Scale / (2^(bit_length - 1) - 1), in the element type of Scale. ZeroPoint is of no meaning, as in PaddlePaddle."""
+
+    type = "dequantize_linear"
+    X = operand((*FLOATING, INT8, INT32), doc="whole numbers, any shape")
+    Scale = operand(FLOATING, doc="one number, or one for each channel")
+    ZeroPoint = operand(optional=True, doc="of no meaning")
+    InAccum = operand(FLOATING, optional=True, doc="of no meaning")
+    InState = operand(FLOATING, optional=True, doc="of no meaning")
+    Y = result(doc="as X")
+    OutState = result(updates="InState", doc="InState as it is")
+    OutAccum = result(updates="InAccum", doc="InAccum as it is")
+    OutScale = result(updates="Scale", doc="Scale as it is")
+
+    def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:
+        if X.known_dtype.is_floating and X.dtype is not Scale.dtype:
+            fail("Scale must have the element type of X, where that is floating-point", TypeMismatchError, X=None, Scale=None)
+        check_scale(self.quant_axis, X, Scale, "Scale")
+        return X.with_dims(X.known_dims).with_dtype(Scale.known_dtype), InState, InAccum, Scale
+
+    def workspace(
+        self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None, *, strided: frozenset[str]
+    ) -> Size:
+        return Scale.nbytes + turned(strided, X=X)
+
+    def kernel(self, X: Tensor, Scale: Tensor, ZeroPoint: Tensor | None, InAccum: Tensor | None, InState: Tensor | None) -> Any:
+        out = torch.empty(X.shape, dtype=Scale.dtype, device=X.device).copy_(X)
+        if not self.only_observer:
+            out.mul_(along(Scale, X, self.quant_axis)).div_(largest_level(self.bit_length))
+        return out, InState, InAccum, Scale
+
+    samples = [
+        sample(X=f32(4, 3, 5), Scale=f32(1, data=[1.5]), ZeroPoint=f32(1), quant_axis=-1),
+        sample(X=f32(4, 3, 5), Scale=f32(4, low=0.5), bit_length=4),
+        sample(X=i32(4, 3, 5, low=-127, high=127), Scale=f32(3, low=0.5), quant_axis=1),
+        sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), quant_axis=-1, only_observer=True),
+        sample(X=f32(0, 3), Scale=f32(1, data=[1.5]), quant_axis=-1),
+    ]
+    rejects = [
+        reject(X=f32(4, 3, 5), Scale=f32(2), quant_axis=-1, says="Scale must hold one number"),
+        reject(X=f32(4, 3, 5), Scale=f32(3), says="Scale must have one number for each channel"),
+        reject(X=f32(4, 3, 5), Scale=f32(5), quant_axis=2, says="quant_axis must be -1, 0 or 1"),
+        reject(X=i64(4, 3), Scale=f32(4), says="X must be", error=TypeMismatchError),
+    ]
+
+
+class FakeDequantizeMaxAbs(Operator):
+    """Out = X * Scale / max_range."""
+
+    type = "fake_dequantize_max_abs"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand((*FLOATING, INT8), doc="whole numbers, any shape")
+    Scale = operand(FLOATING, doc="one number")
+    Out = result(doc="as X, in the element type of Scale")
+    max_range = attribute(AttrType.FLOAT)
+
+    def infer_shape(self, X: Spec, Scale: Spec) -> Spec:
+        check_one(Scale, "Scale")
+        require(self.max_range > 0.0, f"max_range must be more than 0, not {self.max_range}")
+        return X.like().with_dtype(Scale.known_dtype)
+
+    def workspace(self, X: Spec, Scale: Spec, *, strided: frozenset[str]) -> Size:
+        return turned(strided, X=X)
+
+    def kernel(self, X: Tensor, Scale: Tensor) -> Tensor:
+        out = torch.empty(X.shape, dtype=Scale.dtype, device=X.device).copy_(X)
+        return out.mul_(Scale.reshape(())).div_(self.max_range)
+
+    samples = [
+        sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), max_range=127.0),
+        sample(X=f32(0, 3), Scale=f32(data=1.5), max_range=7.0),
+    ]
+    rejects = [
+        reject(X=f32(4, 3), Scale=f32(2), max_range=127.0, says="Scale must hold one number"),
+        reject(X=f32(4, 3), Scale=f32(1), max_range=0.0, says="max_range must be more than 0"),
+        reject(X=f32(4, 3), Scale=f32(1), says="needs the attribute max_range", error=SchemaError),
+    ]
+
+
+class FakeChannelWiseDequantizeMaxAbs(Operator):
+    """Out = X * Scales[0] / (2^(quant_bits[0] - 1) - 1), with one number for each channel along ``quant_axis``.
+
+    With two Scales the channels are along ``x_num_col_dims``, and Out is multiplied by Scales[1], which is one number, and divided by
+    2^(quant_bits[1] - 1) - 1 besides.
+    """
+
+    type = "fake_channel_wise_dequantize_max_abs"
+    gradient = NOT_DIFFERENTIABLE
+    X = operand((*FLOATING, INT8), doc="whole numbers, any shape")
+    Scales = operand(FLOATING, many=True, doc="[channels]; and one number")
+    Out = result(doc="as X, in the element type of Scales")
+    quant_bits = attribute(AttrType.INTS, [8], low=2, high=16)
+    quant_axis = attribute(AttrType.INT, 0, doc="0 or 1")
+    x_num_col_dims = attribute(AttrType.INT, 1, low=1)
+
+    def _axis(self, count: int) -> int:
+        return self.quant_axis if count == 1 else self.x_num_col_dims
+
+    def infer_shape(self, X: Spec, Scales: tuple[Spec, ...]) -> Spec:
+        count = len(Scales)
+        require(count in (1, 2), f"Scales must have 1 or 2 tensors, not {count}", Scales=None)
+        known: Sequence[int] = self.quant_bits
+        require(len(known) >= count, f"quant_bits must have a number for each of Scales: {count}, not {len(known)}")
+        require(self.quant_axis in (0, 1), f"quant_axis must be 0 or 1, not {self.quant_axis}")
+        axis = self._axis(count)
+        require(axis < X.rank, f"X must have the axis {axis} of the channels", X=None)
+        require_equal(Scales[0].elements, X.known_dims[axis], "Scales must have one number for each channel of X", X=axis, Scales=None)
+        for other in Scales[1:]:
+            check_one(other, "Scales")
+            if other.dtype is not Scales[0].dtype:
+                fail("Scales must be of one element type", TypeMismatchError, Scales=None)
+        return X.like().with_dtype(Scales[0].known_dtype)
+
+    def workspace(self, X: Spec, Scales: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
+        return Scales[0].nbytes + turned(strided, X=X)
+
+    def kernel(self, X: Tensor, Scales: list[Tensor]) -> Tensor:
+        out = torch.empty(X.shape, dtype=Scales[0].dtype, device=X.device).copy_(X)
+        out.mul_(along(Scales[0], X, self._axis(len(Scales)))).div_(largest_level(self.quant_bits[0]))
+        return out if len(Scales) == 1 else out.mul_(Scales[1].reshape(())).div_(largest_level(self.quant_bits[1]))
+
+    samples = [
+        sample(X=f32(4, 3, 5), Scales=[f32(4, low=0.5)]),
+        sample(X=f32(4, 3, 5), Scales=[f32(3, low=0.5)], quant_axis=1, quant_bits=[4]),
+        sample(X=f32(4, 3, 5), Scales=[f32(5, low=0.5), f32(1, low=0.5)], x_num_col_dims=2, quant_bits=[8, 4]),
+    ]
+    rejects = [
+        reject(X=f32(4, 3, 5), Scales=[f32(3)], says="one number for each channel"),
+        reject(X=f32(4, 3, 5), Scales=[f32(5), f32(2)], x_num_col_dims=2, quant_bits=[8, 8], says="Scales must hold one number"),
+        reject(X=f32(4, 3, 5), Scales=[f32(5), f32(1)], x_num_col_dims=3, quant_bits=[8, 8], says="the axis 3 of the channels"),
+        reject(X=f32(4, 3, 5), Scales=[f32(5), f32(1)], x_num_col_dims=2, says="a number for each of Scales"),
+        reject(X=f32(4, 3, 5), Scales=[f32(5)], quant_axis=2, says="quant_axis must be 0 or 1"),
+    ]

@@ -1,0 +1,150 @@
+"""Adadelta, Adamax, decayed Adagrad, proximal gradient descent and Lion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.layer.parameter import settings
+from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.program import Op, Variable
+
+
+class Adadelta(Optimizer):
+    """Steps by the gradient times the root of the mean of the squared steps over that of the squared gradients (Zeiler, 2012).
+
+    Args:
+        learning_rate: 1.0 is the paper's.
+        rho: the part of both means that stays in a step.
+        epsilon: what is added to both means.
+
+    Of a sparse gradient all means decay, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
+    gradients here.)
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, epsilon: float = 1e-6, rho: float = 0.95, *, weight_decay: Any = None, clip: Any = None
+    ) -> None:
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self.epsilon, self.rho = epsilon, rho
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        squares = self.accumulator(parameter, "_avg_squared_grad")
+        steps = self.accumulator(parameter, "_avg_squared_update")
+        return (
+            "adadelta",
+            {"Param": parameter, "Grad": gradient, "AvgSquaredGrad": squares, "AvgSquaredUpdate": steps, "LearningRate": rate},
+            {"ParamOut": parameter, "AvgSquaredGradOut": squares, "AvgSquaredUpdateOut": steps},
+            {"epsilon": self.epsilon, "rho": self.rho},
+        )
+
+
+class Adamax(Optimizer):
+    """Steps by the mean of the gradients over the largest of them, which decays (Kingma and Ba, 2015).
+
+    Args:
+        beta1, beta2: the parts of the mean and of the largest gradient that stay in a step.
+        epsilon: what is added to the largest gradient.
+
+    Of a sparse gradient all rows move, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
+    gradients here.)
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, *, weight_decay: Any = None,
+        clip: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        moment, norm = self.accumulator(parameter, "moment"), self.accumulator(parameter, "inf_norm")
+        power = self.accumulator(parameter, "beta1_pow_acc", self.beta1, (1,))
+        return (
+            "adamax",
+            {"Param": parameter, "Grad": gradient, "LearningRate": rate, "Moment": moment, "InfNorm": norm, "Beta1Pow": power},
+            {"ParamOut": parameter, "MomentOut": moment, "InfNormOut": norm},
+            {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon},
+        )
+
+    def _update(self, parameter: Variable, gradient: Variable, rate: Variable) -> Op:
+        """The update, and after it beta1's power for the next step, which the operator leaves to a `scale`."""
+        made = super()._update(parameter, gradient, rate)
+        power = parameter.block.var(made.inputs["Beta1Pow"][0])
+        names = (parameter.name, gradient.name)
+        parameter.block.append_op("scale", {"X": power}, {"Out": power}, {"scale": self.beta1}, role_variables=names, site=parameter.site)
+        return made
+
+
+class DecayedAdagrad(Optimizer):
+    """parameter -= learning_rate * gradient / (sqrt(moment) + epsilon), where moment is the mean of the squared gradients.
+
+    Args:
+        decay: the part of the mean that stays in a step.
+
+    Of a sparse gradient all moments decay, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
+    gradients here.)
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, decay: float = 0.95, epsilon: float = 1e-6, *, weight_decay: Any = None, clip: Any = None
+    ) -> None:
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self.decay, self.epsilon = decay, epsilon
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        moment = self.accumulator(parameter, "moment")
+        return (
+            "decayed_adagrad",
+            {"Param": parameter, "Grad": gradient, "Moment": moment, "LearningRate": rate},
+            {"ParamOut": parameter, "MomentOut": moment},
+            {"decay": self.decay, "epsilon": self.epsilon},
+        )
+
+
+class ProximalGD(Optimizer):
+    """Gradient descent, after whose step each parameter is made smaller, and small ones exactly zero (Duchi and Singer, 2009).
+
+    Args:
+        l1, l2: the coefficients of the penalties, which the gradients do not have in them.
+
+    Of a sparse gradient all rows are made smaller, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no
+    sparse gradients here.)
+    """
+
+    def __init__(self, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0, *, weight_decay: Any = None, clip: Any = None) -> None:
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self.l1, self.l2 = l1, l2
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        return "proximal_gd", {"Param": parameter, "Grad": gradient, "LearningRate": rate}, {"ParamOut": parameter}, {"l1": self.l1, "l2": self.l2}
+
+
+class Lion(Optimizer):
+    """Steps by the sign of a mean of the gradients, after each parameter was made smaller (Chen et al., 2023).
+
+    Args:
+        learning_rate: usually a third to a tenth of Adam's.
+        beta1: the part of the mean in the sum whose sign is the step.
+        beta2: the part of the mean that stays in a step.
+        weight_decay: each parameter is made smaller by learning_rate * weight_decay of itself.
+
+    Its operator is one that PaddlePaddle does not have. Of a sparse gradient all rows move, as in dense training; a step costs what the
+    table's height is.
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.0001, beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0, *, clip: Any = None
+    ) -> None:
+        super().__init__(learning_rate, clip=clip)
+        self.beta1, self.beta2, self.coefficient = beta1, beta2, weight_decay
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        moment = self.accumulator(parameter, "moment")
+        given = settings(parameter.block.program).get(parameter.name)
+        decays = given is None or given.need_decay
+        return (
+            "lion",
+            {"Param": parameter, "Grad": gradient, "Moment": moment, "LearningRate": rate},
+            {"ParamOut": parameter, "MomentOut": moment},
+            {"beta1": self.beta1, "beta2": self.beta2, "weight_decay": self.coefficient if decays else 0.0},
+        )

@@ -1,0 +1,82 @@
+"""LAMB and LARS: steps that are scaled by the norm of the parameter, for large minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foreshape.layer.parameter import settings
+from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.program import Variable
+
+
+class Lamb(Optimizer):
+    """Adam's step and a decay, scaled so that each parameter moves by learning_rate times its own norm (You et al., 2020).
+
+    Args:
+        learning_rate: a number, a variable, or a schedule.
+        lamb_weight_decay: the decay of each parameter, which is a part of the step.
+        beta1, beta2, epsilon: as of `Adam`.
+        exclude_from_weight_decay_fn: from a parameter to whether it does not decay; all decay where it is left out.
+        always_adapt: scale also the steps of what does not decay.
+
+    Of a sparse gradient all rows move, as in dense training; a step costs what the table's height is.
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, lamb_weight_decay: float = 0.01, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, *,
+        exclude_from_weight_decay_fn: Callable[[Variable], bool] | None = None, always_adapt: bool = False, clip: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, clip=clip)
+        self.coefficient, self.beta1, self.beta2, self.epsilon = lamb_weight_decay, beta1, beta2, epsilon
+        self.exclude_from_weight_decay_fn, self.always_adapt = exclude_from_weight_decay_fn, always_adapt
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        moment1, moment2 = self.accumulator(parameter, "moment1"), self.accumulator(parameter, "moment2")
+        power1 = self.accumulator(parameter, "beta1_pow_acc", self.beta1, (1,))
+        power2 = self.accumulator(parameter, "beta2_pow_acc", self.beta2, (1,))
+        given = settings(parameter.block.program).get(parameter.name)
+        decays = given is None or given.need_decay
+        if self.exclude_from_weight_decay_fn is not None:
+            decays = decays and not self.exclude_from_weight_decay_fn(parameter)
+        inputs = {"Param": parameter, "Grad": gradient, "LearningRate": rate, "Moment1": moment1, "Moment2": moment2, "Beta1Pow": power1, "Beta2Pow": power2}
+        outputs = {"ParamOut": parameter, "Moment1Out": moment1, "Moment2Out": moment2, "Beta1PowOut": power1, "Beta2PowOut": power2}
+        attrs = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon, "always_adapt": self.always_adapt}
+        return "lamb", inputs, outputs, attrs | {"weight_decay": self.coefficient if decays else 0.0}
+
+
+class LarsMomentum(Optimizer):
+    """Momentum, of which each parameter's learning rate is scaled by its norm over that of its gradient (You et al., 2017).
+
+    Args:
+        learning_rate: a number, a variable, or a schedule.
+        momentum: the part of the velocity that stays.
+        lars_coeff: how much of its own norm a parameter moves by, for a learning rate of 1.
+        lars_weight_decay: the coefficient of a decay that is added to the gradients.
+        epsilon: what is added to the norm that is divided by.
+        exclude_from_weight_decay: parts of names of parameters that do not decay, whose learning rate is not scaled either.
+
+    Its gradients must be dense, as in PaddlePaddle.
+    """
+
+    def __init__(
+        self, learning_rate: Any = 0.001, momentum: float = 0.9, lars_coeff: float = 0.001, lars_weight_decay: float = 0.0005, epsilon: float = 0.0, *,
+        exclude_from_weight_decay: Sequence[str] = (), weight_decay: Any = None, clip: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self.momentum, self.lars_coeff, self.lars_weight_decay, self.epsilon = momentum, lars_coeff, lars_weight_decay, epsilon
+        self.exclude_from_weight_decay = tuple(exclude_from_weight_decay)
+
+    def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
+        velocity = self.accumulator(parameter, "velocity")
+        given = settings(parameter.block.program).get(parameter.name)
+        decays = (given is None or given.need_decay) and not any(part in parameter.name for part in self.exclude_from_weight_decay)
+        return (
+            "lars_momentum",
+            {"Param": parameter, "Grad": gradient, "Velocity": velocity, "LearningRate": rate},
+            {"ParamOut": parameter, "VelocityOut": velocity},
+            {
+                "mu": self.momentum, "lars_coeff": self.lars_coeff, "epsilon": self.epsilon,
+                "lars_weight_decay": [self.lars_weight_decay if decays else 0.0],
+            },
+        )  # fmt: skip
