@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ShapeError,
         TypeMismatchError,
     )
-    from foreshape.interop import load_inference_model, save_inference_model
+    from foreshape.interop import InferenceModel, Predictor, load_inference_model, save_inference_model
     from foreshape.layer import ParamAttr
     from foreshape.memory import Plan, Recomputation, recompute
     from foreshape.operator import Operator
@@ -45,7 +45,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope"), "engine"),
     **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "FormatError", "GuardError", "MemoryPlanError", "RankError",
                      "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
-    **dict.fromkeys(("load_inference_model", "save_inference_model"), "interop"),
+    **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "save_inference_model"), "interop"),
     **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_layers", "split_tables"), "passes"),
     "ParamAttr": "layer",
     **dict.fromkeys(("Network", "plan"), "cost"),
@@ -104,6 +104,7 @@ __all__ = [
     "ForeshapeError",
     "FormatError",
     "GuardError",
+    "InferenceModel",
     "Job",
     "Limits",
     "LoDTensor",
@@ -113,6 +114,7 @@ __all__ = [
     "Operator",
     "ParamAttr",
     "Plan",
+    "Predictor",
     "Program",
     "RankError",
     "Recomputation",

@@ -8,6 +8,7 @@ from typing import Any
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
+from foreshape.interop.model import InferenceModel
 from foreshape.interop.parameters import read_parameters, write_parameters
 from foreshape.passes import for_test, prune
 from foreshape.program import Op, Program, Variable, default_main_program
@@ -60,8 +61,8 @@ def save_inference_model(
 @border("the model cannot be read", FormatError)
 def load_inference_model(
     path_prefix: str | os.PathLike[str], executor: Executor | None = None, scope: Scope | None = None, params: Any = None
-) -> tuple[Program, list[str], list[Variable]]:
-    """Open a saved network: its program, the names that it is fed, and the variables that come out.
+) -> InferenceModel:
+    """Open a saved network: ``program, feeds, fetches = load_inference_model(...)``, or ``load_inference_model(...).run({"x": array})``.
 
     Args:
         path_prefix: the path without its ending, or that of the ``.pdmodel`` itself. A folder holds ``__model__`` and one file for
@@ -81,10 +82,11 @@ def load_inference_model(
     fetches = _columns(program, "fetch", outputs=False)
     parameters = _parameters(program)
     source = default if params is None else params
+    scope = scope if scope is not None else default_scope()
     if parameters or params is not None or os.path.isfile(default):
         values = read_parameters(source, parameters, {n: v.spec for n, v in parameters.items()})
-        _fill(scope if scope is not None else default_scope(), values, parameters, "cpu" if executor is None else executor.device)
-    return program, feeds, [program.global_block.var(n) for n in fetches]
+        _fill(scope, values, parameters, "cpu" if executor is None else executor.device)
+    return InferenceModel.of(program, feeds, [program.global_block.var(n) for n in fetches], scope, executor)
 
 
 def _as_list(given: Given) -> list[Variable | str]:

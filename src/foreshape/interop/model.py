@@ -1,0 +1,100 @@
+"""`InferenceModel`: a network that was opened, with its parameters, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foreshape.engine import Executor, Scope
+from foreshape.errors import FeedError, SchemaError
+from foreshape.program import Program, Variable
+
+
+class InferenceModel(tuple[Program, list[str], list[Variable]]):
+    """A network with its parameters. It unpacks into ``program, feeds, fetches``.
+
+    Attributes:
+        program: the network; inputs that `with_feed_shapes` has fixed are fixed there.
+        feeds: the names of its inputs, in order.
+        fetches: the variables that come out, in order; they are the program's.
+        scope: holds the parameters.
+    """
+
+    scope: Scope
+    executor: Executor | None
+    _open: Program
+    _fixed: dict[str, Sequence[Any]]
+
+    @classmethod
+    def of(cls, program: Program, feeds: list[str], fetches: list[Variable], scope: Scope, executor: Executor | None = None) -> InferenceModel:
+        """A model of its parts."""
+        out = cls((program, feeds, fetches))
+        out.scope, out.executor, out._open, out._fixed = scope, executor, program, {}
+        return out
+
+    @property
+    def program(self) -> Program:
+        return self[0]
+
+    @property
+    def feeds(self) -> list[str]:
+        return self[1]
+
+    @property
+    def fetches(self) -> list[Variable]:
+        return self[2]
+
+    def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> dict[str, Any]:
+        """Compute what the model gives.
+
+        Args:
+            feed: input -> array; or the arrays themselves, in the order of ``feeds``.
+
+        Returns:
+            What comes out, by its variable's name: arrays, `LoDTensor` where ragged.
+
+        Raises:
+            FeedError, GuardError: what the network does not take.
+        """
+        named = feed_of(self.feeds, (feed, *more))
+        for name, dims in self._fixed.items():
+            shape = tuple(getattr(named[name], "shape", ())) if name in named else ()
+            if len(shape) == len(dims) and any(isinstance(d, int) and d >= 0 and d != n for d, n in zip(dims, shape, strict=True)):
+                raise FeedError(f"{name} was fixed to {list(dims)}, and an array of {list(shape)} is fed")
+        if self.executor is None:
+            self.executor = Executor()
+        names = [v.name for v in self.fetches]
+        return dict(zip(names, self.executor.run(self._open, named, names, self.scope), strict=True))
+
+    def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> InferenceModel:
+        """The model with inputs of these shapes; see `Program.with_feed_shapes`. It shares the parameters and what is compiled with this one."""
+        program = self.program.with_feed_shapes(shapes)
+        out = InferenceModel.of(program, self.feeds, [program.global_block.var(v.name) for v in self.fetches], self.scope, self.executor)
+        out._open, out._fixed = self._open, {**self._fixed, **shapes}
+        if self.executor is None:
+            self.executor = out.executor = Executor()
+        return out
+
+    def __repr__(self) -> str:
+        specs = [str(self.program.global_block.var(n)) for n in self.feeds]
+        return f"InferenceModel({', '.join(specs)} -> {', '.join(map(str, self.fetches))})"
+
+
+def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:
+    """What is fed, by name: one mapping, or an array for each input in order. Raises `FeedError` where they are more or fewer."""
+    if len(given) == 1 and isinstance(given[0], Mapping):
+        return dict(given[0])  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if len(given) != len(names):
+        raise FeedError(f"the model has the inputs {', '.join(names)}: give one array for each, or a mapping of them; seen {len(given)}")
+    return dict(zip(names, given, strict=True))
+
+
+def batch_symbol(model: InferenceModel) -> str:
+    """The symbol of the number of examples, which stands first in the dims of all inputs and results. Raises `SchemaError` where there is none."""
+    specs = {n: model.program.global_block.var(n).spec for n in (*model.feeds, *(v.name for v in model.fetches))}
+    first = {n: None if s.dims is None or not s.dims or s.lod is not None else s.dims[0] for n, s in specs.items()}
+    found = set(map(str, first.values()))
+    if len(found) != 1 or any(d is None or isinstance(d, int) for d in first.values()):
+        seen = ", ".join(f"{n}: {s.text()}" for n, s in specs.items())
+        raise SchemaError(f"several requests can be run as one batch where all inputs and results are dense and begin with one open dim; seen {seen}")
+    return found.pop()

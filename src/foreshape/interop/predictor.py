@@ -1,0 +1,139 @@
+"""`Predictor`: a saved network that answers, as fast as it can."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Any, Literal, NamedTuple
+
+from foreshape.engine import Executor, Scope
+from foreshape.errors import SchemaError
+from foreshape.interop.inference import load_inference_model
+from foreshape.interop.model import InferenceModel, batch_symbol, feed_of
+from foreshape.memory import Plan
+
+
+class Predictor:
+    """A saved network with parameters of its own, frozen: normalization is folded into weights, and these lie as the kernels want them.
+
+    It may be called from several threads at once. ``inputs`` and ``outputs`` are the names, in order; ``model`` is what it runs.
+
+    Args:
+        path: as for `load_inference_model`.
+        params: the parameter file, where it is called otherwise.
+        threads: of its kernels, as for `Executor`.
+        warm: shapes to be ready for: input -> dims, several of them in turn. Each is run once with zeros.
+        batch_queue: how many examples may be computed together where several threads ask at the same time; 0 for none. Requests
+            that are alike but for the first dim are put together, for at most ``wait`` seconds.
+        memory_limit, device: as for `Executor`.
+
+    Raises:
+        FormatError, DescriptionError: a file that cannot be read. SchemaError: ``batch_queue`` for a network whose results are not one
+            for each example.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], params: Any = None, *, threads: int | Literal["adaptive"] | None = None,
+        warm: Iterable[Mapping[str, Sequence[int]]] = (), batch_queue: int = 0, wait: float = 0.002, memory_limit: int | str | None = None, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        scope = Scope()
+        self._executor = Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
+        program, feeds, fetches = load_inference_model(path, self._executor, scope, params)
+        self.model = InferenceModel.of(program, feeds, fetches, scope, self._executor)
+        self.inputs, self.outputs = list(feeds), [v.name for v in fetches]
+        self._queue = _Queue(self.model, batch_queue, wait) if batch_queue else None
+        for shapes in warm:
+            self._warm(shapes)
+
+    def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> dict[str, Any]:
+        """What the network gives for a feed (input -> array, or the arrays in order), by name. Raises what `InferenceModel.run` raises."""
+        return self.model.run(feed, *more) if self._queue is None else self._queue.run(feed_of(self.inputs, (feed, *more)))
+
+    __call__ = run
+
+    def plan(self) -> Plan:
+        """What it needs in memory, with the weights that are kept twice."""
+        return Plan(self.model.program, self.outputs, frozen=True)
+
+    def _warm(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        import numpy
+
+        block = self.model.program.global_block
+        if set(shapes) != set(self.inputs):
+            raise SchemaError(f"a shape to be ready for has dims for {', '.join(self.inputs)}; seen {', '.join(shapes) or 'none'}")
+        self.model.run({n: numpy.zeros(list(dims), block.var(n).spec.known_dtype.numpy_name) for n, dims in shapes.items()})
+
+    def __repr__(self) -> str:
+        return f"Predictor{repr(self.model).removeprefix('InferenceModel')}"
+
+
+class _Request(NamedTuple):
+    feed: dict[str, Any]
+    count: int
+    key: Any
+    answer: Future[dict[str, Any]]
+
+
+class _Queue:
+    """Puts requests that come at the same time together, and runs them as one batch, in a thread of its own."""
+
+    def __init__(self, model: InferenceModel, most: int, wait: float) -> None:
+        if most < 1 or wait < 0:
+            raise SchemaError(f"batch_queue is a number of examples, and wait of seconds; seen {most} and {wait}")
+        batch_symbol(model)
+        self._model, self._most, self._wait = model, most, wait
+        self._requests: SimpleQueue[_Request] = SimpleQueue()
+        threading.Thread(target=self._serve, name="foreshape-batch-queue", daemon=True).start()
+
+    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
+        import numpy
+
+        arrays = {n: numpy.asarray(a) for n, a in feed.items()}
+        counts = {a.shape[0] if a.ndim else 0 for a in arrays.values()}
+        if set(arrays) != set(self._model.feeds) or len(counts) != 1:
+            return self._model.run(feed)  # which says what is wrong
+        answer: Future[dict[str, Any]] = Future()
+        key = tuple((n, a.shape[1:], a.dtype.str) for n, a in sorted(arrays.items()))
+        self._requests.put(_Request(arrays, counts.pop(), key, answer))
+        return answer.result()
+
+    def _serve(self) -> None:
+        waiting: list[_Request] = []
+        while True:
+            first = waiting.pop(0) if waiting else self._requests.get()
+            together, count, until = [first], first.count, monotonic() + self._wait
+            others: list[_Request] = []
+            while count < self._most:
+                try:
+                    one = waiting.pop(0) if waiting else self._requests.get(timeout=max(0.0, until - monotonic()))
+                except Empty:
+                    break
+                if one.key == first.key and count + one.count <= self._most:
+                    together.append(one)
+                    count += one.count
+                else:
+                    others.append(one)
+            waiting = [*others, *waiting]
+            self._answer(together)
+
+    def _answer(self, together: Sequence[_Request]) -> None:
+        import numpy
+
+        try:
+            feed = {n: numpy.concatenate([r.feed[n] for r in together]) if len(together) > 1 else a for n, a in together[0].feed.items()}
+            found = self._model.run(feed)
+        except Exception as error:
+            if len(together) > 1:  # the others are answered, whatever is wrong with one
+                for r in together:
+                    self._answer([r])
+            else:
+                together[0].answer.set_exception(error)
+            return
+        at = 0
+        for r in together:
+            r.answer.set_result({n: a[at : at + r.count] for n, a in found.items()})
+            at += r.count
