@@ -73,7 +73,7 @@ class Predictor:
 
 class _Request(NamedTuple):
     feed: dict[str, Any]
-    count: int
+    examples: int
     key: Any
     answer: Future[dict[str, Any]]
 
@@ -105,16 +105,16 @@ class _Queue:
         waiting: list[_Request] = []
         while True:
             first = waiting.pop(0) if waiting else self._requests.get()
-            together, count, until = [first], first.count, monotonic() + self._wait
+            together, count, until = [first], first.examples, monotonic() + self._wait
             others: list[_Request] = []
             while count < self._most:
                 try:
                     one = waiting.pop(0) if waiting else self._requests.get(timeout=max(0.0, until - monotonic()))
                 except Empty:
                     break
-                if one.key == first.key and count + one.count <= self._most:
+                if one.key == first.key and count + one.examples <= self._most:
                     together.append(one)
-                    count += one.count
+                    count += one.examples
                 else:
                     others.append(one)
             waiting = [*others, *waiting]
@@ -135,5 +135,5 @@ class _Queue:
             return
         at = 0
         for r in together:
-            r.answer.set_result({n: a[at : at + r.count] for n, a in found.items()})
-            at += r.count
+            r.answer.set_result({n: a[at : at + r.examples] for n, a in found.items()})
+            at += r.examples
