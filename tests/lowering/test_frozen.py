@@ -101,6 +101,26 @@ def test_forms_of_convolutions(case: dict[str, Any]) -> None:
     Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d(x, **case))), images(3, 6, 8, 7)).same()
 
 
+def number(value: float, dims: tuple[int, ...] = (1,)) -> Any:
+    return layer.create_parameter(list(dims), fs.FP32, initializer=layer.Constant(value))
+
+
+def test_products_and_sums_with_numbers_go_into_the_weight_and_the_rest_is_one_call() -> None:
+    def block(x: Any) -> list[Any]:
+        y = layer.batch_norm(layer.conv2d(x, 4, 3)) * number(0.7) + number(0.2)
+        y = layer.hard_swish(y) * number(1.5) + number(-0.3)
+        z = layer.conv2d(y, 6, 1, bias=False) * number(2.0, (1, 6, 1, 1))
+        rows = layer.fc(layer.flatten(z), 40, bias=False) * number(0.5, (40,)) + number(0.1)
+        return [layer.relu(z), rows]
+
+    net = Net(block, images(2, 3, 7, 6))
+    assert net.calls(net.same()) == 6  # two convolutions, the product and sum between, a rectifier, rows and their product
+
+
+def test_a_number_that_makes_more_dims_stays() -> None:
+    Net(lambda x: layer.fc(x, 40) * number(2.0, (1, 1, 1)) + number(0.5), images(3, 40)).same()
+
+
 def test_open_sizes_and_batches_of_nothing() -> None:
     net = Net(lambda x: layer.relu(layer.conv2d(layer.conv2d(x, 8, 1), 4, 3)), images(2, 3, 9, 7), ["batch", 3, "height", "width"])
     executor = net.same()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from foreshape.values.torch_proxy import F, torch
 
@@ -139,15 +139,35 @@ class Linear:
         return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self._bias, name, numbers, form)
 
 
-def normalized_weight(weight: Tensor, bias: Tensor | None, by: Sequence[Tensor], epsilon: float) -> tuple[Tensor, Tensor]:
-    """Weight ``[out, ...]`` and bias of a product y whose result is normalized: ``scale (y - mean) / sqrt(variance + epsilon) + shift``.
+Fold = float | Literal["add", "multiply"]
+"""What happens to a product's result: a normalization by fixed statistics with this epsilon, or a number for each channel that is added, or
+multiplied by."""
+
+
+def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[Tensor], axis: int = 0) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a product whose result nothing happens to any more, since it happens to them.
 
     In fp64, since the variances of trained networks are spread over many powers of ten.
 
     Args:
-        by: scale, shift, mean and variance, each ``[out]``.
+        weight: with the channels of the result at ``axis``.
+        steps: what happens in turn, with how many of ``values`` each takes: one, or scale, shift, mean and variance, each a number for each
+            channel, or one for all.
     """
-    scale, shift, mean, variance = (t.double() for t in by)
-    factor = scale / torch.sqrt(variance + epsilon)
-    moved = -mean if bias is None else bias.double() - mean
-    return (weight.double() * factor.view(-1, *[1] * (weight.dim() - 1))).to(weight.dtype), (moved * factor + shift).to(weight.dtype)
+    wide = [-1 if k == axis else 1 for k in range(weight.dim())]
+    channels = weight.shape[axis]
+    factor, bias = torch.ones(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
+    left = [v.reshape(-1).double() for v in values]
+    for how, count in steps:
+        given, left = left[:count], left[count:]
+        if how == "add":
+            bias = bias + given[0]
+        elif how == "multiply":
+            factor, bias = factor * given[0], bias * given[0]
+        else:
+            scale, shift, mean, variance = given
+            by = scale / torch.sqrt(variance + how)
+            factor, bias = factor * by, (bias - mean) * by + shift
+    if all(how == "add" for how, _ in steps):  # as it is, and not another one
+        return weight, bias.to(weight.dtype) if steps else None
+    return (weight.double() * factor.view(wide)).to(weight.dtype), bias.to(weight.dtype)

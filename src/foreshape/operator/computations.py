@@ -75,6 +75,15 @@ class FixedNormalization(Computation):
 
 
 @dataclass(frozen=True, slots=True)
+class Product(Computation):
+    """``X0 * X1``, broadcast as in `Sum`."""
+
+    forward_only: ClassVar[bool] = True
+    operands: ClassVar[int] = 2
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
 class Softmax(Computation):
     """``exp(X0) / sum(exp(X0))`` along an axis, which may count from the back."""
 

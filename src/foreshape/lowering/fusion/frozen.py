@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from foreshape.dims import equal
-from foreshape.kernels.frozen import NOTHING, RELU, Following
+from foreshape.kernels.frozen import NOTHING, RELU, Fold, Following
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.operator.computations import Activation, FixedNormalization, Rectifier, Sum
+from foreshape.operator.computations import Activation, FixedNormalization, Product, Rectifier, Sum
 from foreshape.spec import FP32
 
 
@@ -17,13 +17,13 @@ class Chain:
     """A product and what is done with its result alone, as far as its kernel can do that too.
 
     ``last`` is the instruction in whose place the kernel stands, ``gone`` the others. ``steps`` are what happens to weight and bias before
-    anything is computed: a value to add to the bias, or the normalization by (scale, shift, mean, variance).
+    anything is computed, each with the values that it takes; see `foreshape.kernels.frozen.folded`.
     """
 
     last: Instruction
     out: Argument
     gone: list[Instruction] = field(default_factory=list[Instruction])
-    steps: list[tuple[float | None, tuple[Value, ...]]] = field(default_factory=list["tuple[float | None, tuple[Value, ...]]"])
+    steps: list[tuple[Fold, tuple[Value, ...]]] = field(default_factory=list["tuple[Fold, tuple[Value, ...]]"])
     other: Argument = None
     following: Following = NOTHING
 
@@ -71,25 +71,30 @@ def _is_folded(graph: Graph, chain: Chain, reader: Instruction, axis: int) -> bo
     if reader.arguments[0] is not chain.out:
         return False
     norm = computes(reader, FixedNormalization)
-    if norm is not None and axis == 1 and len(dims_of(chain.out) or ()) > 1 and all(graph.unused(r) for r in (reader.results[3:5])):
+    if norm is not None:
         by = [a for a in reader.arguments[1:5] if isinstance(a, Value) and is_frozen_fp32(graph, a)]
-        if len(by) == 4:
-            chain.steps.append((norm.epsilon, tuple(by)))
-            return True
+        unread = all(graph.unused(r) for r in reader.results[3:5])
+        if axis != 1 or len(dims_of(chain.out) or ()) < 2 or len(by) != 4 or not unread:
+            return False
+        chain.steps.append((norm.epsilon, tuple(by)))
+        return True
+    total, times = computes(reader, Sum), computes(reader, Product)
+    by_channel = total or times
+    if by_channel is None or not _is_by_channel(graph, chain.out, reader.arguments[1], by_channel.axis, axis):
         return False
-    total = computes(reader, Sum)
-    if total is None:
-        return False
-    wide, shift = dims_of(chain.out), reader.arguments[1]
-    narrow = dims_of(shift)
-    if wide is None or narrow is None or not isinstance(shift, Value) or not is_frozen_fp32(graph, shift):
-        return False
-    at = total.axis if total.axis >= 0 else len(wide) - len(narrow)
-    padded = (1,) * at + narrow + (1,) * (len(wide) - at - len(narrow))
-    if len(padded) != len(wide) or any(n != 1 for k, n in enumerate(padded) if k != axis) or padded[axis] != wide[axis]:
-        return False
-    chain.steps.append((None, (shift,)))
+    assert isinstance(reader.arguments[1], Value)
+    chain.steps.append(("add" if total is not None else "multiply", (reader.arguments[1],)))
     return True
+
+
+def _is_by_channel(graph: Graph, of: Argument, by: Argument, at: int, axis: int) -> bool:
+    """Whether a frozen value that is broadcast from the axis ``at`` on has one number for each channel, or one for all."""
+    wide, narrow = dims_of(of), dims_of(by)
+    if wide is None or narrow is None or not is_frozen_fp32(graph, by) or len(narrow) > len(wide):
+        return False
+    first = at if at >= 0 else len(wide) - len(narrow)
+    padded = (*(1,) * first, *narrow, *(1,) * (len(wide) - first - len(narrow)))
+    return len(padded) == len(wide) and all(n == 1 or (k == axis and n == wide[axis]) for k, n in enumerate(padded))
 
 
 def _residual(graph: Graph, chain: Chain, reader: Instruction) -> Argument:

@@ -1,7 +1,7 @@
 """Where parameters never change, a convolution with all that follows it is one kernel, whose weight lies as that wants it.
 
-Before: ``y = convolution(images, filters)`` of fp32, then any of: a normalization by fixed statistics, biases, ``y + other`` of the same dims, an
-    activation; filters, statistics and biases are persistables of a step that is frozen
+Before: ``y = convolution(images, filters)`` of fp32, then any of: a normalization by fixed statistics, sums and products with a number for
+    each channel, ``y + other`` of the same dims, an activation; filters, statistics and such numbers are persistables of a step that is frozen
 After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory
 Unless: something else reads what is between
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.kernels import onednn
-from foreshape.kernels.frozen import Convolution, normalized_weight
+from foreshape.kernels.frozen import Convolution, folded
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.images import are_images
@@ -48,18 +48,10 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
 
 
 def _maker(chain: Chain, of: ImageConvolution) -> Callable[..., Any]:
-    steps, following = [(epsilon, len(step)) for epsilon, step in chain.steps], chain.following
+    steps, following = [(how, len(step)) for how, step in chain.steps], chain.following
 
     def make(weight: Any, *values: Any) -> Convolution:
-        bias: Any = None
-        left = list(values)
-        for epsilon, count in steps:
-            given, left = left[:count], left[count:]
-            if epsilon is None:
-                bias = given[0].reshape(-1) if bias is None else bias + given[0].reshape(-1)
-            else:
-                weight, bias = normalized_weight(weight, bias, given, epsilon)
-        return Convolution(weight, bias, of.strides, of.paddings, of.dilations, of.groups, following)
+        return Convolution(*folded(weight, steps, values), of.strides, of.paddings, of.dilations, of.groups, following)
 
     return make
 

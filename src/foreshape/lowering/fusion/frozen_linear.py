@@ -1,7 +1,7 @@
 """Where parameters never change, a product of rows with a weight matrix and all that follows it is one kernel.
 
-Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: biases ``[n]``, an activation; matrix and biases are
-    persistables of a step that is frozen
+Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: sums and products with one number for
+    each column, an activation; matrix and such numbers are persistables of a step that is frozen
 After: ``out = activation(x packed + bias)``
 Unless: something else reads what is between; or the matrix is small
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foreshape.kernels import products
-from foreshape.kernels.frozen import Linear
+from foreshape.kernels.frozen import Linear, folded
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.products import products_of_rows, rows_of
@@ -35,8 +35,6 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if not isinstance(k, int) or not isinstance(n, int) or k * n < SMALL:
         return False
     chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
-    if any(epsilon is not None for epsilon, _ in chain.steps):  # normalized along another axis than that of the columns
-        return False
     name = graph.pack("linear", [w, *(v for _, step in chain.steps for v in step)], 4 * k * n, _maker(chain))
     graph.remove(chain.gone)
     needs = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
@@ -45,12 +43,9 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
 
 
 def _maker(chain: Chain) -> Callable[..., Any]:
-    following = chain.following
+    steps, following = [(how, len(step)) for how, step in chain.steps], chain.following
 
-    def make(weight: Any, *biases: Any) -> Linear:
-        bias = None
-        for one in biases:
-            bias = one.reshape(-1) if bias is None else bias + one.reshape(-1)
-        return Linear(weight, bias, following)
+    def make(weight: Any, *values: Any) -> Linear:
+        return Linear(*folded(weight, steps, values, axis=1), following)
 
     return make

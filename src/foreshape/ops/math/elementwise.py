@@ -163,6 +163,9 @@ class ElementwiseMul(Elementwise):
     X = operand(NUMERIC, kinds=DENSE_OR_ROWS, doc="any shape")
     _number = staticmethod(operator.mul)
 
+    def computes(self) -> computations.Product:
+        return computations.Product(self.axis)
+
     def infer_var_type(self, X: Spec, Y: Spec) -> Kind:
         return X.kind
 
