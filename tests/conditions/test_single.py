@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_a_course_and_a_direction_hold(size: Size, further: int) -> None:
     except OutOfSteps:
         return
     if way is not None:
-        assert all((b - a) * way >= 0 if way else a == b for a, b in zip(at, at[1:], strict=False))
+        assert all((b - a) * way >= 0 if way else a == b for a, b in itertools.pairwise(at))
 
 
 @quick

@@ -133,10 +133,11 @@ class _Candidates:
     def __init__(self, name: str, solution: Solution, among: Sizes, center: int | None, steps: Steps) -> None:
         unsolved = solution.unsolved.get(name, [])
         if center is None:
-            found = chain(_upwards(among, 1), (v for v in (0,) if v in among))
+            every = chain(_upwards(among, 1), (v for v in (0,) if v in among))
         else:
-            found = chain((v for v in (center,) if v in solution.sizes[name]), (v for v in among.nearest(center) if v != center))
-        self._more = (v for v in found if _counted(steps) and _all_hold(unsolved, {name: v}, steps)) if unsolved else found
+            every = chain((v for v in (center,) if v in solution.sizes[name]), (v for v in among.nearest(center) if v != center))
+        found = _counted(every, steps, 1 + len(among.pieces) // 8)
+        self._more = (v for v in found if _all_hold(unsolved, {name: v}, steps)) if unsolved else found
         self._center = center if center is not None else 1
         self.values: list[int] = []
 
@@ -150,9 +151,10 @@ class _Candidates:
         return abs(self.values[at] - self._center)
 
 
-def _counted(steps: Steps) -> bool:
-    steps.take()
-    return True
+def _counted(values: Iterator[int], steps: Steps, each: int) -> Iterator[int]:
+    for value in values:
+        steps.take(each)
+        yield value
 
 
 def _upwards(sizes: Sizes, start: int) -> Iterator[int]:

@@ -10,6 +10,9 @@ from math import lcm
 from foreshape.conditions.courses import MAX_PERIOD, MAX_SIZE
 from foreshape.conditions.steps import OutOfSteps, Steps
 
+MAX_PIECES = 1000
+"""A set of more pieces is not kept."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -123,6 +126,8 @@ class Sizes:
                     made = Piece(low, high, period, tuple(residues))
                     if made.from_(low) is not None:
                         out.append(made)
+        if len(out) > MAX_PIECES:
+            raise OutOfSteps
         return Sizes(tuple(sorted(out, key=lambda p: p.low)))
 
 
@@ -154,6 +159,8 @@ def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps
             began = None
     if began is not None:
         out.append(Piece(began, end - 1))
+    if len(out) > MAX_PIECES:
+        raise OutOfSteps
     if high is None or high >= start:
         steps.take(period)
         residues = tuple(sorted(size % period for size in range(start, start + period) if test(size)))

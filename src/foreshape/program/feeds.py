@@ -9,6 +9,7 @@ from foreshape.conditions.search import find
 from foreshape.conditions.solve import Solution, solve, text_of
 from foreshape.dims import Size, evaluate, substitute, symbol, symbol_name, symbols_of
 from foreshape.errors import FeedError, ShapeError
+from foreshape.operator.require import Condition
 from foreshape.program.block import Block
 from foreshape.program.variable import Variable
 from foreshape.spec import TENSOR_KINDS
@@ -77,7 +78,8 @@ class Feeds(Mapping[str, FeedSizes]):
     def __init__(self, program: Program) -> None:
         self.version = program.version
         inputs = inputs_of(program.global_block)
-        self._guards = [g.condition for g in program.guard_list()]
+        formulas = [d for v in inputs for d in v.spec.dims or () if not isinstance(d, int) and symbol_name(d) is None]
+        self._guards = [g.condition for g in program.guard_list()] + [Condition(0, "<=", d, "a size is at least 0") for d in formulas]
         specs = {v.name: v.spec for v in inputs}
         symbols: dict[str, None] = {}
         for spec in specs.values():
@@ -89,8 +91,8 @@ class Feeds(Mapping[str, FeedSizes]):
         """Conditions between several symbols, in short form."""
         self.later = [text_of(c, self._words) for c in self._solution.later]
         """Conditions over sizes that are known only when the program runs."""
-        least = self._verified({})
         self._inputs: dict[str, FeedSizes] = {}
+        least = self._verified({}, [d for spec in specs.values() for d in spec.dims or ()])
         for name, spec in specs.items():
             dims = spec.dims
             axes = [] if dims is None else [self._text(d) for d in dims]
@@ -137,7 +139,7 @@ class Feeds(Mapping[str, FeedSizes]):
         Raises:
             FeedError: a name that is no input, or another number of dims. None is returned where no such sizes were found.
         """
-        values = self._verified(self._wanted({**(shapes or {}), **more}))
+        values = self._verified(self._wanted({**(shapes or {}), **more}), [d for one in self._inputs.values() for d in one.dims or ()])
         if values is None:
             return None
         return {name: [evaluate(d, values) for d in one.dims] for name, one in self._inputs.items() if one.dims is not None}
@@ -148,7 +150,10 @@ class Feeds(Mapping[str, FeedSizes]):
         values = self._wanted(given)
         for name, sizes in given.items():
             for dim, size in zip(self._inputs[name].dims or (), sizes, strict=False):
-                if not symbols_of(dim) <= values.keys() or evaluate(dim, values) != size:
+                try:
+                    if not symbols_of(dim) <= values.keys() or evaluate(dim, values) != size:
+                        return False
+                except ShapeError:
                     return False
         return self._hold(values)
 
@@ -202,10 +207,15 @@ class Feeds(Mapping[str, FeedSizes]):
                     wanted.setdefault(known, int(size))
         return wanted
 
-    def _verified(self, wanted: Mapping[str, int]) -> dict[str, int] | None:
-        """Values of all symbols near to those wanted, at which every guard was asked and holds."""
+    def _verified(self, wanted: Mapping[str, int], dims: Sequence[Size]) -> dict[str, int] | None:
+        """Values of all symbols near to those wanted, at which every guard was asked and holds, and the dims of the inputs are sizes."""
         values = find(self._solution, wanted)
-        return values if values is not None and self._hold(values) else None
+        if values is None or not self._hold(values):
+            return None
+        try:
+            return values if all(evaluate(d, values) >= 0 for d in dims) else None
+        except ShapeError:
+            return None
 
     def _hold(self, values: Mapping[str, int]) -> bool:
         try:
