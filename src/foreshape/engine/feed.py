@@ -104,7 +104,8 @@ class Feeder:
         try:
             return self._checked(given, held)
         except (FeedError, GuardError) as error:
-            advice = self.program.feeds.refusal({v.name: list(t.shape) for v, t in zip(self.inputs, given, strict=False)})
+            ragged = any(v.lod is not None for v in self.inputs)  # whose sizes are not chosen one by one
+            advice = self.program.feeds.refusal({v.name: list(t.shape) for v, t in zip(self.inputs, given, strict=False)}, not ragged)
             if not advice:
                 raise
             raise type(error)(f"{error}\n{advice}") from None

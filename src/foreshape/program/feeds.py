@@ -157,10 +157,11 @@ class Feeds(Mapping[str, FeedSizes]):
                     return False
         return self._hold(values)
 
-    def refusal(self, shapes: Mapping[str, Sequence[int]]) -> str:
-        """What to tell whoever fed these sizes, which are refused: the inputs concerned in words, and their nearest sizes."""
+    def refusal(self, shapes: Mapping[str, Sequence[int]], near_ones: bool = True) -> str:
+        """What to tell whoever fed these sizes, which are refused: the inputs concerned in words and, unless ``near_ones`` is False,
+        their nearest sizes."""
         try:
-            near = self.nearest(shapes)
+            near = self.nearest(shapes) if near_ones else None
         except FeedError:
             near = None
         out: list[str] = []
