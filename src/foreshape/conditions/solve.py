@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from foreshape.conditions.sets import Sizes
+from foreshape.conditions.sets import ALL, Sizes
 from foreshape.conditions.single import solutions
 from foreshape.conditions.steps import OutOfSteps, Steps
 from foreshape.conditions.words import Described, describe
@@ -18,6 +18,7 @@ from foreshape.operator.require import Condition
 MAX_STEPS = 100_000
 """The most steps that solving the conditions of a program takes."""
 
+_ANY = Described("any", ALL)
 _DEAR = 20
 """How many steps an operation over symbols counts as."""
 
@@ -75,6 +76,9 @@ def solve(conditions: Iterable[Condition], names: Sequence[str], steps: Steps | 
             _keep(several, condition)
     for name in names:
         if name in out.known:
+            continue
+        if name not in of_one:
+            out.sizes[name], out.described[name] = ALL, _ANY
             continue
         found, unsolved = solutions(list(of_one.get(name, {}).values()), name, steps)
         out.sizes[name], out.described[name] = found, describe(found, steps)

@@ -232,11 +232,12 @@ def _listed(words: Sequence[str]) -> str:
 def _words(program: Program, inputs: Sequence[Variable], symbols: Iterable[str]) -> dict[str, str]:
     """Symbol -> how a person calls it. A file that has -1 for a size has no name for it: it is called after what it is for."""
     called: dict[str, list[str]] = {}
+    of_images = _image_axes(program)
     for variable in inputs:
         for axis, dim in enumerate(variable.spec.dims or ()):
             name = symbol_name(dim)
             if name is not None and name == f"{variable.name}.{axis}":  # made for a -1
-                called.setdefault("batch" if not axis else _image_axis(program, name), []).append(name)
+                called.setdefault("batch" if not axis else of_images.get(name, ""), []).append(name)
     taken = set(symbols)
     out = {n: n for n in symbols}
     for word, names in called.items():
@@ -245,14 +246,16 @@ def _words(program: Program, inputs: Sequence[Variable], symbols: Iterable[str])
     return out
 
 
-def _image_axis(program: Program, name: str) -> str:
-    """``height`` or ``width`` where the first op over images that reads a size made of this symbol alone has it there; else nothing."""
+def _image_axes(program: Program) -> dict[str, str]:
+    """Symbol -> ``height`` or ``width``: what it is to the first op over images that reads a size made of it alone."""
+    out: dict[str, str] = {}
     for op in program.global_block.ops:
         if op.type in _IMAGE_OPS:
             image = next((v for slot in ("Input", "X") if (n := op.input(slot)) is not None and (v := op.block.find(n)) is not None), None)
             if image is not None and image.spec.dims is not None and len(image.spec.dims) == 4:
-                height = 1 if op.attrs.get("data_format") in ("NHWC", "AnyLayout_NHWC") else 2
+                height = 1 if op.attrs.get("data_format") == "NHWC" else 2
                 for axis, word in ((height, "height"), (height + 1, "width")):
-                    if symbols_of(image.spec.dims[axis]) == {name}:
-                        return word
-    return ""
+                    made_of = symbols_of(image.spec.dims[axis])
+                    if len(made_of) == 1:
+                        out.setdefault(made_of.pop(), word)
+    return out
