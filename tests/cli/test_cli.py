@@ -118,7 +118,7 @@ def test_a_shape_that_is_none_is_a_mistake_in_the_command(model: Path, shape: st
 
 
 def test_check_of_a_right_program(model: Path) -> None:
-    assert call("check", model) == (0, "0 errors, 0 open guards, 0 unknown operators\n", "")
+    assert call("check", model) == (0, "images: [batch, 12]\n0 errors, 0 open guards, 0 unknown operators\n", "")
 
 
 def test_check_lists_open_guards_and_unknown_operators(tmp_path: Path) -> None:
@@ -129,12 +129,16 @@ def test_check_lists_open_guards_and_unknown_operators(tmp_path: Path) -> None:
     fs.Program.parse(text).save(tmp_path / "open.pdmodel")
     code, out, _ = call("check", tmp_path / "open.pdmodel")
     assert code == 0
-    assert "open until values are fed: elementwise_add: " in out
+    assert "a: [n, 3]\nb: [m, 3]\ntogether: m and n: equal, or one of them 1\nsmallest: a [1, 3]; b [1, 3]\n" in out
+    assert "open until values are fed" not in out and "1 open guard," in out
+    assert "open until values are fed: elementwise_add: " in call("check", tmp_path / "open.pdmodel", "--guards")[1]
     assert "operator no_such_operator is not known (1 op)" in out
     code, out, _ = call("check", tmp_path / "open.pdmodel", "--json")
     facts = json.loads(out)
     assert facts["ok"] is True and facts["unknown_operators"] == {"no_such_operator": 1}
     assert facts["guards"][0]["condition"] == "n == m, or one of them is 1"
+    assert facts["inputs"][0] == {"name": "a", "dims": ["n", "3"], "conditions": {"n": "any"}, "words": "a: [n, 3]", "smallest": [1, 3]}
+    assert facts["together"] == ["m and n: equal, or one of them 1"] and facts["known_in_the_run"] == []
 
 
 def test_check_of_a_wrong_program_says_each_error_and_ends_with_1(model: Path, tmp_path: Path) -> None:

@@ -294,7 +294,11 @@ def test_dims_print_as_a_person_writes_them() -> None:
     batch, words = symbol("batch"), symbol("words")
     assert str(2 * batch * words + 1) == "2*batch*words + 1"
     assert str(batch - words) == "batch - words"
-    assert str((batch + 1) // 2) == "(batch + 1) // 2"
+    assert str((batch + 1) // 2) == "ceil(batch / 2)" and str((batch + 3) // 2) == "ceil(batch / 2) + 1"
+    assert str((batch + 2) // 4) == "(batch + 2) // 4" and str(batch // 4) == "batch // 4"
+    assert str(ceildiv(batch + words, 4) * words) == "ceil((batch + words) / 4)*words"
+    assert str(ceildiv(ceildiv(batch, words), 3)) == "ceil(((batch + words - 1) // words) / 3)"
+    assert str(symbol("ceil") + ceildiv(batch, 2)) == '"ceil" + ceil(batch / 2)'
     assert str(-batch) == "-batch"
     assert str(1 - batch) == "-batch + 1"
     assert str(maximum(batch, words - 3)) == "max(batch, words - 3)"
@@ -321,6 +325,41 @@ def test_divisions_reduce() -> None:
     assert ((n % 4) + 4) // 8 == 0
     assert n // 1 is n and n % 1 == 0
     assert n // -2 is (-n) // 2
+
+
+def test_divisions_of_divisions_are_one_division() -> None:
+    n, m = symbol("n"), symbol("m")
+    assert ceildiv(ceildiv(n, 2), 2) is ceildiv(n, 4) and str(ceildiv(ceildiv(n, 2), 2)) == "ceil(n / 4)"
+    assert (n // 2 + 1) // 2 is (n + 2) // 4 and (n // m // 3 + 5) // 2 is ((n // m) + 15) // 6
+    assert (4 * n + 3) // 6 is (2 * n + 1) // 3 and (2 * n + 2 * m + 3) // 4 is (n + m + 1) // 2
+    halved: Size = n
+    for _ in range(40):
+        halved = (halved + 2 * 1 - 3) // 2 + 1
+    assert halved is ceildiv(n, 2**40), "a chain of convolutions of stride 2 stays one division"
+    for _ in range(40):
+        halved = ceildiv(halved, 2)
+    assert evaluate(halved, {"n": 5}) == 1, "a divisor past 64 bits is not made"
+
+
+@quick
+@given(st.lists(st.tuples(st.sampled_from(["+", "*", "//", "ceildiv"]), st.integers(1, 12)), max_size=8), st.integers(0, 10**5))
+def test_chains_of_divisions_evaluate(chain: list[tuple[str, int]], value: int) -> None:
+    tree: Tree = "batch"
+    for op, number in chain:
+        tree = (op, tree, number)
+    size = build(tree)
+    assert evaluate(size, {"batch": value}) == expected(tree, {"batch": value})
+    assert isinstance(size, int) or parse(str(size)) is size
+
+
+def test_what_rounds_up_is_read() -> None:
+    n = symbol("n")
+    assert parse("ceil(n / 32)") is ceildiv(n, 32) and parse("ceil((n + 1) / n)") is ceildiv(n + 1, n)
+    assert parse("(n + 1) // 2") is parse("ceil(n / 2)"), "files that were written before this form read as they did"
+    assert parse("ceil") is symbol("ceil")
+    for text in ("ceil(n)", "ceil(n, 2)", "ceil(n / 2", "ceil(n / 0)", "n / 2", "ceil(n / 2 / 3)"):
+        with pytest.raises(ShapeError):
+            parse(text)
 
 
 def test_a_modulo_of_at_most_one_is_zero() -> None:

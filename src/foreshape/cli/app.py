@@ -76,10 +76,15 @@ def show(
 
 
 @app.command()
-def check(file: File, shape: Shapes = None, json: Json = False) -> None:
-    """Check schema and inference: every error, every open guard, every operator that is not known. Exits with 1 on an error."""
+def check(
+    file: File,
+    shape: Shapes = None,
+    json: Json = False,
+    guards: Annotated[bool, typer.Option("--guards", help="Also list the open guards, op by op, that the sizes of the inputs are solved from.")] = False,
+) -> None:
+    """Check schema and inference: every error, which sizes the inputs take, every operator that is not known. Exits with 1 on an error."""
     from foreshape.cli.options import shapes_of
-    from foreshape.cli.show import count_words, guard_facts, operator_counts
+    from foreshape.cli.show import count_words, feed_facts, guard_facts, operator_counts, print_feeds
     from foreshape.errors import DescriptionError
     from foreshape.wire import load_program
 
@@ -93,7 +98,7 @@ def check(file: File, shape: Shapes = None, json: Json = False) -> None:
                 unknown, errors = program.diagnose()
             except DescriptionError as error:
                 errors = [error]
-        guards = program.guard_list()
+        listed = program.guard_list()
         names = operator_counts(unknown)
         if json:
             facts: dict[str, Any] = {
@@ -101,17 +106,20 @@ def check(file: File, shape: Shapes = None, json: Json = False) -> None:
                 "errors": [{"error": type(e).__name__, "message": str(e)} for e in errors],
                 "guards": guard_facts(program),
                 "unknown_operators": names,
+                **({} if errors else feed_facts(program)),
             }
             print_json(facts)
         else:
             with printing():
                 for error in errors:
                     print_plain(error_text(error))
-                for guard in guards:
+                if not errors:
+                    print_feeds(program)
+                for guard in listed if guards else ():
                     print_plain(f"open until values are fed: {guard}")
                 for name, count in names.items():
                     print_plain(f"operator {name} is not known ({count_words(count, 'op')}); what depends on it is not certain")
-                print_plain(f"{count_words(len(errors), 'error')}, {count_words(len(guards), 'open guard')}, {count_words(len(names), 'unknown operator')}")
+                print_plain(f"{count_words(len(errors), 'error')}, {count_words(len(listed), 'open guard')}, {count_words(len(names), 'unknown operator')}")
     if errors:
         raise typer.Exit(1)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from foreshape.cli.output import console, print_plain, printing
 from foreshape.dims import Size
 from foreshape.errors import DescriptionError, ForeshapeError
-from foreshape.program import Block, Op, Program, Variable
+from foreshape.program import Op, Program, Variable
+from foreshape.program.feeds import inputs_of
 from foreshape.program.literal import escape
 from foreshape.spec import TENSOR_KINDS
 
@@ -71,15 +72,6 @@ def _results(op: Op) -> Iterator[tuple[str, Variable | None]]:
         yield name, op.block.find(name)
 
 
-def _inputs(block: Block) -> list[Variable]:
-    read = {n for op in block.ops for n in op.input_names()}
-    return [
-        v
-        for v in block.vars.values()
-        if not v.persistable and v.kind in TENSOR_KINDS and (v.op.type == "feed" if v.op is not None else v.need_check_feed or v.name in read)
-    ]
-
-
 class _Sums:
     """What the end of the table says."""
 
@@ -90,7 +82,7 @@ class _Sums:
         marked = any(v.is_parameter for v in kept)  # in a saved inference model nothing is marked, and all that is kept are parameters
         self.parameters = [v for v in kept if v.is_parameter or not marked]
         self.state = [v for v in kept if marked and not v.is_parameter]
-        self.inputs = [v for b in program.blocks[:1] for v in _inputs(b)]
+        self.inputs = [v for b in program.blocks[:1] for v in inputs_of(b)]
         among = {id(v) for v in (*self.parameters, *self.state, *self.inputs)}
         self.results = [v for v in variables if v.op is not None and id(v) not in among and v.kind in TENSOR_KINDS]
         self.unsized = sum(size_of(v) is None for v in self.results)
@@ -129,6 +121,16 @@ def guard_facts(program: Program) -> list[dict[str, str | None]]:
     ]
 
 
+def feed_facts(program: Program) -> dict[str, Any]:
+    """What the inputs take, for JSON."""
+    feeds = program.feeds
+    return {
+        "inputs": [{"name": n, "dims": f.axes, "conditions": f.conditions, "words": f.words, "smallest": f.smallest} for n, f in feeds.items()],
+        "together": feeds.joint,
+        "known_in_the_run": feeds.later,
+    }
+
+
 def _plain_size(size: Size) -> int | str:
     return size if isinstance(size, int) else str(size)
 
@@ -149,7 +151,7 @@ def program_facts(program: Program, unknown: Sequence[Op], errors: Sequence[Desc
             }
             for op in block.ops
         ]
-        blocks.append({"index": block.idx, "parent": block.parent_idx, "inputs": [variable_facts(v) for v in _inputs(block)], "ops": ops})
+        blocks.append({"index": block.idx, "parent": block.parent_idx, "inputs": [variable_facts(v) for v in inputs_of(block)], "ops": ops})
     return {
         "blocks": blocks,
         "parameters": [variable_facts(v) for v in sums.parameters],
@@ -223,6 +225,18 @@ def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[Descr
             print_plain(f"{count_words(len(errors), 'error')}: foreshape check tells which")
 
 
+def print_feeds(program: Program) -> None:
+    """Which sizes the inputs take, a line for each input and each condition between inputs; and the smallest sizes."""
+    feeds = program.feeds
+    for line in feeds.lines():
+        print_plain(line)
+    smallest = feeds.smallest
+    if smallest is not None and len(program.guard_list()):
+        print_plain("smallest: " + "; ".join(f"{name} {sizes}" for name, sizes in smallest.items()))
+    if feeds.later:
+        print_plain(f"{count_words(len(feeds.later), 'condition')} on sizes that only the run tells: checked when it does")
+
+
 def _total_lines(program: Program, sums: _Sums) -> Iterator[str]:
     yield f"{count_words(sums.ops, 'op')} in {count_words(len(program.blocks), 'block')}"
     elements = f"{sums.elements:,}" if isinstance(sums.elements, int) else str(sums.elements)
@@ -234,4 +248,4 @@ def _total_lines(program: Program, sums: _Sums) -> Iterator[str]:
     yield f"results, all together: {human_bytes(total(sums.results))}{rest}"
     guards = len(program.guard_list())
     if guards:
-        yield f"{count_words(guards, 'open guard')}, checked when values are fed: foreshape check lists them"
+        yield f"{count_words(guards, 'open guard')}, checked when values are fed: foreshape check says which sizes hold them"

@@ -21,14 +21,13 @@ from foreshape.dims.expression import (
     floordiv,
     is_symbol,
     mod,
-    no_less,
     only_atom,
     product,
     symbol,
     symbol_after,
     symbol_name,
 )
-from foreshape.dims.extremes import broadcast, maximum, minimum, reaches
+from foreshape.dims.extremes import broadcast, maximum, minimum, no_less, reaches
 from foreshape.dims.questions import bounds, broadcasts, equal, less_equal
 from foreshape.dims.reader import MAX_TEXT, parse
 from foreshape.dims.symbols import broadcast_symbols, evaluate, explain_symbols, substitute, symbols_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from math import gcd
 from operator import attrgetter
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -42,7 +43,7 @@ class Atom:
         self.depth = 0 if not op else 1 + max(_depth(a) for a in args)
         self.stands_for: str | None = None
         """For a symbol that replaced an expression past the limits: how that expression began."""
-        self.text = symbol_text(name) if not op else name if op in CALLED else f"({name})"
+        self.text = symbol_text(name) if not op else name if op in CALLED or (name[-1] == ")" and isinstance(args[-1], int)) else f"({name})"
         """How it is written as a factor."""
 
     def __repr__(self) -> str:
@@ -125,18 +126,6 @@ class Dim:
         return mod(other, self)
 
 
-def no_less(*sizes: Size) -> Size:
-    """A polynomial that is at least as large as each of some sizes: of each product of symbols the largest coefficient.
-
-    It is the largest of them where one has all the largest coefficients, and shorter than their `maximum` where none has.
-    """
-    out: dict[Monomial, int] = {}
-    for size in sizes:
-        for monomial, coefficient in size.terms if isinstance(size, Dim) else _constant_terms(size):
-            out[monomial] = max(out.get(monomial, 0), coefficient)
-    return of_terms(out)
-
-
 _atoms: WeakValueDictionary[tuple[str, str, tuple[Size, ...]], Atom] = WeakValueDictionary()
 _dims: WeakValueDictionary[tuple[tuple[Monomial, int], ...], Dim] = WeakValueDictionary()
 _symbols: WeakValueDictionary[str, Dim] = WeakValueDictionary()
@@ -209,16 +198,26 @@ def floordiv(a: Size, b: Size) -> Size:
         low, high = bounds(left)
         if low is not None and high is not None and low // b == high // b:
             return of_terms(whole) + low // b
-        inner = only_atom(left)
-        if inner is not None and inner.op == "//" and isinstance(inner.args[1], int):  # (x // 2) // 3 == x // 6
-            return of_terms(whole) + floordiv(inner.args[0], checked(inner.args[1] * b))
-        return of_terms(whole) + compound("//", (left, b))
+        return of_terms(whole) + _divided_rest(rest, left, b)
     if isinstance(a, int) and a == 0:
         return 0
     if a is b:
         return 1
     exact = _divide_by_monomial(a, b)
     return exact if exact is not None else compound("//", (a, b))
+
+
+def _divided_rest(rest: Mapping[Monomial, int], left: Size, b: int) -> Size:
+    """``left // b``, where ``left`` is the sum of ``rest``, no whole multiple of ``b`` can leave the division, and ``b`` is above 1."""
+    common = gcd(b, *[c for m, c in rest.items() if m])
+    if common > 1:  # (4*x + 3) // 6 == (2*x + 1) // 3
+        return floordiv(of_terms({m: c // common for m, c in rest.items()}), b // common)
+    constant = rest.get((), 0)
+    if len(rest) == (2 if constant else 1):
+        (m, c) = next(iter(rest.items())) if not constant else next(t for t in rest.items() if t[0])
+        if c == 1 and len(m) == 1 and m[0].op == "//" and isinstance(by := m[0].args[1], int) and by * b <= INT64_MAX:
+            return floordiv(m[0].args[0] + constant * by, by * b)  # ((x + 1) // 2 + 1) // 2 == (x + 3) // 4
+    return compound("//", (left, b))
 
 
 def ceildiv(a: Size, b: Size) -> Size:
@@ -356,15 +355,26 @@ def compound(op: str, args: tuple[Size, ...]) -> Size:
     for a in args:
         if isinstance(a, int):
             checked(a)
-    name = f"{op}({', '.join(map(str, args))})" if op in CALLED else f"{_grouped(args[0])} {op} {_grouped(args[1])}"
+    if op in CALLED:
+        name = f"{op}({', '.join(map(str, args))})"
+    else:
+        name = (op == "//" and _rounded_up(*args)) or f"{_grouped(args[0])} {op} {_grouped(args[1])}"
     return of_atom(_atom(op, name, args))
+
+
+def _rounded_up(a: Size, b: Size) -> str | None:
+    """The text of ``a // b`` where it is that of a division that rounds up: ``(x + 3) // 4`` is ``ceil(x / 4)``."""
+    if isinstance(b, int) and isinstance(a, Dim) and b == a.terms[-1][1] + 1 and not a.terms[-1][0]:
+        rest = a.text.removesuffix(f" + {b - 1}")
+        return f"ceil({rest} / {b})" if len(a.terms) == 2 else f"ceil(({rest}) / {b})"
+    return None
 
 
 def _grouped(a: Size) -> str:
     if isinstance(a, int):
         return str(a)
     atom = only_atom(a)
-    return a.text if atom is not None and atom.op not in ("//", "%") else f"({a.text})"
+    return a.text if atom is not None and (atom.op not in ("//", "%") or atom.text is atom.name) else f"({a.text})"
 
 
 def _divide_by_monomial(a: Size, b: Dim) -> Size | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from foreshape.dims.expression import MAX_TERMS, Dim, Size, compound, floordiv, mod, of_terms, only_atom, replacement
+from foreshape.dims.expression import MAX_TERMS, Dim, Monomial, Size, compound, floordiv, mod, of_terms, only_atom, replacement
 from foreshape.dims.questions import bounds, equal, less_equal
 
 
@@ -43,6 +43,18 @@ def broadcast(*sizes: Size) -> Size:
         lows = [low for low, _ in map(bounds, open_ones) if low is not None]
         return replacement(["broadcast(", *(f"{size}, " for size in open_ones), ")"], min(lows) if len(lows) == len(open_ones) else None)
     return compound("broadcast", tuple(open_ones))
+
+
+def no_less(*sizes: Size) -> Size:
+    """A polynomial that is at least as large as each of some sizes: of each product of symbols the largest coefficient.
+
+    It is the largest of them where one has all the largest coefficients, and shorter than their `maximum` where none has.
+    """
+    out: dict[Monomial, int] = {}
+    for size in sizes:
+        for monomial, coefficient in size.terms if isinstance(size, Dim) else (((), size),):
+            out[monomial] = max(out.get(monomial, 0), coefficient)
+    return of_terms(out)
 
 
 def reaches(size: Size, least: int) -> Size:

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from foreshape.dims.expression import INT64_MAX, MAX_DEPTH, Dim, Size, checked, symbol
+from foreshape.dims.expression import INT64_MAX, MAX_DEPTH, Dim, Size, ceildiv, checked, symbol
 from foreshape.dims.extremes import apply
 from foreshape.dims.text import CALLED
 from foreshape.errors import ShapeError
 
-_TOKEN = re.compile(r'\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_.@]*)|("(?:[^"\\]|\\.)*")|(//|[-+*%(),]))')
+_TOKEN = re.compile(r'\s*(?:([0-9]+)|([A-Za-z_][A-Za-z0-9_.@]*)|("(?:[^"\\]|\\.)*")|(//|[-+*%(),/]))')
 MAX_TEXT = 8192
 """The longest text that `parse` takes, in characters."""
 
@@ -101,6 +101,8 @@ class _Reader:
             if mark != ")":
                 raise ShapeError(f"{self.text!r} is not a size: a bracket is not closed")
             return apply(token, tuple(args))
+        if token == "ceil" and self.peek() == "(":
+            return self.rounded_up(depth)
         if token[0] == '"':
             try:
                 return symbol(json.loads(token))
@@ -109,6 +111,17 @@ class _Reader:
         if token[0].isalpha() or token[0] == "_":
             return symbol(token)
         raise ShapeError(f"{self.text!r} is not a size: {token!r} was not expected")
+
+    def rounded_up(self, depth: int) -> Size:
+        """The rest of ``ceil(a / b)``."""
+        self.next()
+        a = self.sum(depth + 1)
+        marks = [self.next()]
+        b = self.sum(depth + 1)
+        marks.append(self.next())
+        if marks != ["/", ")"]:
+            raise ShapeError(f"{self.text!r} is not a size: ceil(a / b) was expected")
+        return ceildiv(a, b)
 
 
 def _reduced(size: Dim) -> tuple[Callable[[str], Any], tuple[str]]:

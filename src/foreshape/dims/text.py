@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
 CALLED = ("min", "max", "broadcast")
 """The operations that are written as calls."""
+_RESERVED = (*CALLED, "ceil")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@]*\Z")
 
 
 def symbol_text(name: str) -> str:
     """How a symbol is written: a plain name as it is, another one in quotes."""
-    if _PLAIN_NAME.match(name) and name not in CALLED:
+    if _PLAIN_NAME.match(name) and name not in _RESERVED:
         return name
     return json.dumps(name).replace(";", "\\u003b")  # a file separates sizes with semicolons
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.engine.held import NOTHING, Held, OpenDim
 from foreshape.engine.ragged import as_ragged
-from foreshape.errors import FeedError, TypeMismatchError
+from foreshape.errors import FeedError, GuardError, TypeMismatchError
 from foreshape.infer.guards import Guards
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.lowering.instruction import Value
@@ -98,8 +98,19 @@ class Feeder:
         """Check the shapes and guards of what `tensors` gave, beside what the scope holds; returns the symbols' values.
 
         Raises:
-            FeedError: a rank or a dim that is not the program's. GuardError: a condition that these values break.
+            FeedError: a rank or a dim that is not the program's. GuardError: a condition that these values break. Both also say which
+                sizes the inputs take, and the nearest ones.
         """
+        try:
+            return self._checked(given, held)
+        except (FeedError, GuardError) as error:
+            ragged = any(v.lod is not None for v in self.inputs)  # whose sizes are not chosen one by one
+            advice = self.program.feeds.refusal({v.name: list(t.shape) for v, t in zip(self.inputs, given, strict=False)}, not ragged)
+            if not advice:
+                raise
+            raise type(error)(f"{error}\n{advice}") from None
+
+    def _checked(self, given: Sequence[Any], held: Held) -> dict[str, int]:
         values = dict(held.values)
         known = self.guards.known
         later: list[OpenDim] = []

@@ -19,7 +19,7 @@ _TOKEN: Final = re.compile(
       (?P<name>[A-Za-z_@][A-Za-z0-9_.@]*+)
     | (?P<string>"(?:[^"\\\n]++|\\.)*+")
     | (?P<number>-?\d++(?:\.\d*+)?+(?:[eE][+-]?\d++)?+)
-    | (?P<mark>//|[-+*%=:,(){}\[\]|?])
+    | (?P<mark>//|[-+*/%=:,(){}\[\]|?])
     | (?P<comment>\#.*)
     )""",
     re.VERBOSE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import substitute
 from foreshape.errors import DescriptionError, SchemaError, ShapeError
@@ -18,6 +18,9 @@ from foreshape.program.variable import Variable, dims_of
 from foreshape.program.walk import Walk, mark_unknown
 from foreshape.spec import Lod, Spec
 
+if TYPE_CHECKING:
+    from foreshape.program.feeds import Feeds
+
 _codec: dict[str, Callable[..., Any]] = {}
 """How a program becomes bytes and back; the wire room sets it."""
 
@@ -25,12 +28,13 @@ _codec: dict[str, Callable[..., Any]] = {}
 class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
-    __slots__ = ("__weakref__", "_counters", "_guards", "_stale", "blocks", "format_version", "names", "op_versions", "parameter_settings", "random_seed",
-                 "role", "unknown_fields", "version", "walk")  # fmt: skip
+    __slots__ = ("__weakref__", "_counters", "_feeds", "_guards", "_stale", "blocks", "format_version", "names", "op_versions", "parameter_settings",
+                 "random_seed", "role", "unknown_fields", "version", "walk")  # fmt: skip
 
     def __init__(self) -> None:
         self._counters: dict[str, int] = {}
         self._guards = Guards()
+        self._feeds: Feeds | None = None
         self._stale = False
         self.names: tuple[int, dict[int, BlockNames]] = (-1, {})
         """What blocks read and write, and the version for which that was gathered (`names_of`)."""
@@ -60,6 +64,16 @@ class Program:
         """The conditions that depend on the fed values; each prints as a line."""
         self.refresh()
         return self._guards
+
+    @property
+    def feeds(self) -> Feeds:
+        """Which sizes the inputs take: in words, the smallest, and the nearest to given ones."""
+        from foreshape.program.feeds import Feeds
+
+        self.refresh_quietly()
+        if self._feeds is None or self._feeds.version != self.version:
+            self._feeds = Feeds(self)
+        return self._feeds
 
     def touch(self) -> None:
         """Say that the program has changed."""

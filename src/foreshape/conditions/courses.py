@@ -1,0 +1,236 @@
+"""How a size over one symbol goes on: in which direction, and with which period it repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import gcd, lcm
+from typing import NamedTuple
+
+from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.dims import INT64_MAX, INT64_MIN, Size, bounds
+from foreshape.dims.expression import Atom, of_atom
+from foreshape.operator.require import Condition
+
+MAX_SIZE = 1 << 40
+"""No size past this is spoken of: no memory holds it, and formulas over larger ones pass 64 bits."""
+MAX_PERIOD = 1 << 14
+
+
+class Unfit(Exception):
+    """A size without a value: a division by zero, or a number past 64 bits. A feed with it is refused."""
+
+
+class Point:
+    """Sizes evaluated at some values of the symbols; an atom is evaluated once."""
+
+    __slots__ = ("_found", "steps", "values")
+
+    def __init__(self, values: Mapping[str, int], steps: Steps) -> None:
+        self.values, self.steps = values, steps
+        self._found: dict[Atom, int] = {}
+
+    def of(self, size: Size) -> int:
+        if isinstance(size, int):
+            return size
+        out = 0
+        for m, c in size.terms:
+            for atom in m:
+                found = self._found.get(atom)
+                c *= self._of_atom(atom) if found is None else found
+            out += c
+        if not INT64_MIN <= out <= INT64_MAX:
+            raise Unfit
+        return out
+
+    def _of_atom(self, atom: Atom) -> int:
+        self.steps.take()
+        if not atom.op:
+            out = self.values[atom.name]
+        else:
+            args = [self.of(a) for a in atom.args]
+            if atom.op in ("//", "%"):
+                if args[1] == 0:
+                    raise Unfit
+                out = args[0] // args[1] if atom.op == "//" else args[0] % args[1]
+            elif atom.op == "broadcast":
+                out = max((a for a in args if a != 1), default=1)
+            else:
+                out = min(args) if atom.op == "min" else max(args)
+        self._found[atom] = out
+        return out
+
+
+def holds(condition: Condition, point: Point) -> bool:
+    """Whether a condition holds at a point: what `Condition.answer` says there."""
+    try:
+        left, right = point.of(condition.left), point.of(condition.right)
+    except Unfit:
+        return False
+    if condition.relation == "==":
+        return left == right
+    if condition.relation == "<=":
+        return left <= right
+    if condition.relation == "divides":
+        return left != 0 and right % left == 0
+    return left == right or left == 1 or (right == 1 and condition.relation == "broadcasts with")
+
+
+def direction(size: Size) -> int | None:
+    """1 where a size over one symbol never falls when that grows, -1 where it never rises, 0 where it stays; None where that was not found."""
+    if isinstance(size, int):
+        return 0
+    out = 0
+    for m, c in size.terms:
+        ways = [_direction_of(atom) for atom in m]
+        if any(w is None for w in ways) or (len(m) > 1 and any(w == -1 or not _is_size(a) for w, a in zip(ways, m, strict=True))):
+            return None
+        way = max((w for w in ways if w is not None), key=abs, default=0) * (1 if c > 0 else -1)
+        if way and out and way != out:
+            return None
+        out = way or out
+    return out
+
+
+def _is_size(atom: Atom) -> bool:
+    low, _ = bounds(of_atom(atom))
+    return low is not None and low >= 0
+
+
+def _direction_of(atom: Atom) -> int | None:
+    if not atom.op:
+        return 1
+    if atom.op in ("%", "broadcast"):
+        return None
+    if atom.op == "//":
+        return direction(atom.args[0]) if isinstance(atom.args[1], int) and atom.args[1] > 0 else None
+    ways = {direction(a) for a in atom.args} - {0}
+    return None if None in ways or len(ways) > 1 else next(iter(ways), 0)
+
+
+def first_at_least(size: Size, least: int, name: str, steps: Steps) -> int | None:
+    """The first value of the symbol at which a size that never falls is at least ``least``; None where there is none up to `MAX_SIZE`."""
+
+    def reached(value: int) -> bool:
+        return value_at(Point({name: value}, steps), size) >= least
+
+    if reached(0):
+        return 0
+    above = 1
+    while not reached(above):
+        if above >= MAX_SIZE:
+            return None
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (above + below) // 2
+        if reached(middle):
+            above = middle
+        else:
+            below = middle
+    return above
+
+
+class Course(NamedTuple):
+    """From ``start`` on a size is ``growth`` more after each ``period``: f(s + period) == f(s) + growth for every s >= start."""
+
+    start: int
+    period: int
+    growth: int
+
+    def over(self, period: int) -> Course:
+        """The same over a multiple of the period."""
+        return Course(self.start, period, self.growth * (period // self.period))
+
+
+def course(size: Size, name: str, steps: Steps) -> Course | None:
+    """The course of a size over one symbol; None where it has none that is found here, as a product of symbols has none.
+
+    Raises:
+        OutOfSteps: it would take more steps, or a period is above `MAX_PERIOD`.
+    """
+    if isinstance(size, int):
+        return Course(0, 1, 0)
+    out = Course(0, 1, 0)
+    for m, c in size.terms:
+        term = Course(0, 1, 0)
+        for at, atom in enumerate(m):
+            steps.take()
+            one = _course_of(atom, name, steps)
+            if one is None or (at and (one.growth or term.growth)):
+                return None
+            period = _common(term.period, one.period)
+            term = Course(max(term.start, one.start), period, one.over(period).growth)
+        period = _common(out.period, term.period)
+        out = Course(max(out.start, term.start), period, out.over(period).growth + c * term.over(period).growth)
+    return out
+
+
+def _common(*periods: int) -> int:
+    out = lcm(*periods)
+    if out > MAX_PERIOD:
+        raise OutOfSteps
+    return out
+
+
+def _course_of(atom: Atom, name: str, steps: Steps) -> Course | None:
+    if not atom.op:
+        return Course(0, 1, 1)
+    if atom.op in ("//", "%"):
+        by = atom.args[1]
+        a = course(atom.args[0], name, steps)
+        if not isinstance(by, int) or by < 1 or a is None:
+            return None
+        period = _common(a.period * (by // gcd(by, a.growth)))
+        return Course(a.start, period, a.over(period).growth // by if atom.op == "//" else 0)
+    among = [course(a, name, steps) for a in atom.args]
+    courses = [c for c in among if c is not None]
+    if len(courses) < len(among):
+        return None
+    period = _common(*(c.period for c in courses))
+    courses = [c.over(period) for c in courses]
+    start = max(c.start for c in courses)
+    growths = [c.growth for c in courses]
+    if atom.op == "broadcast" and min(growths) < 0:
+        return None
+    best = min(growths) if atom.op == "min" else max(growths)
+    rounds = 0 if min(growths) == max(growths) and (atom.op != "broadcast" or not best) else _rounds_until(atom, growths, best, start, period, name, steps)
+    return Course(start + rounds * period, period, best)
+
+
+def _rounds_until(atom: Atom, growths: list[int], best: int, start: int, period: int, name: str, steps: Steps) -> int:
+    """After how many periods those arguments of a minimum, maximum or broadcast decide that grow most (of a minimum, least)."""
+    rounds = 0
+    sign = -1 if atom.op == "min" else 1
+    for at in range(start, start + period):
+        point = Point({name: at}, steps)
+        values = [value_at(point, a) for a in atom.args]
+        if atom.op == "broadcast":  # what grows is no longer 1, so that it takes part
+            rounds = max(rounds, *(-((v - 2) // g) for v, g in zip(values, growths, strict=True) if g))
+        leading = max(sign * v for v, g in zip(values, growths, strict=True) if g == best)
+        for v, g in zip(values, growths, strict=True):
+            if g != best:
+                rounds = max(rounds, -((leading - sign * v) // (sign * (best - g))))
+    return rounds
+
+
+def value_at(point: Point, size: Size) -> int:
+    """The value at a point of a size that has a course. A number past 64 bits is as good as no course."""
+    try:
+        return point.of(size)
+    except Unfit:
+        raise OutOfSteps from None
+
+
+def settled(size: Size, name: str, steps: Steps) -> tuple[Course, Callable[[int], int]] | None:
+    """A course of a size from where its sign no longer changes, if it grows; and the size as a function of the symbol."""
+    found = course(size, name, steps)
+    if found is None:
+        return None
+
+    def at(value: int) -> int:
+        return value_at(Point({name: value}, steps), size)
+
+    rounds = 0
+    if found.growth:
+        rounds = max(abs(at(v)) // abs(found.growth) + 1 for v in range(found.start, found.start + found.period))
+    return Course(found.start + rounds * found.period, found.period, found.growth), at

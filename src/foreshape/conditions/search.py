@@ -1,0 +1,164 @@
+"""The smallest and the nearest sizes for which all conditions hold, found by a search of bounded length."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+from foreshape.conditions.courses import MAX_SIZE, Point, Unfit, holds
+from foreshape.conditions.sets import Sizes
+from foreshape.conditions.solve import Solution
+from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.dims import Dim, Size
+from foreshape.operator.require import Condition
+
+MAX_SEARCH = 50_000
+"""The most steps that one search takes."""
+
+
+def find(solution: Solution, wanted: Mapping[str, int], steps: Steps | None = None) -> dict[str, int] | None:
+    """Values of all symbols for which the conditions hold: those nearest to ``wanted``, and of the others the smallest, from 1 on.
+
+    A wanted size that no condition refuses stays. Otherwise those come first that the words of a symbol name first
+    (`Described.chosen`): the multiples, and not what lies beside them.
+
+    Returns:
+        None where there are none, or none was found within the steps.
+    """
+    if not solution.possible:
+        return None
+    steps = steps if steps is not None else Steps(MAX_SEARCH)
+    centers = _centers(solution, wanted)
+    values: dict[str, int] = {}
+    try:
+        for group in _groups(solution):
+            found = _search(group, solution, centers, steps)
+            if found is None:
+                return None
+            values.update(found)
+        for name, size in solution.known.items():
+            values[name] = Point(values, steps).of(size)
+    except (OutOfSteps, Unfit):
+        return None
+    return values
+
+
+def _centers(solution: Solution, wanted: Mapping[str, int]) -> dict[str, int]:
+    """What a free symbol would be if it were as near as it can to what is wanted of it and of the symbols that are made of it.
+
+    Distances add up, so that it is in the middle of these; of two it is the larger.
+    """
+    among: dict[str, list[int]] = {n: [max(wanted[n], 0)] for n in solution.sizes if n in wanted}
+    for name, size in solution.known.items():
+        line = _line(size)
+        if name in wanted and line is not None:
+            of, factor, constant = line
+            among.setdefault(of, []).append(max(-((constant - wanted[name]) // factor), 0))
+    return {n: min(sorted(several)[len(several) // 2], MAX_SIZE) for n, several in among.items()}
+
+
+def _line(size: Size) -> tuple[str, int, int] | None:
+    """The symbol, factor and constant of a size ``factor * symbol + constant`` that rises."""
+    terms = [(m[0], c) for m, c in size.terms if len(m) == 1] if isinstance(size, Dim) else []
+    constant = sum(c for m, c in size.terms if not m) if isinstance(size, Dim) else 0
+    if not isinstance(size, Dim) or len(terms) != 1 or len(size.terms) > 1 + bool(constant):
+        return None
+    atom, factor = terms[0]
+    return (atom.name, factor, constant) if not atom.op and factor > 0 else None
+
+
+def _groups(solution: Solution) -> list[list[str]]:
+    """The free symbols, those together that a condition joins."""
+    group: dict[str, list[str]] = {n: [n] for n in solution.sizes}
+    for condition in solution.joint:
+        names = sorted(condition.symbols & group.keys())
+        for other in names[1:]:
+            if group[other] is not group[names[0]]:
+                joined = group[names[0]] + group[other]
+                for n in joined:
+                    group[n] = joined
+    return list({id(several): several for several in group.values()}.values())
+
+
+def _search(names: Sequence[str], solution: Solution, centers: Mapping[str, int], steps: Steps) -> dict[str, int] | None:
+    """The nearest values of symbols that conditions join: first of those that words name first, then of all."""
+    joint = [c for c in solution.joint if c.symbols & set(names)]
+    chosen = [_Candidates(n, solution, solution.described[n].chosen, centers.get(n), steps) for n in names]
+    first = Steps(steps.left // 2)
+    try:
+        found = _first_that_holds(names, chosen, joint, first)
+    except OutOfSteps:
+        found = None
+    steps.take(first.taken)
+    if found is not None:
+        return found
+    return _first_that_holds(names, [_Candidates(n, solution, solution.sizes[n], centers.get(n), steps) for n in names], joint, steps)
+
+
+def _first_that_holds(names: Sequence[str], lists: Sequence[_Candidates], joint: Sequence[Condition], steps: Steps) -> dict[str, int] | None:
+    """Combinations of candidates by the sum of their distances, until the conditions hold."""
+    waiting: list[tuple[int, tuple[int, ...]]] = []
+    met: set[tuple[int, ...]] = set()
+
+    def offer(at: tuple[int, ...]) -> None:
+        steps.take(len(names))
+        if at not in met:
+            met.add(at)
+            costs = [c.cost(i) for c, i in zip(lists, at, strict=True)]
+            if None not in costs:
+                heapq.heappush(waiting, (sum(cost for cost in costs if cost is not None), at))
+
+    offer((0,) * len(names))
+    while waiting:
+        _, at = heapq.heappop(waiting)
+        values = {n: c.values[i] for n, c, i in zip(names, lists, at, strict=True)}
+        if _all_hold(joint, values, steps):
+            return values
+        for axis in range(len(names)):
+            offer((*at[:axis], at[axis] + 1, *at[axis + 1 :]))
+    return None
+
+
+def _all_hold(conditions: Sequence[Condition], values: Mapping[str, int], steps: Steps) -> bool:
+    point = Point(values, steps)
+    return all(holds(c, point) for c in conditions)
+
+
+class _Candidates:
+    """What a symbol may be, the nearest first, found when asked for."""
+
+    __slots__ = ("_center", "_more", "values")
+
+    def __init__(self, name: str, solution: Solution, among: Sizes, center: int | None, steps: Steps) -> None:
+        unsolved = solution.unsolved.get(name, [])
+        if center is None:
+            every = chain(_upwards(among, 1), (v for v in (0,) if v in among))
+        else:
+            every = chain((v for v in (center,) if v in solution.sizes[name]), (v for v in among.nearest(center) if v != center))
+        found = _counted(every, steps, 1 + len(among.pieces) // 8)
+        self._more = (v for v in found if _all_hold(unsolved, {name: v}, steps)) if unsolved else found
+        self._center = center if center is not None else 1
+        self.values: list[int] = []
+
+    def cost(self, at: int) -> int | None:
+        """How far the candidate at a place of the list is from what is wanted; None where the list ends."""
+        while len(self.values) <= at:
+            value = next(self._more, None)
+            if value is None or value > MAX_SIZE:
+                return None
+            self.values.append(value)
+        return abs(self.values[at] - self._center)
+
+
+def _counted(values: Iterator[int], steps: Steps, each: int) -> Iterator[int]:
+    for value in values:
+        steps.take(each)
+        yield value
+
+
+def _upwards(sizes: Sizes, start: int) -> Iterator[int]:
+    at = sizes.from_(start)
+    while at is not None:
+        yield at
+        at = sizes.from_(at + 1)

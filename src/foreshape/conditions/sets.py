@@ -1,0 +1,196 @@
+"""Sets of sizes that are known wholly: pieces, each a range of sizes with certain remainders modulo a period."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import lcm
+
+from foreshape.conditions.courses import MAX_PERIOD, MAX_SIZE
+from foreshape.conditions.steps import OutOfSteps, Steps
+
+MAX_PIECES = 1000
+"""A set of more pieces is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The sizes from ``low`` to ``high`` (None: without end) whose remainder modulo ``period`` is among ``residues``, in their order."""
+
+    low: int
+    high: int | None = None
+    period: int = 1
+    residues: tuple[int, ...] = (0,)
+
+    def __contains__(self, size: int) -> bool:
+        if size < self.low or (self.high is not None and size > self.high):
+            return False
+        at = bisect_left(self.residues, size % self.period)
+        return at < len(self.residues) and self.residues[at] == size % self.period
+
+    def from_(self, size: int) -> int | None:
+        """The first of these sizes that is at least ``size``."""
+        size = max(size, self.low)
+        if not self.residues:
+            return None
+        base = size - size % self.period
+        at = bisect_left(self.residues, size % self.period)
+        out = base + self.residues[at] if at < len(self.residues) else base + self.period + self.residues[0]
+        return out if self.high is None or out <= self.high else None
+
+    def to(self, size: int) -> int | None:
+        """The last of these sizes that is at most ``size``."""
+        if self.high is not None:
+            size = min(size, self.high)
+        if not self.residues:
+            return None
+        base = size - size % self.period
+        at = bisect_left(self.residues, size % self.period + 1)
+        out = base + self.residues[at - 1] if at else base - self.period + self.residues[-1]
+        return out if out >= self.low else None
+
+    def shortest(self) -> Piece:
+        """The same with the least period; one past `MAX_PERIOD` stays."""
+        residues = set(self.residues)
+        if len(residues) == 1 or self.period > MAX_PERIOD:
+            return self
+        for period in range(1, self.period):
+            if self.period % period == 0 and all((r + period) % self.period in residues for r in residues):
+                return Piece(self.low, self.high, period, tuple(sorted({r % period for r in residues})))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A set of sizes: pieces that do not overlap, in their order."""
+
+    pieces: tuple[Piece, ...]
+
+    def __contains__(self, size: int) -> bool:
+        return any(size in piece for piece in self.pieces)
+
+    def from_(self, size: int) -> int | None:
+        """The first of these sizes that is at least ``size``."""
+        return min((v for v in (p.from_(size) for p in self.pieces) if v is not None), default=None)
+
+    def to(self, size: int) -> int | None:
+        """The last of these sizes that is at most ``size``."""
+        return max((v for v in (p.to(size) for p in self.pieces) if v is not None), default=None)
+
+    def nearest(self, size: int) -> Iterator[int]:
+        """These sizes by their distance from ``size``; of two that are as far away, the larger comes first."""
+        above, below = self.from_(size), self.to(size - 1)
+        while above is not None or below is not None:
+            if below is None or (above is not None and above - size <= size - below):
+                assert above is not None
+                yield above
+                above = self.from_(above + 1)
+            else:
+                yield below
+                below = self.to(below - 1)
+
+    @property
+    def low(self) -> int | None:
+        return self.from_(0)
+
+    @property
+    def high(self) -> int | None:
+        """The last of these sizes; None where there is none, or no last one."""
+        return None if self.tail is not None else self.to(MAX_SIZE)
+
+    @property
+    def tail(self) -> Piece | None:
+        """The piece without end."""
+        return self.pieces[-1] if self.pieces and self.pieces[-1].high is None else None
+
+    def meet(self, other: Sizes, steps: Steps) -> Sizes:
+        """The sizes that are in both. Raises `OutOfSteps` where there are too many remainders modulo the common period."""
+        out: list[Piece] = []
+        for a in self.pieces:
+            for b in other.pieces:
+                steps.take()
+                low = max(a.low, b.low)
+                high = a.high if b.high is None else b.high if a.high is None else min(a.high, b.high)
+                if high is not None and low > high:
+                    continue
+                period = lcm(a.period, b.period)
+                if period > MAX_SIZE:
+                    raise OutOfSteps
+                if len(a.residues) * b.period > len(b.residues) * a.period:
+                    a, b = b, a
+                steps.take(len(a.residues) * (period // a.period))
+                allowed = set(b.residues)
+                residues = [r for base in range(0, period, a.period) for r in (base + x for x in a.residues) if r % b.period in allowed]
+                if residues:
+                    made = Piece(low, high, period, tuple(residues))
+                    if made.from_(low) is not None:
+                        out.append(made)
+        if len(out) > MAX_PIECES:
+            raise OutOfSteps
+        return Sizes(tuple(sorted(out, key=lambda p: p.low)))
+
+
+ALL = Sizes((Piece(0),))
+NONE = Sizes(())
+
+
+def between(low: int | None, high: int | None) -> Sizes:
+    """All sizes from ``low`` (None: there are none) to ``high`` (None: without end)."""
+    return NONE if low is None or (high is not None and high < max(low, 0)) else Sizes((Piece(max(low, 0), high),))
+
+
+def tested(test: Callable[[int], bool], low: int, start: int, period: int, steps: Steps, high: int | None = None) -> Sizes:
+    """The set of sizes from ``low`` for which ``test`` holds, of which is known that it repeats from ``start`` on with ``period``.
+
+    Raises:
+        OutOfSteps: there are too many to look at. Nothing is said of sizes past ``high``, where that is given.
+    """
+    start = max(start, low)
+    end = start if high is None else min(start, high + 1)
+    steps.take(max(end - low, 0))
+    out: list[Piece] = []
+    began: int | None = None
+    for size in range(low, end):
+        if test(size):
+            began = size if began is None else began
+        elif began is not None:
+            out.append(Piece(began, size - 1))
+            began = None
+    if began is not None:
+        out.append(Piece(began, end - 1))
+    if len(out) > MAX_PIECES:
+        raise OutOfSteps
+    if high is None or high >= start:
+        steps.take(period)
+        residues = tuple(sorted(size % period for size in range(start, start + period) if test(size)))
+        if residues:
+            out.append(Piece(start, high, period, residues))
+    return Sizes(tuple(out))
+
+
+def union(parts: Sequence[Sizes], low: int, high: int | None, steps: Steps) -> Sizes:
+    """The sizes from ``low`` to ``high`` that are in one of ``parts``. Raises `OutOfSteps` as `tested` does."""
+    pieces = [p for s in parts for p in s.pieces]
+    if all(p.period == 1 for p in pieces):
+        return Sizes(tuple(_joined(pieces)))
+    start = max(p.low if p.high is None else p.high + 1 for p in pieces)
+    period = lcm(*[p.period for p in pieces if p.high is None])
+    if period > MAX_PERIOD:
+        raise OutOfSteps
+    return tested(lambda size: any(size in p for p in pieces), low, start, period, steps, high)
+
+
+def _joined(ranges: Iterable[Piece]) -> Iterator[Piece]:
+    """Ranges that may overlap, as ranges that do not."""
+    at: Piece | None = None
+    for piece in sorted(ranges, key=lambda p: p.low):
+        if at is None:
+            at = piece
+        elif at.high is not None and piece.low > at.high + 1:
+            yield at
+            at = piece
+        elif at.high is not None:
+            at = Piece(at.low, None if piece.high is None else max(at.high, piece.high))
+    if at is not None:
+        yield at

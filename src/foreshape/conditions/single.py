@@ -1,0 +1,124 @@
+"""Conditions over one symbol: the whole set of sizes for which they hold, by direction and by period, and not by trying some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd
+
+from foreshape.conditions.courses import MAX_SIZE, Point, direction, first_at_least, holds, settled
+from foreshape.conditions.sets import ALL, NONE, Piece, Sizes, between, tested, union
+from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.dims import Dim, Size, equal, less_equal, symbol
+from foreshape.errors import ShapeError
+from foreshape.operator.require import Condition
+
+
+def solutions(conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[Sizes, list[Condition]]:
+    """The sizes for which conditions over ``name`` hold, and those conditions that were not solved, which refuse some of them.
+
+    What has a direction comes first: it bounds the range in which the others are looked at.
+    """
+    out = ALL
+    unsolved: list[Condition] = []
+    for condition in sorted(conditions, key=_has_no_direction):
+        low = out.low
+        if low is None:
+            break
+        try:
+            high = out.high
+            found = _solved(condition, name, low, high, steps)
+            if found is None and high is not None:  # then each size can be looked at
+                found = tested(lambda v, c=condition: holds(c, Point({name: v}, steps)), low, high + 1, 1, steps, high)
+            if found is not None:
+                out = out.meet(found, steps)
+                continue
+        except (OutOfSteps, ShapeError):  # a factor passes 64 bits
+            pass
+        unsolved.append(condition)
+    return out, unsolved
+
+
+def _has_no_direction(condition: Condition) -> bool:
+    try:
+        return condition.relation not in ("==", "<=") or direction(condition.left - condition.right) is None
+    except ShapeError:
+        return True
+
+
+def _solved(condition: Condition, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
+    left, right = condition.left, condition.right
+    if condition.relation == "==":
+        return _equal(left, right, name, low, high, steps)
+    if condition.relation == "<=":
+        return _at_least_0(right - left, name, low, high, steps)
+    if condition.relation.startswith("broadcasts"):
+        pairs: list[tuple[Size, Size]] = [(left, right), (left, 1)] + ([(right, 1)] if condition.relation == "broadcasts with" else [])
+        parts: list[Sizes] = []
+        for a, b in pairs:
+            found = _equal(a, b, name, low, high, steps)
+            if found is None:
+                return None
+            parts.append(found)
+        return union(parts, low, high, steps)
+    if isinstance(left, int):
+        return _multiples(abs(left), right, name, low, high, steps) if left else NONE
+    if isinstance(right, int) and right and direction(left) == 1:  # past the number, a larger one never divides it
+        past = first_at_least(left, abs(right) + 1, name, steps)
+        if past is not None:
+            return tested(lambda v: holds(condition, Point({name: v}, steps)), low, past, 1, steps, high)
+    return None
+
+
+def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
+    """Where ``of`` divides a size. Of ``c*x + k`` the one class of remainders is computed, of others each is looked at."""
+    factor = next((c for m, c in size.terms if len(m) == 1 and not m[0].op), 0) if isinstance(size, Dim) else 0
+    constant = size - symbol(name) * factor
+    if isinstance(constant, int) and factor:
+        common = gcd(factor, of)
+        if constant % common:
+            return NONE
+        period = of // common
+        return Sizes((Piece(0, None, period, (-constant // common * pow(factor // common, -1, period) % period,)),))
+    return _equal(size % of, 0, name, low, high, steps)
+
+
+def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
+    """The sizes from ``low`` to ``high`` at which ``a == b``; None where that is not found out."""
+    answer = equal(a, b)
+    if answer is not None:
+        return ALL if answer else NONE
+    difference = a - b
+    way = direction(difference)
+    if way is None:
+        return _by_period(difference, name, low, high, steps, lambda value: value == 0)
+    rising = difference if way >= 0 else -difference
+    start = first_at_least(rising, 0, name, steps)
+    past = first_at_least(rising, 1, name, steps)
+    return between(start, None if past is None else past - 1)
+
+
+def _at_least_0(size: Size, name: str, low: int, high: int | None, steps: Steps) -> Sizes | None:
+    answer = less_equal(0, size)
+    if answer is not None:
+        return ALL if answer else NONE
+    way = direction(size)
+    if way is None:
+        return _by_period(size, name, low, high, steps, lambda value: value >= 0)
+    if way >= 0:
+        return between(first_at_least(size, 0, name, steps), None)
+    past = first_at_least(-size, 1, name, steps)
+    return between(0, None if past is None else past - 1)
+
+
+def _by_period(size: Size, name: str, low: int, high: int | None, steps: Steps, test: Callable[[int], bool]) -> Sizes | None:
+    found = settled(size, name, steps)
+    if found is None:
+        return None
+    course, at = found
+    return tested(lambda v: test(at(v)), low, course.start, 1 if course.growth else course.period, steps, high)
+
+
+def smallest(sizes: Sizes) -> int | None:
+    """The smallest of a set, but 0 only where it has no other."""
+    found = sizes.from_(1)
+    return found if found is not None and found <= MAX_SIZE else sizes.low

@@ -1,0 +1,264 @@
+"""Conditions over many symbols: what they make known, the sizes that each symbol may have, and what holds between symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from foreshape.conditions.sets import ALL, Sizes
+from foreshape.conditions.single import solutions
+from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.conditions.words import Described, describe
+from foreshape.dims import Dim, Size, substitute, symbol, symbols_of
+from foreshape.dims.expression import of_terms
+from foreshape.errors import ShapeError
+from foreshape.infer.guards import Known
+from foreshape.operator.require import Condition
+
+MAX_STEPS = 100_000
+"""The most steps that solving the conditions of a program takes."""
+
+_ANY = Described("any", ALL)
+_DEAR = 20
+"""How many steps an operation over symbols counts as."""
+
+
+@dataclass(slots=True)
+class Solution:
+    """What conditions demand of symbols.
+
+    Attributes:
+        names: the symbols, in their order.
+        known: symbols that equalities make others of; sizes over the remaining, free symbols.
+        sizes: of each free symbol the sizes that are not refused by a condition over it alone; all that it may have where
+            ``unsolved`` does not have it and ``joint`` has no condition of it.
+        described: the same in words.
+        unsolved: conditions over one symbol of which the whole set was not found within the steps.
+        joint: conditions over several free symbols that do not follow from the others.
+        later: conditions over symbols that are none of the names: what they are is known when a run tells them.
+        hard: conditions that were not used, as it would have taken too many steps or sizes that are too long to keep.
+        possible: False where the conditions were found to contradict each other, or to be too many to be solved.
+    """
+
+    names: tuple[str, ...]
+    known: dict[str, Size] = field(default_factory=dict[str, Size])
+    sizes: dict[str, Sizes] = field(default_factory=dict[str, Sizes])
+    described: dict[str, Described] = field(default_factory=dict[str, Described])
+    unsolved: dict[str, list[Condition]] = field(default_factory=dict[str, list[Condition]])
+    joint: list[Condition] = field(default_factory=list[Condition])
+    later: list[Condition] = field(default_factory=list[Condition])
+    hard: list[Condition] = field(default_factory=list[Condition])
+    possible: bool = True
+
+
+def solve(conditions: Iterable[Condition], names: Sequence[str], steps: Steps | None = None) -> Solution:
+    """What conditions demand of the symbols ``names``.
+
+    Equalities are used to write symbols as others; conditions over one symbol become the set of sizes for which they hold
+    (see `solutions`); of the others those are dropped that follow from these sets.
+    """
+    steps = steps if steps is not None else Steps(MAX_STEPS)
+    out = Solution(tuple(names))
+    among = set(names)
+    own: list[Condition] = []
+    for condition in conditions:
+        (own if condition.symbols <= among else out.later).append(condition)
+    open_ones = _eliminate(own, out, steps)
+    of_one: dict[str, dict[object, Condition]] = {}
+    several: dict[object, Condition] = {}
+    for condition in open_ones:
+        used = condition.symbols
+        if not used:
+            out.possible = out.possible and condition.answer({}) is True
+        elif len(used) == 1:
+            _keep(of_one.setdefault(next(iter(used)), {}), condition)
+        else:
+            _keep(several, condition)
+    for name in names:
+        if name in out.known:
+            continue
+        if name not in of_one:
+            out.sizes[name], out.described[name] = ALL, _ANY
+            continue
+        found, unsolved = solutions(list(of_one.get(name, {}).values()), name, steps)
+        out.sizes[name], out.described[name] = found, describe(found, steps)
+        if unsolved:
+            out.unsolved[name] = unsolved
+        out.possible = out.possible and found.low is not None
+    if out.possible:
+        _settle_joint(list(several.values()), out, steps)
+    return out
+
+
+def _eliminate(conditions: Sequence[Condition], out: Solution, steps: Steps) -> list[Condition]:
+    """Use equalities to write symbols as others; returns the conditions over the symbols that are left."""
+    order = {name: at for at, name in enumerate(out.names)}
+    known = Known()
+    rest: list[Condition] = []
+    for condition in conditions:
+        if condition.relation == "==":
+            now = _substituted(condition, known, order, steps)
+            try:
+                found = _as_symbol(now, order) if now is not None else None
+            except ShapeError:  # their difference passes 64 bits
+                found = None
+            if found is not None:
+                name, size = found
+                known = known.with_size(name, size)
+                rest.append(Condition(0, "<=", size, "a size is at least 0"))
+                continue
+        rest.append(condition)
+    left: list[Condition] = []
+    for condition in rest:
+        now = _substituted(condition, known, order, steps)
+        if now is None:
+            out.hard.append(condition)
+        elif (answer := _answer(now, {})) is not True:
+            out.possible = out.possible and answer is None
+            left.append(now)
+    try:
+        steps.take(len(known))
+        out.known = {name: known[name] for name in known}
+    except (ShapeError, OutOfSteps):  # then nothing is said of sizes at all
+        out.possible = False
+    if any(not symbols_of(size) <= order.keys() for size in out.known.values()):
+        out.possible = False
+    return left
+
+
+def _substituted(condition: Condition, known: Known, names: Mapping[str, int], steps: Steps) -> Condition | None:
+    """A condition with what is known put in; None where that has no value, is too long to keep, or would take too many steps."""
+    if not steps.left:
+        return None
+    try:
+        used = [n for n in condition.symbols if n in known]
+        steps.take(sum(_length(s) for s in (condition.left, condition.right, *(known[n] for n in used))))
+        made = Condition(substitute(condition.left, known), condition.relation, substitute(condition.right, known), condition.requirement)
+    except ShapeError:
+        steps.waste(_DEAR * (1 + len(known)))
+        return None
+    except OutOfSteps:
+        return None
+    return made if made.symbols <= names.keys() else None
+
+
+def _length(size: Size) -> int:
+    return len(size.terms) if isinstance(size, Dim) else 1
+
+
+def _answer(condition: Condition, values: Mapping[str, Size]) -> bool | None:
+    try:
+        return condition.answer(values)
+    except ShapeError:  # for some values of the symbols it has none
+        return None
+
+
+def _as_symbol(condition: Condition, order: Mapping[str, int]) -> tuple[str, Size] | None:
+    """The last symbol that an equality makes a size of the others, and that size."""
+    difference = condition.left - condition.right
+    if isinstance(difference, int) or not symbols_of(difference) <= order.keys():  # one that is too long to keep is another symbol
+        return None
+    bare = sorted((m[0].name for m, c in difference.terms if len(m) == 1 and not m[0].op and abs(c) == 1), key=lambda n: -order[n])
+    for name in bare:
+        sign = next(c for m, c in difference.terms if len(m) == 1 and m[0].name == name and not m[0].op)
+        rest = difference - symbol(name) * sign
+        if name not in symbols_of(rest):
+            return name, rest * -sign
+    return None
+
+
+def _keep(among: dict[object, Condition], condition: Condition) -> None:
+    """Add a condition to others of its symbols, of which one that says less gives way."""
+    if condition.relation in ("==", "<="):
+        try:
+            difference = condition.right - condition.left
+        except ShapeError:
+            difference = 0
+        if isinstance(difference, Dim):
+            constant = difference.terms[-1][1] if not difference.terms[-1][0] else 0
+            bare = difference - constant
+            if condition.relation == "<=":
+                before = among.get(("<=", bare))
+                if before is None or constant < _constant(before.right - before.left):
+                    among["<=", bare] = condition
+                return
+            if ("==", -difference) in among:
+                return
+            among.setdefault(("==", difference), condition)
+            return
+    among.setdefault((condition.left, condition.relation, condition.right), condition)
+
+
+def _constant(size: Size) -> int:
+    return size if isinstance(size, int) else size.terms[-1][1] if not size.terms[-1][0] else 0
+
+
+def _settle_joint(several: Sequence[Condition], out: Solution, steps: Steps) -> None:
+    """Keep those of several conditions that do not follow from the sizes which the symbols may have, in short form."""
+    facts: dict[str, Size] = {}
+    shifts: dict[str, tuple[Size, Size]] = {}
+    for name, sizes in out.sizes.items():
+        low = sizes.low or 0
+        piece = sizes.pieces[0] if len(sizes.pieces) == 1 else None
+        whole = piece is not None and len(piece.residues) == 1 and name not in out.unsolved
+        facts[name] = symbol(name) * (piece.period if piece is not None and whole else 1) + low
+        if low:
+            shifts[name] = symbol(name) + low, symbol(name) - low
+    there = {n: a for n, (a, _) in shifts.items()}
+    back = {n: b for n, (_, b) in shifts.items()}
+    for condition in several:
+        try:
+            steps.take(_DEAR * (_length(condition.left) + _length(condition.right)))
+            answer = _answer(condition, {n: facts[n] for n in condition.symbols})
+        except OutOfSteps:
+            answer = None
+        if answer is True:
+            continue
+        out.possible = out.possible and answer is None
+        out.joint.append(_shorter(condition, there, back))
+
+
+def _shorter(condition: Condition, there: Mapping[str, Size], back: Mapping[str, Size]) -> Condition:
+    """A condition in which the least sizes of symbols are used: ``min(x, 1)`` is 1 where x is at least 1."""
+    sides = [condition.left, condition.right]
+    for at, side in enumerate(sides):
+        try:
+            short = substitute(substitute(side, there), back)
+        except ShapeError:
+            continue
+        if len(str(short)) < len(str(side)):
+            sides[at] = short
+    return Condition(sides[0], condition.relation, sides[1], condition.requirement)
+
+
+def text_of(condition: Condition, names: Mapping[str, str]) -> str:
+    """A condition in short form, its symbols called as ``names`` says."""
+    called: dict[str, Size] = {n: symbol(names[n]) for n in condition.symbols if n in names}
+    try:
+        left, right = substitute(condition.left, called), substitute(condition.right, called)
+    except ShapeError:
+        left, right = condition.left, condition.right
+    if condition.relation == "==":
+        left, right = _on_two_sides(left - right)
+        if left == 0:
+            left, right = right + _constant(-right), _constant(-right)
+        return f"{left} = {right}"
+    if condition.relation == "<=":
+        left, right = _on_two_sides(right - left)
+        return f"{left}: at least {right}" if left != 0 else f"{right + _constant(-right)}: at most {_constant(-right)}"
+    if condition.relation == "divides":
+        return f"{right}: a multiple of {left}"
+    if condition.relation == "broadcasts with":
+        left, right = sorted((left, right), key=str)
+        return f"{left} and {right}: equal, or one of them 1"
+    return f"{left}: 1, or {right}"
+
+
+def _on_two_sides(size: Size) -> tuple[Size, Size]:
+    """Two sizes whose difference it is, without a minus where it has terms of both signs; a number stands right."""
+    if isinstance(size, int):
+        return size, 0
+    plus = of_terms({m: c for m, c in size.terms if c > 0 and m})
+    minus = of_terms({m: -c for m, c in size.terms if c < 0 and m})
+    constant = _constant(size)
+    return plus, minus - constant

@@ -1,0 +1,162 @@
+"""A set of sizes in a person's words, and which of them a person would choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from foreshape.conditions.courses import MAX_PERIOD
+from foreshape.conditions.sets import ALL, NONE, Piece, Sizes
+from foreshape.conditions.steps import OutOfSteps, Steps
+
+_MOST_RUNS = 4
+"""So many ranges are named one by one."""
+_MOST_LOOKED_AT = 4096
+"""So many sizes below the pattern are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A set of sizes.
+
+    Attributes:
+        words: "multiples of 32, from 32 (also 1 to 4)".
+        chosen: those sizes that the words name first: the multiples of 32. Each is in the set; they may be all of it.
+    """
+
+    words: str
+    chosen: Sizes
+
+
+def describe(sizes: Sizes, steps: Steps) -> Described:
+    """A set in words. The words are true of all of it; where they name a pattern, it holds for each size that they say."""
+    try:
+        tail = sizes.tail
+        return _finite(sizes) if tail is None else _endless(sizes, tail.shortest(), steps)
+    except OutOfSteps:
+        first = [str(v) for v in islice(sizes.nearest(0), 8)]
+        return Described(f"{', '.join(first)}, ...", sizes)
+
+
+def runs(values: list[int]) -> list[tuple[int, int]]:
+    """Rising numbers as ranges from first to last."""
+    out: list[tuple[int, int]] = []
+    for value in values:
+        if out and out[-1][1] == value - 1:
+            out[-1] = (out[-1][0], value)
+        else:
+            out.append((value, value))
+    return out
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}" if high > low + 1 else f"{low}, {high}"
+
+
+def _listed(ranges: list[tuple[int, int]], last: str, more: str) -> str:
+    """Ranges, at most `_MOST_RUNS` of them."""
+    parts = [_range(low, high) for low, high in ranges[:_MOST_RUNS]] + ([more] if len(ranges) > _MOST_RUNS else [])
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
+
+
+def _multiples(period: int, residue: int) -> str:
+    return f"multiples of {period}" if not residue else f"{residue} more than a multiple of {period}"
+
+
+def _finite(sizes: Sizes) -> Described:
+    if sizes.low is None:
+        return Described("no size", NONE)
+    plain: list[tuple[int, int]] = []
+    for piece in sizes.pieces:
+        assert piece.high is not None
+        if piece.period == 1:
+            plain.append((piece.low, piece.high))
+        elif len(piece.residues) == 1 and len(sizes.pieces) == 1:
+            first, last = piece.from_(piece.low), piece.to(piece.high)
+            return Described(str(first) if first == last else f"{_multiples(piece.period, piece.residues[0])}, from {first} to {last}", sizes)
+        else:
+            values = list(islice((v for v in Sizes((piece,)).nearest(piece.low)), _MOST_RUNS * 8))
+            plain += runs(values)
+    joined: list[tuple[int, int]] = []
+    for low, high in plain:
+        if joined and joined[-1][1] == low - 1:
+            joined[-1] = (joined[-1][0], high)
+        else:
+            joined.append((low, high))
+    return Described(_listed(joined, "or", f"others up to {sizes.high}"), sizes)
+
+
+def _endless(sizes: Sizes, tail: Piece, steps: Steps) -> Described:
+    period, residue = _pattern(tail, steps)
+    start = tail.from_(tail.low)
+    assert start is not None
+    first = start + (residue - start) % period
+    while first - period >= 0 and first - period in sizes:
+        steps.take()
+        first -= period
+    if sizes == ALL or (period == 1 and first == 0):
+        return Described("any", ALL)
+    chosen = Piece(first, None, period, (residue,))
+    words = f"at least {first}" if period == 1 else f"{_multiples(period, residue)}, from {first}"
+    beside = {(r - residue) % period for r in tail.residues} - {0} if period == tail.period else set[int]()
+    also: list[str] = []
+    near = _near(sizes, tail, chosen, beside, also)
+    if period != tail.period:
+        others = len([r for r in tail.residues if r % period != residue])
+        if others:
+            also.append(f"{others} of every {tail.period} other sizes")
+    below = [v for v in _members(sizes, max(tail.low, first), steps) if v not in chosen and v not in near]
+    if below:
+        also.insert(0, _listed(runs(below), "and", "some others"))
+    return Described(words + (f" (also {', and '.join(also)})" if also else ""), Sizes((chosen,)))
+
+
+def _near(sizes: Sizes, tail: Piece, chosen: Piece, beside: set[int], also: list[str]) -> Sizes:
+    """Say which sizes beside those that are chosen are in the set, and give them."""
+    if not beside:
+        return NONE
+    period, residue = chosen.period, chosen.residues[0]
+    less, more = sorted(period - b for b in beside), sorted(beside)
+    if less[-1] == len(less):
+        words, offsets = f"up to {less[-1]} less", [-d for d in less]
+    elif more[-1] == len(more):
+        words, offsets = f"up to {more[-1]} more", more
+    elif len(more) <= 3:
+        words, offsets = f"{' or '.join(map(str, more))} more", more
+    else:
+        words, offsets = f"{len(more)} of every {period} sizes between", more
+    base = tail.low + (residue - tail.low) % period + period
+    while base - period >= chosen.low and all(base - period + o in sizes for o in offsets):
+        base -= period
+    also.append(words + " than these" * ("between" not in words) + (f", from {base + offsets[0]}" if base != chosen.low else ""))
+    return Sizes((Piece(base + min(offsets), None, period, tuple(sorted((residue + o) % period for o in offsets))),))
+
+
+def _pattern(tail: Piece, steps: Steps) -> tuple[int, int]:
+    """The densest class of remainders in a tail, multiples before others: its period and remainder."""
+    if len(tail.residues) == 1:
+        return tail.period, tail.residues[0]
+    if tail.period > MAX_PERIOD:
+        raise OutOfSteps
+    residues = set(tail.residues)
+    for period in range(1, tail.period + 1):
+        if tail.period % period == 0:
+            for residue in (0, *(r for r in tail.residues if r)):
+                if residue >= period:
+                    break
+                steps.take(tail.period // period)
+                if all(r in residues for r in range(residue, tail.period, period)):
+                    return period, residue
+    raise OutOfSteps
+
+
+def _members(sizes: Sizes, below: int, steps: Steps) -> list[int]:
+    out: list[int] = []
+    at = sizes.from_(0)
+    while at is not None and at < below:
+        steps.take()
+        if len(out) == _MOST_LOOKED_AT:
+            raise OutOfSteps
+        out.append(at)
+        at = sizes.from_(at + 1)
+    return out
