@@ -1,5 +1,7 @@
 """Networks saved for use, and opened again."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -157,3 +159,16 @@ def test_a_program_that_does_not_hold_together_is_refused(net, tmp_path):
     with pytest.raises(fs.ShapeError, match="mul"):
         fs.load_inference_model(tmp_path / "net", scope=scope)
     assert scope.names() == []
+
+
+def test_a_file_that_does_not_say_what_must_be_checked_needs_no_checks_in_the_run(tmp_path: Path) -> None:
+    x = layer.data("x", shape=["batch", 3, "height", "width"])
+    y = layer.conv2d(x, 4, 3, stride=2)
+    fs.Executor().run(fs.default_startup_program())
+    fs.save_inference_model(tmp_path / "net", [x], [layer.reduce_mean(layer.conv2d(y, 2, 3) * 2.0, [2, 3])])
+    program, _, fetches = fs.load_inference_model(tmp_path / "net", scope=fs.Scope())
+    program.global_block.vars["x"].need_check_feed = False  # as older files have it
+    program.forget()
+    program.infer()
+    step = fs.Executor().step(program, fetches)
+    assert "check" not in step.emitted.source and step.emitted.source.count("conv") >= 2

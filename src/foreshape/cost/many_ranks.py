@@ -22,6 +22,7 @@ from foreshape.passes.data_parallel import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks
 from foreshape.passes.split_layers import SplitLayers
 from foreshape.program import Program, Role, Variable
+from foreshape.program.needed import is_given
 
 RANKS = "ranks"
 _ROUNDED_UP = re.compile(r"(\()?\(([^()]+) \+ ranks - 1\) // ranks(?(1)\))")
@@ -229,7 +230,7 @@ def _shared(program: Program) -> frozenset[str]:
     """The symbols that count the examples, sequences or rows of what is fed."""
     out: set[str] = set()
     for v in program.global_block.vars.values():
-        if (v.op is None or v.op.type == "feed") and not v.persistable and v.value is None and v.name != COUNTS and v.spec.dims:
+        if is_given(v) and not v.persistable and v.value is None and v.name != COUNTS and v.spec.dims:
             counts = [v.spec.dims[0], *(v.spec.lod.counts if v.spec.lod is not None else ())]
             out.update(n for size in counts if is_symbol(size) for n in symbols_of(size))
     return frozenset(out)

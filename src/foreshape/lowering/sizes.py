@@ -13,6 +13,7 @@ from foreshape.lowering.instruction import Argument, Instruction, Value, values_
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import require_room
 from foreshape.program import Op, Program
+from foreshape.program.needed import is_given
 from foreshape.spec import LOD_TENSOR, MAX_VALUE_ELEMENTS, TENSOR_KINDS, Lod, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
@@ -40,7 +41,7 @@ class SizeChecks:
     """
 
     def __init__(self, program: Program) -> None:
-        inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or v.op is None)]
+        inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or is_given(v))]
         self._decided = {n for v in inputs for n in _symbols(v.spec)} - program.guards.made
         self._open: dict[Spec, bool] = {}
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from foreshape.program.block import Block
 from foreshape.program.op import Op
+from foreshape.program.variable import Variable
 
 
 def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
@@ -32,3 +33,8 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
             needed |= reads - op.forgets
     kept.reverse()
     return kept
+
+
+def is_given(variable: Variable) -> bool:
+    """Whether no op of the program computes a variable: it is fed, or a feed op of a saved model stands for that, or the scope holds it."""
+    return variable.op is None or variable.op.type == "feed"

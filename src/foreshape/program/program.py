@@ -13,6 +13,7 @@ from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
 from foreshape.program.current import begin_with
 from foreshape.program.names import BlockNames
+from foreshape.program.needed import is_given
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable, dims_of
 from foreshape.program.walk import Walk, mark_unknown
@@ -207,8 +208,8 @@ class Program:
         bound: dict[str, Any] = {}
         for name, shape in shapes.items():
             variable = block.vars.get(name)
-            if variable is None or variable.persistable or (variable.op is not None and variable.op.type != "feed"):
-                inputs = [v.name for v in block.vars.values() if not v.persistable and (v.op is None or v.op.type == "feed")]
+            if variable is None or variable.persistable or not is_given(variable):
+                inputs = [v.name for v in block.vars.values() if not v.persistable and is_given(v)]
                 raise SchemaError(f"{name!r} is not an input; the inputs are: {', '.join(inputs) or 'none'}")
             old = variable.spec
             dims, _ = dims_of(name, shape, old.lod_level)
