@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MOST_LEVELS = 64
+"""An image that is halved so often has less than one pixel."""
+
+
 class DistributeFpnProposals(Operator):
     """MultiFpnRois = the regions of each level, in their order: a region goes to level floor(refer_level + log2(sqrt(area) / refer_scale)), but
     to ``min_level`` at least and ``max_level`` at most.
@@ -62,6 +66,8 @@ class DistributeFpnProposals(Operator):
     def infer_shape(self, FpnRois: Spec, RoisNum: Spec | None) -> Any:
         if self.max_level < self.min_level:
             fail(f"max_level must be at least min_level; seen {self.max_level} and {self.min_level}", SchemaError)
+        if self.max_level - self.min_level >= MOST_LEVELS:
+            fail(f"there can be {MOST_LEVELS} levels, each half as large as the one before; seen {self.min_level} to {self.max_level}", SchemaError)
         require_boxes(FpnRois, "FpnRois", 2)
         if RoisNum is not None:
             require_rank(1, RoisNum, "RoisNum")
@@ -106,6 +112,7 @@ class DistributeFpnProposals(Operator):
         reject(FpnRois=f32(7, 5).ragged([7]), min_level=2, max_level=4, refer_level=3, refer_scale=40, says="boxes of 4 numbers"),
         reject(FpnRois=f32(7, 4), RoisNum=i32(2, 1), min_level=2, max_level=4, refer_level=3, refer_scale=40, says="RoisNum must have 1 dims"),
         reject(FpnRois=f32(7, 4).ragged([7]), min_level=4, max_level=2, refer_level=3, refer_scale=40, says="at least min_level", error=SchemaError),
+        reject(FpnRois=f32(7, 4).ragged([7]), min_level=2, max_level=2**31 - 1, refer_level=3, refer_scale=40, says="64 levels", error=SchemaError),
         reject(FpnRois=f32(7, 4).ragged([7]), min_level=2, max_level=4, refer_level=3, refer_scale=0, says="at least 1", error=SchemaError),
     ]
 
