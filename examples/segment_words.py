@@ -1,6 +1,6 @@
 """Divide Chinese sentences into words and say what each word is, with the trained tagger that the package jieba carries.
 
-    pip install 'foreshape[train,examples]'
+    pip install -e '.[train,examples]'
     python examples/segment_words.py [SENTENCE ...] [--jieba FOLDER] [--save PREFIX]
 
 The model is `lac_small` of jieba 0.42.1 (https://pypi.org/project/jieba/0.42.1/, MIT licence; the model was trained by PaddlePaddle's
@@ -27,13 +27,14 @@ from foreshape import layer
 from foreshape.interop import read_parameters
 
 SENTENCES = [
-    "今天天气很好,我们去公园散步。",
+    "今天天气很好，我们去公园散步。",
     "李明在北京大学学习计算机科学。",
     "百度是一家位于北京的高科技公司",
     "他于2008年8月8日观看了奥运会开幕式",
     "我爱自然语言处理",
 ]
 HIDDEN = 128
+PLAIN = {wide: wide - 0xFEE0 for wide in range(0xFF01, 0xFF5F)}  # from U+FF0C, the wide comma, to U+002C, and the like
 
 
 def model_folder(given=None):
@@ -110,10 +111,13 @@ class Tagger:
             self.scope.set(name, value)
         self.executor = fs.Executor(frozen=True)
 
+    def numbers_of(self, sentence):
+        """The characters' numbers: wide letters and marks are read as their plain forms, as the network learned them."""
+        return [self.numbers.get(character, self.numbers["OOV"]) for character in sentence.translate(PLAIN)]
+
     def __call__(self, sentences):
         lengths = [[len(sentence) for sentence in sentences]]
-        unknown = self.numbers["OOV"]
-        ids = np.array([self.numbers.get(character, unknown) for sentence in sentences for character in sentence], "int64")
+        ids = np.array([number for sentence in sentences for number in self.numbers_of(sentence)], "int64")
         (path,) = self.executor.run(self.program, {"words": fs.LoDTensor(ids, lengths)}, [self.path], self.scope)
         return [words_of(s, [self.tags[int(t)] for t in np.ravel(tags)]) for s, tags in zip(sentences, path.to_list(), strict=True)]
 
