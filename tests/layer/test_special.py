@@ -128,3 +128,11 @@ def test_an_angle_of_integers_is_a_double() -> None:
     np.testing.assert_allclose(run({"y": np.array([0, 1, 0, -1]), "x": np.array([1, 0, -1, 0])}, out)[0], [0, math.pi / 2, math.pi, -math.pi / 2])
     with pytest.raises(TypeMismatchError):
         layer.tan(x)
+
+
+def test_the_type_of_a_parameter_is_given_as_that_of_a_layer() -> None:
+    by_word, by_type = layer.create_parameter([2, 3], "fp64", "by_word"), layer.create_parameter([2, 3], fs.spec.FP64, "by_type")
+    assert by_word.spec is by_type.spec and by_word.dtype is fs.spec.FP64
+    for word, says in (("int64", "a parameter is floating-point"), ("floats", "an element type must be one of")):
+        with pytest.raises(TypeMismatchError, match=says):
+            layer.create_parameter([2], word, "none")

@@ -12,7 +12,8 @@ from foreshape.layer.initializer import Constant, Initializer, Xavier
 from foreshape.program.call_site import here
 from foreshape.program.current import current_block, default_startup_program
 from foreshape.program.variable import Variable
-from foreshape.spec import LOD_TENSOR, DType, Spec
+from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.spec import dtype as dtype_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,16 @@ _DEFAULT = ParamAttr()
 
 
 def create_parameter(
-    shape: Sequence[Size], of: DType, attr: Any = None, *, prefix: str = "create_parameter_0", suffix: str = "w", is_bias: bool = False,
+    shape: Sequence[Size], of: Any, attr: Any = None, *, prefix: str = "create_parameter_0", suffix: str = "w", is_bias: bool = False,
     initializer: Initializer | None = None, trainable: bool = True, is_parameter: bool = True,
 ) -> Variable:  # fmt: skip
-    """Make a parameter of this shape in the main program, and the op that initialises it in the startup program.
+    """Make a parameter of this shape and element type ("fp32", `FP32`, ...) in the main program, and the op that initialises it in the startup program.
 
     Raises:
-        ShapeError: a shared name with another shape.
+        SchemaError: a shared name with another shape. TypeMismatchError: an element type that is none, or not of floats.
     """
     given = param_attr(attr)
+    of = dtype_of(of)
     if not of.is_floating:
         raise TypeMismatchError(f"{prefix}: a parameter is floating-point, and its input is {of.name}; see layer.cast and layer.embedding")
     block = current_block().program.global_block
