@@ -12,7 +12,7 @@ from support import launch_ranks as launch
 from foreshape.cost.measured import Measured
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.long) for n in (2, 3)])
 def test_what_is_sent_is_what_was_planned(ranks: int, tmp_path: Path) -> None:
     timeline = tmp_path / "step.json"
     launch.run(ranks, Path(bytes_sent.__file__), tmp_path / "out", environment={"FORESHAPE_TIMELINE": str(timeline)})

@@ -20,7 +20,10 @@ QUICK = {
 }
 OTHERS = [s for s in cases.STRATEGIES if s != "data_parallel" and not s.startswith("split_layers")]
 EQUAL = [c for c in cases.CASES if c not in cases.UNEQUAL]
-RUNS = [pytest.param(2, QUICK, id="2-quick"), *(pytest.param(n, dict.fromkeys(OTHERS, EQUAL), id=f"{n}-all", marks=pytest.mark.longest) for n in (2, 3, 4))]
+RUNS = [
+    pytest.param(2, QUICK, id="2-quick", marks=pytest.mark.long),
+    *(pytest.param(n, dict.fromkeys(OTHERS, EQUAL), id=f"{n}-all", marks=pytest.mark.longest) for n in (2, 3, 4)),
+]
 
 
 @pytest.mark.parametrize(("ranks", "wanted"), RUNS)

@@ -17,6 +17,7 @@ from foreshape.program import Block, Op, Program, Variable, program_guard
 from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.tensor_array import TensorArray
+from support.some import one_in
 
 
 def operators() -> list[type[Operator]]:
@@ -36,10 +37,10 @@ def rejected() -> Iterator[tuple[str, type[Operator], Reject]]:
             yield f"{cls.type}-{at}", cls, reject
 
 
-def of_each_operator(cases: Iterable[tuple[Any, ...]]) -> Callable[[Callable[..., None]], Callable[[str], None]]:
+def of_each_operator(cases: Iterable[tuple[Any, ...]], quick: int = 1) -> Callable[[Callable[..., None]], Callable[[str], None]]:
     """Makes a test of one case, ``(name, class, ...)``, one of all cases of an operator, which tells of each that fails.
 
-    Thousands of tests of a millisecond would take longer to be handed out and reported than to be run.
+    Thousands of tests of a millisecond would take longer to be handed out and reported than to be run. One operator in ``quick`` is quick.
     """
     groups: dict[str, list[tuple[Any, ...]]] = {}
     for case in cases:
@@ -61,7 +62,7 @@ def of_each_operator(cases: Iterable[tuple[Any, ...]]) -> Callable[[Callable[...
                 raise ExceptionGroup(f"{len(failures)} of {len(groups[of])} cases of {of}: {', '.join(f.__notes__[-1] for f in failures)}", failures)
 
         of_all.__name__, of_all.__doc__, of_all.__module__ = test.__name__, test.__doc__, test.__module__
-        return pytest.mark.parametrize("of", list(groups))(of_all)
+        return pytest.mark.parametrize("of", one_in(quick, groups))(of_all)
 
     return decorate
 

@@ -1,0 +1,21 @@
+"""Which of many like cases the quick suite has; the others are long. Chosen by name, so that it is the same ones each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+from zlib import crc32
+
+import pytest
+
+_Case = TypeVar("_Case")
+
+
+def is_quick(name: str, one_in: int) -> bool:
+    """Whether a case is among the one in so many that are quick."""
+    return crc32(name.encode()) % one_in == 0
+
+
+def one_in(count: int, cases: Iterable[_Case], name: Callable[[_Case], str] = str) -> list[Any]:
+    """Cases for `pytest.mark.parametrize`, of which one in so many is quick."""
+    return [pytest.param(c, id=name(c), marks=() if is_quick(name(c), count) else pytest.mark.long) for c in cases]
