@@ -3,7 +3,7 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
-.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost fuzz fuzz-files fuzz-operators fuzz-programs paddle proto clean
+.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost bench-inference fuzz fuzz-files fuzz-operators fuzz-programs paddle proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,10 @@ bench-ranks: $(VENV)/dev   ## training over two ranks beside torch's Distributed
 
 bench-cost: $(VENV)/dev    ## the predicted time of steps beside the measured one
 	$(VENV)/bin/python benchmarks/cost.py
+
+bench-inference: $(VENV)/dev ## saved networks beside onnxruntime: make bench-inference MODELS="path/model ..."
+	$(PIP) -e '.[bench]'
+	$(VENV)/bin/python benchmarks/inference.py $(MODELS)
 
 SECONDS ?= 60
 SEED ?= 0
