@@ -10,6 +10,7 @@ from foreshape.infer.guards import Guard
 from foreshape.infer.rules import Answer
 from foreshape.program.carried import GRAD
 from foreshape.program.names import blocks_of
+from foreshape.program.unknown import is_unknown
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -137,12 +138,9 @@ def walk_block(block: Block) -> None:
     walk = block.program.walk
     if walk is not None:
         walk.visit(block)
-    unknown = False
+    uncertain = block.program.uncertain
     for op in block.ops:
-        if op.attributes.operator is None and op.attributes.error is None:
-            mark_unknown(op)
-            unknown = True
-        elif unknown and any(not v.known for v in op.input_variables()):
+        if uncertain and (is_unknown(op) or any(not v.known for v in op.input_variables())):
             mark_unknown(op)
         else:
             block.infer_op(op)
