@@ -1,4 +1,4 @@
-"""The commands: show, check, plan, calibrate, simulate, run, convert, ops, train, worker, demo. Each does its own imports, so that the command starts at once."""
+"""The commands: show, check, plan, calibrate, simulate, run, convert, ops, train, worker, demo. Each does its imports itself: the command starts at once."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from foreshape.program.needed import is_given
 from foreshape.program.op import Op
 from foreshape.program.unknown import is_unknown
 from foreshape.program.variable import Variable, dims_of
-from foreshape.program.walk import Walk, mark_unknown
+from foreshape.program.walk import Walk, infer_in_doubt, mark_unknown
 from foreshape.spec import Lod, Spec
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ _codec: dict[str, Callable[..., Any]] = {}
 class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
-    __slots__ = ("__weakref__", "_counters", "_feeds", "_guards", "_stale", "blocks", "format_version", "names", "op_versions", "parameter_settings",
-                 "random_seed", "role", "uncertain", "unknown_fields", "version", "walk")  # fmt: skip
+    __slots__ = ("__weakref__", "_counters", "_feeds", "_guards", "_stale", "blocks", "doubtful", "format_version", "names", "op_versions",
+                 "parameter_settings", "random_seed", "role", "uncertain", "unknown_fields", "version", "walk")  # fmt: skip
 
     def __init__(self) -> None:
         self._counters: dict[str, int] = {}
@@ -44,6 +44,8 @@ class Program:
         """While the blocks of an op are inferred: what is shared by the blocks within them."""
         self.uncertain = False
         """Whether something may not be known, for an operator that is not known or an error: what depends on that is marked so."""
+        self.doubtful: set[Variable] | None = None
+        """While the blocks of an op are inferred in such a program: what they write outside of them that is not known."""
         self.version = 0
         """Counts changes; a compiled step belongs to one version."""
         self.role = 0
@@ -182,7 +184,7 @@ class Program:
                     mark_unknown(op)
                     continue
                 try:
-                    block.infer_op(op)
+                    infer_in_doubt(op)
                 except DescriptionError as error:
                     errors.append(error)
                     self.uncertain = True
