@@ -118,7 +118,20 @@ def test_a_shape_that_is_none_is_a_mistake_in_the_command(model: Path, shape: st
 
 
 def test_check_of_a_right_program(model: Path) -> None:
-    assert call("check", model) == (0, "images: [batch, 12]\n0 errors, 0 open guards, 0 unknown operators\n", "")
+    code, out, err = call("check", model)
+    assert (code, err) == (0, "") and [line.rstrip() for line in out.splitlines()] == [
+        "images: [batch, 12]",
+        "operators",
+        "",
+        " op                count   support",
+        " ─────────────────────────────────",
+        " elementwise_add   2       yes",
+        " mul               2       yes",
+        " relu              1       yes",
+        "",
+        "parameters: 4 with 83 numbers, 332 bytes",
+        "0 errors, 0 open guards, 0 unknown operators",
+    ]
 
 
 def test_check_lists_open_guards_and_unknown_operators(tmp_path: Path) -> None:
@@ -132,7 +145,7 @@ def test_check_lists_open_guards_and_unknown_operators(tmp_path: Path) -> None:
     assert "a: [n, 3]\nb: [m, 3]\ntogether: m and n: equal, or one of them 1\nsmallest: a [1, 3]; b [1, 3]\n" in out
     assert "open until values are fed" not in out and "1 open guard," in out
     assert "open until values are fed: elementwise_add: " in call("check", tmp_path / "open.pdmodel", "--guards")[1]
-    assert "operator no_such_operator is not known (1 op)" in out
+    assert "\nthe operator 'no_such_operator' is not known here (op 1 of block 0)\n" in out
     code, out, _ = call("check", tmp_path / "open.pdmodel", "--json")
     facts = json.loads(out)
     assert facts["ok"] is True and facts["unknown_operators"] == {"no_such_operator": 1}

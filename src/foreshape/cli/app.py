@@ -1,14 +1,14 @@
-"""The commands: show, check, plan, calibrate, simulate, run, train, worker, ops, demo. Each does its imports itself, so that the command starts at once."""
+"""The commands: show, check, plan, calibrate, simulate, run, convert, ops, train, worker, demo. Each does its imports itself: the command starts at once."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from foreshape.cli.output import error_text, plain_errors, print_json, print_plain, printing, stop
+from foreshape.cli.output import plain_errors, print_json, print_plain, printing, stop
 
 app = typer.Typer(
     name="foreshape",
@@ -21,6 +21,9 @@ app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program (.pdmodel).")]
 Shapes = Annotated[list[str] | None, typer.Option("--shape", metavar="NAME=SIZES", help="Another shape of an input, as x=8,3,224,224. May be repeated.")]
+Operators = Annotated[
+    list[Path] | None, typer.Option("--operators", metavar="FILE.py", help="A module with operators of your own, imported first. May be repeated.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
 
 Bandwidth = Annotated[str, typer.Option("--bandwidth", metavar="RATE", help="What a link of a rank carries, as 25Gb/s (bits) or 3GB/s (bytes).")]
@@ -53,16 +56,19 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
 def show(
     file: File,
     shape: Shapes = None,
+    operators: Operators = None,
     json: Json = False,
     output: Annotated[Path | None, typer.Option("--output", help="Also save the program, with the shapes that were given.")] = None,
 ) -> None:
     """Show a program as a table: ops, result shapes, types, bytes, parameters and totals."""
     from foreshape.cli.options import shapes_of
     from foreshape.cli.show import print_tables, program_facts
+    from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
 
     shapes = shapes_of(shape)
     with plain_errors():
+        import_operators(operators)
         program = load_program(os.fspath(file))
         if shapes:
             program = program.with_feed_shapes(shapes)
@@ -79,48 +85,22 @@ def show(
 def check(
     file: File,
     shape: Shapes = None,
+    operators: Operators = None,
     json: Json = False,
     guards: Annotated[bool, typer.Option("--guards", help="Also list the open guards, op by op, that the sizes of the inputs are solved from.")] = False,
 ) -> None:
-    """Check schema and inference: every error, which sizes the inputs take, every operator that is not known. Exits with 1 on an error."""
+    """Check a whole network: every error, which sizes the inputs take, which operators it has and which are not known, its parameters, shapes
+    that are not those of the file, variables that are read before they are written, dead ops. Exits with 1 on an error."""
+    from foreshape.cli.check import print_check
     from foreshape.cli.options import shapes_of
-    from foreshape.cli.show import count_words, feed_facts, guard_facts, operator_counts, print_feeds
-    from foreshape.errors import DescriptionError
+    from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
 
     shapes = shapes_of(shape)
     with plain_errors():
-        program = load_program(os.fspath(file))
-        unknown, errors = program.diagnose()
-        if shapes and not errors:
-            try:
-                program = program.with_feed_shapes(shapes)
-                unknown, errors = program.diagnose()
-            except DescriptionError as error:
-                errors = [error]
-        listed = program.guard_list()
-        names = operator_counts(unknown)
-        if json:
-            facts: dict[str, Any] = {
-                "ok": not errors,
-                "errors": [{"error": type(e).__name__, "message": str(e)} for e in errors],
-                "guards": guard_facts(program),
-                "unknown_operators": names,
-                **({} if errors else feed_facts(program)),
-            }
-            print_json(facts)
-        else:
-            with printing():
-                for error in errors:
-                    print_plain(error_text(error))
-                if not errors:
-                    print_feeds(program)
-                for guard in listed if guards else ():
-                    print_plain(f"open until values are fed: {guard}")
-                for name, count in names.items():
-                    print_plain(f"operator {name} is not known ({count_words(count, 'op')}); what depends on it is not certain")
-                print_plain(f"{count_words(len(errors), 'error')}, {count_words(len(listed), 'open guard')}, {count_words(len(names), 'unknown operator')}")
-    if errors:
+        import_operators(operators)
+        right = print_check(load_program(os.fspath(file)), shapes, json, guards)
+    if not right:
         raise typer.Exit(1)
 
 
@@ -150,12 +130,14 @@ def plan(
     measured: Annotated[
         Path | None, typer.Option("--measured", metavar="FILE", help="A step that a run of --ranks has measured (FORESHAPE_TIMELINE), beside the planned one.")
     ] = None,
+    operators: Operators = None,
     json: Json = False,
 ) -> None:
     """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
     sends and waits for, how long a step takes, and by which strategy it is best trained; a program without updates each rank uses on its part
     of the batch."""
     from foreshape.cli.plan import print_plan, sizes_of
+    from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
 
     values = sizes_of(sizes)
@@ -164,6 +146,7 @@ def plan(
     if ranks is None and measured is not None:
         raise typer.BadParameter("is for a plan with --ranks", param_hint="--measured")
     with plain_errors():
+        import_operators(operators)
         if ranks is not None:
             from foreshape.cli.ranks import print_ranks_plan
 
@@ -228,13 +211,16 @@ def run(
     fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A result, where the file names none. May be repeated.")] = None,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where each result is written to, as a .npy file.")] = Path("."),
     device: Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda.")] = "cpu",
+    operators: Operators = None,
 ) -> None:
     """Run a saved network: feeds and results are .npy files."""
     from foreshape.cli.arrays import read_feeds, write_results
     from foreshape.cli.options import pairs_of
+    from foreshape.cli.user_operators import import_operators
 
     feeds = pairs_of(feed, "--feed", "x=in.npy")
     with plain_errors():
+        import_operators(operators)
         from foreshape.engine import Executor, Scope
         from foreshape.errors import SchemaError
         from foreshape.interop import load_inference_model
@@ -249,6 +235,23 @@ def run(
         with printing():
             for path, words in write_results(out, names, results):
                 print_plain(f"{path}: {words}")
+
+
+@app.command()
+def convert(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The saved program (.pdmodel), which has the names of its parameters.")],
+    source: Annotated[Path, typer.Argument(metavar="FROM", help="Its parameters: a .pdiparams or .safetensors file, or a folder with a file for each.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="Where to: a .pdiparams or .safetensors file, or a folder (one that is there, or DIR/).")],
+) -> None:
+    """Convert the parameters of a network from one form of file to another; element types and numbers stay as they are."""
+    from foreshape.cli.show import count_words, human_bytes
+
+    with plain_errors():
+        from foreshape.interop.convert import convert_parameters
+
+        found = convert_parameters(model, source, target)
+        with printing():
+            print_plain(f"{target}: {count_words(len(found), 'parameter')}, {human_bytes(sum(len(one.data) for one in found.values()))}")
 
 
 @app.command()

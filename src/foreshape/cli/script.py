@@ -33,11 +33,8 @@ def run_script(script: Path, args: list[str]) -> int:
         return code if isinstance(code, int) else _tell(str(code)) if code is not None else 0
     except KeyboardInterrupt:
         return _tell("interrupted", 130)
-    except SyntaxError as error:
-        where = f"{error.filename}:{error.lineno}" if error.filename else path
-        return _tell(f"{where}: not Python: {error.msg}" + (f"\n    {error.text.strip()}" if error.text else ""))
     except Exception as error:
-        return _tell(_words(error, path))
+        return _tell(words_of(error, path))
     finally:
         sys.argv, sys.path[:] = before
     return 0
@@ -48,8 +45,11 @@ def _tell(message: str, code: int = 1) -> int:
     return code
 
 
-def _words(error: Exception, script: str) -> str:
+def words_of(error: Exception, script: str) -> str:
     """The error, and the lines of the user's own files that led to it, the innermost last."""
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}" if error.filename else script
+        return f"{where}: not Python: {error.msg}" + (f"\n    {error.text.strip()}" if error.text else "")
     folder = os.path.dirname(os.path.abspath(script)) + os.sep
     frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.abspath(f.filename).startswith(folder) and "site-packages" not in f.filename]
     lines = [f"    {os.path.basename(f.filename)}:{f.lineno}    {linecache.getline(f.filename, f.lineno or 0).strip()}" for f in frames[-5:]]

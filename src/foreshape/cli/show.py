@@ -12,6 +12,7 @@ from foreshape.errors import DescriptionError, ForeshapeError
 from foreshape.program import Op, Program, Variable
 from foreshape.program.feeds import inputs_of
 from foreshape.program.literal import escape
+from foreshape.program.unknown import unknown_types
 from foreshape.spec import TENSOR_KINDS
 
 if TYPE_CHECKING:
@@ -219,10 +220,16 @@ def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[Descr
             out.print(table)
         for line in _total_lines(program, sums):
             print_plain(line)
-        for name, count in operator_counts(unknown).items():
-            print_plain(f"operator {name} is not known ({count_words(count, 'op')}); what depends on it is marked ?")
+        for one in unknown_types(unknown):
+            print_plain(f"{one.words}; what depends on it is marked ?")
         if errors:
             print_plain(f"{count_words(len(errors), 'error')}: foreshape check tells which")
+
+
+def kept_of(program: Program) -> tuple[list[Variable], Size]:
+    """The parameters of a program, and how many numbers are in them together."""
+    sums = _Sums(program)
+    return sums.parameters, sums.elements
 
 
 def print_feeds(program: Program) -> None:

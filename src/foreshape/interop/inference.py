@@ -51,7 +51,7 @@ def save_inference_model(
     out = prune(for_test(program), names, [_name_in(program, v) for v in fetched])
     _add_feeds(out, names)
     _add_fetches(out, [_name_in(program, v) for v in fetched])
-    parameters = _parameters(out)
+    parameters = parameters_of(out)
     values = _values(parameters, scope if scope is not None else default_scope())
     prefix = os.fspath(path_prefix)
     write_parameters(prefix + ".pdiparams", values, {n: v.spec.known_dtype for n, v in parameters.items()})
@@ -80,7 +80,7 @@ def load_inference_model(
     program.refresh()
     feeds = _columns(program, "feed", outputs=True)
     fetches = _columns(program, "fetch", outputs=False)
-    parameters = _parameters(program)
+    parameters = parameters_of(program)
     source = default if params is None else params
     scope = scope if scope is not None else default_scope()
     if parameters or params is not None or os.path.isfile(default):
@@ -137,7 +137,7 @@ def _is_output(variable: Variable) -> bool:
     return variable.name.startswith(_OUTPUT) and variable.op is not None and variable.op.type == "scale"
 
 
-def _parameters(program: Program) -> dict[str, Variable]:
+def parameters_of(program: Program) -> dict[str, Variable]:
     """The persistable tensors, by name in sorted order: what the parameter file has."""
     found = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
     for variable in found.values():

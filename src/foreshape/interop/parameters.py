@@ -10,7 +10,7 @@ import math
 import os
 import struct
 from collections.abc import Iterable, Mapping
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from foreshape.errors import FormatError, ShapeError, border
 from foreshape.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
@@ -27,8 +27,33 @@ MAX_BYTES: Final = 2**40
 """The largest parameter file that is read."""
 _MAPPED: Final = 1 << 26
 """From how many bytes on a file is mapped into memory instead of read."""
+PIECE: Final = 1 << 24
+"""So many bytes are written at once."""
 _MAX_LEVELS: Final = 8
 _MAX_DESCRIPTION: Final = 1024
+
+
+class Stored(NamedTuple):
+    """A tensor as a file has it: ``data`` are its bytes, little-endian, not read before they are looked at where the file is a large one."""
+
+    dtype: DType
+    dims: tuple[int, ...]
+    data: memoryview
+
+    def bits(self) -> Array:
+        """The bytes as an array."""
+        import numpy
+
+        return numpy.frombuffer(self.data, numpy.uint8)
+
+    def numbers(self) -> Array:
+        """A read-only array over the bytes; of bf16, which numpy has not, the numbers as fp32."""
+        import numpy
+
+        if self.dtype is BF16:
+            bits = numpy.frombuffer(self.data, "<u2").astype(numpy.uint32) << 16
+            return bits.view(numpy.float32).reshape(self.dims)
+        return numpy.frombuffer(self.data, numpy.dtype(self.dtype.numpy_name).newbyteorder("<")).reshape(self.dims)
 
 
 @border("the parameters cannot be read", FormatError)
@@ -48,13 +73,20 @@ def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Sp
     Raises:
         FormatError: it cannot be read, or is not these tensors; the message has the tensor's name and the byte offset.
     """
+    return {name: one.numbers() for name, one in open_parameters(source, names, specs).items()}
+
+
+@border("the parameters cannot be read", FormatError)
+def open_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Spec] | None = None) -> dict[str, Stored]:
+    """The tensors of `read_parameters` as they are in the file: of a large one only what describes them has been read (and what is bool, whose
+    bytes are looked at)."""
     wanted = sorted(set(names))
     expected = specs or {}
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _combined(bytes(source), wanted, expected)
     folder = os.fspath(source)
     if os.path.isdir(folder):
-        return {n: _combined(_bytes_of(_inside(folder, n)), [n], expected)[n] for n in wanted}
+        return {n: _combined(_bytes_of(inside(folder, n)), [n], expected)[n] for n in wanted}
     return _combined(_bytes_of(folder), wanted, expected)
 
 
@@ -91,20 +123,27 @@ def bf16_bits(array: Any) -> Array:
     return numpy.where(numpy.isnan(numbers), quiet, rounded).astype("<u2").reshape(numpy.shape(array))
 
 
+def write_stored(file: IO[bytes], value: Stored) -> None:
+    """Write one tensor to a parameter file."""
+    description = encode_tensor_desc(value.dtype, value.dims)
+    file.write(struct.pack("<IQIi", 0, 0, 0, len(description)))
+    file.write(description)
+    for first in range(0, len(value.data), PIECE):
+        file.write(value.data[first : first + PIECE])
+
+
 def _write(file: IO[bytes], value: Any, of: DType | None) -> None:
     import numpy
 
     array = numpy.asarray(value)
     of = of or dtype(array.dtype)
     data = bf16_bits(array) if of is BF16 else array.astype(numpy.dtype(of.numpy_name).newbyteorder("<"), copy=False)
-    description = encode_tensor_desc(of, tuple(array.shape))
-    file.write(struct.pack("<IQIi", 0, 0, 0, len(description)))
-    file.write(description)
-    file.write(numpy.ascontiguousarray(data).data if data.size else b"")
+    packed = numpy.ascontiguousarray(data).reshape(-1).view(numpy.uint8).data if data.size else memoryview(b"")
+    write_stored(file, Stored(of, tuple(array.shape), packed))
 
 
-def _combined(data: Any, names: list[str], specs: Mapping[str, Spec]) -> dict[str, Array]:
-    out: dict[str, Array] = {}
+def _combined(data: Any, names: list[str], specs: Mapping[str, Spec]) -> dict[str, Stored]:
+    out: dict[str, Stored] = {}
     at = 0
     for name in names:
         if at == len(data):
@@ -147,7 +186,7 @@ class _Reader:
         return start
 
 
-def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Array, int]:
+def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Stored, int]:
     import numpy
 
     reader = _Reader(data, at, name)
@@ -184,20 +223,25 @@ def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Array, in
     _check_offsets(reader, offsets, dims, at)
     count = math.prod(dims)
     begin = reader.skip(count * of.itemsize, f"{of.name}{list(dims)}")
-    if of is BF16:
-        bits = numpy.frombuffer(data, "<u2", count, begin).astype(numpy.uint32) << 16
-        return bits.view(numpy.float32).reshape(dims), reader.at
     if of is BOOL and numpy.frombuffer(data, numpy.uint8, count, begin).max(initial=0) > 1:
         reader.refuse("a bool has a byte that is neither 0 nor 1", begin)
-    return numpy.frombuffer(data, numpy.dtype(of.numpy_name).newbyteorder("<"), count, begin).reshape(dims), reader.at
+    return Stored(of, tuple(dims), memoryview(data)[begin : reader.at].toreadonly()), reader.at
 
 
 def _compare(reader: _Reader, of: DType, dims: tuple[int, ...], spec: Spec | None, at: int) -> None:
+    told = otherwise(of, dims, spec)
+    if told:
+        reader.refuse(told, at)
+
+
+def otherwise(of: DType, dims: tuple[int, ...], spec: Spec | None) -> str:
+    """What is wrong with a tensor of this type and these dims where the program says ``spec``; nothing where it is that."""
     if spec is None:
-        return
+        return ""
     same_dims = spec.dims is None or (len(spec.dims) == len(dims) and all(not isinstance(w, int) or w == d for w, d in zip(spec.dims, dims, strict=True)))
-    if not same_dims or (spec.dtype is not None and spec.dtype is not of):
-        reader.refuse(f"the program says {spec.text()}, and the file has {of.short}[{', '.join(map(str, dims))}]", at)
+    if same_dims and (spec.dtype is None or spec.dtype is of):
+        return ""
+    return f"the program says {spec.text()}, and the file has {of.short}[{', '.join(map(str, dims))}]"
 
 
 def _check_offsets(reader: _Reader, offsets: list[Array], dims: tuple[int, ...], at: int) -> None:
@@ -208,7 +252,7 @@ def _check_offsets(reader: _Reader, offsets: list[Array], dims: tuple[int, ...],
             reader.refuse(f"the offsets of lod level {level} must rise from 0 to {below}", at)
 
 
-def _inside(folder: str, name: str) -> str:
+def inside(folder: str, name: str) -> str:
     """The path of a parameter's own file. Refuses a name that leads out of the folder."""
     try:
         path = os.path.realpath(os.path.join(folder, name))

@@ -36,23 +36,29 @@ def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = N
     Raises:
         TypeMismatchError: an element type that the format has not. FormatError: a name that no UTF-8 can be made of.
     """
-    names = sorted(tensors, key=lambda n: (-tensors[n].element_size(), n))
+    head, names = header_of({n: (dtype_of_torch(t.dtype), tuple(t.shape)) for n, t in tensors.items()}, metadata)
+    return head, [tensors[n] for n in names]
+
+
+def header_of(described: Mapping[str, tuple[DType, tuple[int, ...]]], metadata: Mapping[str, str] | None = None) -> tuple[bytes, list[str]]:
+    """The same of element types and dims by name: all that stands before the data, and the names in the order of their data."""
+    names = sorted(described, key=lambda n: (-described[n][0].itemsize, n))
     entries: dict[str, Any] = {_METADATA: dict(metadata)} if metadata is not None else {}
     at = 0
     for name in names:
-        t = tensors[name]
-        end = at + t.numel() * t.element_size()
-        of = _NAMES.get(dtype_of_torch(t.dtype))
+        dtype, dims = described[name]
+        end = at + math.prod(dims) * dtype.itemsize
+        of = _NAMES.get(dtype)
         if of is None:
-            raise TypeMismatchError(f"{name[:100]!r} has the element type {dtype_of_torch(t.dtype).name}, which safetensors files have not")
-        entries[name] = {"dtype": of, "shape": list(t.shape), "data_offsets": [at, end]}
+            raise TypeMismatchError(f"{name[:100]!r} has the element type {dtype.name}, which safetensors files have not")
+        entries[name] = {"dtype": of, "shape": list(dims), "data_offsets": [at, end]}
         at = end
     try:
         text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise FormatError(f"a name or a fact has half of a surrogate pair, which UTF-8 has not: {error.object[error.start - 50 : error.end]!r}") from None
     text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text, [tensors[n] for n in names]
+    return struct.pack("<Q", len(text)) + text, names
 
 
 def pieces(tensor: Tensor) -> Iterator[memoryview]:
@@ -69,6 +75,12 @@ def parse(data: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
     Raises:
         FormatError: these are no such bytes. TypeMismatchError: an element type that no program here has.
     """
+    metadata, places = contents(data)
+    return metadata, {name: _view(name, data, begin, of, dims) for name, (of, dims, begin, _) in places.items()}
+
+
+def contents(data: Any) -> tuple[dict[str, str], dict[str, tuple[DType, tuple[int, ...], int, int]]]:
+    """The metadata, and of each tensor the element type, dims, and where in the bytes its data begin and end. Raises as `parse`."""
     if len(data) < 8:
         raise FormatError(f"{len(data)} bytes are no header")
     (size,) = struct.unpack_from("<Q", data)
@@ -92,7 +104,7 @@ def parse(data: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
         expected = end
     if expected != len(data) - 8 - size:
         raise FormatError(f"the header says {expected} bytes of data, and there are {len(data) - 8 - size}")
-    return metadata, {name: _view(name, data, 8 + size + begin, of, dims) for name, (of, dims, begin, _) in places.items()}
+    return metadata, {name: (of, dims, 8 + size + begin, 8 + size + end) for name, (of, dims, begin, end) in places.items()}
 
 
 def _texts(given: Any) -> dict[str, str]:

@@ -10,18 +10,22 @@ from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.lowering.sizes import size_checks
-from foreshape.operator.registry import refusal
 from foreshape.operator.schema import Schema
 from foreshape.operator.use import Use
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
+from foreshape.program.unknown import unknown_types, unknown_words, with_inner
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
+
+
+class _NotKnown(ExecutionError):
+    """An operator is met that is not known: whoever lowers the whole says which are not."""
 
 
 class Lowering:
@@ -53,15 +57,20 @@ class Lowering:
         """Lower the ops that the fetches need.
 
         Raises:
-            ExecutionError: an operator that is not known here, or a name that nothing describes.
+            ExecutionError: operators that are not known here, all of them, or a name that nothing describes.
         """
         self._ops, self._asked = needed_ops(self.block, fetches), set(fetches)
         at = {id(op): position for position, op in enumerate(self.block.ops)}
-        for op in self._ops:
-            made = len(self.instructions)
-            self._lower(op)
-            for i in self.instructions[made:]:
-                i.position = at[id(op)]
+        try:
+            for op in self._ops:
+                made = len(self.instructions)
+                self._lower(op)
+                for i in self.instructions[made:]:
+                    i.position = at[id(op)]
+        except _NotKnown:
+            if self.region:
+                raise
+            raise ExecutionError(f"the program cannot run: {unknown_words(unknown_types(with_inner(self._ops)))}") from None
         self._finish_collectives([self.read(n) for n in fetches])
         return Lowered(self.block, list(self.block.ops), self.instructions, self.feeds, self.persistables, [self.read(n) for n in fetches])
 
@@ -151,10 +160,9 @@ class Lowering:
         self._op = op
         operator = op.operator
         if operator is None:
-            site = op.call_site
-            why = refusal(op.type)
-            said = "is not known here, so that it cannot run" if why is None else f"cannot run here: {why}"
-            raise ExecutionError(f"the operator {op.type!r} {said}" + (f" (at {site.short()})" if site else ""))
+            if op.attributes.error is not None:
+                raise op.attributes.error
+            raise _NotKnown(unknown_words(unknown_types([op])))
         if op.sub_block_indices():
             from foreshape.lowering.regions import lower_region_op
 

@@ -15,6 +15,8 @@ from foreshape.memory.records import Liveness, unknown_words
 from foreshape.program import Block, Program, Variable
 from foreshape.program.collector import collector_waits
 from foreshape.program.needed import needed_ops
+from foreshape.program.unknown import unknown_types, with_inner
+from foreshape.program.unknown import unknown_words as not_known
 from foreshape.spec import TENSOR_KINDS
 
 
@@ -51,7 +53,7 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
     Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
 
     Raises:
-        MemoryPlanError: an operator that is not known here. DescriptionError: the program has mistakes.
+        MemoryPlanError: operators that are not known here. DescriptionError: the program has mistakes.
     """
     return Plan(program, (fetch,) if isinstance(fetch, (str, Variable)) else fetch)
 
@@ -60,10 +62,9 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
 def _live(program: Program, fetch: tuple[str, ...], frozen: bool) -> Liveness:
     """The records of a step of a program, as the engine runs it."""
     program.refresh()
-    ops = program.global_block.ops
-    unknown = next((op for op in needed_ops(program.global_block, fetch) if op.operator is None), None) if any(op.operator is None for op in ops) else None
-    if unknown is not None:
-        raise MemoryPlanError(f"the operator {unknown.type!r} is not known here, so that its memory cannot be planned")
+    unknown = unknown_types(with_inner(needed_ops(program.global_block, fetch)))
+    if unknown:
+        raise MemoryPlanError(f"the memory cannot be planned: {not_known(unknown)}")
     lowered = lower(program.global_block, fetch)
     lowered.frozen = frozen
     return find_liveness(fuse(lowered))

@@ -42,7 +42,8 @@ class Attributes:
 
     @staticmethod
     def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...]) -> Attributes:
-        key = (type, exact(entries))
+        cls = find(type)
+        key = (cls, type, exact(entries))  # a class that is made later, or made anew, is bound by what is read after that
         found = _attributes.get(key)
         if found is None:
             found = object.__new__(Attributes)
@@ -54,7 +55,6 @@ class Attributes:
             found.wire = None
             found._gradient = None
             found.sub_blocks = _sub_blocks(entries)
-            cls = find(type)
             if cls is not None:
                 found.operands = _operands(cls, entries)
                 try:

@@ -16,6 +16,7 @@ _registry: dict[str, type[Operator]] = {}
 _refusals: dict[str, str] = {}
 _walk_lock = threading.RLock()
 _walked = False
+_registered = 0
 
 
 def find(type: str) -> type[Operator] | None:
@@ -51,6 +52,11 @@ def refusal(type: str) -> str | None:
     return _refusals.get(type)
 
 
+def registrations() -> int:
+    """How many classes have been registered till now: what was bound to operators before may be out of date where this has changed."""
+    return _registered
+
+
 def all_operators() -> dict[str, type[Operator]]:
     """Every operator that is known now, by type, gradient operators included."""
     if not _walked:
@@ -70,9 +76,11 @@ def _walk() -> None:
 
 def register(cls: type[Operator]) -> None:
     """Make an operator known by its type. Raises `SchemaError` where the type is taken by another class."""
+    global _registered
     taken = _registry.get(cls.type)
     if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
         raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {taken.__module__}.{taken.__qualname__}")
     cls._instances = {}  # pyright: ignore[reportPrivateUsage]
     cls._described = {}  # pyright: ignore[reportPrivateUsage]
     _registry[cls.type] = cls
+    _registered += 1

@@ -22,6 +22,7 @@ def fill(out: Program, program: Program) -> None:
     out._counters = dict(program._counters)  # pyright: ignore[reportPrivateUsage]
     out._guards = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
     out._stale = program._stale  # pyright: ignore[reportPrivateUsage]
+    out.uncertain = program.uncertain
     out.random_seed, out.format_version = program.random_seed, program.format_version
     out.op_versions, out.unknown_fields = program.op_versions, program.unknown_fields
     out.parameter_settings = dict(program.parameter_settings)

@@ -15,8 +15,9 @@ from foreshape.program.current import begin_with
 from foreshape.program.names import BlockNames
 from foreshape.program.needed import is_given
 from foreshape.program.op import Op
+from foreshape.program.unknown import is_unknown
 from foreshape.program.variable import Variable, dims_of
-from foreshape.program.walk import Walk, mark_unknown
+from foreshape.program.walk import Walk, infer_in_doubt, mark_unknown
 from foreshape.spec import Lod, Spec
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ _codec: dict[str, Callable[..., Any]] = {}
 class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
-    __slots__ = ("__weakref__", "_counters", "_feeds", "_guards", "_stale", "blocks", "format_version", "names", "op_versions", "parameter_settings",
-                 "random_seed", "role", "unknown_fields", "version", "walk")  # fmt: skip
+    __slots__ = ("__weakref__", "_counters", "_feeds", "_guards", "_stale", "blocks", "doubtful", "format_version", "names", "op_versions",
+                 "parameter_settings", "random_seed", "role", "uncertain", "unknown_fields", "version", "walk")  # fmt: skip
 
     def __init__(self) -> None:
         self._counters: dict[str, int] = {}
@@ -41,6 +42,10 @@ class Program:
         """What blocks read and write, and the version for which that was gathered (`names_of`)."""
         self.walk: Walk | None = None
         """While the blocks of an op are inferred: what is shared by the blocks within them."""
+        self.uncertain = False
+        """Whether something may not be known, for an operator that is not known or an error: what depends on that is marked so."""
+        self.doubtful: set[Variable] | None = None
+        """While the blocks of an op are inferred in such a program: what they write outside of them that is not known."""
         self.version = 0
         """Counts changes; a compiled step belongs to one version."""
         self.role = 0
@@ -143,7 +148,7 @@ class Program:
         """Infer the specs of all results again, op by op.
 
         Returns:
-            The ops whose operator is not known here; what depends on them is marked unknown.
+            The ops whose operator is not known here, those of inner blocks too; what depends on them is marked unknown.
 
         Raises:
             DescriptionError: the first op that its operator refuses, with the user's lines.
@@ -166,22 +171,23 @@ class Program:
     def _infer_all(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
         self._guards = Guards()
         forget_elements(self)
-        unknown: list[Op] = []
+        unknown = [op for op in self.all_ops() if is_unknown(op)]
         errors: list[DescriptionError] = []
+        self.uncertain = bool(unknown)
         inner = {i for op in self.all_ops() if op.operator is not None for i in op.sub_block_indices()}
         for block in self.blocks:
             for op in block.ops if block.idx not in inner else ():  # the others are inferred with the op that runs them
-                if op.attributes.operator is None and op.attributes.error is None:
-                    unknown.append(op)
+                if self.uncertain and is_unknown(op):
                     mark_unknown(op)
                     continue
-                if (unknown or errors) and any(not v.known for v in op.input_variables()):
+                if self.uncertain and any(not v.known for v in op.input_variables()):
                     mark_unknown(op)
                     continue
                 try:
-                    block.infer_op(op)
+                    infer_in_doubt(op)
                 except DescriptionError as error:
                     errors.append(error)
+                    self.uncertain = True
                     if len(errors) >= stop_at:
                         return unknown, errors
                     mark_unknown(op)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from foreshape.dims import Size
@@ -10,6 +10,7 @@ from foreshape.infer.guards import Guard
 from foreshape.infer.rules import Answer
 from foreshape.program.carried import GRAD
 from foreshape.program.names import blocks_of
+from foreshape.program.unknown import is_unknown, with_inner
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -137,15 +138,43 @@ def walk_block(block: Block) -> None:
     walk = block.program.walk
     if walk is not None:
         walk.visit(block)
-    unknown = False
+    uncertain = block.program.uncertain
+    _doubt(block.program.doubtful or ())
     for op in block.ops:
-        if op.attributes.operator is None and op.attributes.error is None:
-            mark_unknown(op)
-            unknown = True
-        elif unknown and any(not v.known for v in op.input_variables()):
+        if uncertain and (is_unknown(op) or any(not v.known for v in op.input_variables())):
             mark_unknown(op)
         else:
+            infer_in_doubt(op)
+
+
+def infer_in_doubt(op: Op) -> None:
+    """Infer one op of a program in which something may not be known. What the blocks that it runs write outside of them after an operator that
+    is not known stays marked so, and what they read of it in another round is not known either."""
+    block = op.block
+    program = block.program
+    if not program.uncertain or not op.attributes.sub_blocks:
+        block.infer_op(op)
+        return
+    operator = op.attributes.operator
+    if operator is not None and operator.region not in ("while", "conditional") and any(map(is_unknown, with_inner([op]))):
+        mark_unknown(op)  # which of its results depend on it is not told by names
+        return
+    outermost = program.doubtful is None
+    doubtful = program.doubtful = set() if program.doubtful is None else program.doubtful
+    try:
+        before = -1
+        while before != len(doubtful):
+            before = len(doubtful)
             block.infer_op(op)
+            _doubt(doubtful)
+    finally:
+        if outermost:
+            program.doubtful = None
+
+
+def _doubt(variables: Iterable[Variable]) -> None:
+    for variable in variables:
+        variable._known = False  # pyright: ignore[reportPrivateUsage]
 
 
 def mark_unknown(op: Op) -> None:
@@ -157,3 +186,5 @@ def mark_unknown(op: Op) -> None:
         variable = op.block.find(name)
         if variable is not None and not variable.persistable:
             variable._known = False  # pyright: ignore[reportPrivateUsage]
+            if op.block.program.doubtful is not None and variable.block is not op.block:
+                op.block.program.doubtful.add(variable)

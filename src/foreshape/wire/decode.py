@@ -6,6 +6,7 @@ from collections.abc import Container
 
 from foreshape.errors import FormatError, border
 from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.registry import registrations
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
 from foreshape.program.op import Op, Slots
@@ -32,6 +33,7 @@ from foreshape.wire.variables import VariableForm, decode_form, form_cost
 
 _forms: Kept[VariableForm] = Kept(16 * 2**20)
 _tails: Kept[Tail] = Kept(32 * 2**20)
+_bound = 0
 _slot_names: dict[bytes, str] = {}
 
 
@@ -46,6 +48,10 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
     Raises:
         FormatError: the bytes are not a program; the message has the offset or the path.
     """
+    global _bound
+    if _bound != registrations():  # a type that was not known may be now
+        _tails.clear()
+        _bound = registrations()
     data = bytes(data)
     budget = Budget(limits or DEFAULT_LIMITS, len(data))
     program = Program()

@@ -84,6 +84,10 @@ class Kept(Generic[_Kept]):
         """What was read from equal bytes, or None."""
         return self._found.get
 
+    def clear(self) -> None:
+        self._found.clear()
+        self._cost = 0
+
     def put(self, data: bytes, value: _Kept, cost: int) -> None:
         cost += 2 * len(data)
         if cost > self._most // 64:

@@ -1,0 +1,135 @@
+"""`foreshape check`: what is wrong with a network, what it takes, and what is in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foreshape.cli.output import console, error_text, print_json, print_plain, printing
+from foreshape.cli.show import count_words, feed_facts, guard_facts, human_bytes, kept_of, new_row, new_table, operator_counts, print_feeds, total
+from foreshape.errors import DescriptionError
+from foreshape.operator.fields import NOT_WRITTEN
+from foreshape.operator.registry import find, refusal
+from foreshape.program import Op, Program
+from foreshape.program.literal import name_text
+from foreshape.program.review import Difference, Early, dead_ops, differences, read_before_written
+from foreshape.program.unknown import unknown_types
+
+_MOST = 20
+"""So many lines of one sort are printed; JSON has all."""
+
+
+class _Findings:
+    """What is found in a program, as it is in the file."""
+
+    def __init__(self, program: Program) -> None:
+        self.counts = Counter(op.type for op in program.all_ops())
+        self.differences: list[Difference] = differences(program)
+        self.early: list[Early] = []
+        self.dead: list[Op] = []
+        self.uncertain = sum(not v.known for v in program.all_variables())
+
+    def look_at_order(self, program: Program) -> None:
+        """Of a program without errors: the blocks that its ops run are there."""
+        self.early, self.dead = read_before_written(program), dead_ops(program)
+
+
+def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool) -> bool:
+    """Print what is to be said of a program, with other shapes of its inputs where they are given. Whether there is no error."""
+    unknown, errors = program.diagnose()
+    found = _Findings(program)
+    if not errors:
+        try:
+            found.look_at_order(program)
+            if shapes:
+                program = program.with_feed_shapes(shapes)
+                unknown, errors = program.diagnose()
+        except DescriptionError as error:
+            errors = [error]
+    if json:
+        print_json(_facts(program, found, unknown, errors))
+    else:
+        with printing():
+            _print(program, found, unknown, errors, guards)
+    return not errors
+
+
+def _facts(program: Program, found: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> dict[str, Any]:
+    parameters, elements = kept_of(program)
+    size = total(parameters)
+    return {
+        "ok": not errors,
+        "errors": [{"error": type(e).__name__, "message": str(e)} for e in errors],
+        "guards": guard_facts(program),
+        "unknown_operators": operator_counts(unknown),
+        "operators": [{"type": type, "count": count, "support": support(type)} for type, count in found.counts.most_common()],
+        "unknown": [{"type": u.type, "count": u.count, "first": u.place, "reason": u.reason} for u in unknown_types(unknown)],
+        "uncertain_variables": found.uncertain,
+        "parameters": {
+            "count": len(parameters),
+            "elements": elements if isinstance(elements, int) else str(elements),
+            "bytes": size if isinstance(size, int) else str(size),
+        },
+        "differences": [{"name": d.variable.name, "inferred": d.variable.spec.text(), "stored": d.stored} for d in found.differences],
+        "read_before_written": [
+            {"name": e.name, "reader": op_place(e.reader), "writer": None if e.writer is None else op_place(e.writer)} for e in found.early
+        ],
+        "dead_ops": [op_place(op) for op in found.dead],
+        **({} if errors else feed_facts(program)),
+    }
+
+
+def support(type: str) -> str:
+    """``yes``, ``yes, but its gradient``, or why not."""
+    cls = find(type)
+    if cls is None:
+        why = refusal(type)
+        return "not known" if why is None else f"no: {why}"
+    return "yes, but its gradient" if cls.gradient is NOT_WRITTEN and cls.forward_class is None else "yes"
+
+
+def op_place(op: Op) -> str:
+    """``relu, op 3 of block 0 (net.py:12)``."""
+    at = next((at for at, other in enumerate(op.block.ops) if other is op), -1)
+    return f"{op.type}, op {at} of block {op.block.idx}" + (f" ({op.call_site.short()})" if op.call_site is not None else "")
+
+
+def _print(program: Program, found: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError], guards: bool) -> None:
+    for error in errors:
+        print_plain(error_text(error))
+    if not errors:
+        print_feeds(program)
+    listed = program.guard_list()
+    for guard in listed if guards else ():
+        print_plain(f"open until values are fed: {guard}")
+    table = new_table("operators", "op", "count", "support")
+    for type, count in sorted(found.counts.items(), key=lambda one: (-one[1], one[0])):
+        new_row(table, type, f"{count:,}", support(type))
+    if found.counts:
+        console().print(table)
+    parameters, elements = kept_of(program)
+    shown = f"{elements:,}" if isinstance(elements, int) else str(elements)
+    print_plain(f"parameters: {len(parameters):,} with {shown} numbers, {human_bytes(total(parameters))}")
+    _some([f"not as the file has it: {name_text(d.variable.name)} is {d.variable.spec.text()}; the file says {d.stored}" for d in found.differences])
+    _some([_early_words(e) for e in found.early])
+    _some([f"dead, nothing that is fetched depends on it: {op_place(op)}" for op in found.dead])
+    kinds = unknown_types(unknown)
+    for one in kinds:
+        print_plain(one.words)
+    if kinds:
+        print_plain(f"what depends on operators that are not known is marked unknown: {count_words(found.uncertain, 'variable')}")
+    print_plain(f"{count_words(len(errors), 'error')}, {count_words(len(listed), 'open guard')}, {count_words(len(kinds), 'unknown operator')}")
+
+
+def _early_words(early: Early) -> str:
+    after = "nothing writes it" if early.writer is None else f"it is written later, by {op_place(early.writer)}"
+    return f"read before it is written: {name_text(early.name)}, by {op_place(early.reader)}; {after}"
+
+
+def _some(lines: Sequence[str]) -> None:
+    """The first lines, and how many there are more."""
+    for line in lines[:_MOST]:
+        print_plain(line)
+    if len(lines) > _MOST:
+        print_plain(f"{lines[0].partition(':')[0]}: {len(lines) - _MOST:,} more (--json lists them)")

@@ -1,0 +1,53 @@
+"""Operators of the user's own, from a module that is named on the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from foreshape.cli.output import stop
+from foreshape.cli.script import words_of
+from foreshape.operator import all_operators
+
+
+def import_operators(files: Sequence[Path] | None) -> None:
+    """Import modules whose `Operator` classes make themselves known; their folders are on ``sys.path`` meanwhile, as a script's is.
+
+    Ends the command, with words, where a file is no Python, fails while it is imported, or has no operator in it.
+    """
+    for file in files or ():
+        path = os.path.abspath(file)
+        if not os.path.isfile(path) or not path.endswith(".py"):
+            why = "there is no such file" if not os.path.exists(path) else "not a file that ends in .py"
+            raise typer.BadParameter(f"{os.fspath(file)}: {why}", param_hint="--operators")
+        _import(os.fspath(file), path)
+
+
+def _import(shown: str, path: str) -> None:
+    name = os.path.basename(path).removesuffix(".py")
+    taken = sys.modules.get(name)
+    if name in sys.builtin_module_names or (taken is not None and os.path.abspath(getattr(taken, "__file__", None) or "") != path):
+        stop(f"{shown}: there is another module of the name {name}, which is needed here: call the file otherwise")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # of a file that ends in .py
+    module = importlib.util.module_from_spec(spec)
+    known, before = all_operators(), list(sys.path)
+    sys.path.insert(0, os.path.dirname(path))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        sys.modules.pop(name, None)
+        stop(f"{shown} cannot be imported: {words_of(error, path)}")
+    except SystemExit as leaving:
+        sys.modules.pop(name, None)
+        stop(f"{shown} cannot be imported: it ends the process ({leaving.code})")
+    finally:
+        sys.path[:] = before
+    if all_operators() == known:
+        stop(f"{shown} has no operator in it: a class of foreshape.Operator with a type")

@@ -1,0 +1,124 @@
+"""Parameters from one form of file to another: a combined ``.pdiparams``, a folder with a file for each, and ``.safetensors``.
+
+The bytes of the tensors go over as they are, a piece at a time; element types and dims stay those of the program.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from typing import Final
+
+from foreshape.errors import FormatError, ShapeError, TypeMismatchError, border
+from foreshape.interop.inference import parameters_of
+from foreshape.interop.parameters import MAX_BYTES, PIECE, Stored, inside, open_parameters, otherwise, write_stored
+from foreshape.interop.safetensors_file import contents, header_of
+from foreshape.spec import BOOL, Spec
+from foreshape.wire import load_program, replacing
+from foreshape.wire.files import map_file
+
+SAFETENSORS, COMBINED = ".safetensors", ".pdiparams"
+_SHOWN: Final = 5
+
+Path = str | os.PathLike[str]
+
+
+@border("the parameters cannot be converted", FormatError)
+def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Stored]:
+    """Write the parameters of a program in another form.
+
+    Args:
+        model: the ``.pdmodel``, which has the names, element types and dims; a combined file has no names.
+        source: where they are: a folder with a file for each, a ``.safetensors`` file, or else a combined file.
+        target: ``.safetensors``, ``.pdiparams``, or a folder: one that is there, or a path that ends in a slash. Files are written to
+            temporary names and renamed when all are whole; what else a folder has in it stays.
+
+    Returns:
+        Name -> what was written.
+
+    Raises:
+        FormatError: a file that cannot be read or written, is cut off, or has not exactly the program's parameters; the message has the
+        tensor's name. Nothing is written then.
+    """
+    program = load_program(model)
+    specs = {name: variable.spec for name, variable in parameters_of(program).items()}
+    into, given = os.fspath(target), os.fspath(source)
+    folder = os.path.isdir(into) or into.endswith(("/", os.sep))
+    if not folder and not into.endswith((SAFETENSORS, COMBINED)):
+        raise FormatError(f"{into}: parameters are written to a file that ends in {SAFETENSORS} or {COMBINED}, or to a folder, as {into}/")
+    if os.path.exists(into) and os.path.exists(given) and os.path.samefile(given, into):
+        raise FormatError(f"{into}: parameters are not written to where they are read from")
+    values = _read_safetensors(given, specs) if given.endswith(SAFETENSORS) else open_parameters(given, specs, specs)
+    if folder:
+        _write_folder(into, values)
+    elif into.endswith(COMBINED):
+        with replacing(into) as file:
+            for name in sorted(values):
+                write_stored(file, values[name])
+    else:
+        _write_safetensors(into, values)
+    return values
+
+
+def _read_safetensors(path: str, specs: Mapping[str, Spec]) -> dict[str, Stored]:
+    data = map_file(path, MAX_BYTES, writable=False)
+    try:
+        _, found = contents(data)
+    except (FormatError, TypeMismatchError) as error:
+        raise FormatError(f"{path}: not a safetensors file of parameters: {error}") from None
+    for what, names in (("has no", specs.keys() - found.keys()), ("has, and the program has not,", found.keys() - specs.keys())):
+        if names:
+            shown = ", ".join(repr(n[:100]) for n in sorted(names)[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+            raise FormatError(f"{path} {what} parameter {shown}")
+    out: dict[str, Stored] = {}
+    for name, (of, dims, begin, end) in found.items():
+        told = otherwise(of, dims, specs[name])
+        if told:
+            raise FormatError(f"{path}: the parameter {name[:100]!r}: {told}")
+        out[name] = Stored(of, dims, memoryview(data)[begin:end].toreadonly())
+        if of is BOOL and out[name].data.nbytes and int(out[name].bits().max()) > 1:
+            raise FormatError(f"{path}: the parameter {name[:100]!r}: a bool has a byte that is neither 0 nor 1")
+    return out
+
+
+def _write_safetensors(path: str, values: Mapping[str, Stored]) -> None:
+    try:
+        head, names = header_of({name: (one.dtype, one.dims) for name, one in values.items()})
+    except (TypeMismatchError, ShapeError) as error:
+        raise FormatError(f"{path} cannot be written: {error}") from None
+    with replacing(path) as file:
+        file.write(head)
+        for name in names:
+            data = values[name].data
+            for first in range(0, len(data), PIECE):
+                file.write(data[first : first + PIECE])
+
+
+def _write_folder(folder: str, values: Mapping[str, Stored]) -> None:
+    """A file for each, all of them whole in a folder beside the others before the first takes its place."""
+    made = not os.path.isdir(folder)
+    try:
+        os.makedirs(folder, exist_ok=True)
+        waiting = tempfile.mkdtemp(prefix=".writing-", dir=folder)
+    except OSError as error:
+        raise FormatError(f"{folder} cannot be written to: {error.strerror or error}") from None
+    try:
+        for name, value in values.items():
+            path, last = inside(waiting, name), inside(folder, name)
+            if os.path.isdir(last):
+                raise FormatError(f"the parameter {name[:100]!r}: {last} is a folder, not a file")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with replacing(path) as file:
+                write_stored(file, value)
+        for name in values:
+            last = inside(folder, name)
+            os.makedirs(os.path.dirname(last), exist_ok=True)
+            os.replace(inside(waiting, name), last)
+    except OSError as error:
+        raise FormatError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+        if made and not os.listdir(folder):
+            os.rmdir(folder)

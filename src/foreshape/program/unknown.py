@@ -1,0 +1,78 @@
+"""Ops whose operator is not known here: which types, how many, where the first stands, and why there can be none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foreshape.operator.registry import refusal
+
+if TYPE_CHECKING:
+    from foreshape.program.op import Op
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownType:
+    """An op type that is not known here.
+
+    Attributes:
+        type: as the file has it.
+        count: how many ops have it.
+        first: the first of them.
+        reason: why there can be no such operator here, where that is known.
+    """
+
+    type: str
+    count: int
+    first: Op
+    reason: str | None
+
+    @property
+    def place(self) -> str:
+        """Where the first one stands: ``op 3 of block 0 (net.py:12)``."""
+        block, site = self.first.block, self.first.call_site
+        at = next((at for at, op in enumerate(block.ops) if op is self.first), None)
+        where = f"block {block.idx}" if at is None else f"op {at} of block {block.idx}"
+        return where if site is None else f"{where} ({site.short()})"
+
+    @property
+    def words(self) -> str:
+        """``the operator 'matrix_thing' is not known here (3 ops, the first is op 3 of block 0)``; with the reason, where there is one."""
+        where = f"({self.place})" if self.count == 1 else f"({self.count:,} ops, the first is {self.place})"
+        why = "is not known here" if self.reason is None else f"cannot run here: {self.reason}"
+        return f"the operator {self.type[:100]!r} {why} {where}"
+
+
+def is_unknown(op: Op) -> bool:
+    """Whether nothing is known of an op but its names. One whose attributes are wrong is known."""
+    return op.attributes.operator is None and op.attributes.error is None
+
+
+def unknown_types(ops: Iterable[Op]) -> list[UnknownType]:
+    """The types among ``ops`` that are not known, in the order in which they come first."""
+    found: dict[str, list[Op]] = {}
+    for op in ops:
+        if is_unknown(op):
+            found.setdefault(op.type, []).append(op)
+    return [UnknownType(type, len(those), those[0], refusal(type)) for type, those in found.items()]
+
+
+def with_inner(ops: Iterable[Op]) -> Iterator[Op]:
+    """Ops, and those of the blocks that they run, each once."""
+    seen: set[int] = set()
+    left = list(ops)[::-1]
+    while left:
+        op = left.pop()
+        yield op
+        for index in op.sub_block_indices():
+            if index not in seen and 0 <= index < len(op.block.program.blocks):
+                seen.add(index)
+                left.extend(reversed(op.block.program.blocks[index].ops))
+
+
+def unknown_words(found: Sequence[UnknownType]) -> str:
+    """What is not known, as a sentence: for one type in one line, else a line for each."""
+    if len(found) == 1:
+        return found[0].words
+    return f"{len(found):,} operators are not known here:" + "".join(f"\n    {one.words.removeprefix('the operator ')}" for one in found)
