@@ -27,6 +27,13 @@ class Chain:
     other: Argument = None
     following: Following = NOTHING
 
+    def folds(self) -> list[tuple[Fold, int]]:
+        """What happens in each step, and how many values it takes."""
+        out: list[tuple[Fold, int]] = []
+        for how, values in self.steps:
+            out.append((how, len(values)))
+        return out
+
     def take(self, reader: Instruction) -> None:
         """Let the kernel do what an instruction does."""
         self.gone.append(self.last)

@@ -7,6 +7,8 @@ Unless: something else reads y
 
 from __future__ import annotations
 
+from operator import methodcaller
+
 from foreshape.lowering.fusion.frozen import is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.lowering.instruction import Argument, Value
@@ -25,7 +27,7 @@ def apply(graph: Graph) -> int:
         if not _is_number(graph, b) or dims_of(x) != dims_of(add.results[0]):
             continue
         assert isinstance(a, Value) and isinstance(b, Value)
-        by, shift = graph.pack("number", [a], 0, lambda t: t.item()), graph.pack("number", [b], 0, lambda t: t.reshape(()))
+        by, shift = graph.pack("number", [a], 0, methodcaller("item")), graph.pack("number", [b], 0, methodcaller("reshape", ()))
         text = f"{{add}}({shift}, {{0}}, alpha={by})"
         graph.remove([i])
         in_place = f"{{add}}({shift}, {{0}}, alpha={by}, out={{0}})"

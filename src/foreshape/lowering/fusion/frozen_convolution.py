@@ -48,7 +48,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
 
 
 def _maker(chain: Chain, of: ImageConvolution) -> Callable[..., Any]:
-    steps, following = [(how, len(step)) for how, step in chain.steps], chain.following
+    steps, following = chain.folds(), chain.following
 
     def make(weight: Any, *values: Any) -> Convolution:
         return Convolution(*folded(weight, steps, values), of.strides, of.paddings, of.dilations, of.groups, following)

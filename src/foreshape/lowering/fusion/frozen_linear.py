@@ -43,7 +43,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
 
 
 def _maker(chain: Chain) -> Callable[..., Any]:
-    steps, following = [(how, len(step)) for how, step in chain.steps], chain.following
+    steps, following = chain.folds(), chain.following
 
     def make(weight: Any, *values: Any) -> Linear:
         return Linear(*folded(weight, steps, values, axis=1), following)
