@@ -64,7 +64,6 @@ class Attributes:
             found = _attributes.setdefault(key, found)
         return found
 
-
     @property
     def gradient(self) -> Attributes:
         """The same attributes for the operator ``<type>_grad``."""

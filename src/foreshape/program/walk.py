@@ -24,6 +24,9 @@ MAX_VISITS = 100_000
 MAX_VISITS_PER_OP = 50
 """and so many for each op of the program: loops that need more rounds do not settle."""
 
+_MOST_ROUNDS_IN_DOUBT = 8
+"""So often an op is inferred again since more of what its blocks write turns out not to be known; then nothing of it is."""
+
 
 class _Found(NamedTuple):
     """What came into an op's blocks, and what that made of the variables around them."""
@@ -162,11 +165,13 @@ def infer_in_doubt(op: Op) -> None:
     outermost = program.doubtful is None
     doubtful = program.doubtful = set() if program.doubtful is None else program.doubtful
     try:
-        before = -1
-        while before != len(doubtful):
+        for _ in range(_MOST_ROUNDS_IN_DOUBT):
             before = len(doubtful)
             block.infer_op(op)
             _doubt(doubtful)
+            if before == len(doubtful):
+                return
+        mark_unknown(op)
     finally:
         if outermost:
             program.doubtful = None
