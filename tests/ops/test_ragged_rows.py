@@ -46,6 +46,9 @@ MOVED = {
     "rnn": "its first axis is time",
     "viterbi_decode": "dim 0 of its operands is the padded sequences themselves",
     "select_input": "what comes out is one of several tensors, and only the run tells which",
+    "data_norm": "its first operands have a number for each column",
+    "im2sequence": "the rows of an image's sequence are its patches",
+    "rank_loss": "its result has the sequences of Left, which are not those of the first operand",
     "gather": "Index says which rows there are; the rows of X are picked",
     "box_coder": "decoded along axis 1, priors go with the rows of TargetBox, whose sequences the result has",
     "distribute_fpn_proposals": "with RoisNum, the images of the regions are told by numbers beside them",
@@ -66,6 +69,7 @@ READ_BY_THE_GRADIENT_ONLY = {
 }
 """Results beside the one that users see."""
 TAKEN_APART = {
+    "data_norm": "its first operands have a number for each column",
     "split": "along axis 0 the parts are other rows, and their gradients are put one after the other",
     "stack": "at axis 0 the rows are one axis further in",
     "unstack": "along axis 0 each row is a result of its own",

@@ -66,7 +66,7 @@ def test_parts_are_normalised_as_the_whole(parts: tuple[int, ...], mean: float, 
     forward, backward = bound("batch_norm", data_layout=layout, momentum=0.7)
     held = moving.clone(), variance.clone()
     want = forward.kernel(x, scale, bias, *held, None, requested=(True,) * 6)
-    want_gradients = backward.kernel(x, scale, bias, *held, want[3], want[4], None, d, requested=(True,) * 3)
+    want_gradients = backward.kernel(x, scale, bias, *held, want[3], want[4], None, d, None, None, requested=(True,) * 3)
 
     ranks = Threads(len(parts))
     over, over_backward = bound("sync_batch_norm", data_layout=layout, momentum=0.7)

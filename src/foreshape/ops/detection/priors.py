@@ -114,8 +114,8 @@ class PriorBox(_Priors):
         height, width = self._cells(Input, Image)
         if not self.min_sizes or any(s <= 0 for s in self.min_sizes):
             fail(f"min_sizes must be one or more numbers larger than 0; seen {list(self.min_sizes)}", SchemaError)
-        if any(r <= 0 for r in self.aspect_ratios):
-            fail(f"aspect_ratios must be larger than 0; seen {list(self.aspect_ratios)}", SchemaError)
+        if not all(0 < r < math.inf and 1 / r < math.inf for r in self.aspect_ratios):
+            fail(f"aspect_ratios must be finite and larger than 0, and so must be what divides by them; seen {list(self.aspect_ratios)}", SchemaError)
         if self.max_sizes and len(self.max_sizes) != len(self.min_sizes):
             fail(f"there must be as many max_sizes as min_sizes, or none; seen {len(self.max_sizes)} and {len(self.min_sizes)}", SchemaError)
         if any(high <= low for low, high in zip(self.min_sizes, self.max_sizes, strict=False)):

@@ -112,7 +112,7 @@ class Maxout(Operator):
         require(self.groups >= 1, f"groups must be at least 1; seen {self.groups}", X=None)
         dims = list(X.known_dims)
         dims[axis] = require_divides(self.groups, dims[axis], f"groups = {self.groups} must divide the channels, {dims[axis]}", X=axis)
-        return X.dense(dims)
+        return X.with_dims(dims)
 
     def _groups(self, x: Tensor) -> tuple[Tensor, int]:
         """The channels of each group along an axis of its own, and that axis."""
@@ -178,7 +178,7 @@ class LocalResponseNorm(Operator):
         require_rank(4, X, "X")
         require(self.n % 2 == 1, f"n must be odd; seen {self.n}", X=None)
         require_at_most(1, X.known_dims[self._axis()], "X must have at least one channel", X=self._axis())
-        return X.dense(), X.dense()
+        return X.like(), X.like()
 
     def _axis(self) -> int:
         return 3 if self.data_format == "NHWC" else 1
@@ -209,7 +209,7 @@ class LocalResponseNorm(Operator):
     def _infer_gradient(self, X: Spec, Out: Spec, MidOut: Spec, d_out: Spec) -> Spec:
         made, middle = LocalResponseNorm.infer_shape(self, X)
         check_made(Out=(Out, made), MidOut=(MidOut, middle), Out_GRAD=(d_out, made))
-        return X.dense()
+        return X.like()
 
     def _gradient_workspace(self, X: Spec, Out: Spec, MidOut: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return 3 * X.nbytes + self._padded(X) + copies(strided, X=X, Out=Out, MidOut=MidOut, Out_GRAD=d_out)

@@ -74,7 +74,7 @@ class Deformable(Operator):
             require_equal(spec.known_dims[1], count, f"{slot} must have {words} for each pixel of a window of each deformable group, {count}", **{slot: 1})
             for at, size in enumerate(sizes, 2):
                 require_equal(spec.known_dims[at], size, f"{slot} must have the image size of Output, {sizes[0]} by {sizes[1]}", **{slot: at})
-        return with_image(Input.dense(), window[0], sizes, False)
+        return with_image(Input, window[0], sizes, False)
 
     def _windows(self, Filter: Tensor) -> Windows:
         return Windows((int(Filter.shape[2]), int(Filter.shape[3])), self.strides, self.paddings, self.dilations, self.deformable_groups)

@@ -64,7 +64,7 @@ class GridSampler(Operator):
         require(Grid.rank == X.rank, f"Grid must have {X.rank} dims, as X, not {Grid.rank}", Grid=None, X=None)
         require_equal(Grid.known_dims[-1], axes, f"a point of Grid must be {axes} numbers", Grid=axes + 1)
         batch = require_equal(Grid.known_dims[0], batch, "Grid must have the points of as many images as X has", Grid=0, X=0)
-        return X.dense((batch, channels, *Grid.known_dims[1:-1]))
+        return X.with_dims((batch, channels, *Grid.known_dims[1:-1]))
 
     def _settings(self) -> tuple[int, int, bool]:
         return 0, PADDING_MODES.index(self.padding_mode), self.align_corners
@@ -150,7 +150,7 @@ class AffineGrid(Operator):
         image = [unknown_size(str(at)) if size is None else size for at, size in enumerate(shape[2:])]
         for size in image:
             require_at_most(1, size, f"the sizes in output_shape must be at least 1; seen {size}", Theta=None)
-        return Theta.dense((batch, *image, axes))
+        return Theta.with_dims((batch, *image, axes))
 
     def _base(self, theta: Tensor, image: Sequence[int]) -> Tensor:
         """``[pixels, axes + 1]``: where each pixel is, x first, and 1."""

@@ -102,7 +102,7 @@ class Unfold(Patches):
         self._check()
         batch, channels, image = image_of(X, 4, False, "X")
         high, wide = self._counts(image, X=None)
-        return X.dense((batch, channels * self.kernel_sizes[0] * self.kernel_sizes[1], high * wide))
+        return X.with_dims((batch, channels * self.kernel_sizes[0] * self.kernel_sizes[1], high * wide))
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._apart(X)
@@ -158,7 +158,7 @@ class Fold(Patches):
         require_at_most(1, channels, "there must be at least one channel", X=1)
         high, wide = self._counts(self.output_sizes)
         require_equal(patches, high * wide, f"dim 2 of X must be the {high} times {wide} patches of an image of output_sizes", X=2)
-        return X.dense((batch, channels, *self.output_sizes))
+        return X.with_dims((batch, channels, *self.output_sizes))
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._together(X, self.output_sizes)

@@ -52,7 +52,7 @@ class Shuffled(Operator):
         n, c, h, w = x.known_dims if self._first() else (x.known_dims[k] for k in (0, 3, 1, 2))
         words = f"the channels, {c}, must be divisible by the square of {self._word()}, {r * r}"
         c = require_divides(r * r, c, words, **{slot: 1 if self._first() else 3})
-        return x.dense((n, c, h * r, w * r) if self._first() else (n, h * r, w * r, c))
+        return x.with_dims((n, c, h * r, w * r) if self._first() else (n, h * r, w * r, c))
 
     def _shrunk(self, x: Spec, slot: str) -> Spec:
         """Smaller images with more channels."""
@@ -64,7 +64,7 @@ class Shuffled(Operator):
             size = dims[axis]
             words = f"{self._word()}, {r}, must divide the dim at axis {axis}, {size}"
             dims[axis] = size * (r * r) if axis == channels else require_divides(r, size, words, **{slot: axis})
-        return x.dense(dims)
+        return x.with_dims(dims)
 
     def _word(self) -> str:
         return next(n for n in self.schema.attributes if n.endswith("factor"))

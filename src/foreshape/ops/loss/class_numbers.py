@@ -61,7 +61,7 @@ class NllLoss(Operator):
             require_rank(1, Weight, "Weight")
             require_equal(Weight.known_dims[0], dims[1], "Weight must have one number for each class of X", Weight=0, X=1)
         require_at_most(1, dims[1], "X must have at least 1 class", X=1)
-        return X.dense(Label.known_dims if self.reduction == "none" else ()), X.dense(())
+        return X.with_dims(Label.known_dims if self.reduction == "none" else ()), X.dense(())
 
     def _weights(self, X: Tensor, Label: Tensor, Weight: Tensor | None) -> tuple[Tensor, Tensor]:
         """The labels as an index (0 where ignored), and the weight of each (0 where ignored)."""

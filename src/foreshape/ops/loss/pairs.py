@@ -101,7 +101,7 @@ class ModifiedHuberLoss(Operator):
 
     def _infer_gradient(self, Y: Spec, IntermediateVal: Spec, d_out: Spec) -> Spec:
         check_made(IntermediateVal=(IntermediateVal, Y), Out_GRAD=(d_out, Y))
-        return Y.like()
+        return IntermediateVal.like()
 
     @gradient("Y", "IntermediateVal", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=one_like("Y"))
     def backward(self, Y: Tensor, IntermediateVal: Tensor, d_out: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class DataNorm(Operator):
         require_rank(2, X, "X")
         if self.slot_dim > 0:
             require_divides(self.slot_dim, X.known_dims[1], f"slot_dim = {self.slot_dim} must divide the columns of X", X=1)
-        return X.dense(), X.dense((X.known_dims[1],))
+        return X.like(), X.dense((X.known_dims[1],))
 
     def _shown(self, X: Tensor) -> Tensor | None:
         """[batch, slots, 1]: which slots count; None where all do."""

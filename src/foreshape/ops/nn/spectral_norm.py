@@ -57,7 +57,7 @@ class SpectralNorm(Operator):
         for slot, spec, size, what in (("U", U, rows, "row"), ("V", V, columns, "column")):
             require(spec.rank == 1, f"{slot} must have 1 dim, not {spec.rank}", **{slot: None})
             require_equal(spec.known_dims[0], size, f"{slot} must have one number for each {what} of Weight as a matrix, {size}", **{slot: 0, "Weight": None})
-        return Weight.dense()
+        return Weight.like()
 
     def _found(self, Weight: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The matrix, U and V as the steps leave them, and sigma."""
@@ -79,7 +79,7 @@ class SpectralNorm(Operator):
 
     def _infer_gradient(self, Weight: Spec, U: Spec, V: Spec, d_out: Spec) -> Any:
         check_made(Out_GRAD=(d_out, SpectralNorm.infer_shape(self, Weight, U, V)))
-        return Weight.dense()
+        return Weight.like()
 
     def _gradient_workspace(self, Weight: Spec, U: Spec, V: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return 5 * Weight.nbytes + 4 * (U.nbytes + V.nbytes) + 16384 + copies(strided, Weight=Weight, U=U, V=V, Out_GRAD=d_out)

@@ -54,7 +54,7 @@ class Unpooling(Operator):
         sizes = [unknown_size(str(at)) if size is None else size for at, size in enumerate(asked, 2)]
         for at, size in enumerate(sizes):
             require_at_most(1, size, f"output_size must be at least 1; seen {size}", X=at + 2)
-        return with_image(X.dense(), channels, sizes, False)
+        return with_image(X, channels, sizes, False)
 
     def _checked(self, X: Spec, Indices: Spec) -> Size:
         axes = self._spatial
