@@ -27,6 +27,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.registry import refuse
 from foreshape.spec import SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import CHUNK, Rows, put_rows
 
@@ -59,6 +60,12 @@ def subtract(param: Tensor, value: Tensor, rate: Any, factor: float = 1.0) -> No
         param.add_(value, alpha=-rate * factor)
     else:
         param.addcmul_(value, rate, value=-factor)
+
+for _type, _why in {
+    "dgc_momentum": "it sends a part of the gradients only, which trains another network than one rank does; fs.data_parallel() sends all of them",
+    "dpsgd": "it adds noise that no seed of the program says, so that a run cannot be had again",
+}.items():
+    refuse(_type, _why)
 
 
 class Update(Operator):
