@@ -92,7 +92,7 @@ def other_sizes(value: np.ndarray) -> Iterator[np.ndarray]:
 
 
 @pytest.mark.parametrize(("network", "optimizer"), CASES)
-@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_value_of_another_size_than_the_rest_is_refused(network: str, optimizer: str, check: bool) -> None:
     main, scope, loss = trained(network, optimizer)
     program, executor, feed = opened(main), fs.Executor(check=check), FEEDS[network]

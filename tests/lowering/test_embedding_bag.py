@@ -50,7 +50,7 @@ def both(make: Any, feed: Any, mode: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("column", [False, True])
-@pytest.mark.parametrize("padding", [None, 2, -1])
+@pytest.mark.parametrize("padding", [None, pytest.param(2, marks=pytest.mark.long), pytest.param(-1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", ["sum", "mean", "sqrt"])
 @pytest.mark.parametrize("lengths", RAGGED.values(), ids=RAGGED)
 def test_ragged_bags(lengths: Any, mode: str, padding: int | None, column: bool) -> None:

@@ -138,7 +138,7 @@ def each_of(first: list[Any], second: list[Any]) -> list[tuple[Any, Any]]:
     return out
 
 
-@of_each_operator(c for c in CASES if c[2].exact)
+@of_each_operator((c for c in CASES if c[2].exact), quick=2)
 def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
     if any(r.updates for r in cls.schema.results) or not case.outputs:
@@ -163,7 +163,7 @@ def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], s
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@of_each_operator(CASES)
+@of_each_operator(CASES, quick=3)
 def test_the_text_form_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     program = build(cls, sample.arguments).program
     parsed = Program.parse(str(program))

@@ -27,7 +27,7 @@ def apply(graph: Graph) -> int:
         if not _is_number(graph, b) or dims_of(x) != dims_of(add.results[0]):
             continue
         assert isinstance(a, Value) and isinstance(b, Value)
-        by, shift = graph.pack("number", [a], 0, methodcaller("item")), graph.pack("number", [b], 0, methodcaller("reshape", ()))
+        by, shift = graph.pack("number", [a], 0, methodcaller("item")), graph.pack("number", [b], 0, methodcaller("view", ()))
         text = f"{{add}}({shift}, {{0}}, alpha={by})"
         graph.remove([i])
         in_place = f"{{add}}({shift}, {{0}}, alpha={by}, out={{0}})"
