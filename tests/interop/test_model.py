@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,17 @@ def test_a_request_that_is_wrong_fails_alone(saved: str) -> None:
     with pytest.raises(fs.FeedError):
         predictor({"image": images(1, 3, 5, 5), "more": images(1, 3, 5, 5)})
     assert predictor(images(1, 3, 5, 5))[predictor.outputs[0]].shape == (1, 5)
+
+
+def test_the_thread_of_a_queue_ends_with_its_predictor(saved: str) -> None:
+    before = set(threading.enumerate())
+    predictor = fs.Predictor(saved, batch_queue=4, wait=0.0)
+    predictor(images(1, 3, 5, 5))
+    (thread,) = set(threading.enumerate()) - before
+    del predictor
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_a_queue_needs_results_for_each_example(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from foreshape.engine.checked import Checked
 from foreshape.engine.emit import Bound, Emitted, emit
 from foreshape.engine.failures import failure, placed
 from foreshape.engine.feed import Feeder, aligned
-from foreshape.engine.frozen import refuse_updates
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
@@ -79,9 +78,7 @@ class Step:
         lowered = lower(program.global_block, fetches, fused)
         self.plain = replace(lowered, instructions=list(lowered.instructions))
         self.frozen = frozen
-        if frozen:
-            refuse_updates(lowered)
-            lowered.frozen = True
+        lowered.frozen = frozen
         if fused:
             fuse(lowered)
         self.live = find_liveness(lowered, reuse=fused)
@@ -189,8 +186,8 @@ class Executor:
         align_feeds: copy fed values whose memory begins elsewhere than at a multiple of 64 bytes, as arrays of numpy often do. On some
             processors products round otherwise there, so that without it equal runs may differ in their last bits; `fs.train` does it.
         frozen: what the scope holds stays as it is while this executor runs: normalization goes into the weights, which are kept once more
-            as the kernels want them. Programs that update anything are refused. Values that are set with `Scope.set` are noticed. On the
-            CPU, and unless ``check``; otherwise it changes nothing.
+            as the kernels want them. What a program changes itself is left as it is, and values that are set with `Scope.set` are noticed;
+            what another executor trains in the same scope is not. On the CPU, and unless ``check``; otherwise it changes nothing.
     """
 
     def __init__(

@@ -88,10 +88,12 @@ class IdleTeam:
         self._made.wait()
 
     def _stay(self) -> None:
-        libgomp = ctypes.CDLL(None)
-        work = ctypes.cast(libgomp.omp_get_thread_num, ctypes.c_void_p)  # a function that does nothing to anything
-        libgomp.GOMP_parallel(work, None, ctypes.c_uint(max(2, allowed())), ctypes.c_uint(0))
-        self._made.set()
+        try:
+            libgomp = ctypes.CDLL(None)
+            work = ctypes.cast(libgomp.omp_get_thread_num, ctypes.c_void_p)  # a function that does nothing to anything
+            libgomp.GOMP_parallel(work, None, ctypes.c_uint(max(2, allowed())), ctypes.c_uint(0))
+        finally:
+            self._made.set()  # whatever is wrong, nobody waits for it
         self._end.wait()  # the team lives as long as the thread that began it
 
     def end(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
@@ -46,6 +47,8 @@ class Predictor:
         self.model = InferenceModel.of(program, feeds, fetches, scope, self._executor)
         self.inputs, self.outputs = list(feeds), [v.name for v in fetches]
         self._queue = _Queue(self.model, batch_queue, wait) if batch_queue else None
+        if self._queue is not None:
+            weakref.finalize(self, self._queue.end)
         for shapes in warm:
             self._warm(shapes)
 
@@ -86,7 +89,7 @@ class _Queue:
             raise SchemaError(f"batch_queue is a number of examples, and wait of seconds; seen {most} and {wait}")
         batch_symbol(model)
         self._model, self._most, self._wait = model, most, wait
-        self._requests: SimpleQueue[_Request] = SimpleQueue()
+        self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         threading.Thread(target=self._serve, name="foreshape-batch-queue", daemon=True).start()
 
     def run(self, feed: dict[str, Any]) -> dict[str, Any]:
@@ -101,16 +104,26 @@ class _Queue:
         self._requests.put(_Request(arrays, counts.pop(), key, answer))
         return answer.result()
 
+    def end(self) -> None:
+        """Let the thread end when it has answered what has come."""
+        self._requests.put(None)
+
     def _serve(self) -> None:
         waiting: list[_Request] = []
-        while True:
+        ended = False
+        while waiting or not ended:
             first = waiting.pop(0) if waiting else self._requests.get()
+            if first is None:
+                return
             together, count, until = [first], first.examples, monotonic() + self._wait
             others: list[_Request] = []
             while count < self._most:
                 try:
                     one = waiting.pop(0) if waiting else self._requests.get(timeout=max(0.0, until - monotonic()))
                 except Empty:
+                    break
+                if one is None:
+                    ended = True
                     break
                 if one.key == first.key and count + one.examples <= self._most:
                     together.append(one)

@@ -107,15 +107,17 @@ class Convolution:
         """The weight as oneDNN wants it; None where another kernel must do."""
         if not has_onednn() or not x.numel():
             return None
-        if self._packed is None and self._weight is not None:
+        weight = self._weight  # another thread may be doing the same: what is packed is there before the weight goes
+        if self._packed is None and weight is not None:
             paddings, strides, dilations, groups = self._settings
-            self._packed = torch.ops.mkldnn._reorder_convolution_weight(self._weight, paddings, strides, dilations, groups, list(x.shape))
+            self._packed = torch.ops.mkldnn._reorder_convolution_weight(weight, paddings, strides, dilations, groups, list(x.shape))
             self._weight = None
         return self._packed
 
     def _plain(self, x: Tensor) -> Tensor:
         paddings, strides, dilations, groups = self._settings
-        weight = self._weight if self._weight is not None else self._packed.to_dense()
+        weight = self._weight
+        weight = weight if weight is not None else self._packed.to_dense()
         return torch.conv2d(x, weight, self._bias, strides, paddings, dilations, groups)
 
 

@@ -164,7 +164,7 @@ class Lowered:
     derived: list[tuple[str, tuple[Value, ...], Callable[..., Any]]] = field(default_factory=list[tuple[str, tuple[Value, ...], "Callable[..., Any]"]])
     """Names for what is made of persistables once, when the step is bound: a transposed view of a weight."""
     frozen: bool = False
-    """Whether persistables keep their values for the life of the step, so that what is made of them may be another tensor."""
+    """Whether persistables that the step does not change keep their values for its life, so that what is made of them may be another tensor."""
     packed: Size = 0
     """The bytes of what is made of persistables and kept beside them."""
     prologue: list[str] = field(default_factory=list[str])

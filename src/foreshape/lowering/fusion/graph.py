@@ -9,7 +9,7 @@ from foreshape.dims import Size
 from foreshape.lowering.call_memory import rule_bytes
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.lowering.order import reorder
-from foreshape.operator.computations import Computation, is_usual_gradient
+from foreshape.operator.computations import Computation, FixedNormalization, is_usual_gradient
 from foreshape.operator.operator import Operator
 from foreshape.spec import LOD_TENSOR, Spec
 
@@ -19,7 +19,7 @@ _Computation = TypeVar("_Computation", bound=Computation)
 class Graph:
     """The instructions of a step with their uses, kept true as they are rewritten: each has a place, which those that stand for it inherit."""
 
-    __slots__ = ("_computing", "_derived", "_fixed", "_makers", "_places", "_readers", "_undoing", "_written", "lowered", "places")
+    __slots__ = ("_changed", "_computing", "_derived", "_fixed", "_makers", "_places", "_readers", "_undoing", "_written", "lowered", "places")
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
@@ -28,6 +28,7 @@ class Graph:
         self._readers: dict[Value, list[Instruction]] = {}
         self._fixed: set[Value] = set(lowered.fetches)
         self._written: set[str] = set()
+        self._changed = {v.name for i in lowered.instructions for v in i.changes() if computes(i, FixedNormalization) is None} if lowered.frozen else set[str]()
         self.places: list[list[Instruction]] = []
         for i in lowered.instructions:
             if not self.places or self.places[-1][0].position != i.position:
@@ -188,7 +189,7 @@ class Graph:
 
     def is_frozen(self, value: Argument) -> bool:
         """Whether a persistable keeps its value for the life of the step."""
-        return self.lowered.frozen and isinstance(value, Value) and value.persistable and value.name not in self._written
+        return self.lowered.frozen and isinstance(value, Value) and value.persistable and value.name not in self._changed
 
     def is_constant(self, value: Argument) -> bool:
         """Whether a persistable is only ever changed in place or not at all in this step."""

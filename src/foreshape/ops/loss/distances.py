@@ -123,6 +123,19 @@ def to_rows(d: Tensor, of: Tensor) -> Tensor:
     return d if d.shape[0] == of.shape[0] else d.sum(0, keepdim=True)
 
 
+OF_ROWS = [
+    sample(X=f32(4, 7), Y=f32(4, 7)),
+    sample(X=f32(4, 3, 2), Y=f32(1, 3, 2)),
+    sample(X=f32(0, 3), Y=f32(0, 3)),
+]
+NOT_OF_ROWS = [
+    reject(X=f32(4, 7), Y=f32(4, 6), says="Y must have the dims of X"),
+    reject(X=f32(4, 7), Y=f32(3, 7), says="Y must have 1 row, or as many as X"),
+    reject(X=f32(4), Y=f32(4), says="at least 2 dims"),
+]
+"""Samples and rejects of what compares the rows of X with those of Y, or with its only one."""
+
+
 class SquaredL2Distance(Operator):
     """Out = the sum over each row of sub_result^2, where sub_result = X - Y; Y may have 1 row for all. Of PaddlePaddle 1."""
 
@@ -157,16 +170,8 @@ class SquaredL2Distance(Operator):
         d = (sub_result * d_out).mul_(2.0).reshape(X.shape)
         return d if requested[0] else None, to_rows(d.neg(), Y) if requested[1] else None
 
-    samples = [
-        sample(X=f32(4, 7), Y=f32(4, 7)),
-        sample(X=f32(4, 3, 2), Y=f32(1, 3, 2)),
-        sample(X=f32(0, 3), Y=f32(0, 3)),
-    ]
-    rejects = [
-        reject(X=f32(4, 7), Y=f32(4, 6), says="Y must have the dims of X"),
-        reject(X=f32(4, 7), Y=f32(3, 7), says="Y must have 1 row, or as many as X"),
-        reject(X=f32(4), Y=f32(4), says="at least 2 dims"),
-    ]
+    samples = OF_ROWS
+    rejects = NOT_OF_ROWS
 
 
 class CosSim(Operator):
@@ -213,16 +218,8 @@ class CosSim(Operator):
         d_y = to_rows((x * both).sub_(y * (cosine / YNorm.square())).reshape(X.shape), Y) if requested[1] else None
         return d_x, d_y
 
-    samples = [
-        sample(X=f32(4, 7), Y=f32(4, 7)),
-        sample(X=f32(4, 3, 2), Y=f32(1, 3, 2)),
-        sample(X=f32(0, 3), Y=f32(0, 3)),
-    ]
-    rejects = [
-        reject(X=f32(4, 7), Y=f32(4, 6), says="Y must have the dims of X"),
-        reject(X=f32(4, 7), Y=f32(3, 7), says="Y must have 1 row, or as many as X"),
-        reject(X=f32(4), Y=f32(4), says="at least 2 dims"),
-    ]
+    samples = OF_ROWS
+    rejects = NOT_OF_ROWS
 
 
 class CenterLoss(Operator):
