@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
+from foreshape.errors import SchemaError
 from foreshape.operator import (
     FLOATING,
     AttrType,
@@ -43,7 +44,7 @@ class SpectralNorm(Operator):
     V = operand(FLOATING, same_type_as="Weight", doc="[columns]: the product of the other dims")
     Out = result(doc="as Weight", layout="row")
     dim = attribute(AttrType.INT, 0, doc="0 or 1")
-    power_iters = attribute(AttrType.INT, 1, low=0)
+    power_iters = attribute(AttrType.INT, 1, low=0, high=1000, doc="steps of the power iteration; it has settled long before the most")
     eps = attribute(AttrType.FLOAT, 1e-12, low=0.0)
 
     def infer_shape(self, Weight: Spec, U: Spec, V: Spec) -> Spec:
@@ -100,6 +101,7 @@ class SpectralNorm(Operator):
         sample(Weight=f32(4, 3, 2, low=0.5), U=f32(3, low=0.5), V=f32(8, low=0.5), dim=1, power_iters=0),
     ]
     rejects = [
+        reject(Weight=f32(4, 5), U=f32(4), V=f32(5), power_iters=2**31 - 1, says="at most 1000", error=SchemaError),
         reject(Weight=f32(4), U=f32(4), V=f32(1), says="Weight must have 2 to 5 dims"),
         reject(Weight=f32(4, 5), U=f32(5), V=f32(5), says="U must have one number for each row"),
         reject(Weight=f32(4, 5), U=f32(4), V=f32(4), says="V must have one number for each column"),
