@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_layers, split_tables
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
-    from foreshape.training import infer_shape, train
+    from foreshape.training import Checkpoint, History, TrainingProgram, callbacks, evaluate, infer_shape, predict, train, training_program
     from foreshape.wire import Limits, load_program, save_program
     from foreshape.workers import Job, job, send
 
@@ -54,7 +54,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "program_guard"), "program"),
     **dict.fromkeys(("BF16", "BOOL", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UNK", "LOD_TENSOR", "SELECTED_ROWS",
                      "LOD_TENSOR_ARRAY", "INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"), "spec"),
-    **dict.fromkeys(("infer_shape", "train"), "training"),
+    **dict.fromkeys(("Checkpoint", "History", "TrainingProgram", "callbacks", "evaluate", "infer_shape", "predict", "train", "training_program"), "training"),
     **dict.fromkeys(("Limits", "load_program", "save_program"), "wire"),
     **dict.fromkeys(("Job", "job", "send"), "workers"),
 }  # fmt: skip
@@ -97,6 +97,7 @@ __all__ = [
     "UINT8",
     "UNK",
     "Block",
+    "Checkpoint",
     "DescriptionError",
     "ExecutionError",
     "Executor",
@@ -104,6 +105,7 @@ __all__ = [
     "ForeshapeError",
     "FormatError",
     "GuardError",
+    "History",
     "InferenceModel",
     "Job",
     "Limits",
@@ -122,13 +124,16 @@ __all__ = [
     "Scope",
     "SelectedRows",
     "ShapeError",
+    "TrainingProgram",
     "TypeMismatchError",
     "Variable",
     "append_backward",
+    "callbacks",
     "data_parallel",
     "default_main_program",
     "default_scope",
     "default_startup_program",
+    "evaluate",
     "infer_shape",
     "job",
     "layer",
@@ -136,6 +141,7 @@ __all__ = [
     "load_program",
     "optimizer",
     "plan",
+    "predict",
     "program_guard",
     "recompute",
     "save_inference_model",
@@ -146,4 +152,5 @@ __all__ = [
     "split_layers",
     "split_tables",
     "train",
+    "training_program",
 ]

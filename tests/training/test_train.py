@@ -48,15 +48,13 @@ def test_it_learns() -> None:
 
 def test_a_cost_that_is_not_one_number_is_averaged_once() -> None:
     net = Net()
-    net.train()
-    net.train(optimizer=None)
-    ops = [op.type for op in net.main.global_block.ops]
+    made = fs.training_program(net.cost, startup=net.startup)
+    ops = [op.type for op in made.program.global_block.ops]
     assert ops.count("mean") == 1 and ops.count("sgd") == 2
-    whole = Net()
-    with fs.program_guard(whole.main, whole.startup):
-        whole.cost = layer.mean(whole.cost)
-    whole.train()
-    assert [op.type for op in whole.main.global_block.ops].count("mean") == 1
+    with fs.program_guard(net.main, net.startup):
+        whole = layer.mean(net.cost)
+    for cost in (whole, net.cost):  # the mean that is there is taken
+        assert [op.type for op in fs.training_program(cost, startup=net.startup).program.global_block.ops].count("mean") == 1
 
 
 def test_the_loss_of_a_step_is_what_numpy_says() -> None:
@@ -262,7 +260,7 @@ def test_the_history_prints_and_plots(tmp_path: Path) -> None:
     net = Net()
     history = net.train(epochs=2, validation={"x": X, "y": Y}, metrics={"error": net.cost})
     lines = str(history).splitlines()
-    assert lines[0].split() == ["epoch", "loss", "error", "validation", "loss", "validation", "error", "seconds"] and len(lines) == 3
+    assert lines[0].split() == ["epoch", "loss", "error", "validation", "loss", "validation", "error", "learning", "rate", "seconds"] and len(lines) == 3
     assert len({len(line) for line in lines}) == 1
     history.plot(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -89,8 +89,11 @@ def cost(tmp_path: Path) -> Any:
     return layer.softmax_with_cross_entropy(hidden, y)
 
 
+OPTIMIZER = fs.optimizer.Momentum(0.1, 0.9)
+
+
 def job(cost: Any, strategy: Any, **settings: Any) -> Job:
-    return fs.job(cost, {"ids": "ids.npy", "y": "y.npy"}, optimizer=fs.optimizer.Momentum(0.1, 0.9), batch_size=8, ranks=strategy, **settings)
+    return fs.job(cost, {"ids": "ids.npy", "y": "y.npy"}, optimizer=OPTIMIZER, batch_size=8, ranks=strategy, **settings)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=words)
@@ -104,7 +107,7 @@ def test_a_rank_prepares_for_it(strategy: Any, cost: Any, tmp_path: Path) -> Non
     ready = prepare(sent, str(tmp_path), 1, 4)
     groups = 1 if strategy == fs.split_layers() else 2 if isinstance(strategy, fs.passes.SplitLayers) else 4
     assert ready.reply.share == 8 // groups
-    made = strategy.apply(cost.block.program, sent.loss, 4)
+    made = strategy.apply(fs.training_program(cost, OPTIMIZER).program, sent.loss, 4)
     assert ready.reply.peak == fs.plan(made.program, [made.loss, sent.loss]).peak(batch=8 // groups)
 
 

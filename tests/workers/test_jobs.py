@@ -202,12 +202,11 @@ def test_a_job_is_described_with_care(job: Job) -> None:
     cost = layer.square(layer.fc(x, output_size=1) - y)
     with pytest.raises(fs.SchemaError, match="'z', which is no input"):
         fs.job(cost, {"x2": "x", "z": "z"})
-    program = cost.block.program
     with pytest.raises(fs.SchemaError, match=r"no worker would take this: data\.x2\.rows must be a text"):
         fs.job(cost, {"x2": "", "y2": "y"})
     with pytest.raises(fs.SchemaError, match="no worker would take this: batch_size"):
         fs.job(cost, {"x2": "x", "y2": "y"}, batch_size=0)
-    made = fs.job(program, {"x2": "x", "y2": "y"})  # it has its updates now, and says what its loss is
+    made = fs.job(fs.training_program(cost).program, {"x2": "x", "y2": "y"})  # which has its updates, and says what its loss is
     assert made.loss.startswith("mean_") and made.feeds == {"x2": "f32[batch, 4]", "y2": "f32[batch, 1]"}
     with pytest.raises(fs.SchemaError, match="has no updates"):
         fs.job(fs.Program(), {})

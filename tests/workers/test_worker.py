@@ -115,11 +115,8 @@ def test_what_workers_train_is_what_is_trained_here_bit_for_bit(tmp_path: Path, 
     (reply,) = sent.replies
     assert reply.examples == 20 and reply.share == 6 and reply.fits and str(reply.rank) in str(sent)
     lengths = np.sort(data["words"].sequence_lengths[0])[::-1]
-    assert reply.peak == fs.plan(cost.block.program, [loss_of(cost), cost]).peak(batch=6, words=int(lengths[:6].sum()))
-
-
-def loss_of(cost: fs.Variable) -> str:
-    return next(op.output("Out") or "" for op in cost.block.ops if op.type == "mean")
+    made = fs.training_program(cost)
+    assert reply.peak == fs.plan(made.program, [made.loss, cost.name]).peak(batch=6, words=int(lengths[:6].sum()))
 
 
 def test_a_job_in_a_file_and_one_that_goes_on_from_a_checkpoint(tmp_path: Path, start: Callable[..., Worker]) -> None:

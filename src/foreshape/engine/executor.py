@@ -310,6 +310,19 @@ class Executor:
                     found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
             return found
 
+    def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:
+        """Raise what `run` would raise for this feed, before anything runs and without any value of a scope.
+
+        Raises:
+            FeedError, GuardError: fed values that the program does not take.
+        """
+        step = self.step(program, fetch)
+        held = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
+        with _taking:
+            tensors, _ = step.feeder.tensors(feed)
+            if all(isinstance(d, int) for v in held for d in v.spec.dims or ()):  # otherwise what is held says a part of the sizes
+                step.feeder.check_shapes(tensors)
+
     @property
     def threads(self) -> int | Literal["adaptive"]:
         """How many threads a step has that repays them."""

@@ -1,8 +1,11 @@
-"""Training: the loop, its data, history and checkpoints; and `infer_shape`, which infers again what a variable depends on."""
+"""Training: the loop, its data, history, callbacks and checkpoints; predictions and evaluations; and `infer_shape`."""
 
+from foreshape.training import callbacks
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.history import History
 from foreshape.training.loop import train
+from foreshape.training.made import TrainingProgram, training_program
+from foreshape.training.predict import evaluate, predict
 from foreshape.training.program import infer_shape
 
-__all__ = ["Checkpoint", "History", "infer_shape", "train"]
+__all__ = ["Checkpoint", "History", "TrainingProgram", "callbacks", "evaluate", "infer_shape", "predict", "train", "training_program"]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
 from foreshape.ops.tensor.creation import number_of
 from foreshape.program import Op, Program, Role
-from foreshape.training.program import persistables
+from foreshape.training.program import network_values, persistables
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 
@@ -54,6 +54,11 @@ class Changes:
         if before != now:
             self.new.append(f"the first batch of epoch {epoch} was {before}, and is {now}")
 
+    def compare_callbacks(self, before: Sequence[str], now: Sequence[str]) -> None:
+        """Compare the kinds of the callbacks that keep something."""
+        if list(before) != list(now):
+            self.new.append(f"the callbacks that keep something were {', '.join(before) or 'none'}, and are {', '.join(now) or 'none'}")
+
     def text(self) -> str:
         """A line for each, the first ones."""
         found = [*self.apart, *self.new]
@@ -63,10 +68,7 @@ class Changes:
 
 def facts_of(program: Program, startup: Program, executor: Executor, scope: Scope, data: Mapping[str, Scalar]) -> Facts:
     """Those of a run that begins, or goes on, with these."""
-    network: set[str] = set()
-    for op in program.all_ops():
-        if not op.role & (Role.OPTIMIZE | Role.LEARNING_RATE):
-            network |= {*op.input_names(), *op.output_names()}
+    network = set(network_values(program))
     kept = {v.name: v.spec.text() for v in persistables(program)}
     updated = {n for op in program.all_ops() if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) for n in (*op.input_names(), *op.output_names())} - network
     return Facts(

@@ -15,7 +15,7 @@ from foreshape.training import container, divided
 from foreshape.training.changes import Facts
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, to_tensors
-from foreshape.training.schema import OTHERS, VALUE, Contents, contents, to_facts
+from foreshape.training.schema import OTHERS, VALUE, Contents, callback_tensors, contents, to_facts
 from foreshape.training.state import State
 
 _NAME = re.compile(r"step-([0-9]{9,18})\.safetensors")
@@ -87,6 +87,7 @@ class Checkpoint:
             **to_tensors(EPOCH, state.epoch_random),
             "losses": torch.tensor(state.history.losses, dtype=torch.float64),
             **({} if state.others is None else {OTHERS: state.others}),
+            **callback_tensors(state),
         }
         container.write(path, tensors, to_facts(facts, state, parts))
         self._note_whole(path)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Protocol, cast
 
 from foreshape.engine import LoDTensor
 from foreshape.engine.ragged import as_ragged
 from foreshape.errors import FeedError
-from foreshape.program import Program
+from foreshape.program import Program, Variable
 from foreshape.training.changes import Scalar
 from foreshape.training.digest import digest
 
@@ -135,8 +135,15 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
     return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
-def as_data(given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None) -> Data:
-    """What `train` was given as data for the inputs of ``program``. Raises `FeedError` where it is none."""
+def as_data(given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None) -> Data:
+    """What `train` was given as data for the inputs of ``program``; of more inputs than ``inputs``, where these are given, the others are left aside.
+
+    Raises:
+        FeedError: it is no data.
+    """
+    if isinstance(given, Mapping) and inputs is not None:
+        wanted = {v.name for v in inputs}
+        given = {n: a for n, a in given.items() if n in wanted}  # pyright: ignore[reportUnknownVariableType]
     if isinstance(given, Mapping):
         return Arrays(given, batch_size, shuffle, seed, program)  # pyright: ignore[reportUnknownArgumentType]
     if callable(given) or hasattr(given, "__iter__"):

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+RATE = "learning rate"
+"""The name of its figure."""
+
 
 @dataclass(slots=True)
 class History:
@@ -15,7 +18,7 @@ class History:
     """The loss of every step."""
     epochs: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """For every finished epoch: ``loss`` and each metric (means over its examples), the same of the validation data as
-    ``validation NAME``, and ``seconds``."""
+    ``validation NAME``, ``learning rate`` (of its last step; left out where updates have several), and ``seconds``."""
 
     @property
     def steps(self) -> int:
@@ -37,7 +40,7 @@ class History:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figures = [n for n in dict.fromkeys(n for row in self.epochs for n in row) if n != "seconds" and not n.endswith("loss")]
+        figures = [n for n in dict.fromkeys(n for row in self.epochs for n in row) if n not in ("seconds", RATE) and not n.endswith("loss")]
         figure: Any = Figure(figsize=(8, 6 if figures else 4), layout="constrained")
         FigureCanvasAgg(figure)
         axes: Sequence[Any] = figure.subplots(2 if figures else 1, 1, squeeze=False)[:, 0]

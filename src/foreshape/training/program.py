@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.engine import Executor, Scope
-from foreshape.errors import ExecutionError, SchemaError
+from foreshape.errors import ExecutionError
 from foreshape.layer import mean
-from foreshape.optimizer import SGD, Optimizer
+from foreshape.optimizer import Optimizer
 from foreshape.program import Op, Program, Role, Variable, program_guard
 from foreshape.values.torch_types import dtype_of_torch
 
@@ -64,17 +64,23 @@ def scalar_loss(cost: Variable, startup: Program) -> Variable:
         return mean(cost)
 
 
-def minimise_once(loss: Variable, optimizer: Optimizer | None, startup: Program) -> None:
-    """Append gradients and updates, unless the program has updates already.
+def has_updates(program: Program) -> bool:
+    """Whether a program has the updates of an optimizer."""
+    return any(op.role & Role.OPTIMIZE for op in program.all_ops())
 
-    Raises:
-        SchemaError: it has updates, and another optimizer is given with which they cannot be replaced.
-    """
-    if any(op.role & Role.OPTIMIZE for op in loss.block.program.all_ops()):
-        if optimizer is not None and not optimizer_made(optimizer, loss.block.program):
-            raise SchemaError("the program has its updates already, from another optimizer; leave optimizer= out, or train a program without them")
-        return
-    (optimizer if optimizer is not None else SGD(0.01)).minimize(loss, startup)
+
+def rate_of(program: Program) -> Variable | None:
+    """The learning rate of a program's updates; None where there is none, or where there are several that are not multiples of one."""
+    rates: set[str] = set()
+    for op in program.all_ops():
+        if op.role & Role.OPTIMIZE and (name := op.input("LearningRate")) is not None:
+            variable = op.block.find(name)
+            # a parameter's own factor is a scale among the updates; the schedule's are its own
+            while variable is not None and variable.op is not None and variable.op.type == "scale" and variable.op.role & Role.OPTIMIZE:
+                variable = variable.op.block.find(variable.op.input("X") or "")
+            if variable is not None:
+                rates.add(variable.name)
+    return program.global_block.find(rates.pop()) if len(rates) == 1 else None
 
 
 def optimizer_made(optimizer: Optimizer, program: Program) -> bool:
@@ -98,8 +104,11 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
                 raise ExecutionError(f"{variable.name} must be {variable.spec.text()}; the scope holds {seen}: give each network a Scope of its own")
     missing = [v.name for v in state if v.name not in scope]
     if missing:
-        first = Scope()
+        first, before = Scope(), executor.random_state()
         executor.run(startup, scope=first)
+        random = {n for op in startup.all_ops() if op.operator is not None and op.operator.random for n in op.output_names()}
+        if not random.intersection(missing):  # what was drawn is not taken: the run goes on with the numbers that were next
+            executor.set_random_state(before)
         for name in missing:
             if name in first:
                 scope.store(name, first.tensor(name))
@@ -108,3 +117,11 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
 def persistables(program: Program) -> list[Variable]:
     """The tensors that outlive a step: parameters, state, statistics; without what feed and fetch use."""
     return [v for v in program.global_block.vars.values() if v.persistable and v.spec.dims is not None]
+
+def network_values(program: Program) -> list[str]:
+    """The values that a network itself keeps, parameters and statistics; not what only updates and schedules do."""
+    network: set[str] = set()
+    for op in program.all_ops():
+        if not op.role & (Role.OPTIMIZE | Role.LEARNING_RATE):
+            network |= {*op.input_names(), *op.output_names()}
+    return [v.name for v in persistables(program) if v.name in network]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from foreshape.training.history import number
+from foreshape.training.history import RATE, number
 
+T = TypeVar("T")
 _REFRESH_SECONDS = 0.1
 
 
@@ -94,7 +96,7 @@ class Bar(Lines):
 
 def figures(row: dict[str, float]) -> str:
     """A row of the history in words."""
-    return "  ".join(f"{name} {number(value)}" for name, value in row.items() if name != "seconds") + f"  {row['seconds']:.1f} s"
+    return "  ".join(f"{name} {number(value)}" for name, value in row.items() if name not in ("seconds", RATE)) + f"  {row['seconds']:.1f} s"
 
 
 def shown(progress: bool | None, console: Any) -> Quiet:
@@ -105,3 +107,38 @@ def shown(progress: bool | None, console: Any) -> Quiet:
 
     console = console if console is not None else Console()
     return Bar(console) if progress or console.is_terminal else Lines(console)
+
+
+_A_MOMENT = 1.0
+
+
+def counted(batches: Iterable[T], total: int | None, what: str, progress: bool | None, console: Any) -> Iterator[T]:
+    """Batches as they come, with a bar: at once where it is asked for, after a moment on a terminal where nothing is said."""
+    if progress is False:
+        yield from batches
+        return
+    iterator = iter(batches)
+    began, done = time.perf_counter(), 0
+    while not progress and time.perf_counter() - began < _A_MOMENT:
+        batch = next(iterator, _NONE)
+        if batch is _NONE:
+            return
+        yield batch  # pyright: ignore[reportReturnType]
+        done += 1
+    from rich.console import Console
+
+    console = console if console is not None else Console(stderr=True)
+    if not progress and not console.is_terminal:
+        yield from iterator
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+        for batch in iterator:
+            yield batch
+            bar.advance(task)
+
+
+_NONE: Any = object()

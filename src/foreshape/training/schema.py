@@ -2,7 +2,8 @@
 
 Tensors: ``value/NAME`` for each value of the program; ``losses`` fp64 ``[steps]``; and of each generator where it is, now
 (``random/``) and when the epoch began (``epoch_random/``): ``executor`` uint8 ``[bytes]``, ``torch`` uint8 ``[5056]``, ``numpy_key``
-int64 ``[624]``, ``numpy_rest`` fp64 ``[3]``, ``python`` fp64 ``[628]``. Facts: the keys of `_FACTS`.
+int64 ``[624]``, ``numpy_rest`` fp64 ``[3]``, ``python`` fp64 ``[628]``; and ``callback/INDEX/ATTRIBUTE/NAME``, what a callback keeps of a value
+of the program, of its type and dims. Facts: the keys of `_FACTS`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 from foreshape.errors import FormatError
-from foreshape.program import Program
+from foreshape.program import Program, Variable
 from foreshape.training.changes import MOST_NUMBERS, Facts, Scalar
 from foreshape.training.divided import Divided
 from foreshape.training.history import History
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, RandomState, from_tensors
-from foreshape.training.state import Position, State, Sums
+from foreshape.training.state import Kept, Position, State, Sums
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 
@@ -34,7 +35,10 @@ _LOSSES: Final = "losses"
 OTHERS: Final = "others_random"
 """uint8 ``[ranks, bytes]``: the generators of all ranks' executors, where there are several."""
 _PARTS: Final = "parts"
-"""The one fact that may be missing: how values are divided over ranks."""
+"""How values are divided over ranks; may be missing."""
+_CALLBACKS: Final = "callbacks"
+"""What callbacks know: for each its kind and its numbers; may be missing."""
+CALLBACK: Final = "callback/"
 _FACTS: Final = ("format", "values", "state", "ops", "numbers", "data", "notes", "position", "epochs", "sums", "seconds", "first")
 
 T = TypeVar("T")
@@ -55,6 +59,7 @@ def to_facts(facts: Facts, state: State, parts: Any = None) -> dict[str, Any]:
     """What `contents` reads, for JSON."""
     return {
         **({} if parts is None else {_PARTS: parts}),
+        **({_CALLBACKS: [[one.kind, one.numbers] for one in state.callbacks]} if state.callbacks else {}),
         "format": FORMAT,
         "values": facts.values, "state": facts.state, "ops": facts.ops, "numbers": facts.numbers, "data": facts.data, "notes": facts.notes,
         "position": [state.position.epoch, state.position.batch],
@@ -62,6 +67,14 @@ def to_facts(facts: Facts, state: State, parts: Any = None) -> dict[str, Any]:
         "sums": {name: [total, count] for name, (total, count) in state.sums.items()},
         "seconds": state.seconds,
         "first": state.first,
+    }  # fmt: skip
+
+
+def callback_tensors(state: State) -> dict[str, Tensor]:
+    """What callbacks keep of values, by the names that `contents` reads."""
+    return {
+        f"{CALLBACK}{at}/{attribute}/{name}": tensor
+        for at, one in enumerate(state.callbacks) for attribute, values in one.tensors.items() for name, tensor in values.items()
     }  # fmt: skip
 
 
@@ -75,7 +88,7 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: 
     facts = _object("the facts", given, _any)
     if facts.get("format") != FORMAT:
         raise FormatError(f"not a checkpoint of a kind that is known here: {str(facts.get('format'))[:80]!r}")
-    for name in sorted({*_FACTS} ^ (facts.keys() - {_PARTS})):
+    for name in sorted({*_FACTS} ^ (facts.keys() - {_PARTS, _CALLBACKS})):
         raise FormatError(f"the facts {'have' if name in facts else 'lack'} {name[:80]!r}")
     described = Facts(
         _object("values", facts["values"], _text), _object("state", facts["state"], _text), _list("ops", facts["ops"], _text),
@@ -108,7 +121,8 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: 
             _refuse(name, str(said), divided.spec_text(name))
     return Contents(
         _values(tensors, described, program), described,
-        State(Position(*position), History(losses.tolist(), epochs), now, begun, sums, seconds, first, others), divided,
+        State(Position(*position), History(losses.tolist(), epochs), now, begun, sums, seconds, first, others,
+              _callbacks(tensors, facts.get(_CALLBACKS, []), described, program)), divided,
     )  # fmt: skip
 
 
@@ -123,17 +137,38 @@ def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> di
     out: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
         name = key.removeprefix(VALUE)
-        if key in others:
+        if key in others or key.startswith(CALLBACK):
             continue
         if name == key or name not in said:
             raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
-        variable = variables.get(name)
-        if variable is not None and variable.spec.text() == said[name]:
-            dims, of = variable.spec.known_dims, variable.spec.known_dtype
-            fits = len(dims) == tensor.dim() and all(d == s for d, s in zip(dims, tensor.shape, strict=True) if isinstance(d, int))
-            if not fits or tensor.dtype is not torch_dtype(of):
-                _refuse(name, said[name], f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}")
+        _check_value(name, tensor, said[name], variables.get(name))
         out[name] = tensor
+    return out
+
+
+def _check_value(name: str, tensor: Tensor, said: str, variable: Variable | None) -> None:
+    """Refuse a tensor that is not what the file says of a value, where the program says the same."""
+    if variable is not None and variable.spec.text() == said:
+        dims, of = variable.spec.known_dims, variable.spec.known_dtype
+        fits = len(dims) == tensor.dim() and all(d == s for d, s in zip(dims, tensor.shape, strict=True) if isinstance(d, int))
+        if not fits or tensor.dtype is not torch_dtype(of):
+            _refuse(name, said, f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}")
+
+
+def _callbacks(tensors: Mapping[str, Tensor], given: Any, facts: Facts, program: Program) -> list[Kept]:
+    """What callbacks know; their tensors are values of the program."""
+    out: list[Kept] = []
+    for one in _list(_CALLBACKS, given, lambda what, entry: _list(what, entry, _any)):
+        if len(one) != 2:
+            _refuse(_CALLBACKS, "a kind and numbers for each", one)
+        out.append(Kept(_text(_CALLBACKS, one[0]), _object(_CALLBACKS, one[1], _scalar)))
+    variables = {v.name: v for v in persistables(program)}
+    for key in sorted(k for k in tensors if k.startswith(CALLBACK)):
+        at, attribute, name = (*key.removeprefix(CALLBACK).split("/", 2), "", "")[:3]
+        if not (at.isascii() and at.isdigit() and len(at) < 10 and int(at) < len(out)) or name not in facts.values:
+            raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
+        _check_value(key, tensors[key], facts.values[name], variables.get(name))
+        out[int(at)].tensors.setdefault(attribute, {})[name] = tensors[key]
     return out
 
 

@@ -12,6 +12,20 @@ Sums = dict[str, tuple[float, int]]
 """Of each figure the sum over examples, and how many they were."""
 
 
+Number = str | int | float | bool | None
+"""What a checkpoint holds of a callback besides tensors."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a callback knows, as a checkpoint holds it."""
+
+    kind: str
+    numbers: dict[str, Number] = field(default_factory=dict[str, Number])
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """By attribute: values of the program, by name."""
+
+
 @dataclass(slots=True)
 class Position:
     """Where in the data a run is: ``batch`` batches of epoch ``epoch`` (from 1) are done."""
@@ -37,3 +51,5 @@ class State:
     """A digest of the current epoch's first batch, where data have none of their own."""
     others: Any = None
     """Where the generators of all ranks' executors are, uint8 ``[ranks, bytes]``, where there are several."""
+    callbacks: list[Kept] = field(default_factory=list[Kept])
+    """What the callbacks know, in their order, of those that keep something."""

@@ -129,6 +129,17 @@ class LoDTensor:
             lengths.append(taken)
         return LoDTensor.of_lengths(self.data[chosen], lengths)
 
+    @staticmethod
+    def joined(parts: Sequence[LoDTensor]) -> LoDTensor:
+        """The outermost sequences of several ragged tensors of one depth, one after the other. Raises `FeedError` where their rows differ in shape."""
+        import numpy
+
+        try:
+            rows = numpy.concatenate([numpy.asarray(p.data) for p in parts])
+        except ValueError as error:
+            raise FeedError(f"ragged tensors can be joined where their rows have one shape: {error}") from None
+        return LoDTensor.of_lengths(rows, [numpy.concatenate(levels) for levels in zip(*(p._lengths for p in parts), strict=True)])
+
     def offsets(self) -> list[list[int]]:
         """The same as offsets: for each level a list that begins with 0."""
         import numpy

@@ -19,7 +19,8 @@ from foreshape.ranks.meeting import Address, Meeting, SignsOfLife, Watch, connec
 from foreshape.ranks.parcel import put, take, word
 from foreshape.training import Checkpoint, History
 from foreshape.training.checkpoint import as_checkpoint
-from foreshape.training.program import minimise_once, persistables, scalar_loss
+from foreshape.training.made import training_program
+from foreshape.training.program import persistables
 from foreshape.training.progress import figures
 from foreshape.wire import save_program
 from foreshape.workers.jobs import Files, Job, Keep, Model
@@ -82,12 +83,13 @@ def job(
     """
     startup = startup if startup is not None else default_startup_program()
     if isinstance(what, Variable):
-        least = scalar_loss(what, startup)
-        minimise_once(least, optimizer, startup)
+        made = training_program(what, optimizer, startup=startup)
+        least, startup = made.loss, made.startup
     else:
         least = _loss_of(what, loss)
     program = least.block.program
-    names = {name: _name(program, metric) for name, metric in (metrics or {}).items()}
+    of = what.block.program if isinstance(what, Variable) else what
+    names = {name: _name(of, metric) for name, metric in (metrics or {}).items()}
     main_bytes, startup_bytes = save_program(program), save_program(startup)
     read = load_inferred("main", main_bytes)  # what is inferred of what is sent, as the workers do it
     feeds: dict[str, str] = {}
@@ -100,14 +102,14 @@ def job(
 
     keep = as_checkpoint(checkpoint)
     strategy = with_layers(ranks if ranks is not None else data_parallel(), program)
-    made = Job(
+    whole = Job(
         main_bytes, startup_bytes, foreshape.__version__, (program.random_seed, startup.random_seed), described(read), least.name, feeds, _files(data),
         None if validation is None else _files(validation), names, strategy, epochs, batch_size, seed, shuffle,
         on_change, values, None if keep is None else Keep(keep.path, keep.every, keep.keep), save,
-        None if model is None else Model(model[0], *(tuple(_name(program, v) for v in some) for some in model[1:])), False,
+        None if model is None else Model(model[0], *(tuple(_name(of, v) for v in some) for some in model[1:])), False,
     )  # fmt: skip
     try:
-        return Job.from_bytes(made.to_bytes())  # what no worker would take is refused here
+        return Job.from_bytes(whole.to_bytes())  # what no worker would take is refused here
     except FormatError as error:
         raise SchemaError(f"no worker would take this: {error}") from None
 

@@ -1,0 +1,83 @@
+"""Writes a run's figures where others read them: a table of comma-separated values, TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import os
+from typing import Any
+
+from foreshape.errors import ExecutionError, FormatError
+from foreshape.training.callbacks.base import Callback, Run
+
+
+class CSVLog(Callback):
+    """Writes a row for each epoch into a file of comma-separated values, with a head; a run that goes on writes what was before, too.
+
+    Args:
+        path: the file; what it holds is replaced when a run begins.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+        self._names: list[str] = []
+
+    def on_train_begin(self, run: Run) -> None:
+        self._names = ["epoch", *run.figures]
+        if run.first:
+            self._write("w", [dict(zip(self._names, self._names, strict=True)), *(self._row(at, row) for at, row in enumerate(run.history.epochs, 1))])
+
+    def on_epoch_end(self, run: Run) -> None:
+        if run.first:
+            self._write("a", [self._row(len(run.history.epochs), run.history.epochs[-1])])
+
+    def _row(self, number: int, row: dict[str, float]) -> dict[str, Any]:
+        return {"epoch": number, **row}
+
+    def _write(self, mode: str, rows: list[dict[str, Any]]) -> None:
+        try:
+            with open(self.path, mode, newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self._names, extrasaction="ignore", lineterminator="\n").writerows(rows)
+        except (OSError, ValueError) as error:
+            raise FormatError(f"{os.fspath(self.path)} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+
+
+class TensorBoard(Callback):
+    """Writes the loss of every step and the figures of every epoch where TensorBoard reads them.
+
+    Args:
+        folder: of this run alone.
+        every: write the loss of one in so many steps.
+
+    Raises:
+        ExecutionError: tensorboard is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], every: int = 1) -> None:
+        if every < 1:
+            raise ExecutionError(f"every must be at least 1 step; seen {every}")
+        self.folder, self.every = folder, every
+        self._writer: Any = None
+
+    def on_train_begin(self, run: Run) -> None:
+        if not run.first:
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ExecutionError("TensorBoard needs tensorboard, which is not installed: pip install tensorboard") from error
+        self._writer = SummaryWriter(os.fspath(self.folder), purge_step=run.history.steps + 1)
+
+    def on_batch_end(self, run: Run) -> None:
+        if self._writer is not None and run.history.steps % self.every == 0:
+            self._writer.add_scalar("step/loss", run.history.losses[-1], run.history.steps)
+
+    def on_epoch_end(self, run: Run) -> None:
+        if self._writer is not None:
+            for name, value in run.history.epochs[-1].items():
+                self._writer.add_scalar(f"epoch/{name}", value, run.history.steps)
+            self._writer.flush()
+
+    def on_train_end(self, run: Run) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,47 @@
+"""Makes the learning rate smaller when nothing gets better."""
+
+from __future__ import annotations
+
+from foreshape.errors import ExecutionError
+from foreshape.training.callbacks.base import Run, Watch
+
+
+class ReduceOnPlateau(Watch):
+    """Multiplies the learning rate by a factor when a figure has not got better for so many epochs.
+
+    Args:
+        metric, mode: as `Watch` has them.
+        factor: between 0 and 1.
+        patience: epochs without anything better that are waited for; counted anew after each reduction.
+        min_rate: the learning rate gets no smaller than this.
+        min_change: what is better by no more than this is not better.
+    """
+
+    kept = ("best", "waited")
+
+    def __init__(
+        self, metric: str = "validation loss", factor: float = 0.1, patience: int = 5, *, min_rate: float = 0.0, min_change: float = 0.0,
+        mode: str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(metric, mode)
+        if not 0 < factor < 1 or patience < 0 or min_change < 0:
+            raise ExecutionError(f"factor must be between 0 and 1, patience and min_change at least 0; seen {factor}, {patience} and {min_change}")
+        self.factor, self.patience, self.min_rate, self.min_change = factor, patience, min_rate, min_change
+        self.waited = 0
+
+    def on_train_begin(self, run: Run) -> None:
+        super().on_train_begin(run)
+        run.learning_rate = run.learning_rate  # refused here where it is a schedule, not after hours
+        self.waited = 0
+
+    def on_epoch_end(self, run: Run) -> None:
+        now = self.seen(run)
+        if self.is_better(now, self.min_change):
+            self.best, self.waited = now, 0
+            return
+        self.waited += 1
+        before = run.learning_rate
+        if self.waited > self.patience and before > self.min_rate:
+            run.learning_rate = max(before * self.factor, self.min_rate)
+            run.say(f"learning rate {before:.3g} -> {run.learning_rate:.3g}: {self.metric} has not got better for {self.waited} epochs")
+            self.waited = 0

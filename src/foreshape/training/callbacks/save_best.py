@@ -1,0 +1,40 @@
+"""Writes the network's values when they are better than ever."""
+
+from __future__ import annotations
+
+import os
+
+from foreshape.engine import Scope
+from foreshape.errors import ExecutionError
+from foreshape.interop.tensors import save_safetensors
+from foreshape.training.callbacks.base import Run, Watch
+
+
+class SaveBest(Watch):
+    """Writes the network's values, parameters and statistics, into a safetensors file whenever an epoch is the best so far.
+
+    ``fs.interop.load_safetensors(path)`` puts them into a scope.
+
+    Args:
+        path: the file; it is replaced by a better one only when that is whole.
+        metric, mode: as `Watch` has them.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], metric: str = "validation loss", *, mode: str | None = None) -> None:
+        super().__init__(metric, mode)
+        self.path = path
+
+    def on_train_begin(self, run: Run) -> None:
+        super().on_train_begin(run)
+        if run.divided:
+            raise ExecutionError("SaveBest cannot write parameters that are divided over ranks: use a Checkpoint, which can")
+
+    def on_epoch_end(self, run: Run) -> None:
+        now = self.seen(run)
+        if self.is_better(now):
+            self.best = now
+            if run.first:
+                values = Scope()
+                for name, value in run.network().items():
+                    values.store(name, value)
+                save_safetensors(self.path, values)

@@ -1,0 +1,62 @@
+"""Where a run's time goes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from foreshape.errors import ExecutionError
+from foreshape.training.callbacks.base import Callback, Run
+
+
+class Timer(Callback):
+    """Says at the end of a run how long a step took and how long the run waited for data; and traces some steps.
+
+    Args:
+        trace: a file that torch's profiler writes a trace of some steps to, for chrome://tracing or Perfetto; none where it is left out.
+        steps: the first step that is traced, from 1, and the last.
+    """
+
+    def __init__(self, trace: str | os.PathLike[str] | None = None, steps: tuple[int, int] = (5, 10)) -> None:
+        if not 1 < steps[0] <= steps[1]:
+            raise ExecutionError(f"steps must be the first, from 2, and the last that are traced; seen {steps}")
+        self.trace, self.traced = trace, steps
+        self.steps = 0
+        self.waiting = self.computing = 0.0
+        """Seconds for data, and in steps."""
+        self._profiler: Any = None
+
+    def on_train_begin(self, run: Run) -> None:
+        self.steps, self._profiler = 0, None
+
+    def on_batch_end(self, run: Run) -> None:
+        self.steps += 1
+        if self.trace is None or not run.first:
+            return
+        if self.steps == self.traced[0] - 1:
+            from torch.profiler import profile
+
+            self._profiler = profile()
+            self._profiler.start()
+        elif self.steps == self.traced[1]:
+            self._write(run)
+
+    def on_train_end(self, run: Run) -> None:
+        self.waiting, self.computing = run.seconds
+        if self._profiler is not None:  # the run was shorter
+            self._write(run)
+        if self.steps and run.first:
+            run.say(str(self))
+
+    def _write(self, run: Run) -> None:
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler.export_chrome_trace(os.fspath(self.trace or ""))
+            self._profiler = None
+            run.say(f"a trace of the steps up to {self.steps} is in {os.fspath(self.trace or '')}")
+
+    def __str__(self) -> str:
+        whole = self.waiting + self.computing
+        share = self.waiting / whole if whole else 0.0
+        each = self.computing / self.steps * 1e3 if self.steps else 0.0
+        return f"{self.steps} steps, {each:.3g} ms each, and {self.waiting:.3g} s ({share:.0%}) waiting for data"

@@ -1,0 +1,138 @@
+"""Programs that train: copies of what a user described, with gradients and updates; and whose state a scope holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from foreshape.engine import Scope
+from foreshape.errors import SchemaError
+from foreshape.optimizer import SGD, Optimizer
+from foreshape.program import Program, Variable, default_startup_program
+from foreshape.training.program import has_updates, optimizer_made, persistables, rate_of, scalar_loss
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingProgram:
+    """A program with gradients and updates, what makes its first values, and the loss that it makes smaller.
+
+    ``fs.Executor().run(made.startup)`` and then ``run(made.program, feed, [made.loss])`` for each batch is a training by hand.
+    """
+
+    program: Program
+    startup: Program
+    loss: Variable
+    """One number, of `program`."""
+    learning_rate: Variable | None
+    """Of `program`; None where the updates have several that are not one another's multiples."""
+    described: frozenset[str]
+    """The persistable values of the program that was described; all others are the optimizer's."""
+    optimizer: Optimizer | None = None
+    """None where the program had its updates already."""
+
+    @property
+    def state(self) -> list[str]:
+        """What the optimizer keeps from step to step: moments, counters."""
+        written = {n for op in self.program.all_ops() for n in op.output_names()}
+        return [v.name for v in persistables(self.program) if v.name not in self.described and v.name in written]
+
+    @property
+    def constants(self) -> list[str]:
+        """The optimizer's numbers that no step changes, such as a learning rate that is one."""
+        state = set(self.state)
+        return [v.name for v in persistables(self.program) if v.name not in self.described and v.name not in state]
+
+
+@dataclass(slots=True)
+class _Known:
+    """A training program that was made before, and of what."""
+
+    version: int
+    startup: tuple[ReferenceType[Program], int]
+    cost: str
+    optimizer: Optimizer
+    settings: dict[str, Any]
+    made: TrainingProgram
+
+
+_MADE: WeakKeyDictionary[Program, list[_Known]] = WeakKeyDictionary()
+"""By what was described, so that training again with the same optimizer compiles nothing again."""
+_REMEMBERED = 4
+"""So many of the last training programs of a description are kept."""
+_OWNERS: WeakKeyDictionary[Scope, dict[str, ReferenceType[Optimizer]]] = WeakKeyDictionary()
+"""By scope: whose state a value is."""
+
+
+def training_program(cost: Variable, optimizer: Optimizer | None = None, *, startup: Program | None = None) -> TrainingProgram:
+    """A copy of a cost's program with its gradients and updates; the program itself stays as it is.
+
+    A program that has its updates already (`Optimizer.minimize`) is taken as it is, and not copied. The same cost and the same
+    optimizer give the same copy again, as long as neither has been changed.
+
+    Args:
+        cost: one number, or anything whose mean is to be minimised (``[batch, 1]``).
+        optimizer: where it is left out, the one that this program was trained with before, and otherwise ``SGD(0.01)``.
+        startup: makes the parameters' first values; the default startup program where it is left out. It is copied too.
+
+    Raises:
+        SchemaError: the program has updates, and another optimizer is given. ShapeError, SchemaError: as `foreshape.append_backward`.
+    """
+    of = cost.block.program
+    startup = startup if startup is not None else default_startup_program()
+    if has_updates(of):
+        if optimizer is not None and not optimizer_made(optimizer, of):
+            raise SchemaError("the program has its updates already, from another optimizer; leave optimizer= out, or train a program without them")
+        return TrainingProgram(of, startup, scalar_loss(cost, startup), rate_of(of), frozenset(v.name for v in persistables(of)))
+    known = _MADE.setdefault(of, [])
+    if optimizer is None:
+        optimizer = known[-1].optimizer if known else SGD(0.01)
+    settings = {n: v for n, v in vars(optimizer).items() if not n.startswith("_")}
+    for one in known:
+        same = one.version == of.version and one.cost == cost.name and one.startup[0]() is startup and one.startup[1] == startup.version
+        if same and one.optimizer is optimizer and _same(one.settings, settings):
+            known.remove(one)
+            known.append(one)
+            return one.made
+    described = frozenset(v.name for v in persistables(of))
+    program, first = of.clone(), startup.clone()
+    copied = program.blocks[cost.block.idx].vars[cost.name]
+    loss = scalar_loss(copied, first)
+    optimizer.minimize(loss, first)
+    made = TrainingProgram(program, first, loss, rate_of(program), described, optimizer)
+    known[:] = [*known[1 - _REMEMBERED :], _Known(of.version, (ref(startup), startup.version), cost.name, optimizer, settings, made)]
+    return made
+
+
+def begin_numbers(made: TrainingProgram, scope: Scope) -> None:
+    """Let the optimizer's own numbers begin as it says: what an earlier training left of them is dropped."""
+    for name in made.constants:
+        scope.remove(name)
+
+
+def drop_state(made: TrainingProgram, scope: Scope, fresh: bool) -> None:
+    """Drop from a scope what this training does not go on from: the state of another optimizer, and everything where it begins ``fresh``.
+
+    State that no training has put there, such as what was loaded, is gone on from.
+    """
+    owners = _OWNERS.get(scope, {})
+    for name in made.state:
+        if name in owners and owners[name]() is not made.optimizer:
+            scope.remove(name)
+    if fresh:
+        for variable in persistables(made.program):
+            scope.remove(variable.name)
+
+
+def own_state(made: TrainingProgram, scope: Scope) -> None:
+    """Note that the optimizer's state in a scope is from now on this one's."""
+    if made.optimizer is not None:
+        _OWNERS.setdefault(scope, {}).update(dict.fromkeys(made.state, ref(made.optimizer)))
+
+
+def _same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether an optimizer's settings are what they were: objects the same ones, numbers and words equal."""
+    return before.keys() == now.keys() and all(
+        before[n] is now[n] or (isinstance(now[n], (int, float, str)) and type(before[n]) is type(now[n]) and before[n] == now[n]) for n in now
+    )

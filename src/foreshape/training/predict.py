@@ -1,0 +1,188 @@
+"""`predict` and `evaluate`: what a network says of data, and how good it is, without a step of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, overload
+from weakref import WeakKeyDictionary
+
+from foreshape.engine import Executor, LoDTensor, Scope, default_scope
+from foreshape.errors import ExecutionError, SchemaError
+from foreshape.passes import for_test, prune
+from foreshape.program import Program, Variable
+from foreshape.training.data import Batch, as_data, batch_examples
+from foreshape.training.figures import add, mean_of, mean_of_value
+from foreshape.training.progress import counted
+from foreshape.training.state import Sums
+
+Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
+
+
+@dataclass(slots=True)
+class _Pruned:
+    """What is left of a program for some of its variables, as in a test, and what runs it."""
+
+    version: int
+    program: Program
+    executor: Executor
+
+
+_PRUNED: WeakKeyDictionary[Program, dict[tuple[str, ...], _Pruned]] = WeakKeyDictionary()
+"""By what was described, so that the next call compiles nothing again."""
+
+
+@overload
+def predict(
+    outputs: Variable, data: Source, *, batch_size: int = ..., executor: Executor | None = ..., scope: Scope | None = ..., progress: bool | None = ...,
+    console: Any = ...,
+) -> Any: ...  # fmt: skip
+@overload
+def predict(
+    outputs: Sequence[Variable], data: Source, *, batch_size: int = ..., executor: Executor | None = ..., scope: Scope | None = ...,
+    progress: bool | None = ..., console: Any = ...,
+) -> list[Any]: ...  # fmt: skip
+@overload
+def predict(
+    outputs: Mapping[str, Variable], data: Source, *, batch_size: int = ..., executor: Executor | None = ..., scope: Scope | None = ...,
+    progress: bool | None = ..., console: Any = ...,
+) -> dict[str, Any]: ...  # fmt: skip
+def predict(
+    outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
+    scope: Scope | None = None, progress: bool | None = None, console: Any = None,
+) -> Any:  # fmt: skip
+    """What a network gives for data, batch by batch, joined.
+
+    Runs what the outputs need and nothing else, as in a test: dropout is off, normalisation uses the averages of training, nothing is updated,
+    and no label is needed for what does not depend on it.
+
+    Args:
+        outputs: variables of one program, with one row (or sequence) for each example.
+        data: as `train` has them; of arrays, what the outputs do not need is left aside.
+        batch_size: of arrays; it changes the time and the memory, not the results.
+        executor: what runs; one of its own, which is kept for the next call, where it is left out.
+        scope: where the parameters are; the default scope where it is left out.
+        progress: a bar (True) or nothing (False); where it is left out a bar on a terminal, for runs that take more than a moment.
+
+    Returns:
+        For a variable an array ``[examples, ...]``, or a `LoDTensor` where it is ragged; for a list a list, for a dict a dict.
+
+    Raises:
+        FeedError: data that the program does not take. ExecutionError: a parameter without a value; an output that has no row for each
+        example, so that batches cannot be joined.
+    """
+    variables = _variables(outputs)
+    pruned = _pruned(variables)
+    run = executor if executor is not None else pruned.executor
+    held = scope if scope is not None else default_scope()
+    taken = _data(pruned.program, data, batch_size)
+    parts: list[_Parts] = [_Parts(v) for v in variables]
+    names = [v.name for v in variables]
+    for batch in counted(taken.epoch(1), taken.batches, "predict", progress, console):
+        results = run.run(pruned.program, batch, names, held)
+        count = batch_examples(batch)
+        for part, value in zip(parts, results, strict=True):
+            part.add(value, count)
+    joined = [part.joined() for part in parts]
+    if isinstance(outputs, Variable):
+        return joined[0]
+    return dict(zip(outputs, joined, strict=True)) if isinstance(outputs, Mapping) else joined
+
+
+def evaluate(
+    metrics: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
+    scope: Scope | None = None, progress: bool | None = None, console: Any = None,
+) -> dict[str, float]:  # fmt: skip
+    """The means of losses and metrics over data, without a step of training; as in a test, see `predict`.
+
+    Args:
+        metrics: name -> variable of one program; or variables, by whose names the results are called.
+        data, batch_size, executor, scope, progress: as `predict` has them. Each figure is the mean over all examples: of a metric that is
+            the mean over its batch, with each batch counted by its examples.
+
+    Raises:
+        As `predict`.
+    """
+    variables = _variables(metrics)
+    names = list(metrics) if isinstance(metrics, Mapping) else [v.name for v in variables]
+    pruned = _pruned(variables)
+    run = executor if executor is not None else pruned.executor
+    held = scope if scope is not None else default_scope()
+    taken = _data(pruned.program, data, batch_size)
+    sums: Sums = {}
+    fetched = [v.name for v in variables]
+    for batch in counted(taken.epoch(1), taken.batches, "evaluate", progress, console):
+        results = run.run(pruned.program, batch, fetched, held)
+        count = batch_examples(batch)
+        for name, value in zip(names, results, strict=True):
+            add(sums, name, mean_of_value(value), count)
+    return {name: mean_of(sums, name) for name in names}
+
+
+def _variables(given: Variable | Sequence[Variable] | Mapping[str, Variable]) -> list[Variable]:
+    """The variables that are asked for, all of one program."""
+    out = [given] if isinstance(given, Variable) else list(given.values() if isinstance(given, Mapping) else given)
+    if not out:
+        raise SchemaError("there is nothing to compute: give a variable, or several")
+    for one in out:
+        if not isinstance(cast("Any", one), Variable):
+            raise SchemaError(f"what is computed is given as variables; seen {one!r}")
+        if one.block.program is not out[0].block.program:
+            raise SchemaError(f"{one.name} is a variable of another program than {out[0].name}")
+    return out
+
+
+def _pruned(variables: Sequence[Variable]) -> _Pruned:
+    of = variables[0].block.program
+    names = tuple(v.name for v in variables)
+    known = _PRUNED.setdefault(of, {})
+    found = known.get(names)
+    if found is None or found.version != of.version:
+        program = prune(for_test(of), None, names)
+        program.random_seed = 0
+        for old in [n for n, one in known.items() if one.version != of.version]:
+            del known[old]
+        found = known[names] = _Pruned(of.version, program, Executor())
+    return found
+
+
+def _data(program: Program, given: Source, batch_size: int) -> Any:
+    """The data, without what the program does not need."""
+    block = program.global_block
+    read = {n for op in program.all_ops() for n in op.input_names()}
+    inputs = [v for v in block.vars.values() if v.name in read and v.op is None and not v.persistable]
+    return as_data(given, batch_size, False, 0, program, inputs)
+
+
+class _Parts:
+    """The results of one variable, batch by batch."""
+
+    def __init__(self, variable: Variable) -> None:
+        self.variable = variable
+        self.values: list[Any] = []
+        self.wrong: tuple[int, Any] | None = None
+
+    def add(self, value: Any, examples: int) -> None:
+        """Take a batch's result."""
+        rows = len(value) if isinstance(value, LoDTensor) else value.shape[0] if getattr(value, "ndim", 0) else None
+        if rows != examples and self.wrong is None:
+            self.wrong = (examples, value)
+        self.values.append(value)
+        if self.wrong is not None and len(self.values) > 1:
+            count, seen = self.wrong
+            shape = list(seen.shape) if hasattr(seen, "shape") else type(seen).__name__
+            raise ExecutionError(f"{self.variable.name} ({self.variable.spec.text()}) has no row for each example: a batch of {count} gave {shape}, so that "
+                                 "batches cannot be joined; fs.evaluate gives means, Executor.run each batch by itself")  # fmt: skip
+
+    def joined(self) -> Any:
+        """One array, or one ragged tensor, of all batches."""
+        import numpy
+
+        if len(self.values) == 1:
+            return self.values[0]
+        if isinstance(self.values[0], LoDTensor):
+            return LoDTensor.joined(self.values)
+        try:
+            return numpy.concatenate(self.values)
+        except ValueError as error:
+            raise ExecutionError(f"the batches of {self.variable.name} ({self.variable.spec.text()}) differ in more than their rows: {error}") from None

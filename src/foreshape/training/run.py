@@ -1,0 +1,351 @@
+"""One call of `train`: begins or goes on, runs the epochs, writes checkpoints; and what its callbacks have in hand."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from foreshape.engine import Executor, Scope
+from foreshape.errors import ExecutionError
+from foreshape.program import Program, Variable
+from foreshape.training.callbacks import Callback
+from foreshape.training.changes import Facts, compare, facts_of
+from foreshape.training.checkpoint import Checkpoint
+from foreshape.training.data import Arrays, Batch, Data
+from foreshape.training.figures import add, mean_of, mean_of_value
+from foreshape.training.history import RATE, History
+from foreshape.training.made import TrainingProgram, begin_numbers, drop_state, own_state
+from foreshape.training.over_ranks import OverRanks
+from foreshape.training.program import initialise_missing, network_values
+from foreshape.training.progress import Quiet
+from foreshape.training.random_state import random_state, set_global_state
+from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
+from foreshape.training.schema import Contents
+from foreshape.training.state import Position, State, Sums
+from foreshape.training.stopwatch import Stopwatch
+from foreshape.values.torch_proxy import torch
+
+
+class TheRun:
+    """One call of `train`; a `foreshape.training.callbacks.Run`."""
+
+    def __init__(
+        self, over: OverRanks, made: TrainingProgram, metrics: Mapping[str, Variable], data: Data, checkpoint: Checkpoint | None, executor: Executor,
+        scope: Scope, show: Quiet, seed: int, epochs: int, callbacks: Sequence[Callback],
+    ) -> None:  # fmt: skip
+        self.over, self.made, self.metrics, self.data, self.checkpoint = over, made, dict(metrics), data, checkpoint
+        self.executor, self.scope, self.show, self.seed, self.epochs, self.callbacks = executor, scope, show, seed, epochs, list(callbacks)
+        self.described, self.program = over.described, over.program
+        self.rate = made.learning_rate.name if made.learning_rate is not None else None
+        self.fetch = [over.loss, *(m.name for m in metrics.values())]
+        rate = self.program.global_block.find(self.rate) if self.rate is not None else None
+        self.rate_is_number = rate is not None and rate.persistable and not any(rate.name in op.output_names() for op in self.program.all_ops())
+        if rate is not None and not self.rate_is_number:  # a schedule computes it in each step
+            self.fetch.append(rate.name)
+        if not over.alone:
+            self.fetch.append(over.local_loss)
+        self.evaluation: tuple[Program, Data] | None = None
+        self.facts: Facts | None = None
+        """What the run depends on; asked for where there are checkpoints."""
+        self.stopwatch = Stopwatch(over.ranks)
+        self.going_on: Iterator[Batch] | None = None
+        """The rest of an epoch that was begun already: by the run that was interrupted, or to look at its first batch."""
+        self.state: State | None = None
+        self.stopped = self.restored = False
+        self.averages: Mapping[str, Any] | None = None
+        self.last_rate = math.nan
+        self._waited = self._computed = 0.0
+        self._each_batch = [c for c in self.callbacks if type(c).on_batch_end is not Callback.on_batch_end]
+
+    # --- what callbacks have in hand
+
+    @property
+    def _state(self) -> State:
+        assert self.state is not None, "the run has begun"
+        return self.state
+
+    @property
+    def history(self) -> History:
+        return self._state.history
+
+    @property
+    def position(self) -> Position:
+        return self._state.position
+
+    @property
+    def first(self) -> bool:
+        return self.over.ranks.first
+
+    @property
+    def figures(self) -> list[str]:
+        measured = [f"validation {n}" for n in self._measured()] if self.evaluation is not None else []
+        return ["loss", *self.metrics, *measured, *([RATE] if self.rate is not None else []), "seconds"]
+
+    @property
+    def divided(self) -> bool:
+        here = self.program.global_block.vars
+        return any(name not in here for name in network_values(self.described))
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        return self._waited, self._computed
+
+    @property
+    def learning_rate(self) -> float:
+        if self.rate is None:
+            raise ExecutionError("the updates of this program have several learning rates, or none")
+        return _number(self.scope.get(self.rate)) if self.rate_is_number else self.last_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        before = self.learning_rate
+        if self.rate is None or not self.rate_is_number:
+            raise ExecutionError(f"the learning rate follows a schedule, and cannot be set to {value}: give the optimizer a number")
+        if value != before:
+            with torch.inference_mode():
+                self.scope.tensor(self.rate).fill_(value)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def say(self, text: str) -> None:
+        if self.first:
+            self.show.say(text)
+
+    def network(self) -> dict[str, Any]:
+        averages = self.averages or {}
+        names = [n for n in network_values(self.described) if n in self.scope]
+        return {n: averages[n] if n in averages else self.scope.tensor(n) for n in names}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        self.scope.fill(dict(values))
+        self.restored = True
+
+    # --- the run
+
+    def run(self, startup: Program, fresh: bool, check: bool, on_change: OnChange) -> History:
+        """Begin, or go on from a checkpoint, and run to the last epoch."""
+        executor = self.executor
+        checked, executor.check = executor.check, executor.check or check
+        align, executor.align_feeds = executor.align_feeds, True
+        try:
+            with self.show:
+                self.state = state = self._begin(startup, fresh, on_change)
+                while state.position.epoch <= self.epochs and not self.stopped:
+                    if self._epoch(state):
+                        for callback in self.callbacks:
+                            callback.on_epoch_end(self)
+                    self.stopped = self.over.decided(self.stopped)
+                    if self.checkpoint is not None and (self.checkpoint.every is None or self.stopped or state.position.epoch > self.epochs):
+                        self._save(state)
+                for callback in self.callbacks:
+                    callback.on_train_end(self)
+                self.stopwatch.write()
+                if not self.over.gather(self.scope) and self.over.ranks.first:
+                    self.show.warn("the values that were divided over ranks stay so: together they are too much for this machine; a checkpoint has them")
+                return state.history
+        finally:
+            executor.check, executor.align_feeds = checked, align
+
+    def _begin(self, startup: Program, fresh: bool, on_change: OnChange) -> State:
+        begin_numbers(self.made, self.scope)
+        if self.checkpoint is not None:
+            self.facts = facts_of(self.described, startup, self.executor, self.scope, self.data.facts())
+            self.data.watched = True
+            found = self.checkpoint.newest(self.described, self.executor, self.show.warn)
+            self.over.same_checkpoint(found[1].state.history.steps if found is not None else -1)
+            if found is not None:
+                self.state = state = self._go_on(*found, self.facts, startup, on_change)
+                own_state(self.made, self.scope)
+                self.over.begin(self.executor, self.scope, self.seed)
+                self.over.resume_random(state, self.executor, self.seed + state.history.steps)
+                self._begin_callbacks(found[1])
+                return state
+        before = random_state(self.executor)
+        self._look_at_data()
+        seeded = self.executor.random_state()  # a program with a seed starts the generator when its step is made, for that step
+        self.executor.set_random_state(before.executor)
+        drop_state(self.made, self.scope, fresh)
+        own_state(self.made, self.scope)
+        self.over.begin_whole(self.executor, self.scope)
+        self.over.divide(self.scope)
+        initialise_missing(self.executor, self.program, self.over.startup, self.scope)
+        if seeded.tobytes() != before.executor.tobytes():
+            self.executor.set_random_state(seeded)
+        self.over.begin(self.executor, self.scope, self.seed)
+        now = random_state(self.executor)
+        # the first batch may have drawn numbers already: data are drawn again from where the generators were before
+        self.state = state = State(Position(), History(), now, replace(before, executor=now.executor))
+        self._begin_callbacks(None)
+        return state
+
+    def _look_at_data(self) -> None:
+        """Refuse data that the program does not take, before any value is made or changed."""
+        if not self.over.alone or self.epochs < 1:
+            return
+        batches = self.data.epoch(1)
+        first = next(batches, None)
+        self.going_on = batches if first is None else chain([first], batches)
+        if first is not None:
+            self.executor.refuse_feed(self.program, first, self.fetch)
+        if self.evaluation is not None and isinstance(self.evaluation[1], Arrays):
+            program, data = self.evaluation
+            for batch in data.epoch(1):
+                self.executor.refuse_feed(program, batch, list(self._measured().values()))
+                break
+
+    def _keepers(self) -> list[Callback]:
+        return [c for c in self.callbacks if c.kept]
+
+    def _begin_callbacks(self, found: Contents | None) -> None:
+        for callback in self.callbacks:
+            callback.on_train_begin(self)
+        keepers = self._keepers()
+        if found is None or [k.kind for k in found.state.callbacks] != [type(c).__name__ for c in keepers]:
+            return
+        for callback, kept in zip(keepers, found.state.callbacks, strict=True):
+            callback.take_kept(kept)
+        for callback in keepers:
+            callback.on_resume(self)
+
+    def _go_on(self, path: str, found: Contents, now: Facts, startup: Program, on_change: OnChange) -> State:
+        """From a checkpoint: everything is compared before anything is changed, and the generators are put back where it is refused."""
+        executor, state, position = self.executor, found.state, found.state.position
+        changes = compare(found.facts, now, found.values)
+        changes.compare_callbacks([k.kind for k in state.callbacks], [type(c).__name__ for c in self._keepers()])
+        refuse_unless_taken(path, changes, on_change)
+        before = random_state(executor)
+        try:
+            set_global_state(state.epoch_random)  # the data of this epoch draw from here
+            if position.batch and position.epoch <= self.epochs:
+                self.going_on = self.data.epoch(position.epoch, position.batch)
+                changes.compare_first(position.epoch, state.first, self.data.first)
+                refuse_unless_taken(path, changes, on_change)
+            step = executor.step(self.program, self.fetch)  # its persistables are those of the described program
+            read = [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None]
+            check_complete(path, found, now, self.over.undivided(read))
+            place(found, now, changes, executor, self.scope, self.over)
+            if changes.new:
+                initialise_missing(executor, self.program, self.over.startup, self.scope)
+        except BaseException:
+            executor.set_random_state(before.executor)
+            set_global_state(before)
+            raise
+        executor.set_random_state(state.random.executor)  # a program that has a seed starts the generator when it first comes
+        self.show.say(f"resumed after step {state.history.steps} (epoch {position.epoch}, batch {position.batch})")
+        if changes.new:
+            self.show.say(f"taken from this run, not from the checkpoint:{changes.text()}")
+        for words in changes.notes:
+            self.show.warn(f"{words}: the last bits of the numbers can differ from here on")
+        return state
+
+    def _epoch(self, state: State) -> bool:
+        """The rest of an epoch; leaves the position at the beginning of the next one. False where the run was stopped within it."""
+        position, sums, losses = state.position, state.sums, state.history.losses
+        going_on, self.going_on = self.going_on, None
+        resumed = position.batch > 0
+        if not resumed:
+            if going_on is None:
+                state.epoch_random = random_state(self.executor)
+            sums.clear()
+            state.seconds = 0.0
+        names = list(self.metrics)
+        self.show.begin(position.epoch, self.epochs, self.data.batches, position.batch)
+        ended = time.perf_counter()
+        started = ended - state.seconds
+        every = self.checkpoint.every if self.checkpoint is not None else None
+        batches = going_on if going_on is not None else self.data.epoch(position.epoch, position.batch)
+        if resumed:
+            set_global_state(state.random)
+        over, rate_at = self.over, None if self.rate is None or self.rate_is_number else 1 + len(names)
+        for batch in batches:
+            share = over.take(batch, len(losses) + 1)
+            began = time.perf_counter()
+            self._waited += began - ended
+            fetched = self.stopwatch.step(lambda share=share: self.executor.run(self.program, share, self.fetch, self.scope))
+            loss = float(fetched[0].reshape(()))
+            ended = time.perf_counter()
+            self._computed += ended - began
+            if not math.isfinite(loss):
+                hint = "" if self.executor.check else "; check=True finds the op that made it"
+                where = over.not_finite(float(fetched[-1].reshape(())))
+                at = f"step {len(losses) + 1} (epoch {position.epoch}, batch {position.batch + 1})"
+                raise ExecutionError(f"the loss {over.local_loss} is {loss}{where} at {at}{hint}")
+            losses.append(loss)
+            position.batch += 1
+            add(sums, "loss", loss, share.total if over.ranks.first else 0)
+            for name, value in zip(names, fetched[1:], strict=False):
+                add(sums, name, mean_of_value(value), share.own)
+            if rate_at is not None:
+                self.last_rate = _number(fetched[rate_at])
+            self.show.step(position.batch, loss, share.total)
+            for callback in self._each_batch:
+                callback.on_batch_end(self)
+            if every is not None and len(losses) % every == 0:
+                state.seconds = ended - started
+                self._save(state)
+            if self.stopped and over.alone:
+                state.seconds = ended - started
+                return False
+        over.end_of_data()
+        over.settle(self.scope)
+        total = over.total(sums)
+        row = {name: mean_of(total, name) for name in ("loss", *names)}
+        row |= self._evaluate()
+        if self.rate is not None:
+            row[RATE] = self.learning_rate
+        row["seconds"] = time.perf_counter() - started
+        state.history.epochs.append(row)
+        self.show.end(position.epoch, self.epochs, row)
+        position.epoch, position.batch = position.epoch + 1, 0
+        sums.clear()
+        state.seconds = 0.0
+        return True
+
+    def _measured(self) -> dict[str, str]:
+        """The figures of the validation data, and their variables."""
+        assert self.evaluation is not None
+        return {"loss": self.over.local_loss} | {n: m.name for n, m in self.metrics.items() if m.name in self.evaluation[0].global_block.vars}
+
+    def _evaluate(self) -> dict[str, float]:
+        """The figures of the validation data; the random generators are left as they were."""
+        if self.evaluation is None:
+            return {}
+        program, data = self.evaluation
+        before = random_state(self.executor)
+        names = self._measured()
+        sums: Sums = {}
+        for callback in self.callbacks:
+            callback.on_evaluation_begin(self)
+        try:
+            for batch in data.epoch(1):
+                share = self.over.part(batch)
+                for name, value in zip(names, self.executor.run(program, share, list(names.values()), self.scope), strict=True):
+                    add(sums, f"validation {name}", mean_of_value(value), share.own)
+        finally:
+            for callback in reversed(self.callbacks):
+                callback.on_evaluation_end(self)
+        sums = self.over.total({f"validation {name}": sums.get(f"validation {name}", (0.0, 0)) for name in names})
+        self.executor.set_random_state(before.executor)
+        set_global_state(before)
+        return {name: mean_of(sums, name) for name in sums}
+
+    def _save(self, state: State) -> None:
+        assert self.checkpoint is not None and self.facts is not None
+        state.random = random_state(self.executor)
+        state.first = self.data.first if state.position.batch else None
+        state.callbacks = [c.to_kept() for c in self._keepers()]
+        if not state.position.batch:
+            state.epoch_random = state.random
+        self.over.save(self.checkpoint, self.scope, state, self.facts, self.executor)
+
+
+def _number(rate: Any) -> float:
+    """A rate of one element with the digits that its element type has: 0.01 in fp32 is 0.01, not 0.00999999977."""
+    import numpy
+
+    return float(str(numpy.asarray(rate).reshape(())))
