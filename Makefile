@@ -3,6 +3,9 @@ VENV := .venv
 PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
+# The tests start many processes, each of which would compile everything again where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost bench-inference fuzz fuzz-files fuzz-operators fuzz-programs paddle proto clean
 
 $(VENV)/train: pyproject.toml constraints.txt

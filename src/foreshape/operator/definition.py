@@ -110,6 +110,9 @@ def _check_computes(cls: type[Operator], root: type[Operator], where: str) -> No
 
 
 def _check_parameters(function: Callable[..., Any], names: Sequence[str], what: str) -> None:
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_varnames[1 : code.co_argcount] == tuple(names) and not hasattr(function, "__signature__"):
+        return
     parameters = list(inspect.signature(function).parameters.values())[1:]
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return

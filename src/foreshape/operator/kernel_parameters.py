@@ -25,6 +25,9 @@ def note_keywords(cls: type[Operator]) -> None:
 
 
 def _keywords(function: Callable[..., Any]) -> set[str]:
+    code = getattr(function, "__code__", None)
+    if code is not None and not hasattr(function, "__signature__") and not hasattr(function, "__wrapped__"):  # many times faster, and asked for every class
+        return set(code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount])
     return {p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foreshape.errors import SchemaError
@@ -17,13 +19,20 @@ _refusals: dict[str, str] = {}
 _walk_lock = threading.RLock()
 _walked = False
 _registered = 0
+_PACKAGE = "foreshape.ops"
+_WORD = re.compile(r'"(\w+)"')
+_GRADIENT = "_grad"
 
 
 def find(type: str) -> type[Operator] | None:
-    """The operator of this type, or None. The modules of this package are imported at the first question."""
+    """The operator of this type, or None. At the first question those modules are imported whose text has the type as a word, and all others
+    only where it is in none of them, so that a small program does not wait for operators that it has not."""
     found = _registry.get(type)
     if found is None and not _walked:
-        _walk()
+        with _walk_lock:
+            _import_modules_with(type)
+            if type not in _registry:
+                _walk()
         found = _registry.get(type)
     return found
 
@@ -64,12 +73,37 @@ def all_operators() -> dict[str, type[Operator]]:
     return dict(_registry)
 
 
+_words: dict[str, list[str]] | None = None
+"""The modules whose text has a quoted word, by the word."""
+
+
+def _import_modules_with(type: str) -> None:
+    for name in modules_with(type):
+        importlib.import_module(name)
+
+
+def modules_with(type: str) -> list[str]:
+    """The modules that may define a type: those that have it in quotes, or for a gradient the type that it is of."""
+    global _words
+    if _words is None:
+        _words = {}
+        for folder in importlib.import_module(_PACKAGE).__path__:
+            for path in sorted(Path(folder).rglob("*.py")):
+                parts = path.relative_to(folder).with_suffix("").parts
+                name = ".".join((_PACKAGE, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+                for word in set(_WORD.findall(path.read_text(encoding="utf-8"))):
+                    _words.setdefault(word, []).append(name)
+    while type not in _words and type.endswith(_GRADIENT):
+        type = type.removesuffix(_GRADIENT)
+    return _words.get(type, [])
+
+
 def _walk() -> None:
     global _walked
     with _walk_lock:
         if not _walked:
-            package = importlib.import_module("foreshape.ops")
-            for module in pkgutil.walk_packages(package.__path__, "foreshape.ops."):
+            package = importlib.import_module(_PACKAGE)
+            for module in pkgutil.walk_packages(package.__path__, f"{_PACKAGE}."):
                 importlib.import_module(module.name)
             _walked = True
 
@@ -77,6 +111,8 @@ def _walk() -> None:
 def register(cls: type[Operator]) -> None:
     """Make an operator known by its type. Raises `SchemaError` where the type is taken by another class."""
     global _registered
+    if not cls.__module__.startswith(f"{_PACKAGE}."):
+        _import_modules_with(cls.type)  # a type that is ours is taken, also where nobody has asked for it yet
     taken = _registry.get(cls.type)
     if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
         raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {taken.__module__}.{taken.__qualname__}")
