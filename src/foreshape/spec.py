@@ -190,6 +190,11 @@ def _elements(dims: tuple[Size, ...]) -> Size:
     return product(dims)
 
 
+@lru_cache(1 << 12)
+def _bytes(dims: tuple[Size, ...], itemsize: int) -> Size:
+    return _elements(dims) * itemsize
+
+
 class Spec:
     """Kind, element type, packed dims, raggedness and (small integer tensors) value. Interned: equal specs are one object.
 
@@ -257,7 +262,7 @@ class Spec:
     @property
     def nbytes(self) -> Size:
         """The size of the data in bytes: an int, or an expression in the symbols."""
-        return self.elements * self.known_dtype.itemsize
+        return _bytes(self.known_dims, self.known_dtype.itemsize)
 
     def with_dims(self, dims: Sequence[Size]) -> Spec:
         """The same kind and element type with other dims; rows that stay rows keep their raggedness."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from foreshape.cli.output import console, print_plain, printing
@@ -39,6 +40,15 @@ def total(variables: Iterable[Variable]) -> Size:
         size = size_of(variable)
         if size is not None:
             out = out + size
+    return out
+
+
+def total_elements(variables: Iterable[Variable]) -> Size:
+    """How many numbers are in all variables of known dims together."""
+    out: Size = 0
+    for variable in variables:
+        if variable.spec.dims is not None:
+            out = out + variable.spec.elements
     return out
 
 
@@ -84,13 +94,19 @@ class _Sums:
         self.parameters = [v for v in kept if v.is_parameter or not marked]
         self.state = [v for v in kept if marked and not v.is_parameter]
         self.inputs = [v for b in program.blocks[:1] for v in inputs_of(b)]
+        self.elements = total_elements(self.parameters)
+        self._variables = variables
+
+    @cached_property
+    def results(self) -> list[Variable]:
+        """What ops make."""
         among = {id(v) for v in (*self.parameters, *self.state, *self.inputs)}
-        self.results = [v for v in variables if v.op is not None and id(v) not in among and v.kind in TENSOR_KINDS]
-        self.unsized = sum(size_of(v) is None for v in self.results)
-        self.elements: Size = 0
-        for v in self.parameters:
-            if v.spec.dims is not None:
-                self.elements = self.elements + v.spec.elements
+        return [v for v in self._variables if v.op is not None and id(v) not in among and v.kind in TENSOR_KINDS]
+
+    @property
+    def unsized(self) -> int:
+        """How many of them have no known size."""
+        return sum(size_of(v) is None for v in self.results)
 
 
 # --- JSON

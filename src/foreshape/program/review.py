@@ -98,16 +98,17 @@ def _inner_blocks(program: Program) -> Iterator[Block]:
 
 def _early(block: Block) -> list[Early]:
     writers: dict[str, Op] = {}
-    for op in block.ops:
-        for name in names_of_op(op)[1]:
+    named = [(op, *names_of_op(op)) for op in block.ops]
+    for op, _, writes in named:
+        for name in writes:
             writers.setdefault(name, op)
     fed = any(op.type == "feed" for op in block.ops) or block.idx > 0
     written: set[str] = set()
     found: dict[str, Early] = {}
-    for op in block.ops:
-        reads, writes = names_of_op(op)
+    for op, reads, writes in named:
         seen = set(op.input_names()) if not op.sub_block_indices() else reads - writes.keys()
-        for name in sorted(seen - written) if not is_unknown(op) else ():
+        seen -= written
+        for name in sorted(seen) if seen and not is_unknown(op) else ():
             variable, writer = block.vars.get(name), writers.get(name)
             missing = variable is None and block.find(name) is None
             if missing or (variable is not None and _must_be_written(variable) and (writer is not None or fed)):
