@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
-from foreshape import layer
+from foreshape import callbacks, layer
 
 Case = Callable[[np.random.RandomState, str], tuple[Any, Any, Any, dict[str, Any]]]
 """Numbers, and the element type of the network -> cost, data, optimizer, and what else `train` is given."""
@@ -233,6 +233,20 @@ SPLIT: dict[str, Case] = {"divided": divided, "own_rows": own_rows, "heads": hea
 """Cases with layers that can be divided."""
 SETTINGS: dict[str, dict[str, Any]] = {"normalised": {"synchronise_batch_norm": True}, "wide": {"bucket": 400_000}}
 """What the strategy is given beside."""
+def called_back(r: np.random.RandomState, of: str) -> Any:
+    """Callbacks that change what is trained, and how long."""
+    cost, data, _, settings = plain(r, of)
+    called = [
+        callbacks.ReduceOnPlateau("loss", factor=0.5, patience=0, min_change=1e9), callbacks.MovingAverage(0.8),
+        callbacks.EarlyStopping("validation loss", patience=0, restore_best=True, min_change=1e9),
+    ]  # fmt: skip
+    return cost, data, fs.optimizer.SGD(0.1), settings | {"callbacks": called}
+
+
+WHOLE: dict[str, Case] = {"called_back": called_back}
+"""Cases whose values no strategy may divide."""
+
+
 UNEQUAL = ("apart", "dropped", "dropped_heads")
 """Cases that are not the same on another number of ranks: statistics of parts of a batch, and random numbers."""
 
@@ -263,7 +277,7 @@ def run(name: str, of: str = "fp32", strategy: str = "data_parallel", epochs: in
     first = _values(name, "fp32")
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     with fs.program_guard(main, startup):
-        cost, data, optimizer, settings = (CASES | SPLIT)[name](np.random.RandomState(5), of)
+        cost, data, optimizer, settings = (CASES | SPLIT | WHOLE)[name](np.random.RandomState(5), of)
         fs.Executor().run(startup, scope=scope)
         for n, value in first.items():  # the same numbers in either element type
             scope.set(n, value.astype(scope.get(n).dtype))
@@ -287,7 +301,7 @@ def _values(name: str, of: str) -> dict[str, Any]:
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     startup.random_seed = 7
     with fs.program_guard(main, startup):
-        (CASES | SPLIT)[name](np.random.RandomState(5), of)
+        (CASES | SPLIT | WHOLE)[name](np.random.RandomState(5), of)
     fs.Executor().run(startup, scope=scope)
     return {n: scope.get(n) for n in scope.names()}
 
