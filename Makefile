@@ -24,7 +24,7 @@ test: $(VENV)/dev          ## the whole test suite
 	$(RUN) pytest -n 2 -m "not long and not paddle"
 
 test-long: $(VENV)/dev     ## the exhaustive checks
-	$(RUN) pytest -n 2 -m "long and not longest"
+	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle"
 
 test-longest: $(VENV)/dev  ## those of them that take longest
 	$(RUN) pytest -n 2 -m longest

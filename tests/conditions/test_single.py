@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.some import examples
 
 from foreshape.conditions.courses import Point, course, direction
 from foreshape.conditions.sets import Sizes
@@ -22,7 +23,7 @@ from foreshape.operator.require import Condition
 
 x = symbol("x")
 RELATIONS = ("==", "<=", "divides", "broadcasts with", "broadcasts to")
-quick = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+quick = settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def condition(left: Size, relation: str, right: Size) -> Condition:

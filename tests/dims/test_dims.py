@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from support.some import examples
 
 from foreshape.dims import (
     INT64_MAX,
@@ -48,7 +49,7 @@ Tree = Any
 leaves = st.one_of(st.integers(-6, 9), st.sampled_from(NAMES[:4]), st.sampled_from(NAMES))
 trees = st.recursive(leaves, lambda inner: st.tuples(st.sampled_from(BINARY), inner, inner), max_leaves=9)
 numbers = st.fixed_dictionaries({n: st.one_of(st.integers(0, 12), st.integers(0, 10**4)) for n in NAMES})
-quick = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+quick = settings(max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def built(tree: Tree) -> Size:
@@ -138,7 +139,7 @@ def test_a_size_evaluates_to_what_integers_give(tree: Tree, values: dict[str, in
 
 
 @pytest.mark.parametrize("op", BINARY)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(left=trees, right=leaves, values=numbers)
 def test_every_operation_evaluates(op: str, left: Tree, right: Tree, values: dict[str, int]) -> None:
     size = build((op, left, right))
@@ -414,7 +415,7 @@ def test_text_that_is_no_size_is_an_error(text: str) -> None:
         parse(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(alphabet='xy12+-*/%(), "minax\\', max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

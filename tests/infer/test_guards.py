@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.counted import assert_calls_grow_with_size
+from support.some import examples
 
 from foreshape.dims import Size, ceildiv, evaluate, maximum, substitute, symbol, symbols_of
 from foreshape.errors import GuardError, ShapeError
@@ -130,7 +131,7 @@ def chained(count: int, order: str, step: int) -> None:
 sizes = st.sampled_from([a, b, c, n, a + 1, b * 2, c // 2, a + b, symbol("x y"), symbol("x y") - 1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(sizes, sizes), max_size=6), st.fixed_dictionaries({k: st.integers(0, 6) for k in ("a", "b", "c", "n", "x y")}))
 def test_knowledge_agrees_with_every_value_that_keeps_the_guards(pairs: list[tuple[Size, Size]], values: dict[str, int]) -> None:
     holds = all(evaluate(x, values) == evaluate(y, values) for x, y in pairs)

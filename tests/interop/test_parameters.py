@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.some import examples
 
 import foreshape as fs
 from foreshape.interop import read_parameters, write_parameters
@@ -78,7 +79,7 @@ def test_bf16_is_given_and_read_as_fp32(tmp_path):
     assert (tmp_path / "again").read_bytes()[:-2] == (tmp_path / "p").read_bytes()[:-2]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.floats(width=32), max_size=20))
 def test_bf16_rounds_as_torch_does(numbers):
     import torch
@@ -153,7 +154,7 @@ def test_offsets_of_a_ragged_parameter_are_read_over():
     assert read_parameters(piece((2, 3), FLOATS, levels=[[0, 1, 2]]), ["w"])["w"].shape == (2, 3)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_flipped_bytes_give_an_answer_or_a_format_error(data):
     whole = bytearray(piece((2, 3), FLOATS) + piece((2, 3), FLOATS, levels=[[0, 2]]))

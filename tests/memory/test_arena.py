@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.arena_instances import hard, network
+from support.some import examples
 
 import foreshape as fs
 from foreshape.memory import arena, lower_bound
@@ -55,7 +56,7 @@ few = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 6), st.integers(1, 9)
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(buffers)
 def test_valid_and_never_worse_than_the_usual_rules(triple: Triple) -> None:
     lower, upper, size = triple
@@ -66,7 +67,7 @@ def test_valid_and_never_worse_than_the_usual_rules(triple: Triple) -> None:
     assert height <= min(plain(lower, upper, size, by_size, best_fit) for best_fit in (False, True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(few)
 def test_few_buffers_lie_as_low_as_any_order_puts_them(triple: Triple) -> None:
     least = min(plain(*triple, order, False) for order in itertools.permutations(range(len(triple[2]))))
@@ -77,7 +78,7 @@ def test_few_buffers_lie_as_low_as_any_order_puts_them(triple: Triple) -> None:
             arena(*triple, within=least - 1, time_limit=1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(few)
 def test_each_strategy_finds_the_least_height_and_proves_it(triple: Triple) -> None:
     least = min(plain(*triple, order, False) for order in itertools.permutations(range(len(triple[2]))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -212,23 +213,24 @@ def test_conditions_that_contradict_each_other_are_said_to() -> None:
     assert not found.possible and find(found, {}) is None
 
 
-BOMBS = {
-    "thousands of conditions": [condition(k + 1, "<=", ceildiv(symbol(f"s{k % 50}") * (k + 3), k % 7 + 2)) for k in range(3000)],
-    "a chain of equalities": [condition(symbol(f"s{k}"), "==", symbol(f"s{k + 1}") * 2 + 1) for k in range(1000)],
-    "sums that grow": [condition(symbol(f"s{k}"), "==", symbol(f"s{k + 1}") + symbol(f"s{k + 2}")) for k in range(1000)],
-    "huge constants": [condition(symbol("s0") % (2**61 + k), "==", symbol("s0") // 3 % (2**60 - k)) for k in range(800)],
-    "large periods": [condition(symbol("s0") % (9973 + 2 * k), "<=", 2 + k) for k in range(800)],
-    "products of all": [condition(10**15 + k, "divides", symbol(f"s{k}") * symbol(f"s{k + 1}")) for k in range(1000)],
-    "deep minima": [condition(maximum(symbol("s0") // (k + 2), symbol("s1") - k), "<=", symbol("s2") % (k + 2)) for k in range(1000)],
+BOMBS: dict[str, Callable[[], list[Any]]] = {
+    "thousands of conditions": lambda: [condition(k + 1, "<=", ceildiv(symbol(f"s{k % 50}") * (k + 3), k % 7 + 2)) for k in range(3000)],
+    "a chain of equalities": lambda: [condition(symbol(f"s{k}"), "==", symbol(f"s{k + 1}") * 2 + 1) for k in range(1000)],
+    "sums that grow": lambda: [condition(symbol(f"s{k}"), "==", symbol(f"s{k + 1}") + symbol(f"s{k + 2}")) for k in range(1000)],
+    "huge constants": lambda: [condition(symbol("s0") % (2**61 + k), "==", symbol("s0") // 3 % (2**60 - k)) for k in range(800)],
+    "large periods": lambda: [condition(symbol("s0") % (9973 + 2 * k), "<=", 2 + k) for k in range(800)],
+    "products of all": lambda: [condition(10**15 + k, "divides", symbol(f"s{k}") * symbol(f"s{k + 1}")) for k in range(1000)],
+    "deep minima": lambda: [condition(maximum(symbol("s0") // (k + 2), symbol("s1") - k), "<=", symbol("s2") % (k + 2)) for k in range(1000)],
 }
 
 
 @pytest.mark.parametrize("name", one_in(2, BOMBS))
 def test_steps_of_solving_and_searching_are_bounded(name: str) -> None:
     steps, search = Steps(MAX_STEPS), Steps(MAX_SEARCH)
-    found = solve(BOMBS[name], [f"s{k}" for k in range(1003)], steps)
+    bomb = BOMBS[name]()
+    found = solve(bomb, [f"s{k}" for k in range(1003)], steps)
     assert steps.taken <= MAX_STEPS
     values = find(found, {"s0": 100}, search)
     assert search.taken <= MAX_SEARCH
     if values is not None:
-        assert all(c.answer(values) is True for c in BOMBS[name] if c not in found.hard)
+        assert all(c.answer(values) is True for c in bomb if c not in found.hard)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.counted import assert_time_grows_with_size
 from support.harness import build, of_each_operator, sampled
-from support.some import one_in
+from support.some import examples, one_in
 
 import foreshape as fs
 from foreshape import layer
@@ -172,14 +172,14 @@ def programs(draw: st.DrawFn) -> Program:
     return program
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(programs())
 def test_any_program_reads_back(program: Program) -> None:
     _reads_back(program)
 
 
 @pytest.mark.long
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(programs())
 def test_many_a_program_reads_back(program: Program) -> None:
     _reads_back(program)
@@ -303,7 +303,7 @@ def test_what_is_not_the_text_form_is_refused_with_its_place(text: str) -> None:
     assert WRONG[text] in str(caught.value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 10**6), st.text(alphabet="[](){}:=,|?\"\\# \n\x00\x1b-+*/%0123456789abxyz@", max_size=6), st.integers(0, 3))
 def test_a_changed_text_is_read_or_refused(at: int, change: str, removed: int) -> None:
     text = TEXT

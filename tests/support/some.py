@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from zlib import crc32
@@ -19,3 +20,8 @@ def is_quick(name: str, one_in: int) -> bool:
 def one_in(count: int, cases: Iterable[_Case], name: Callable[[_Case], str] = str) -> list[Any]:
     """Cases for `pytest.mark.parametrize`, of which one in so many is quick."""
     return [pytest.param(c, id=name(c), marks=() if is_quick(name(c), count) else pytest.mark.long) for c in cases]
+
+
+def examples(count: int) -> int:
+    """How many examples hypothesis draws: a third of them in the quick suite, all in `make test-long`."""
+    return count if os.environ.get("FORESHAPE_EXAMPLES") == "all" else max(20, count // 3)
