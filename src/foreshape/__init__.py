@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from foreshape.memory import Plan, Recomputation, recompute
     from foreshape.operator import Operator
     from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_layers, split_tables
-    from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, program_guard
+    from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, name_scope, program_guard
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
     from foreshape.training import Checkpoint, History, TrainingProgram, callbacks, evaluate, infer_shape, predict, train, training_program
     from foreshape.wire import Limits, load_program, save_program
@@ -51,7 +51,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Network", "plan"), "cost"),
     **dict.fromkeys(("Plan", "Recomputation", "recompute"), "memory"),
     "Operator": "ops",
-    **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "program_guard"), "program"),
+    **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "name_scope", "program_guard"), "program"),
     **dict.fromkeys(("BF16", "BOOL", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UNK", "LOD_TENSOR", "SELECTED_ROWS",
                      "LOD_TENSOR_ARRAY", "INT", "FLOAT", "STRING", "INTS", "FLOATS", "STRINGS"), "spec"),
     **dict.fromkeys(("Checkpoint", "History", "TrainingProgram", "callbacks", "evaluate", "infer_shape", "predict", "train", "training_program"), "training"),
@@ -139,6 +139,7 @@ __all__ = [
     "layer",
     "load_inference_model",
     "load_program",
+    "name_scope",
     "optimizer",
     "plan",
     "predict",

@@ -9,6 +9,7 @@ from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import Slots
+from foreshape.program.scopes import placed_as
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ def append_gradient_op(block: Block, attributes: Attributes, inputs: Slots, outp
     """Append one op of the backward pass, at the user's line of the op that it undoes."""
     if attributes.operator is None and attributes.error is None:
         raise SchemaError(f"there is no operator {attributes.type!r}")
-    op = Op(block, attributes, inputs, outputs, Role.BACKWARD, roles, forward.site)
+    op = Op(block, placed_as(attributes, forward.attributes), inputs, outputs, Role.BACKWARD, roles, forward.site)
     block.infer_op(op)
     block.ops.append(op)
     block.program.touch()

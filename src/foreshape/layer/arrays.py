@@ -20,7 +20,7 @@ def create_array(dtype: Any = "float32") -> Variable:
         dtype: the element type of its tensors; what is written first decides.
     """
     block = current_block()
-    return block.create_variable(block.program.unique_name("array"), Spec(LOD_TENSOR_ARRAY, dtype_of(dtype), None))
+    return block.create_variable(block.program.layer_name("array"), Spec(LOD_TENSOR_ARRAY, dtype_of(dtype), None))
 
 
 @tells_line

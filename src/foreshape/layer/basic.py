@@ -93,7 +93,7 @@ def fc(
         ShapeError: the features are not known, or ``num_flatten_dims`` is out of range. SchemaError: another ``split``.
     """
     block = current_block()
-    prefix = name or block.program.unique_name("fc")
+    prefix = block.program.layer_name("fc", name)
     if split is not None:
         weight = replace(param_attr(weight), split=split)
     parts: list[Variable] = []

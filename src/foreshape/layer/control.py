@@ -166,7 +166,7 @@ def _branch(pred: Variable, function: Branch | None, outer: Block) -> tuple[list
         given = function()
         form = list if isinstance(given, list) else tuple if isinstance(given, tuple) else None if given is None else Variable
         for value in [] if given is None else _variables(given, "a branch"):
-            made = outer.create_variable(outer.program.unique_name("branch"), value.spec.like())
+            made = outer.create_variable(outer.program.layer_name("branch"), value.spec.like())
             assign(value, made)
             results.append(made)
     _run_block("conditional_block", block, outer, {"Cond": [pred.name], "Input": _reads(block)}, {"is_scalar_condition": True})

@@ -33,7 +33,7 @@ def beam_search(
     slots = {"pre_ids": pre_ids, "pre_scores": pre_scores, "scores": scores} | ({} if ids is None else {"ids": ids})
     attrs = {"level": level, "beam_size": beam_size, "end_id": end_id, "is_accumulated": is_accumulated}
     block = current_block()
-    prefix = name or block.program.unique_name("beam_search")
+    prefix = block.program.layer_name("beam_search", name)
     op = block.append_op("beam_search", slots, {"parent_idx": f"{prefix}.parent_idx"}, attrs, prefix=prefix)
     selected = tuple(block.vars[op.outputs[slot][0]] for slot in ("selected_ids", "selected_scores", "parent_idx"))
     return selected if return_parent_idx else selected[:2]

@@ -239,7 +239,7 @@ def distribute_fpn_proposals(
     if max_level < min_level:
         raise SchemaError(f"distribute_fpn_proposals: max_level must be at least min_level; seen {max_level} and {min_level}")
     block = current_block()
-    prefix = block.program.unique_name("distribute_fpn_proposals")
+    prefix = block.program.layer_name("distribute_fpn_proposals")
     levels = range(min_level, max_level + 1)
     outputs = {
         "MultiFpnRois": [f"{prefix}.rois{level}" for level in levels], "RestoreIndex": [f"{prefix}.restore"],
@@ -336,6 +336,6 @@ def sigmoid_focal_loss(x: Variable, label: Variable, fg_num: Variable, gamma: fl
 def _all(type: str, slots: dict[str, Any], attrs: dict[str, Any], results: tuple[str, ...]) -> Any:
     """The results of an op, those that may be left out too."""
     block = current_block()
-    prefix = block.program.unique_name(type)
+    prefix = block.program.layer_name(type)
     op = block.append_op(type, slots, {slot: f"{prefix}.{slot}" for slot in results}, attrs)
     return tuple(block.vars[op.outputs[slot][0]] for slot in results)

@@ -67,7 +67,7 @@ def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str =
     shape = [1, *dims[1:]] if mode == "element" else [channel]
     if not all(isinstance(size, int) for size in shape):
         raise ShapeError(f"prelu({x.name}): the slopes' shape must be known; the input is {x.spec.text()}")
-    prefix = name or block.program.unique_name("prelu")
+    prefix = block.program.layer_name("prelu", name)
     alpha = create_parameter(shape, x.spec.known_dtype, weight, prefix=prefix, initializer=Constant(0.25))
     return block.apply("prelu", {"X": x, "Alpha": alpha}, {"mode": mode, "data_format": data_format}, prefix)
 

@@ -161,7 +161,7 @@ def deform_conv2d(
         raise ShapeError(f"deform_conv2d({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
     window = pair(filter_size, "filter_size")
     block = current_block()
-    prefix = name or block.program.unique_name("deformable_conv")
+    prefix = block.program.layer_name("deformable_conv", name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, window[0] * window[1] * channels)))
     w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
@@ -205,7 +205,7 @@ def spectral_norm(weight: Variable, dim: int = 0, power_iters: int = 1, epsilon:
     rows: Any = dims[dim]
     columns: Any = product([d for at, d in enumerate(dims) if at != dim])
     block = current_block()
-    prefix = name or block.program.unique_name("spectral_norm")
+    prefix = block.program.layer_name("spectral_norm", name)
     u, v = (create_parameter((n,), weight.spec.known_dtype, ParamAttr(trainable=False), prefix=prefix, initializer=Normal(0.0, 1.0)) for n in (rows, columns))
     u.stop_gradient = v.stop_gradient = True
     return block.apply("spectral_norm", {"Weight": weight, "U": u, "V": v}, {"dim": dim, "power_iters": power_iters, "eps": epsilon}, prefix)

@@ -144,7 +144,7 @@ def unique_consecutive(
 
 def _with_places(type: str, x: Variable, wanted: dict[str, bool], attrs: dict[str, Any]) -> Variable | tuple[Variable, ...]:
     block = current_block()
-    name = block.program.unique_name(type)
+    name = block.program.layer_name(type)
     outputs = {slot: f"{name}.tmp_{at}" for at, (slot, asked) in enumerate(wanted.items()) if asked}
     block.append_op(type, {"X": x}, outputs, attrs)
     made = tuple(block.var(n) for n in outputs.values())

@@ -10,7 +10,7 @@ from foreshape.program.variable import Variable
 def square_error_cost(input: Variable, label: Variable) -> Variable:
     """(input - label)^2, elementwise; the smaller is broadcast."""
     block = current_block()
-    prefix = block.program.unique_name("square_error_cost")
+    prefix = block.program.layer_name("square_error_cost")
     difference = block.apply("elementwise_sub", {"X": input, "Y": label}, {"axis": -1}, prefix)
     return block.apply("square", {"X": difference}, prefix=prefix)
 
@@ -132,7 +132,7 @@ def accuracy(input: Variable, label: Variable, k: int = 1) -> Variable:
         ShapeError: a label of another minibatch, or fewer than ``k`` classes.
     """
     block = current_block()
-    prefix = block.program.unique_name("accuracy")
+    prefix = block.program.layer_name("accuracy")
     out, indices = block.apply("top_k_v2", {"X": input}, {"k": k, "axis": -1, "largest": True, "sorted": False}, prefix)
     found, _, _ = block.apply("accuracy", {"Out": out, "Indices": indices, "Label": label}, prefix=prefix)
     return found

@@ -51,11 +51,11 @@ def batch_norm(
     """
     channels = known_channels("batch_norm", input, data_format)
     block = current_block()
-    prefix = name or block.program.unique_name("batch_norm")
+    prefix = block.program.layer_name("batch_norm", name)
     inputs = _affine(channels, input, prefix, _FIXED if weight is False else weight, _FIXED if bias is False else bias)
     of = statistics_type(input.spec)
-    mean = create_parameter((channels,), of, moving_mean, prefix=prefix, initializer=_ZERO, trainable=False)
-    variance = create_parameter((channels,), of, moving_variance, prefix=prefix, initializer=_ONE, trainable=False)
+    mean = create_parameter((channels,), of, moving_mean, prefix=prefix, called="mean", initializer=_ZERO, trainable=False)
+    variance = create_parameter((channels,), of, moving_variance, prefix=prefix, called="variance", initializer=_ONE, trainable=False)
     attrs = {"momentum": momentum, "epsilon": epsilon, "is_test": is_test, "use_global_stats": use_global_stats, "data_layout": data_format}
     inputs |= {"Mean": mean, "Variance": variance}
     # PaddlePaddle's executor wants every one of them, ReserveSpace too, which holds nothing here
@@ -111,7 +111,7 @@ def _normalised(
     type: str, size: int, x: Variable, attrs: dict[str, Any], weight: Any, bias: Any, activation: Activation, name: str | None
 ) -> Variable:
     block = current_block()
-    prefix = name or block.program.unique_name(type)
+    prefix = block.program.layer_name(type, name)
     out, mean, variance = block.apply(type, _affine(size, x, prefix, weight, bias), attrs, prefix)
     mean.stop_gradient = variance.stop_gradient = True
     return activate(out, activation, prefix)

@@ -11,6 +11,8 @@ from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.layer.initializer import Constant, Initializer, Xavier
 from foreshape.program.call_site import here
 from foreshape.program.current import current_block, default_startup_program
+from foreshape.program.program import Program
+from foreshape.program.scopes import current_scope, scoped_parameter
 from foreshape.program.variable import Variable
 from foreshape.spec import LOD_TENSOR, Spec
 from foreshape.spec import dtype as dtype_of
@@ -58,10 +60,13 @@ _DEFAULT = ParamAttr()
 
 
 def create_parameter(
-    shape: Sequence[Size], of: Any, attr: Any = None, *, prefix: str = "create_parameter_0", suffix: str = "w", is_bias: bool = False,
-    initializer: Initializer | None = None, trainable: bool = True, is_parameter: bool = True,
+    shape: Sequence[Size], of: Any, attr: Any = None, *, prefix: str | None = None, suffix: str = "w", is_bias: bool = False,
+    initializer: Initializer | None = None, trainable: bool = True, is_parameter: bool = True, called: str | None = None,
 ) -> Variable:  # fmt: skip
     """Make a parameter of this shape and element type ("fp32", `FP32`, ...) in the main program, and the op that initialises it in the startup program.
+
+    Without a name in ``attr`` it is called ``prefix.w_0``, with another number or ``suffix``; in a `name_scope` ``prefix.weight`` (of a bias
+    ``prefix.bias``), or, where that is given, ``prefix.called``.
 
     Raises:
         SchemaError: a shared name with another shape. TypeMismatchError: an element type that is none, or not of floats.
@@ -69,9 +74,10 @@ def create_parameter(
     given = param_attr(attr)
     of = dtype_of(of)
     if not of.is_floating:
-        raise TypeMismatchError(f"{prefix}: a parameter is floating-point, and its input is {of.name}; see layer.cast and layer.embedding")
+        of_what = prefix or "create_parameter"
+        raise TypeMismatchError(f"{of_what}: a parameter is floating-point, and its input is {of.name}; see layer.cast and layer.embedding")
     block = current_block().program.global_block
-    name = given.name or block.program.unique_name(f"{prefix}.{suffix}")
+    name = given.name or _name(block.program, prefix, suffix, called or ("bias" if is_bias else None))
     site = here()
     spec = Spec(LOD_TENSOR, of, tuple(shape))
     shared = block.vars.get(name)
@@ -94,6 +100,12 @@ def create_parameter(
         settings(block.program)[name] = given
     initialise(variable, given.initializer or initializer or (_BIAS if is_bias else _WEIGHT))
     return variable
+
+
+def _name(program: Program, prefix: str | None, suffix: str, called: str | None) -> str:
+    if current_scope():
+        return scoped_parameter(program, prefix, called or suffix)
+    return program.unique_name(f"{prefix or 'create_parameter_0'}.{suffix}")
 
 
 def initialise(variable: Variable, initializer: Initializer) -> None:

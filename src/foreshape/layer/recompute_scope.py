@@ -13,9 +13,9 @@ from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Block, Op
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
+from foreshape.program.scopes import ATTRIBUTE, RECOMPUTED
 
-SCOPE: Final = "recompute_scope"
-MARK: Final = re.compile(rf"/({SCOPE}_\d+)/")
+MARK: Final = re.compile(rf"/({RECOMPUTED}_\d+)/")
 """Where an op's ``op_namescope`` says that it is within a scope."""
 
 
@@ -40,14 +40,14 @@ def recompute_scope() -> contextlib.AbstractContextManager[None]:
 def _marking(block: Block) -> Generator[None]:
     before = {id(op) for op in block.ops}
     yield
-    _mark([op for op in block.ops if id(op) not in before], block.program.unique_name(SCOPE))
+    _mark([op for op in block.ops if id(op) not in before], block.program.unique_name(RECOMPUTED))
 
 
 def _mark(ops: Iterable[Op], scope: str) -> None:
     """Say of ops that they are described within a recompute scope; the mark is kept in files."""
     for op in ops:
-        before = op.attributes.values.get("op_namescope")
+        before = op.attributes.values.get(ATTRIBUTE)
         inner = MARK.sub("/", before) if isinstance(before, str) and before else "/"
-        entries = [e for e in op.attributes.entries if e[0] != "op_namescope"]
-        entries.append(("op_namescope", AttrType.STRING, f"/{scope}{inner}"))
+        entries = [e for e in op.attributes.entries if e[0] != ATTRIBUTE]
+        entries.append((ATTRIBUTE, AttrType.STRING, f"/{scope}{inner}"))
         op.attributes = Attributes.of(op.type, tuple(sorted(entries, key=lambda e: e[0])))

@@ -48,7 +48,7 @@ def lstm(
     Raises:
         ShapeError: an input of other dims, unknown features, or states that do not fit. SchemaError: a name for several units.
     """
-    layers = _Layers("LSTM", hidden_size, num_layers, bidirectional, dropout, is_test, seed, name or current_block().program.unique_name("lstm"))
+    layers = _Layers("LSTM", hidden_size, num_layers, bidirectional, dropout, is_test, seed, current_block().program.layer_name("lstm", name))
     weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
     out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
     return out, (states[0], states[1])
@@ -67,7 +67,7 @@ def gru(
     Returns:
         (out, hidden): as of `lstm`.
     """
-    layers = _Layers("GRU", hidden_size, num_layers, bidirectional, dropout, is_test, seed, name or current_block().program.unique_name("gru"))
+    layers = _Layers("GRU", hidden_size, num_layers, bidirectional, dropout, is_test, seed, current_block().program.layer_name("gru", name))
     weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
     out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
     return out, states[0]
@@ -86,7 +86,7 @@ def simple_rnn(
     """
     if activation not in ("tanh", "relu"):
         raise SchemaError(f'simple_rnn: activation must be "tanh" or "relu"; seen {activation!r}')
-    prefix = name or current_block().program.unique_name("simple_rnn")
+    prefix = current_block().program.layer_name("simple_rnn", name)
     layers = _Layers(f"RNN_{activation.upper()}", hidden_size, num_layers, bidirectional, dropout, is_test, seed, prefix)
     weights = layers.weights(input, input_weight, hidden_weight, bias, hidden_bias)
     out, states = layers.run(input, weights, initial_states, sequence_length, time_major)
@@ -134,8 +134,9 @@ class _Layers:
             raise SchemaError(f"{self.prefix}: {what} is named, and there are {self.units} units: give a list with a name for each")
         bound = 1.0 / math.sqrt(self.hidden)
         attr: Any = _ZERO if given is False else given
-        suffix = "b" if "bias" in what else "w"
-        return create_parameter(shape, input.spec.known_dtype, attr, prefix=self.prefix, suffix=suffix, initializer=Uniform(-bound, bound))
+        suffix, called = "b" if "bias" in what else "w", what if self.units == 1 else f"{what}_{unit}"
+        of, start = input.spec.known_dtype, Uniform(-bound, bound)
+        return create_parameter(shape, of, attr, prefix=self.prefix, suffix=suffix, initializer=start, called=called)
 
     def run(
         self, input: Variable, weights: list[Variable], initial: Variable | Sequence[Variable] | None, lengths: Variable | None, time_major: bool

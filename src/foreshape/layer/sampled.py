@@ -57,7 +57,7 @@ def nce(
         SchemaError: a sampler that there is not, or one without its distribution. ShapeError: operands that do not fit.
     """
     block = current_block()
-    prefix = name or block.program.unique_name("nce")
+    prefix = block.program.layer_name("nce", name)
     if sampler not in _SAMPLERS:
         raise SchemaError(f"nce({input.name}): sampler must be one of {', '.join(_SAMPLERS)}; seen {sampler!r}")
     if (sampler == "custom_dist") != (custom_dist is not None):
@@ -136,7 +136,7 @@ def hierarchical_sigmoid(
         SchemaError: a path_table without path_code. ShapeError: operands that do not fit.
     """
     block = current_block()
-    prefix = name or block.program.unique_name("hierarchical_sigmoid")
+    prefix = block.program.layer_name("hierarchical_sigmoid", name)
     if (path_table is None) != (path_code is None):
         raise SchemaError(f"hierarchical_sigmoid({input.name}): path_table and path_code come together")
     nodes = num_classes if path_table is not None else num_classes - 1

@@ -75,12 +75,12 @@ def sequence_conv(
         raise SchemaError(f"sequence_conv({input.name}): filter_size must be at least 1; seen {filter_size}")
     width, of = dims[1], input.spec.known_dtype
     block = current_block()
-    prefix = name or block.program.unique_name("sequence_conv")
+    prefix = block.program.layer_name("sequence_conv", name)
     start = -(filter_size // 2) if padding_start is None else padding_start
     outside = max(0, -start) + max(0, start + filter_size - 1)
     inputs = {"X": input, "Filter": create_parameter((filter_size * width, num_filters), of, weight, prefix=prefix)}
     if trainable_padding and outside:
-        inputs["PaddingData"] = create_parameter((outside, width), of, padding, prefix=prefix, is_bias=True)
+        inputs["PaddingData"] = create_parameter((outside, width), of, padding, prefix=prefix, is_bias=True, called="padding")
     attrs = {"contextLength": filter_size, "contextStart": start, "contextStride": 1, "paddingTrainable": "PaddingData" in inputs}
     out = block.apply("sequence_conv", inputs, attrs, prefix)
     if bias is not False:

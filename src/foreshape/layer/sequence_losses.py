@@ -39,7 +39,7 @@ def linear_chain_crf(input: Variable, label: Variable, transition: Any = None, l
     """
     block = current_block()
     tags = input.spec.known_dims[-1] if input.spec.known_dims else None
-    prefix = name or block.program.unique_name("linear_chain_crf")
+    prefix = block.program.layer_name("linear_chain_crf", name)
     if not isinstance(transition, Variable):
         if not isinstance(tags, int):
             raise ShapeError(f"linear_chain_crf({input.name}): the number of tags must be known to make the transitions; the input is {input.spec.text()}")
@@ -110,7 +110,7 @@ def ctc_greedy_decoder(input: Variable, blank: int, input_length: Variable | Non
         Ragged labels ``[labels, 1]``; with ``input_length`` the pair (labels ``[sequences, width]``, their number ``[sequences, 1]``).
     """
     block = current_block()
-    prefix = block.program.unique_name("ctc_greedy_decoder")
+    prefix = block.program.layer_name("ctc_greedy_decoder")
     _, best = block.apply("top_k_v2", {"X": input}, {"k": 1, "axis": -1, "largest": True, "sorted": True}, prefix)
     attrs: dict[str, Any] = {"blank": blank, "merge_repeated": True}
     if input_length is None:
@@ -139,7 +139,7 @@ def edit_distance(
         SchemaError: ``ignored_tokens`` of padded sequences.
     """
     block = current_block()
-    prefix = block.program.unique_name("edit_distance")
+    prefix = block.program.layer_name("edit_distance")
     if ignored_tokens:
         if input_length is not None or label_length is not None:
             raise SchemaError("edit_distance: ignored_tokens are taken out of ragged sequences only, and these are padded")

@@ -72,9 +72,9 @@ def rnn(
     program = outer.program
     state = [*first, *(fixed if ragged else [])]  # what goes with a sequence has to end with it
     with region(outer) as block:
-        alive = block.program.unique_name("rnn.alive")
+        alive = block.program.layer_name("rnn.alive")
         slices = [_local(block, v.name, _slice(v, ragged, alive)) for v in sequences]
-        before = [_local(block, program.unique_name("rnn.memory"), _row(v, ragged, alive)) for v in state]
+        before = [_local(block, program.layer_name("rnn.memory"), _row(v, ragged, alive)) for v in state]
         given = step_net(*slices, *before[: len(first)], *(before[len(first) :] if ragged else fixed))
         if not isinstance(given, tuple) or len(given) != 2:  # pyright: ignore[reportUnknownArgumentType]
             raise SchemaError(f"step_net must give (outputs, new_memories); seen {given!r}")

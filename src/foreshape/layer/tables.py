@@ -79,7 +79,7 @@ def _lookup(
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise ShapeError(f"{layer}({ids.name}): padding_idx must be in [{-rows}, {rows}); seen {padding_idx}")
     block = current_block()
-    prefix = name or block.program.unique_name(layer)
+    prefix = block.program.layer_name(layer, name)
     table = create_parameter(tuple(size), dtype_of(dtype), weight, prefix=prefix)
     padding = -1 if padding_idx is None else padding_idx % rows
     return block.apply(type, {"W": table, "Ids": ids}, {"is_sparse": is_sparse, "remote_prefetch": is_sparse, "padding_idx": padding}, prefix)

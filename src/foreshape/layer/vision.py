@@ -76,7 +76,7 @@ def conv2d(
     type = "depthwise_conv2d" if groups == channels != 1 else "conv2d"
     window = pair(filter_size, "filter_size")
     block = current_block()
-    prefix = name or block.program.unique_name(type)
+    prefix = block.program.layer_name(type, name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, window[0] * window[1] * channels)))
     w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
@@ -106,7 +106,7 @@ def conv2d_transpose(
         raise ShapeError(f"conv2d_transpose({input.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
     window = pair(filter_size, "filter_size")
     block = current_block()
-    prefix = name or block.program.unique_name("conv2d_transpose")
+    prefix = block.program.layer_name("conv2d_transpose", name)
     w = create_parameter((channels, num_filters // groups, *window), input.spec.known_dtype, weight, prefix=prefix)
     attrs = {
         "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,

@@ -37,7 +37,7 @@ def conv1d(
     _check_groups("conv1d", input, groups, channels, num_filters)
     last = data_format.endswith("C")
     block = current_block()
-    prefix = name or block.program.unique_name("conv1d")
+    prefix = block.program.layer_name("conv1d", name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, filter_size * channels)))
     w = create_parameter((num_filters, channels // groups, filter_size), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
     ends: Any = padding if isinstance(padding, str) else [0, padding] if isinstance(padding, int) else [0, 0, *padding]
@@ -71,7 +71,7 @@ def conv3d(
     _check_groups("conv3d", input, groups, channels, num_filters)
     window = numbers(filter_size, "filter_size", 3)
     block = current_block()
-    prefix = name or block.program.unique_name("conv3d")
+    prefix = block.program.layer_name("conv3d", name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, math.prod(window) * channels)))
     w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
@@ -95,7 +95,7 @@ def conv3d_transpose(
     _check_groups("conv3d_transpose", input, groups, channels, num_filters)
     window = numbers(filter_size, "filter_size", 3)
     block = current_block()
-    prefix = name or block.program.unique_name("conv3d_transpose")
+    prefix = block.program.layer_name("conv3d_transpose", name)
     w = create_parameter((channels, num_filters // groups, *window), input.spec.known_dtype, weight, prefix=prefix)
     attrs = {
         "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,

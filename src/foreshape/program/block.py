@@ -17,6 +17,7 @@ from foreshape.program.call_site import Site, call_site, here
 from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op, Slots
 from foreshape.program.regions import infer_region
+from foreshape.program.scopes import current_scope, placed
 from foreshape.program.variable import Variable, note_made
 from foreshape.spec import Spec
 
@@ -160,6 +161,9 @@ class Block:
         except DescriptionError as error:
             raise _placed(error, type, site) from None
         self._infer(op, make=True, prefix=prefix)
+        scope = current_scope()
+        if scope:
+            op.attributes = placed(op.attributes, scope)
         if index is None:
             self.ops.append(op)
         else:
@@ -222,7 +226,7 @@ class Block:
             found = answer(operator, key)
             if found.unknown:
                 if make and prefix is None:
-                    prefix = self.program.unique_name(op.type)
+                    prefix = self.program.layer_name(op.type)
                 found = self._named(found, self._first_name(op, operator, found, prefix))
             if found.conditions:
                 site = op.call_site
@@ -317,7 +321,7 @@ class Block:
                 if not make or result.optional:
                     continue
                 if prefix is None:
-                    prefix = self.program.unique_name(op.type)
+                    prefix = self.program.layer_name(op.type)
                 names = tuple([self.program.unique_name(prefix + ".tmp") for _ in specs])
                 outputs[result.name] = names
             if len(names) != len(specs):

@@ -13,6 +13,7 @@ from foreshape.operator.attributes import AttrType, exact
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import find
+from foreshape.program.scopes import ATTRIBUTE
 
 ROLES: Final[Mapping[str, AttrType]] = {"op_role": AttrType.INT, "op_role_var": AttrType.STRINGS}
 """The attributes that each op has of its own, not shared with others of equal values."""
@@ -61,6 +62,14 @@ def layout_of(attributes: Attributes, cls: type[Operator] | None) -> Layout:
     return tuple(items)
 
 
+def _is_own_in_a_scope(shape: Shape, cls: type[Operator], own: Layout) -> bool:
+    """Whether an op carries what one carries that is described here, and besides, in its place, its scope: the op itself writes that."""
+    if (ATTRIBUTE, AttrType.STRING) not in shape or len(shape) != len(own) + 1:
+        return False
+    expected = sorted([*((i.name, type_of(cls, i)) for i in own), (ATTRIBUTE, AttrType.STRING)])
+    return list(shape) == expected
+
+
 class Layouts:
     """The layouts of a program's ops, by operator type, in the order in which they appear."""
 
@@ -76,10 +85,13 @@ class Layouts:
             if cls is None:
                 continue
             shape = tuple((n, t) for n, t, _ in attributes.entries)
+            own = own_layout(cls)
+            if _is_own_in_a_scope(shape, cls, own):
+                shape = tuple(e for e in shape if e[0] != ATTRIBUTE)
             layouts = self.by_type.setdefault(attributes.type, {})
             found = layouts.get(shape)
             if found is None:
-                found = layouts[shape] = (len(layouts) + 1, layout_of(attributes, cls))
+                found = layouts[shape] = (len(layouts) + 1, own if len(shape) < len(attributes.entries) else layout_of(attributes, cls))
             self._found[id(attributes)] = found
 
     def of(self, attributes: Attributes) -> tuple[int, Layout]:

@@ -12,6 +12,7 @@ from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.program.call_site import Site, call_site
 from foreshape.program.names import added_to, blocks_of, names_of
+from foreshape.program.scopes import scope_of
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
@@ -78,6 +79,11 @@ class Op:
     def type(self) -> str:
         """The operator's type, as on the wire."""
         return self.attributes.type
+
+    @property
+    def scope(self) -> tuple[str, ...]:
+        """The `name_scope` that it was made in, from the outermost on; a gradient op has that of the op which it undoes."""
+        return scope_of(self.attributes)
 
     @property
     def operator(self) -> Operator | None:

@@ -15,6 +15,7 @@ from foreshape.program.current import begin_with
 from foreshape.program.names import BlockNames
 from foreshape.program.needed import is_given
 from foreshape.program.op import Op
+from foreshape.program.scopes import current_scope, scoped_name
 from foreshape.program.unknown import is_unknown
 from foreshape.program.variable import Variable, dims_of
 from foreshape.program.walk import Walk, infer_in_doubt, mark_unknown
@@ -100,6 +101,22 @@ class Program:
         blocks = self.blocks
         taken = name in blocks[0].vars or (len(blocks) > 1 and any(name in block.vars for block in blocks))
         return self.unique_name(key) if taken else name
+
+    def layer_name(self, key: str, given: str | None = None) -> str:
+        """What the names of a layer's variables begin with: the name that it was ``given``, or a new one after ``key``; in a `name_scope` within that."""
+        if current_scope():
+            return scoped_name(self, given or key)
+        return given or self.unique_name(key)
+
+    def count_name(self, name: str) -> int:
+        """How often a name in a scope was asked for before."""
+        count = self._counters.get(f"{name}.", 0)
+        self._counters[f"{name}."] = count + 1
+        return count
+
+    def is_counted(self, name: str) -> bool:
+        """Whether a name in a scope was asked for before."""
+        return f"{name}." in self._counters
 
     def var(self, name: str) -> Variable:
         """The variable of this name in the global block, else in any block. Raises `SchemaError` where there is none."""

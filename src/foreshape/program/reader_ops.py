@@ -15,6 +15,7 @@ from foreshape.program.cursor import NAMES, Cursor
 from foreshape.program.layout import Layout, default_of, own_layout, type_of
 from foreshape.program.op import Op, Slots
 from foreshape.program.reader_variables import CACHE_LIMIT, VariableReader
+from foreshape.program.scopes import ATTRIBUTE
 
 if TYPE_CHECKING:
     from foreshape.program.program import Program
@@ -163,6 +164,8 @@ class OpReader(VariableReader):
                 of = self.attribute_type(cursor)
             elif name in known:
                 of = known[name]
+            elif name == ATTRIBUTE:
+                of = AttrType.STRING
             else:
                 cursor.refuse(f"{type[:60]} has no attribute {name[:60]!r} of its own: write its type, as in {name[:60]}: INT=0")
             cursor.expect("=", "'=' and a value")

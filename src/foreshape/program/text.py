@@ -16,6 +16,7 @@ from foreshape.operator.registry import find
 from foreshape.program.call_site import Site
 from foreshape.program.layout import Layout, Layouts, default_of, own_layout, same, type_of
 from foreshape.program.literal import attribute_text, escape, float_text, name_text, quoted
+from foreshape.program.scopes import ATTRIBUTE
 from foreshape.spec import KINDS, LOD_TENSOR_ARRAY, SELECTED_ROWS, TENSOR_KINDS, Spec
 
 if TYPE_CHECKING:
@@ -280,6 +281,9 @@ def _attributes(op: Op, layouts: Layouts | None) -> tuple[int, list[str]]:
         usual = default_of(cls, item)
         if usual is REQUIRED or not same(value, usual):
             out[f"{name_text(item.name)}={attribute_text(type_of(cls, item), value)}"] = None
+    scope = values.get(ATTRIBUTE)
+    if isinstance(scope, str) and not any(item.name == ATTRIBUTE for item in layout) and (layouts is not None or scope not in ("", "/")):
+        out[f"{ATTRIBUTE}={attribute_text(AttrType.STRING, scope)}"] = None
     if op.role:
         roles.append(f"op_role={op.role}")
     if op.role_variables:

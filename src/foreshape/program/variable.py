@@ -67,7 +67,7 @@ class Variable(Arithmetic):
         if data_type is not None and type is not None:
             raise SchemaError("a variable takes data_type or type, not both: they are two names of one thing")
         block = block if block is not None else current_block()
-        name = name if name is not None else block.program.unique_name("variable")
+        name = name if name is not None else block.program.layer_name("variable")
         of = data_type if data_type is not None else type
         given = shape if shape is not None else dims
         self._start(name, block, _spec_of(name, of, given, lod_level, value), here())

@@ -1,0 +1,167 @@
+"""Name scopes: what names made within begin with, and the attribute ``op_namescope`` in which ops say where they were made."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
+
+from foreshape.errors import SchemaError
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.program.call_site import tells_line
+
+if TYPE_CHECKING:
+    from foreshape.program.program import Program
+
+ATTRIBUTE: Final = "op_namescope"
+"""PaddlePaddle's own attribute: ``/encoder/0/attention/``, and ``/`` outside of all scopes."""
+RECOMPUTED: Final = "recompute_scope"
+"""Parts of an ``op_namescope`` that begin so, with a number, say what is computed again, and are no scopes of names."""
+_MARK: Final = re.compile(rf"{RECOMPUTED}_\d+\Z")
+_NAME: Final = re.compile(r"[\w-]+\Z")
+_ENDINGS: Final = {"w": "weight", "b": "bias"}
+
+
+class _Entry:
+    """A scope that was entered. It is open until the first name is made in it, which decides on its number."""
+
+    __slots__ = ("given", "name", "open")
+
+    def __init__(self, given: str) -> None:
+        self.given = self.name = given
+        self.open = True
+
+
+class _Stack(threading.local):
+    """The scopes that one thread is in, the outermost first."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+        self.path = ""
+        """As in the attribute; empty outside of all scopes."""
+
+    def settle(self) -> None:
+        """Say the path anew, after a scope was entered, left or numbered."""
+        self.path = f"/{'/'.join([e.name for e in self.entries])}/" if self.entries else ""
+
+
+_stack: Final = _Stack()
+
+
+@tells_line
+def name_scope(name: str) -> contextlib.AbstractContextManager[None]:
+    """Let what is made inside of the ``with`` say where it belongs: names begin with the scope, and each op carries it.
+
+    >>> with fs.name_scope("encoder"):
+    ...     for i in range(2):
+    ...         with fs.name_scope(str(i)):
+    ...             x = layer.fc(x, 64, name="query")  # encoder.0.query.weight, encoder.0.query.bias, encoder.1.query.weight, ...
+
+    A layer without a name is called by its kind: ``encoder.fc.weight``, then ``encoder.fc_1.weight``. A name in a `ParamAttr` and the name of
+    an input are whole names, which no scope changes. Ops carry PaddlePaddle's attribute ``op_namescope``, as ``/encoder/0/``, also in files and
+    in the gradient ops; `Op.scope` reads it.
+
+    A scope that is entered again goes on, as ``encoder`` does in a loop around the ``with``. Where the first thing made in it would be called
+    like one that there is, it is another one with a number: ``encoder_1``. The outermost of the scopes in which nothing was made yet
+    gets that number.
+
+    Raises:
+        SchemaError: a name that is not letters, digits, ``_`` and ``-``.
+    """
+    if not isinstance(name, str) or _NAME.match(name) is None or _MARK.match(name) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SchemaError(f"the name of a scope is made of letters, digits, _ and -, and is not that of a recompute scope; seen {name!r}")
+    return _within(name)
+
+
+@contextlib.contextmanager
+def _within(name: str) -> Generator[None]:
+    entries = _stack.entries
+    entry = _Entry(name)
+    entries.append(entry)
+    _stack.settle()
+    try:
+        yield
+    finally:
+        del entries[entries.index(entry) :]
+        _stack.settle()
+
+
+def current_scope() -> str:
+    """The scope that names are made in now, as ``op_namescope`` has it; empty outside of all."""
+    return _stack.path
+
+
+# --- names
+
+
+def scoped_name(program: Program, key: str) -> str:
+    """``key`` in the current scope, numbered where a layer there is called so; for what the names of a layer's variables begin with."""
+    entries = _stack.entries
+    for at, entry in enumerate(entries):
+        if entry.open:
+            _number(program, entries, at, key)
+            break
+    base = ".".join([*(e.name for e in entries), key])
+    number = program.count_name(base)
+    name = base if number == 0 else f"{base}_{number}"
+    return scoped_name(program, key) if _is_used(program, name) else name
+
+
+def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
+    """Decide on the numbers of the open scopes: the outermost one, at ``at``, gets one where the name is taken otherwise."""
+    entry, number = entries[at], 0
+    while True:
+        name = ".".join([*(e.name for e in entries), key])
+        if not program.is_counted(name) and not _is_used(program, name):
+            break
+        number += 1
+        entry.name = f"{entry.given}_{number}"
+    for each in entries[at:]:
+        each.open = False
+    _stack.settle()
+
+
+def _is_used(program: Program, name: str) -> bool:
+    known = program.global_block.vars
+    return f"{name}.weight" in known or f"{name}.bias" in known or f"{name}.tmp_0" in known
+
+
+def scoped_parameter(program: Program, prefix: str | None, suffix: str) -> str:
+    """The name of a parameter in the current scope, which ends in ``.weight`` or ``.bias``, or as ``suffix`` says."""
+    ending = _ENDINGS.get(suffix, suffix)
+    if prefix is None:
+        return scoped_name(program, ending)
+    if not prefix.startswith(_stack.path[1:].replace("/", ".")):  # one that no scope has seen
+        prefix = scoped_name(program, prefix)
+    name = base = f"{prefix}.{ending}"
+    while name in program.global_block.vars:
+        name = f"{base}_{program.count_name(base) + 1}"
+    return name
+
+
+# --- the attribute
+
+
+def scope_of(attributes: Attributes) -> tuple[str, ...]:
+    """The scope that an op was made in, from the outermost on."""
+    path = attributes.values.get(ATTRIBUTE)
+    return tuple([p for p in path.split("/") if p and _MARK.match(p) is None]) if isinstance(path, str) else ()
+
+
+@functools.lru_cache(maxsize=4096)
+def placed(attributes: Attributes, path: str) -> Attributes:
+    """The same attributes with this ``op_namescope``, where they do not say another one."""
+    if attributes.values.get(ATTRIBUTE) not in (None, "", "/"):
+        return attributes
+    entries = [e for e in attributes.entries if e[0] != ATTRIBUTE]
+    return Attributes.of(attributes.type, tuple(sorted([*entries, (ATTRIBUTE, AttrType.STRING, path)], key=lambda e: e[0])))
+
+
+def placed_as(attributes: Attributes, like: Attributes) -> Attributes:
+    """The same attributes in the scope of another op, such as that which a gradient op undoes."""
+    path = like.values.get(ATTRIBUTE)
+    return placed(attributes, path) if isinstance(path, str) and path not in ("", "/") else attributes
