@@ -1,0 +1,160 @@
+"""Attention of several heads over queries and keys, dense with masks or ragged without padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.layer.basic import fc
+from foreshape.layer.creation import fill_constant
+from foreshape.layer.functions import softmax
+from foreshape.layer.manipulation import reshape, transpose, triu, unsqueeze
+from foreshape.layer.math import cast, scale
+from foreshape.layer.norm import dropout as drop
+from foreshape.layer.positions import rotary_positions, size_of
+from foreshape.layer.reductions import matmul
+from foreshape.layer.sequence_rows import sequence_attention
+from foreshape.program.call_site import tells_line
+from foreshape.program.scopes import name_scope
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, FP16, DType
+
+
+@tells_line
+def multi_head_attention(
+    query: Variable, key: Variable | None = None, value: Variable | None = None, heads: int = 8, *, causal: bool = False, mask: Variable | None = None,
+    rotary: bool = False, dropout: float = 0.0, is_test: bool = False, output_size: int | None = None, bias: Any = None, weight: Any = None,
+    split: bool = False, name: str = "attention",
+) -> Variable:  # fmt: skip
+    """Attention of several heads (Vaswani et al., "Attention Is All You Need", 2017, section 3.2).
+
+    Each head is softmax(Q K' / sqrt(width / heads) + mask) V, where Q, K and V are its columns of products of ``query``, ``key`` and ``value``
+    with weights of their own; a product with a fourth weight joins the heads. A step runs scores, softmax and mixing as one kernel each way.
+
+    >>> x = layer.data("x", ["batch", "time", 512])
+    >>> y = layer.multi_head_attention(x, heads=8, causal=True)                    # [batch, time, 512]
+    >>> z = layer.multi_head_attention(y, memory, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
+
+    Args:
+        query: dense ``[batch, time, width]``, or ragged ``[rows, width]``, where each sequence looks at its own rows and nothing is padded.
+        key: where it looks: dense ``[batch, keys, any width]``, or ragged with as many sequences as ``query``; ``query`` where it is left out.
+        value: what is mixed, with the rows of ``key``; ``key`` where it is left out.
+        heads: how many; they divide the width.
+        causal: row j of a sequence sees rows 0 to j of the keys only.
+        mask: of dense input, what may be seen, as `attention_mask` takes it.
+        rotary: turn queries and keys by their positions, as `rotary_positions` does.
+        dropout: of the weights, in training. They are then made one by one, in several kernels; of dense input only.
+        output_size: the columns that come out; the width where it is left out.
+        bias: ``False`` leaves the four biases out; or an initializer.
+        weight: an initializer of the four weights.
+        split: divide the heads over ranks, as `foreshape.split_layers` does.
+        name: of the scope in which the parameters are ``query.weight``, ``query.bias``, ``key.weight``, ..., ``output.bias``.
+
+    Returns:
+        ``[batch, time, output_size]``, or ragged rows as ``query``.
+
+    Raises:
+        ShapeError: dims that are not these, or heads that do not divide the width. TypeMismatchError: ragged and dense input together.
+        SchemaError: a mask or dropout of ragged rows.
+    """
+    key = query if key is None else key
+    value = key if value is None else value
+    width = _width(query, heads)
+    ragged = query.spec.lod is not None
+    for what, x in (("key", key), ("value", value)):
+        if (x.spec.lod is not None) != ragged:
+            raise TypeMismatchError(f"multi_head_attention: query and {what} must both be ragged, or both dense; "
+                                    f"query is {query.spec.text()}, {what} is {x.spec.text()}")  # fmt: skip
+        if x.spec.rank != query.spec.rank:
+            raise ShapeError(f"multi_head_attention: {what} must have {query.spec.rank} dims, as query; it is {x.spec.text()}")
+    if ragged and (mask is not None or dropout):
+        seen = "a mask" if mask is not None else f"dropout {dropout}"
+        raise SchemaError(f"multi_head_attention({query.name}): ragged rows have no padding to mask, and one kernel without dropout; seen {seen}")
+    rows = query.spec.rank - 1
+
+    def projected(x: Variable, size: int, called: str, by: str) -> Variable:
+        return fc(x, size, num_flatten_dims=x.spec.rank - rows, weight=weight, bias=bias, name=called, split=by if split else None)
+
+    with name_scope(name):
+        q, k, v = (projected(x, width, called, "columns") for x, called in ((query, "query"), (key, "key"), (value, "value")))
+        if ragged:
+            if rotary:
+                q, k = rotary_positions(q, heads), rotary_positions(k, heads)
+            mixed = sequence_attention(q, k, v, heads, causal)
+        else:
+            added = attention_mask(query, key, mask, causal)
+            mixed = _dense(q, k, v, heads, width, added, rotary, dropout, is_test)
+        return projected(mixed, width if output_size is None else output_size, "output", "rows")
+
+
+def _width(query: Variable, heads: int) -> int:
+    spec = query.spec
+    rank = 3 if spec.lod is None else 2
+    width = spec.known_dims[-1] if spec.rank == rank else None
+    if not isinstance(width, int):
+        raise ShapeError(f"multi_head_attention({query.name}): query must be [batch, time, width] or ragged [rows, width], of a known width; "
+                         f"it is {spec.text()}")  # fmt: skip
+    if heads < 1 or width < 1 or width % heads:
+        raise ShapeError(f"multi_head_attention({query.name}): heads must divide the width {width}; seen {heads}")
+    return width
+
+
+def _dense(
+    q: Variable, k: Variable, v: Variable, heads: int, width: int, mask: Variable | None, rotary: bool, dropout: float, is_test: bool
+) -> Variable:
+    size = width // heads
+
+    def by_head(x: Variable, turned: bool = False) -> Variable:
+        parts = reshape(x, [0, 0, heads, size])
+        return transpose(rotary_positions(parts) if turned else parts, [0, 2, 1, 3])
+
+    q, k, v = by_head(q, rotary), by_head(k, rotary), by_head(v)
+    scores = matmul(q * size**-0.5, k, transpose_y=True)
+    weights = softmax(scores if mask is None else scores + mask)
+    if dropout:
+        weights = drop(weights, dropout, is_test)
+    return reshape(transpose(matmul(weights, v), [0, 2, 1, 3]), [0, 0, width])
+
+
+@tells_line
+def attention_mask(query: Variable, key: Variable | None = None, mask: Variable | None = None, causal: bool = False) -> Variable | None:
+    """What attention adds to its scores: 0 where a key may be seen, and a number far below 0 where not. Made once, it serves many layers.
+
+    A row of queries that may see nothing looks at all keys alike.
+
+    Args:
+        query: dense ``[batch, time, ...]``.
+        key: dense ``[batch, keys, ...]``; ``query`` where it is left out.
+        mask: bool or integer, where True (1) says that a key may be seen; or floating-point, which is added as it is. ``[batch, keys]`` for all
+            queries and heads, ``[batch, time, keys]`` for all heads, or ``[batch, heads, time, keys]``; 1 in place of a size says: for all.
+        causal: query j sees keys 0 to j only.
+
+    Returns:
+        Of 4 dims and the element type of ``query``; None where nothing is hidden.
+
+    Raises:
+        ShapeError: a mask of other dims.
+    """
+    of = query.spec.known_dtype
+    added = None if mask is None else _added(mask, of)
+    if causal:
+        far = fill_constant([size_of(query, 1), size_of(query if key is None else key, 1)], of, _far(of))
+        later = unsqueeze(triu(far, 1), [0, 1])
+        added = later if added is None else added + later
+    return added
+
+
+def _added(mask: Variable, of: DType) -> Variable:
+    spec = mask.spec
+    if spec.lod is not None or spec.rank not in (2, 3, 4):
+        raise ShapeError(f"attention_mask({mask.name}): a mask must be [batch, keys], [batch, time, keys] or [batch, heads, time, keys]; it is {spec.text()}")
+    if spec.rank < 4:
+        mask = unsqueeze(mask, [1, 2] if spec.rank == 2 else [1])
+    if spec.dtype is BOOL or not spec.known_dtype.is_floating:
+        return scale(cast(mask, of), -_far(of), -1.0, bias_after_scale=False)
+    return mask if spec.dtype is of else cast(mask, of)
+
+
+def _far(of: DType) -> float:
+    """Far below all scores, and held by the element type."""
+    return -6e4 if of is FP16 else -1e9

@@ -1,0 +1,126 @@
+"""Where a row stands: position numbers, sinusoidal positions to add, rotary positions to turn queries and keys by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.errors import ShapeError
+from foreshape.layer.creation import assign, fill_like
+from foreshape.layer.creation import range as numbers_before
+from foreshape.layer.manipulation import concat, cumsum, reshape, shape, slice, stack, unsqueeze
+from foreshape.layer.math import cast, cos, sin
+from foreshape.layer.sequence import sequence_expand_as, sequence_first_step
+from foreshape.program.call_site import tells_line
+from foreshape.program.scopes import name_scope
+from foreshape.program.variable import Variable
+
+
+def size_of(x: Variable, axis: int) -> int | Variable:
+    """A size of ``x``: a number where it is known, otherwise a tensor int32 ``[1]`` that the run fills."""
+    known = x.spec.known_dims[axis]
+    return known if isinstance(known, int) else slice(shape(x), [0], [axis], [axis + 1])
+
+
+@tells_line
+def position_numbers(x: Variable) -> Variable:
+    """Where each row of ``x`` stands in its sequence: 0, 1, 2, ...
+
+    Args:
+        x: dense ``[batch, time, ...]``, or ragged ``[rows, ...]``.
+
+    Returns:
+        fp32 ``[time]``, the same for each example; of ragged rows ``[rows]``, ragged, counted from the start of each innermost sequence.
+
+    Raises:
+        ShapeError: dense, and of fewer than 2 dims.
+    """
+    if x.spec.lod is None:
+        if x.spec.rank < 2:
+            raise ShapeError(f"position_numbers({x.name}): the rows must be [batch, time, ...] or ragged; seen {x.spec.text()}")
+        return cast(numbers_before(0, size_of(x, 1), 1, "int32"), "fp32")
+    one = reshape(x, [x.spec.known_dims[0], -1])  # of each row its first number, whatever that is
+    ones = fill_like(slice(one, [1], [0], [1]), 1.0, "fp64")  # whole numbers past 2^24 rows too
+    before = cumsum(ones, 0, exclusive=True)
+    starts = sequence_expand_as(sequence_first_step(before), x)
+    return reshape(cast(before - starts, "fp32"), [x.spec.known_dims[0]])
+
+
+@tells_line
+def sinusoidal_positions(x: Variable, base: float = 10000.0) -> Variable:
+    """Sines and cosines of each row's position, to be added to ``x`` (Vaswani et al., "Attention Is All You Need", 2017, section 3.5).
+
+    Column 2i is sin(p / base^(2i / width)) and column 2i + 1 is cos(p / base^(2i / width)) for position p.
+
+    >>> h = layer.embedding(words, [5000, 64])
+    >>> h = h * 64**0.5 + layer.sinusoidal_positions(h)
+
+    Args:
+        x: dense ``[batch, time, width]`` or ragged ``[rows, width]``, floating-point; the width is known and even.
+
+    Returns:
+        ``[time, width]``, or ragged ``[rows, width]``, of the element type of ``x``.
+
+    Raises:
+        ShapeError: other dims, or an odd width.
+    """
+    with name_scope("positions"):
+        rank = 3 if x.spec.lod is None else 2
+        width = x.spec.known_dims[-1] if x.spec.rank == rank else 0
+        if not isinstance(width, int) or width < 2 or width % 2:
+            raise ShapeError(f"sinusoidal_positions({x.name}): x must be [batch, time, width] or ragged [rows, width], of a known and even width; "
+                             f"it is {x.spec.text()}")  # fmt: skip
+        angles = _angles(position_numbers(x), width, base)
+        pairs = stack([sin(angles), cos(angles)], -1)
+        return cast(reshape(pairs, [pairs.spec.known_dims[0], width]), x.spec.known_dtype)
+
+
+@tells_line
+def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.0, interleaved: bool = True) -> Variable:
+    """``x`` with each pair of a head's columns turned by an angle that grows with the position (Su et al., "RoFormer", 2021, section 3.4.2).
+
+    With p the position of a row and d the columns of a head, pair i of (a, b) becomes (a cos t - b sin t, a sin t + b cos t) for the
+    angle t = p base^(-2i / d). Products of queries and keys so turned depend on how far apart they are. `multi_head_attention` does it
+    to both with ``rotary=True``.
+
+    Args:
+        x: dense ``[batch, time, heads, size]``, or ragged ``[rows, heads * size]`` with ``heads``; the size is known and even.
+        heads: of ragged rows, how many equal parts the columns have.
+        interleaved: columns 2i and 2i + 1 are a pair, as in the paper; otherwise i and i + size / 2, as in GPT-NeoX and Llama.
+
+    Returns:
+        As x.
+
+    Raises:
+        ShapeError: other dims, or a size that is not even.
+    """
+    with name_scope("rotary"):
+        spec = x.spec
+        ragged = spec.lod is not None
+        size = spec.known_dims[-1] if spec.rank == (2 if ragged else 4) else 0
+        if isinstance(size, int) and ragged:
+            size = size // heads if heads is not None and heads >= 1 and size % heads == 0 else 0
+        if not isinstance(size, int) or size < 2 or size % 2:
+            raise ShapeError(f"rotary_positions({x.name}): x must be [batch, time, heads, size], or ragged [rows, heads * size] with heads, and the "
+                             f"size known and even; x is {spec.text()}, heads {heads}")  # fmt: skip
+        angles = _angles(position_numbers(x), size, base)
+        by_head = reshape(x, [spec.known_dims[0], heads, size]) if ragged else x
+        lead: list[Any] = list(by_head.spec.known_dims[:-1])
+        turn_cos, turn_sin = (cast(unsqueeze(f(angles), [1]), spec.known_dtype) for f in (cos, sin))  # [time or rows, 1, size / 2]
+        half = size // 2
+        if interleaved:
+            pairs = reshape(by_head, [*lead, half, 2])
+            a, b = (slice(pairs, [len(lead) + 1], [at], [at + 1]) for at in (0, 1))
+            a, b = (reshape(v, [*lead, half]) for v in (a, b))
+        else:
+            a, b = (slice(by_head, [len(lead)], [at], [at + half]) for at in (0, half))
+        turned = [a * turn_cos - b * turn_sin, a * turn_sin + b * turn_cos]
+        out = reshape(stack(turned, -1), [*lead, size]) if interleaved else concat(turned, -1)
+        return reshape(out, list(spec.known_dims)) if ragged else out
+
+
+def _angles(positions: Variable, size: int, base: float) -> Variable:
+    """``[time or rows, size / 2]``: each position times base^(-2i / size)."""
+    import numpy
+
+    rates = (float(base) ** (-2.0 * numpy.arange(size // 2) / size)).astype("float32")
+    return unsqueeze(positions, [1]) * unsqueeze(assign(rates), [0])

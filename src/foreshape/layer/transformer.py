@@ -1,0 +1,212 @@
+"""Blocks of transformers: attention and a small network for each row, with what is added to them and normalised around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.attention import attention_mask, multi_head_attention
+from foreshape.layer.basic import Activation, fc
+from foreshape.layer.norm import dropout as drop
+from foreshape.layer.norm import layer_norm
+from foreshape.program.call_site import tells_line
+from foreshape.program.scopes import current_scope, name_scope
+from foreshape.program.variable import Variable
+
+
+@tells_line
+def mlp(
+    x: Variable, inner_size: int, output_size: int | None = None, activation: Activation = "gelu", *, dropout: float = 0.0, is_test: bool = False,
+    bias: Any = None, split: bool = False, name: str = "mlp",
+) -> Variable:  # fmt: skip
+    """Two fully connected layers for each row: activation(x W1 + b1) W2 + b2, where gelu(x) = x Phi(x) (Hendrycks and Gimpel, 2016).
+
+    >>> y = layer.mlp(x, 2048)
+
+    Args:
+        x: ``[..., width]``, dense or ragged; the last dim alone is the features.
+        inner_size: the columns between the two.
+        output_size: those that come out; the width where it is left out.
+        dropout: of what is between, in training.
+        bias: ``False`` leaves both biases out.
+        split: divide both layers over ranks, as `foreshape.split_layers` does.
+        name: of the scope in which the parameters are ``inner.weight``, ``inner.bias``, ``outer.weight`` and ``outer.bias``.
+
+    Raises:
+        ShapeError: a width that is not known.
+    """
+    width = x.spec.known_dims[-1] if x.spec.rank > 1 else None
+    if not isinstance(width, int):
+        raise ShapeError(f"mlp({x.name}): the input must be [..., width] of a known width; it is {x.spec.text()}")
+    with name_scope(name):
+        inner = fc(x, inner_size, activation, 1, bias=bias, name="inner", split="columns" if split else None)
+        if dropout:
+            inner = drop(inner, dropout, is_test)
+        return fc(inner, width if output_size is None else output_size, None, 1, bias=bias, name="outer", split="rows" if split else None)
+
+
+class _Settings:
+    """What the blocks of a network share."""
+
+    def __init__(
+        self, layer: str, heads: int, inner_size: int | None, norm: str, activation: Activation, dropout: float, is_test: bool, rotary: bool, epsilon: float,
+        split: bool,
+    ) -> None:  # fmt: skip
+        if norm not in ("pre", "post"):
+            raise SchemaError(f'{layer}: norm must be "pre" or "post"; seen {norm!r}')
+        self.heads, self.inner_size, self.norm, self.activation = heads, inner_size, norm, activation
+        self.dropout, self.is_test, self.rotary, self.epsilon, self.split = dropout, is_test, rotary, epsilon, split
+
+    def normalised(self, x: Variable, name: str) -> Variable:
+        return layer_norm(x, max(x.spec.rank - 1, 1), self.epsilon, name=name)
+
+    def residual(self, x: Variable, name: str, part: Callable[[Variable], Variable]) -> Variable:
+        """x + part(norm(x)), or norm(x + part(x))."""
+        norm = f"{name}_norm"
+        made = part(self.normalised(x, norm) if self.norm == "pre" else x)
+        if self.dropout:
+            made = drop(made, self.dropout, self.is_test)
+        out = x + made
+        return out if self.norm == "pre" else self.normalised(out, norm)
+
+    def attend(self, x: Variable, name: str, causal: bool, mask: Variable | None) -> Variable:
+        def part(h: Variable) -> Variable:
+            return multi_head_attention(h, heads=self.heads, causal=causal, mask=mask, rotary=self.rotary, split=self.split, name=name)
+
+        return self.residual(x, name, part)
+
+    def look(self, x: Variable, memory: Variable, name: str, mask: Variable | None) -> Variable:
+        def part(h: Variable) -> Variable:
+            return multi_head_attention(h, memory, heads=self.heads, mask=mask, split=self.split, name=name)
+
+        return self.residual(x, name, part)
+
+    def feed(self, x: Variable) -> Variable:
+        def part(h: Variable) -> Variable:
+            inner: Any = 4 * h.spec.known_dims[-1] if self.inner_size is None else self.inner_size
+            return mlp(h, inner, activation=self.activation, dropout=self.dropout, is_test=self.is_test, split=self.split)
+
+        return self.residual(x, "mlp", part)
+
+
+def _scope(name: str | None) -> AbstractContextManager[None]:
+    """The scope of a block: one of this name, or the one that it stands in; outside of all "block"."""
+    return name_scope(name or "block") if name is not None or not current_scope() else nullcontext()
+
+
+@tells_line
+def transformer_encoder_block(
+    x: Variable, heads: int = 8, inner_size: int | None = None, *, norm: str = "pre", activation: Activation = "gelu", causal: bool = False,
+    mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0, is_test: bool = False, epsilon: float = 1e-5, split: bool = False,
+    name: str | None = None,
+) -> Variable:  # fmt: skip
+    """One block of a transformer's encoder: attention of the rows to each other, then a small network for each row.
+
+    With ``norm="pre"``, h = x + attention(norm(x)) and h + mlp(norm(h)) (Xiong et al., 2020); with ``norm="post"``, h = norm(x + attention(x)) and
+    norm(h + mlp(h)) (Vaswani et al., 2017). With ``causal=True`` it is the block of a language model such as GPT-2.
+
+    >>> with fs.name_scope("encoder"):
+    ...     for i in range(12):
+    ...         with fs.name_scope(str(i)):
+    ...             h = layer.transformer_encoder_block(h, heads=8)  # encoder.0.attention.query.weight, encoder.0.mlp.inner.weight, ...
+
+    Args:
+        x: dense ``[batch, time, width]``, or ragged ``[rows, width]`` (then without ``mask``).
+        heads: of the attention; they divide the width.
+        inner_size: of `mlp`; four times the width where it is left out.
+        norm: where the layers are normalised: "pre" or "post".
+        causal, mask, rotary: as of `multi_head_attention`.
+        dropout: of what the attention and the network give, and within the network, in training. The weights of the attention are not dropped,
+            so that it stays one kernel.
+        split: divide heads and network over ranks, as `foreshape.split_layers` does.
+        name: of a scope around it. Left out, it stands in the scope that is there, and outside of all in one called ``block``.
+
+    Returns:
+        As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``mlp`` and ``mlp_norm``.
+
+    Raises:
+        SchemaError: another ``norm``. ShapeError, TypeMismatchError: as of `multi_head_attention`.
+    """
+    of = _Settings("transformer_encoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, split)
+    with _scope(name):
+        return of.feed(of.attend(x, "attention", causal, mask))
+
+
+@tells_line
+def transformer_decoder_block(
+    x: Variable, memory: Variable, heads: int = 8, inner_size: int | None = None, *, norm: str = "pre", activation: Activation = "gelu",
+    causal: bool = True, mask: Variable | None = None, memory_mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0,
+    is_test: bool = False, epsilon: float = 1e-5, split: bool = False, name: str | None = None,
+) -> Variable:  # fmt: skip
+    """One block of a transformer's decoder: attention of the rows to those before them, attention to a memory, then a small network for each row.
+
+    >>> y = layer.transformer_decoder_block(y, encoded, heads=8, memory_mask=is_word)
+
+    Args:
+        x: dense ``[batch, time, width]``, or ragged ``[rows, width]``.
+        memory: what an encoder gave: dense ``[batch, keys, any width]``, or ragged with as many sequences as x.
+        mask, memory_mask: what may be seen of x and of the memory, as `attention_mask` takes it.
+        The other arguments and the errors are those of `transformer_encoder_block`.
+
+    Returns:
+        As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``cross_attention``, ``cross_attention_norm``, ``mlp`` and
+        ``mlp_norm``.
+    """
+    of = _Settings("transformer_decoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, split)
+    with _scope(name):
+        h = of.attend(x, "attention", causal, mask)
+        return of.feed(of.look(h, memory, "cross_attention", memory_mask))
+
+
+@tells_line
+def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: int | None = None, *, causal: bool = False, mask: Variable | None = None,
+                        name: str = "encoder", **settings: Any) -> Variable:  # fmt: skip
+    """``layers`` blocks of `transformer_encoder_block`, one after the other, in the scopes ``encoder.0``, ``encoder.1``, ...
+
+    The mask is made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``encoder.norm``.
+
+    >>> h = layer.transformer_encoder(h, layers=6, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
+
+    Args:
+        settings: further arguments of `transformer_encoder_block`.
+    """
+    with name_scope(name):
+        if x.spec.lod is None:
+            mask, causal = attention_mask(x, None, mask, causal), False
+
+        def block(h: Variable) -> Variable:
+            return transformer_encoder_block(h, heads, inner_size, causal=causal, mask=mask, **settings)
+
+        return _stacked(x, layers, block, settings)
+
+
+@tells_line
+def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int = 8, inner_size: int | None = None, *, causal: bool = True,
+                        mask: Variable | None = None, memory_mask: Variable | None = None, name: str = "decoder", **settings: Any) -> Variable:  # fmt: skip
+    """``layers`` blocks of `transformer_decoder_block`, one after the other, in the scopes ``decoder.0``, ``decoder.1``, ...
+
+    The masks are made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``decoder.norm``.
+
+    Args:
+        settings: further arguments of `transformer_decoder_block`.
+    """
+    with name_scope(name):
+        if x.spec.lod is None:
+            mask, causal = attention_mask(x, None, mask, causal), False
+            memory_mask = attention_mask(x, memory, memory_mask)
+
+        def block(h: Variable) -> Variable:
+            return transformer_decoder_block(h, memory, heads, inner_size, causal=causal, mask=mask, memory_mask=memory_mask, **settings)
+
+        return _stacked(x, layers, block, settings)
+
+
+def _stacked(x: Variable, layers: int, block: Callable[[Variable], Variable], settings: dict[str, Any]) -> Variable:
+    for at in range(layers):
+        with name_scope(str(at)):
+            x = block(x)
+    if settings.get("norm", "pre") == "pre":
+        x = layer_norm(x, max(x.spec.rank - 1, 1), settings.get("epsilon", 1e-5), name="norm")
+    return x
