@@ -226,6 +226,16 @@ def test_a_tied_weight_has_the_sum_of_both_gradients(is_sparse: bool) -> None:
     assert [v.name for v in fs.default_main_program().parameters()] == ["words.weight"]
 
 
+def test_split_divides_heads_and_network_without_gathering() -> None:
+    x, mask = layer.data("x", ["batch", "time", WIDTH]), layer.data("mask", ["batch", "time"], "bool")
+    cost = layer.mean(layer.square(layer.transformer_encoder(x, 1, HEADS, mask=mask, causal=True, split=True)))
+    fs.optimizer.SGD(0.1).minimize(cost)
+    made = fs.split_layers().apply(fs.default_main_program(), cost, 2, fs.default_startup_program())
+    parts = {p.name.removesuffix("@SPLIT_0").removeprefix("encoder.0."): p.dims for p in made.parts}
+    assert parts["attention.query.weight"] == (8, 4) and parts["attention.output.weight"] == (4, 8) and parts["mlp.inner.bias"] == (16,)
+    assert not any(op.type in ("c_concat", "c_split") for op in made.program.global_block.ops)
+
+
 def test_what_does_not_fit_is_refused_with_the_line() -> None:
     x, ragged = layer.data("x", ["batch", "time", WIDTH]), layer.data("ragged", ["rows", WIDTH], lod_level=1)
     for error, words, call in [

@@ -47,7 +47,7 @@ def multi_head_attention(
         output_size: the columns that come out; the width where it is left out.
         bias: ``False`` leaves the four biases out; or an initializer.
         weight: an initializer of the four weights.
-        split: divide the heads over ranks, as `foreshape.split_layers` does.
+        split: divide the heads over ranks, as `foreshape.split_layers` does; with ``rotary`` the ranks gather queries and keys before they turn them.
         name: of the scope in which the parameters are ``query.weight``, ``query.bias``, ``key.weight``, ..., ``output.bias``.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Inputs, fully connected layers, activations and losses."""
+"""Inputs, fully connected layers, activations and means."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foreshape.dims import product
+from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter, param_attr
 from foreshape.operator.registry import find
@@ -74,13 +74,14 @@ def fc(
     input: Variable | Sequence[Variable], output_size: int, activation: Activation = None, num_flatten_dims: int | None = None, *,
     weight: Any = None, bias: Any = None, name: str | None = None, split: str | None = None,
 ) -> Variable:  # fmt: skip
-    """A fully connected layer: activation(input W + b).
+    """A fully connected layer, activation(input W + b), of features that are counted from the end: the last ``num_flatten_dims`` dims.
 
     Args:
         input: ``[..., features]``; several inputs are each multiplied by a weight of their own and summed.
         output_size: the features that come out.
         activation: an operator's name ("relu") or a layer function (``layer.softmax``).
-        num_flatten_dims: how many of the last dims are features; all but the first where it is left out.
+        num_flatten_dims: how many of the last dims are features; all but the first where it is left out. (PaddlePaddle's counts the first dims,
+            those of the rows.)
         weight, bias: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
         split: how `foreshape.split_layers` divides W over the ranks of a group: by "columns", of which each rank has some and computes their
             results, or by "rows", of which each rank has some for its part of the input, such as the columns that the layer before gives.
@@ -105,11 +106,14 @@ def fc(
             raise ShapeError(f"fc({x.name}): the input must be [..., features], of at least 2 dims; it is {spec.text()}")
         flat = len(dims) - 1 if num_flatten_dims is None else num_flatten_dims
         if not 1 <= flat < len(dims):
-            raise ShapeError(f"fc({x.name}): num_flatten_dims must be in [1, {len(dims)}), since the input is {spec.text()}; seen {flat}")
+            from_paddle = "; PaddlePaddle's -1, the last dim alone as features, is 1 here" if flat == -1 else ""
+            raise ShapeError(f"fc({x.name}): num_flatten_dims must be in [1, {len(dims)}), since the input is {spec.text()}; seen {flat}{from_paddle}")
         columns = len(dims) - flat
         features = product(dims[columns:])
         if not isinstance(features, int):
-            raise ShapeError(f"fc({x.name}): the features must be known to make a weight; the input is {spec.text()}")
+            raise ShapeError(f"fc({x.name}): the features must be known to make a weight; the input is {spec.text()}, and the features are the last "
+                             f"{_dims(flat)}{_other_meaning(dims, num_flatten_dims)}")  # fmt: skip
+        _check_shared(x, features, weight, num_flatten_dims)
         w = create_parameter((features, output_size), spec.known_dtype, weight, prefix=prefix)
         parts.append(block.apply("mul", {"X": x, "Y": w}, {"x_num_col_dims": columns, "y_num_col_dims": 1}, prefix))
     out = parts[0] if len(parts) == 1 else block.apply("sum", {"X": parts}, prefix=prefix)
@@ -119,35 +123,31 @@ def fc(
     return activate(out, activation, prefix)
 
 
+def _dims(count: int) -> str:
+    return "dim" if count == 1 else f"{count} dims"
+
+
+def _other_meaning(dims: Sequence[Size], given: int | None) -> str:
+    """What to write where features are not known: what PaddlePaddle would read, or the dims at the end that are known."""
+    if given is not None and isinstance(product(dims[given:]), int):
+        return f"; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is num_flatten_dims={len(dims) - given} here"
+    known = next((at for at, size in enumerate(reversed(dims)) if not isinstance(size, int)), len(dims))
+    return f"; num_flatten_dims={known} takes those that are known" if 1 <= known < len(dims) else ""
+
+
+def _check_shared(x: Variable, features: int, weight: Any, given: int | None) -> None:
+    """Refuse a shared weight that fits PaddlePaddle's meaning of ``num_flatten_dims`` only, with what to write."""
+    name = param_attr(weight).name
+    shared = x.block.program.global_block.vars.get(name) if name is not None and given is not None else None
+    if shared is None or given is None or shared.spec.rank != 2 or shared.spec.known_dims[0] == features:
+        return
+    dims = x.spec.known_dims
+    if product(dims[given:]) == shared.spec.known_dims[0]:
+        raise ShapeError(f"fc({x.name}): the last {_dims(given)} of {x.spec.text()} are {features} features, and the shared weight {name} is "
+                         f"{shared.spec.text()}; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is "
+                         f"num_flatten_dims={len(dims) - given} here")  # fmt: skip
+
+
 def mean(x: Variable) -> Variable:
     """The mean of all elements, a tensor without dims."""
     return current_block().apply("mean", {"X": x})
-
-
-def cross_entropy(input: Variable, label: Variable, ignore_index: int = -100) -> Variable:
-    """The cross entropy of a distribution and a label, ``[batch, 1]``.
-
-    Args:
-        input: probabilities ``[batch, classes]``, such as `softmax` gives.
-        label: class numbers ``[batch, 1]`` (integer), or a distribution ``[batch, classes]`` (floating-point).
-
-    Raises:
-        ShapeError: a label of another minibatch, or of another number of classes.
-    """
-    soft = label.dtype is not None and label.dtype.is_floating
-    return current_block().apply("cross_entropy", {"X": input, "Label": label}, {"soft_label": soft, "ignore_index": ignore_index})
-
-
-def softmax_with_cross_entropy(logits: Variable, label: Variable, *, soft_label: bool = False, ignore_index: int = -100, axis: int = -1,
-                               return_softmax: bool = False) -> Any:  # fmt: skip
-    """The cross entropy of softmax(logits) and a label, computed together, which is exact where probabilities are tiny.
-
-    Returns:
-        The loss, as logits with 1 at ``axis``; with ``return_softmax`` the pair (loss, softmax).
-    """
-    softmax_out, loss = current_block().apply(
-        "softmax_with_cross_entropy", {"Logits": logits, "Label": label}, {"soft_label": soft_label, "ignore_index": ignore_index, "axis": axis}
-    )
-    return (loss, softmax_out) if return_softmax else loss
-
-

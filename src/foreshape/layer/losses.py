@@ -1,66 +1,118 @@
-"""Losses of regression and of probabilities, and the accuracy of a classification."""
+"""Losses of regression and of probabilities, and the accuracy of a classification.
+
+``sample_weight`` is what the loss of each example is multiplied by: ``[batch]``, ``[batch, 1]``, or of the dims of the loss. A mean over a batch then
+still divides by the number of examples, not by the sum of the weights; see `weighted_mean`.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
+from foreshape.errors import SchemaError
 from foreshape.layer.basic import mean
+from foreshape.layer.functions import softplus
+from foreshape.layer.reductions import reduce_sum
+from foreshape.layer.weights import ClassWeight, by_example, class_weights
+from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 
-def square_error_cost(input: Variable, label: Variable) -> Variable:
-    """(input - label)^2, elementwise; the smaller is broadcast."""
+def square_error_cost(input: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
+    """sample_weight (input - label)^2, elementwise; the smaller is broadcast."""
     block = current_block()
     prefix = block.program.layer_name("square_error_cost")
     difference = block.apply("elementwise_sub", {"X": input, "Y": label}, {"axis": -1}, prefix)
-    return block.apply("square", {"X": difference}, prefix=prefix)
+    return by_example(block.apply("square", {"X": difference}, prefix=prefix), sample_weight, "square_error_cost")
 
 
-def mse_loss(input: Variable, label: Variable) -> Variable:
-    """The mean of (input - label)^2, a tensor without dims."""
-    return mean(square_error_cost(input, label))
+def mse_loss(input: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
+    """The mean of sample_weight (input - label)^2 over all elements, a tensor without dims."""
+    return mean(square_error_cost(input, label, sample_weight=sample_weight))
 
 
-def huber_loss(input: Variable, label: Variable, delta: float = 1.0) -> Variable:
+def huber_loss(input: Variable, label: Variable, delta: float = 1.0, *, sample_weight: Variable | None = None) -> Variable:
     """r^2 / 2 where the residual r = label - input is within ``delta`` of 0, otherwise delta * (|r| - delta / 2); elementwise.
+
+    It is multiplied by ``sample_weight``.
 
     Raises:
         ShapeError: a label of other dims.
     """
     _, out = current_block().apply("huber_loss", {"X": input, "Y": label}, {"delta": delta})
-    return out
+    return by_example(out, sample_weight, "huber_loss")
 
 
-def sigmoid_cross_entropy_with_logits(x: Variable, label: Variable, ignore_index: int = -100, normalize: bool = False) -> Variable:
-    """The cross entropy of sigmoid(x) and a label in [0, 1], elementwise.
+@tells_line
+def sigmoid_cross_entropy_with_logits(
+    x: Variable, label: Variable, ignore_index: int = -100, normalize: bool = False, *, positive_weight: ClassWeight = None,
+    class_weight: ClassWeight = None, sample_weight: Variable | None = None,
+) -> Variable:  # fmt: skip
+    """The cross entropy of sigmoid(x) and a label in [0, 1], elementwise: -w (v y log(sigmoid(x)) + (1 - y) log(1 - sigmoid(x))).
 
     Args:
         x: logits of any shape.
         label: of the same shape and element type.
         ignore_index: where the label is this, the loss is 0.
         normalize: divide by the number of elements that are not ignored.
+        positive_weight: v, one number for each column (the last axis), for what is rare: a variable, a list, or a dict of those that are not 1;
+            without labels to be ignored only.
+        class_weight: w, as well one number for each column.
+        sample_weight: ``[batch]``, ``[batch, 1]`` or of the dims of x: what the loss is multiplied by.
 
     Raises:
-        ShapeError: a label of other dims. TypeMismatchError: a label of another element type.
+        ShapeError: a label of other dims; weights that do not fit. TypeMismatchError: a label of another element type.
+        SchemaError: positive_weight with another ignore_index, or with normalize.
     """
-    return current_block().apply("sigmoid_cross_entropy_with_logits", {"X": x, "Label": label}, {"ignore_index": ignore_index, "normalize": normalize})
+    name = "sigmoid_cross_entropy_with_logits"
+    loss = current_block().apply(name, {"X": x, "Label": label}, {"ignore_index": ignore_index, "normalize": normalize})
+    if positive_weight is not None:
+        if ignore_index != -100 or normalize:
+            raise SchemaError(f"{name}: positive_weight goes without ignore_index and normalize; seen {ignore_index} and {normalize}")
+        loss = loss + label * softplus(x * -1.0) * (class_weights(positive_weight, x, -1, name) - 1.0)
+    if class_weight is not None:
+        loss = loss * class_weights(class_weight, x, -1, name)
+    return by_example(loss, sample_weight, name)
 
 
-def bce_loss(input: Variable, label: Variable) -> Variable:
-    """The cross entropy of probabilities and a label in [0, 1], elementwise."""
-    return current_block().apply("bce_loss", {"X": input, "Label": label})
+@tells_line
+def bce_loss(input: Variable, label: Variable, *, class_weight: ClassWeight = None, sample_weight: Variable | None = None) -> Variable:
+    """The cross entropy of probabilities and a label in [0, 1], elementwise.
+
+    It is multiplied by ``class_weight``, one number for each column (the last axis), and by ``sample_weight``.
+    """
+    loss = current_block().apply("bce_loss", {"X": input, "Label": label})
+    if class_weight is not None:
+        loss = loss * class_weights(class_weight, input, -1, "bce_loss")
+    return by_example(loss, sample_weight, "bce_loss")
 
 
-def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4) -> Variable:
-    """The cross entropy of probabilities and a label of 0 or 1, elementwise, with ``epsilon`` added inside of the logarithms."""
-    return current_block().apply("log_loss", {"Predicted": input, "Labels": label}, {"epsilon": epsilon})
+def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, *, sample_weight: Variable | None = None) -> Variable:
+    """The cross entropy of probabilities and a label of 0 or 1, elementwise, with ``epsilon`` added inside of the logarithms.
+
+    It is multiplied by ``sample_weight``.
+    """
+    return by_example(current_block().apply("log_loss", {"Predicted": input, "Labels": label}, {"epsilon": epsilon}), sample_weight, "log_loss")
 
 
-def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean") -> Variable:
-    """target * (log(target) - x), where x is the logarithm of a distribution; ``reduction`` is none, sum, mean or batchmean."""
-    return current_block().apply("kldiv_loss", {"X": x, "Target": target}, {"reduction": reduction})
+def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean", *, sample_weight: Variable | None = None) -> Variable:
+    """target * (log(target) - x), where x is the logarithm of a distribution; ``reduction`` is none, sum, mean or batchmean.
+
+    With ``sample_weight`` each element is multiplied by that of its example first.
+    """
+    if sample_weight is None:
+        return current_block().apply("kldiv_loss", {"X": x, "Target": target}, {"reduction": reduction})
+    loss = by_example(current_block().apply("kldiv_loss", {"X": x, "Target": target}, {"reduction": "none"}), sample_weight, "kldiv_loss")
+    if reduction == "batchmean":
+        return mean(reduce_sum(loss, list(range(1, loss.spec.rank))))
+    return _reduced("kldiv_loss", loss, reduction)
 
 
-def nll_loss(x: Variable, label: Variable, weight: Variable | None = None, ignore_index: int = -100, reduction: str = "mean") -> Variable:
+@tells_line
+def nll_loss(
+    x: Variable, label: Variable, weight: Variable | None = None, ignore_index: int = -100, reduction: str = "mean", *,
+    sample_weight: Variable | None = None,
+) -> Variable:  # fmt: skip
     """The negative log likelihood of class numbers.
 
     Args:
@@ -69,44 +121,63 @@ def nll_loss(x: Variable, label: Variable, weight: Variable | None = None, ignor
         weight: of each class, ``[classes]``.
         ignore_index: a class number that does not count.
         reduction: none, sum, or mean, which is the sum over the sum of the weights.
+        sample_weight: ``[n]`` or of the dims of the label: what the loss is multiplied by. The mean divides by the same as without it.
 
     Raises:
-        ShapeError: a label or weights of other dims.
+        ShapeError: a label or weights of other dims. SchemaError: another reduction.
     """
     inputs = {"X": x, "Label": label} | ({"Weight": weight} if weight is not None else {})
-    out, _ = current_block().apply("nll_loss", inputs, {"ignore_index": ignore_index, "reduction": reduction})
-    return out
+    attrs: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
+    out, total = current_block().apply("nll_loss", inputs, attrs)
+    if sample_weight is None:
+        return out
+    total.stop_gradient = True
+    each, _ = current_block().apply("nll_loss", inputs, attrs | {"reduction": "none"})
+    weighted = by_example(each, sample_weight, "nll_loss")
+    return reduce_sum(weighted) / total if reduction == "mean" else _reduced("nll_loss", weighted, reduction)
 
 
-def smooth_l1(x: Variable, y: Variable, inside_weight: Variable | None = None, outside_weight: Variable | None = None, sigma: float = 1.0) -> Variable:
+def _reduced(layer: str, loss: Variable, reduction: str) -> Variable:
+    if reduction not in ("none", "sum", "mean"):
+        raise SchemaError(f"{layer}: reduction must be none, sum or mean; seen {reduction!r}")
+    return loss if reduction == "none" else reduce_sum(loss) if reduction == "sum" else mean(loss)
+
+
+def smooth_l1(
+    x: Variable, y: Variable, inside_weight: Variable | None = None, outside_weight: Variable | None = None, sigma: float = 1.0, *,
+    sample_weight: Variable | None = None,
+) -> Variable:  # fmt: skip
     """The sum over each row of sigma^2 * d^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2); ``[rows, 1]``.
 
     d is inside_weight * (x - y); each summand is multiplied by outside_weight. All have the dims of x; both weights are given, or neither.
     """
     inputs = {"X": x, "Y": y, "InsideWeight": inside_weight, "OutsideWeight": outside_weight}
     _, out = current_block().apply("smooth_l1_loss", {s: v for s, v in inputs.items() if v is not None}, {"sigma": sigma})
-    return out
+    return by_example(out, sample_weight, "smooth_l1")
 
 
-def hinge_loss(logits: Variable, label: Variable) -> Variable:
-    """max(0, 1 - logits * (2 * label - 1)) for labels of 0 and 1; both ``[n, 1]``."""
-    return current_block().apply("hinge_loss", {"Logits": logits, "Labels": label})
+def hinge_loss(logits: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
+    """sample_weight * max(0, 1 - logits * (2 * label - 1)) for labels of 0 and 1; both ``[n, 1]``."""
+    return by_example(current_block().apply("hinge_loss", {"Logits": logits, "Labels": label}), sample_weight, "hinge_loss")
 
 
-def rank_loss(label: Variable, left: Variable, right: Variable) -> Variable:
-    """The cross entropy of sigmoid(left - right) and a label that is 1 if left should be higher; all ``[n, 1]``."""
-    return current_block().apply("rank_loss", {"Label": label, "Left": left, "Right": right})
+def rank_loss(label: Variable, left: Variable, right: Variable, *, sample_weight: Variable | None = None) -> Variable:
+    """The cross entropy of sigmoid(left - right) and a label that is 1 if left should be higher, times sample_weight; all ``[n, 1]``."""
+    return by_example(current_block().apply("rank_loss", {"Label": label, "Left": left, "Right": right}), sample_weight, "rank_loss")
 
 
-def margin_rank_loss(label: Variable, left: Variable, right: Variable, margin: float = 0.1) -> Variable:
-    """max(0, margin - label * (left - right)), where the label is 1 if left should be higher and otherwise -1; all ``[n, 1]``."""
+def margin_rank_loss(label: Variable, left: Variable, right: Variable, margin: float = 0.1, *, sample_weight: Variable | None = None) -> Variable:
+    """sample_weight * max(0, margin - label * (left - right)), where the label is 1 if left should be higher and otherwise -1; all ``[n, 1]``."""
     _, out = current_block().apply("margin_rank_loss", {"Label": label, "X1": left, "X2": right}, {"margin": margin})
-    return out
+    return by_example(out, sample_weight, "margin_rank_loss")
 
 
-def bpr_loss(input: Variable, label: Variable) -> Variable:
-    """The mean, over the other classes, of how far their scores are above the label's: log(1 + exp(score - label's score)); ``[n, 1]``."""
-    return current_block().apply("bpr_loss", {"X": input, "Label": label})
+def bpr_loss(input: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
+    """The mean, over the other classes, of how far their scores are above the label's: log(1 + exp(score - label's score)); ``[n, 1]``.
+
+    It is multiplied by ``sample_weight``.
+    """
+    return by_example(current_block().apply("bpr_loss", {"X": input, "Label": label}), sample_weight, "bpr_loss")
 
 
 def label_smooth(label: Variable, prior: Variable | None = None, epsilon: float = 0.1) -> Variable:

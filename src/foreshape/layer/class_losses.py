@@ -1,0 +1,199 @@
+"""Losses of a classification: cross entropies and focal losses, with smoothed labels and with weights of classes and examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.functions import log_softmax, sigmoid
+from foreshape.layer.functions import softmax as softmax_of
+from foreshape.layer.manipulation import one_hot, squeeze, unsqueeze
+from foreshape.layer.math import cast, clip, exp
+from foreshape.layer.reductions import reduce_sum
+from foreshape.layer.weights import ClassWeight, by_example, class_weights, counted, of_labels
+from foreshape.program.call_site import tells_line
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+
+
+@tells_line
+def cross_entropy(
+    input: Variable, label: Variable, ignore_index: int = -100, *, label_smoothing: float = 0.0, class_weight: ClassWeight = None,
+    sample_weight: Variable | None = None,
+) -> Variable:  # fmt: skip
+    """The cross entropy of a distribution and a label, ``[batch, 1]``: -sum over the classes c of w_c t_c log(p_c).
+
+    Here p is ``input``, and t the label as a distribution, smoothed: (1 - s) t + s / classes (Szegedy et al., 2016, section 7). The mean of it over a
+    batch divides by the number of examples, not by the sum of weights: see `weighted_mean`.
+
+    Args:
+        input: probabilities ``[batch, classes]``, such as `softmax` gives.
+        label: class numbers ``[batch, 1]`` (integer), or a distribution ``[batch, classes]`` (floating-point).
+        ignore_index: a class number whose loss is 0.
+        label_smoothing: s, from 0 to 1.
+        class_weight: w, one number for each class: a variable ``[classes]``, a list, or a dict of those that are not 1.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each example is multiplied by.
+
+    Raises:
+        ShapeError: a label of another minibatch, or of another number of classes; weights that do not fit. SchemaError: another smoothing.
+    """
+    soft = label.dtype is not None and label.dtype.is_floating
+    _check_smoothing("cross_entropy", label_smoothing)
+    if not label_smoothing and (class_weight is None or not soft):
+        loss = current_block().apply("cross_entropy", {"X": input, "Label": label}, {"soft_label": soft, "ignore_index": ignore_index})
+        if class_weight is not None:
+            loss = loss * of_labels(class_weights(class_weight, input, -1, "cross_entropy"), label, ignore_index)
+        return by_example(loss, sample_weight, "cross_entropy")
+    target = label
+    if not soft:  # checked as class numbers where they are, and zeros for those that are ignored
+        there = label * cast(counted(label, ignore_index), label.spec.known_dtype)
+        numbers = squeeze(there, [label.spec.rank - 1]) if label.spec.rank == input.spec.rank else there
+        target = one_hot(numbers, _classes("cross_entropy", input, -1), input.spec.known_dtype)
+    target = _smoothed("cross_entropy", target, input, -1, label_smoothing)
+    if class_weight is not None:
+        target = target * class_weights(class_weight, input, -1, "cross_entropy")
+    loss = current_block().apply("cross_entropy", {"X": input, "Label": target}, {"soft_label": True})
+    if not soft:
+        loss = loss if label.spec.rank == input.spec.rank else squeeze(loss, [label.spec.rank])
+        loss = loss * cast(counted(label, ignore_index), loss.spec.known_dtype)
+    return by_example(loss, sample_weight, "cross_entropy")
+
+
+@tells_line
+def softmax_with_cross_entropy(
+    logits: Variable, label: Variable, *, soft_label: bool = False, ignore_index: int = -100, axis: int = -1, return_softmax: bool = False,
+    label_smoothing: float = 0.0, class_weight: ClassWeight = None, sample_weight: Variable | None = None,
+) -> Any:  # fmt: skip
+    """The cross entropy of softmax(logits) and a label, computed together, which is exact where probabilities are tiny.
+
+    It is -sum over the classes c of w_c t_c log(softmax(logits)_c), with t the label as a distribution, smoothed: (1 - s) t + s / classes (Szegedy
+    et al., 2016, section 7). The mean of it over a batch divides by the number of examples, not by the sum of weights: see `weighted_mean`.
+
+    Args:
+        logits: ``[..., classes, ...]``, the classes at ``axis``.
+        label: class numbers with 1 at ``axis`` (or without that axis), or with ``soft_label`` a distribution as logits.
+        ignore_index: a class number whose loss is 0.
+        label_smoothing: s, from 0 to 1.
+        class_weight: w, one number for each class: a variable ``[classes]``, a list, or a dict of those that are not 1.
+        sample_weight: ``[batch]`` or ``[batch, 1]`` (or of the dims of the loss): what the loss of each example is multiplied by.
+
+    Returns:
+        The loss, as logits with 1 at ``axis``; with ``return_softmax`` the pair (loss, softmax).
+
+    Raises:
+        ShapeError: a label of other dims; weights that do not fit. SchemaError: another smoothing.
+    """
+    name = "softmax_with_cross_entropy"
+    _check_smoothing(name, label_smoothing)
+    at = axis % logits.spec.rank if -logits.spec.rank <= axis < logits.spec.rank else axis
+    weights = None if class_weight is None else class_weights(class_weight, logits, at, name)
+    attrs = {"ignore_index": ignore_index, "axis": axis}
+    if soft_label:
+        target = _smoothed(name, label, logits, at, label_smoothing)
+        if weights is None:
+            probabilities, loss = current_block().apply(name, {"Logits": logits, "Label": target}, {"soft_label": True, **attrs})
+        else:
+            probabilities = softmax_of(logits, at) if return_softmax else None
+            loss = reduce_sum(_by_class(target * log_softmax(logits, at), weights, at), at, keepdim=True) * -1.0
+    else:
+        probabilities, loss = current_block().apply(name, {"Logits": logits, "Label": label}, {"soft_label": False, **attrs})
+        if weights is not None:
+            of_each = of_labels(weights, label, ignore_index)
+            loss = loss * (of_each if label.spec.rank == logits.spec.rank else unsqueeze(of_each, [at]))
+        if label_smoothing:
+            logs = log_softmax(logits, at)
+            every = reduce_sum(logs if weights is None else _by_class(logs, weights, at), at, keepdim=True)
+            there = cast(counted(label, ignore_index), logits.spec.known_dtype)
+            every = every * (there if label.spec.rank == logits.spec.rank else unsqueeze(there, [at]))
+            loss = loss * (1.0 - label_smoothing) - every * (label_smoothing / _classes(name, logits, at))
+    loss = by_example(loss, sample_weight, name)
+    return (loss, probabilities) if return_softmax else loss
+
+
+@tells_line
+def sigmoid_focal_loss(
+    logits: Variable, label: Variable, alpha: float | None = 0.25, gamma: float = 2.0, *, class_weight: ClassWeight = None,
+    sample_weight: Variable | None = None,
+) -> Variable:  # fmt: skip
+    """The focal loss of independent classes, elementwise: -a (1 - q)^gamma log(q) (Lin et al., "Focal Loss for Dense Object Detection", 2017).
+
+    With p = sigmoid(logits) and a label y, q = y p + (1 - y) (1 - p) is what the truth is given, and a = y alpha + (1 - y) (1 - alpha). What is easy,
+    with q near 1, counts little. (`layer.detection.sigmoid_focal_loss` is PaddlePaddle's, of class numbers and a count of boxes.)
+
+    Args:
+        logits: ``[batch, classes]``, or of any dims.
+        label: 0 or 1, of the same dims and element type.
+        alpha: the share of the positive ones; None leaves a out.
+        gamma: at least 0; 0 is the plain cross entropy.
+        class_weight: one number for each column: a variable, a list, or a dict of those that are not 1.
+        sample_weight: ``[batch]``, ``[batch, 1]`` or of the dims of the loss: what the loss is multiplied by.
+
+    Raises:
+        SchemaError: a gamma below 0. ShapeError: a label of other dims; weights that do not fit.
+    """
+    entropy = current_block().apply("sigmoid_cross_entropy_with_logits", {"X": logits, "Label": label}, {})
+    p = sigmoid(logits)
+    loss = entropy * _power("sigmoid_focal_loss", p + label - p * label * 2.0, gamma)
+    if alpha is not None:
+        loss = loss * (label * (2.0 * alpha - 1.0) + (1.0 - alpha))
+    if class_weight is not None:
+        loss = loss * class_weights(class_weight, logits, -1, "sigmoid_focal_loss")
+    return by_example(loss, sample_weight, "sigmoid_focal_loss")
+
+
+@tells_line
+def softmax_focal_loss(
+    logits: Variable, label: Variable, gamma: float = 2.0, ignore_index: int = -100, *, class_weight: ClassWeight = None,
+    sample_weight: Variable | None = None,
+) -> Variable:  # fmt: skip
+    """The focal loss of one class of many: -w (1 - q)^gamma log(q), with q what softmax(logits) gives to the label's class, and w its weight.
+
+    Source: Lin et al., "Focal Loss for Dense Object Detection", 2017, with softmax in place of sigmoid; w is their alpha.
+
+    Args:
+        logits: ``[..., classes]``.
+        label: class numbers ``[..., 1]``.
+        gamma: at least 0; 0 is the plain cross entropy.
+        ignore_index: a class number whose loss is 0.
+        class_weight: one number for each class: a variable ``[classes]``, a list, or a dict of those that are not 1.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each example is multiplied by.
+
+    Returns:
+        ``[..., 1]``.
+
+    Raises:
+        SchemaError: a gamma below 0. ShapeError: a label of other dims; weights that do not fit.
+    """
+    entropy: Variable = softmax_with_cross_entropy(logits, label, ignore_index=ignore_index)
+    loss = entropy * _power("softmax_focal_loss", 1.0 - exp(entropy * -1.0), gamma)
+    if class_weight is not None:
+        of_each = of_labels(class_weights(class_weight, logits, -1, "softmax_focal_loss"), label, ignore_index)
+        loss = loss * (of_each if label.spec.rank == logits.spec.rank else unsqueeze(of_each, [label.spec.rank]))
+    return by_example(loss, sample_weight, "softmax_focal_loss")
+
+
+def _power(layer: str, rest: Variable, gamma: float) -> Variable:
+    if not gamma >= 0:
+        raise SchemaError(f"{layer}: gamma must be at least 0; seen {gamma}")
+    return (clip(rest, 1e-12, 1.0) if 0 < gamma < 1 else rest) ** gamma  # whose slope at 0 is infinite below 1
+
+
+def _check_smoothing(layer: str, smoothing: float) -> None:
+    if not 0 <= smoothing <= 1:
+        raise SchemaError(f"{layer}: label_smoothing must be from 0 to 1; seen {smoothing}")
+
+
+def _classes(layer: str, x: Variable, axis: int) -> int:
+    classes = x.spec.known_dims[axis]
+    if not isinstance(classes, int):
+        raise ShapeError(f"{layer}: the number of classes must be known to smooth labels; the input is {x.spec.text()}")
+    return classes
+
+
+def _smoothed(layer: str, target: Variable, x: Variable, axis: int, smoothing: float) -> Variable:
+    return target * (1.0 - smoothing) + smoothing / _classes(layer, x, axis) if smoothing else target
+
+
+def _by_class(x: Variable, weights: Variable, axis: int) -> Variable:
+    """``x`` times a number for each entry of an axis."""
+    return current_block().apply("elementwise_mul", {"X": x, "Y": weights}, {"axis": axis})

@@ -1,0 +1,129 @@
+"""Losses of how near things are: contrastive and triplet losses of embeddings, and how far regions overlap."""
+
+from __future__ import annotations
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.class_losses import softmax_with_cross_entropy
+from foreshape.layer.creation import range as numbers_before
+from foreshape.layer.functions import relu
+from foreshape.layer.manipulation import unsqueeze
+from foreshape.layer.math import maximum, minimum, sqrt, square
+from foreshape.layer.positions import size_of
+from foreshape.layer.reductions import matmul, reduce_sum
+from foreshape.layer.weights import by_example
+from foreshape.program.call_site import tells_line
+from foreshape.program.variable import Variable
+
+
+def _rows(layer: str, **given: Variable) -> None:
+    for what, x in given.items():
+        if x.spec.rank != 2:
+            raise ShapeError(f"{layer}: {what} must be [batch, features]; it is {x.spec.text()}")
+
+
+def _distance(x: Variable, y: Variable, epsilon: float) -> Variable:
+    """The length of x - y + epsilon, of each row, ``[batch, 1]``."""
+    return sqrt(reduce_sum(square(x - y + epsilon), 1, keepdim=True))
+
+
+def _unit(x: Variable) -> Variable:
+    length = sqrt(reduce_sum(square(x), 1, keepdim=True))
+    return x / maximum(length, 1e-12)
+
+
+@tells_line
+def info_nce_loss(
+    query: Variable, key: Variable, temperature: float = 0.1, symmetric: bool = False, *, sample_weight: Variable | None = None
+) -> Variable:
+    """InfoNCE: how well each query is told to be of its own key among those of the whole batch, ``[batch, 1]``.
+
+    -log(exp(s_ii / T) / sum over j of exp(s_ij / T)), where s_ij is the cosine of the angle between query i and key j (van den Oord et al.,
+    "Representation Learning with Contrastive Predictive Coding", 2018). With ``symmetric`` it is the mean of that and of the same with keys
+    and queries exchanged, as in CLIP (Radford et al., 2021).
+
+    >>> loss = layer.mean(layer.info_nce_loss(layer.fc(image, 64), layer.fc(text, 64), symmetric=True))
+
+    Args:
+        query, key: ``[batch, features]``; row i of both belong together.
+        temperature: T, above 0.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each pair is multiplied by.
+
+    Raises:
+        ShapeError: other dims. SchemaError: a temperature that is not above 0.
+    """
+    _rows("info_nce_loss", query=query, key=key)
+    if not temperature > 0:
+        raise SchemaError(f"info_nce_loss: temperature must be above 0; seen {temperature}")
+    q, k = _unit(query) * (1.0 / temperature), _unit(key)
+    own = unsqueeze(numbers_before(0, size_of(query, 0), 1, "int32"), [1])
+    loss: Variable = softmax_with_cross_entropy(matmul(q, k, transpose_y=True), own)
+    if symmetric:
+        loss = (loss + softmax_with_cross_entropy(matmul(k, q, transpose_y=True), own)) * 0.5
+    return by_example(loss, sample_weight, "info_nce_loss")
+
+
+@tells_line
+def contrastive_loss(x: Variable, y: Variable, label: Variable, margin: float = 1.0, *, sample_weight: Variable | None = None) -> Variable:
+    """The pairwise contrastive loss, ``[batch, 1]``: l d^2 / 2 + (1 - l) max(0, margin - d)^2 / 2, with d the distance of the two.
+
+    Source: Hadsell, Chopra and LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", 2006, where the label is the other way round.
+
+    Args:
+        x, y: ``[batch, features]``.
+        label: l, 1 where the two belong together and 0 where not, ``[batch, 1]`` of the element type of x.
+        margin: how far apart others should be at least.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each pair is multiplied by.
+    """
+    _rows("contrastive_loss", x=x, y=y, label=label)
+    d = _distance(x, y, 1e-6)  # the root has no slope at 0
+    loss = (label * square(d) + (1.0 - label) * square(relu(margin - d))) * 0.5
+    return by_example(loss, sample_weight, "contrastive_loss")
+
+
+@tells_line
+def triplet_margin_loss(
+    anchor: Variable, positive: Variable, negative: Variable, margin: float = 1.0, epsilon: float = 1e-6, swap: bool = False, *,
+    sample_weight: Variable | None = None,
+) -> Variable:  # fmt: skip
+    """max(0, margin + d(anchor, positive) - d(anchor, negative)) with d(x, y) = ||x - y + epsilon||, ``[batch, 1]``.
+
+    Source: Schroff et al., "FaceNet", 2015, with distances as torch has them. With ``swap`` the lesser of d(anchor, negative) and
+    d(positive, negative) counts (Balntas et al., 2016).
+
+    Args:
+        anchor, positive, negative: ``[batch, features]``: two that belong together, and one that does not.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each triplet is multiplied by.
+    """
+    _rows("triplet_margin_loss", anchor=anchor, positive=positive, negative=negative)
+    far = _distance(anchor, negative, epsilon)
+    if swap:
+        far = minimum(far, _distance(positive, negative, epsilon))
+    return by_example(relu(_distance(anchor, positive, epsilon) - far + margin), sample_weight, "triplet_margin_loss")
+
+
+@tells_line
+def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, *, sample_weight: Variable | None = None) -> Variable:
+    """1 - (2 sum(p y) + epsilon) / (sum(p) + sum(y) + epsilon) for each example, over all but the first dim, ``[batch, 1]``.
+
+    It is 0 where probabilities p and a region y are the same, and 1 where they do not overlap; how large the region is does not matter. Source:
+    Milletari et al., "V-Net", 2016 (with squares below the line), as Sudre et al., 2017, have it.
+
+    Args:
+        input: p, probabilities ``[batch, ...]``, such as `sigmoid` gives.
+        label: y, from 0 to 1, of the same dims and element type.
+        epsilon: keeps empty regions from dividing by 0: nothing found where nothing is, is 0.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each example is multiplied by.
+
+    Raises:
+        ShapeError: of fewer than 2 dims.
+    """
+    rank = input.spec.rank
+    if rank < 2:
+        raise ShapeError(f"dice_loss({input.name}): the input must be [batch, ...], of at least 2 dims; it is {input.spec.text()}")
+    axes = list(range(1, rank))
+
+    def total(x: Variable) -> Variable:
+        return unsqueeze(reduce_sum(x, axes), [1])
+
+    ratio = (total(input * label) * 2.0 + epsilon) / (total(input) + total(label) + epsilon)
+    return by_example(1.0 - ratio, sample_weight, "dice_loss")

@@ -1,0 +1,91 @@
+"""What losses are multiplied by: a weight for each example, and one for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.layer.creation import assign, fill_like
+from foreshape.layer.logic import not_equal
+from foreshape.layer.manipulation import gather_nd, reshape, unsqueeze
+from foreshape.layer.math import cast
+from foreshape.layer.reductions import reduce_sum
+from foreshape.program.call_site import tells_line
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import FP64
+
+ClassWeight: TypeAlias = "Variable | Sequence[float] | Mapping[int, float] | None"
+"""One number for each class: a variable ``[classes]``, a list, or those that are not 1 by class number."""
+
+
+@tells_line
+def weighted_mean(x: Variable, weight: Variable) -> Variable:
+    """sum(weight * x) / sum(weight), a tensor without dims: the mean of losses in which each example counts as much as its weight.
+
+    >>> loss = layer.weighted_mean(layer.softmax_with_cross_entropy(logits, label), weight)
+
+    Args:
+        x: ``[batch, ...]``, floating-point.
+        weight: ``[batch]`` or ``[batch, 1]`` for each example, or of the dims of ``x``; not all zeros.
+
+    Raises:
+        ShapeError: weights of other dims.
+    """
+    whole = by_example(x, weight, "weighted_mean")
+    return reduce_sum(whole) / reduce_sum(by_example(fill_like(x, 1.0), weight, "weighted_mean"))
+
+
+def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
+    """A loss ``[batch, ...]`` times a weight for each example, ``[batch]`` or ``[batch, 1]``, or for each element."""
+    if weight is None:
+        return loss
+    of, given = loss.spec, weight.spec
+    rank, dims = of.rank, list(given.known_dims)
+    whole = len(dims) == rank and not any(a == 1 and b != 1 for a, b in zip(of.known_dims, dims, strict=True))  # or the loss would grow
+    if len(dims) == 2 and dims[1] == 1 and rank != 2:
+        weight = reshape(weight, [0, *[1] * (rank - 1)])
+    elif len(dims) != 1 and not whole:
+        raise ShapeError(f"{layer}: sample_weight must be [batch], [batch, 1] or of the dims of the loss, {of.text()}; it is {given.text()}")
+    if given.dtype is not of.dtype:
+        weight = cast(weight, of.known_dtype)
+    return current_block().apply("elementwise_mul", {"X": loss, "Y": weight}, {"axis": 0 if weight.spec.rank < rank else -1})
+
+
+def class_weights(given: ClassWeight, x: Variable, axis: int, layer: str) -> Variable:
+    """The weights of the classes along an axis of ``x``, as ``[classes]`` of its element type."""
+    classes = x.spec.known_dims[axis]
+    if not isinstance(given, Variable):
+        if not isinstance(classes, int):
+            raise ShapeError(f"{layer}: the number of classes must be known for class_weight to be a list; the input is {x.spec.text()}")
+        given = _written(given, classes, x, layer)
+    if given.spec.rank != 1 or (isinstance(classes, int) and isinstance(given.spec.known_dims[0], int) and given.spec.known_dims[0] != classes):
+        raise ShapeError(f"{layer}: class_weight must have one number for each of the {classes} classes; it is {given.spec.text()}")
+    return given if given.dtype is x.dtype else cast(given, x.spec.known_dtype)
+
+
+def _written(given: Any, classes: int, x: Variable, layer: str) -> Variable:
+    import numpy
+
+    numbers = [1.0] * classes
+    if isinstance(given, Mapping):
+        for at, weight in given.items():  # pyright: ignore[reportUnknownVariableType]
+            if not isinstance(at, int) or not 0 <= at < classes:
+                raise SchemaError(f"{layer}: class_weight names the classes by numbers from 0 to {classes - 1}; seen {at!r}")
+            numbers[at] = float(weight)  # pyright: ignore[reportUnknownArgumentType]
+    else:
+        numbers = [float(weight) for weight in given]
+        if len(numbers) != classes:
+            raise ShapeError(f"{layer}: class_weight must have one number for each of the {classes} classes; seen {len(numbers)}")
+    return assign(numpy.asarray(numbers, "float64" if x.dtype is FP64 else "float32"))
+
+
+def of_labels(weights: Variable, label: Variable, ignore_index: int) -> Variable:
+    """The weights of the classes that class numbers name, in the dims of the label; of ignored ones any."""
+    return gather_nd(weights, unsqueeze(label * cast(counted(label, ignore_index), label.spec.known_dtype), [label.spec.rank]))
+
+
+def counted(label: Variable, ignore_index: int) -> Variable:
+    """Where a class number is not the one that is ignored."""
+    return not_equal(label, ignore_index)
