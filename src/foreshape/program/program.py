@@ -108,6 +108,14 @@ class Program:
             return scoped_name(self, given or key)
         return given or self.unique_name(key)
 
+    def last_number(self, scope: str) -> int:
+        """The number of the last scope that was called so; 0 of the first, which has none."""
+        return self._counters.get(scope, 0)
+
+    def keep_number(self, scope: str, number: int) -> None:
+        """Note the number of the last scope that is called so."""
+        self._counters[scope] = number
+
     def count_name(self, name: str) -> int:
         """How often a name in a scope was asked for before."""
         count = self._counters.get(f"{name}.", 0)

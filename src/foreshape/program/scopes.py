@@ -66,8 +66,8 @@ def name_scope(name: str) -> contextlib.AbstractContextManager[None]:
     in the gradient ops; `Op.scope` reads it.
 
     A scope that is entered again goes on, as ``encoder`` does in a loop around the ``with``. Where the first thing made in it would be called
-    like one that there is, it is another one with a number: ``encoder_1``. The outermost of the scopes in which nothing was made yet
-    gets that number.
+    like one that there is, it is another one with a number: ``encoder_1``, and that one goes on from then. The outermost of the scopes in which
+    nothing was made yet gets the number.
 
     Raises:
         SchemaError: a name that is not letters, digits, ``_`` and ``-``.
@@ -112,14 +112,17 @@ def scoped_name(program: Program, key: str) -> str:
 
 
 def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
-    """Decide on the numbers of the open scopes: the outermost one, at ``at``, gets one where the name is taken otherwise."""
-    entry, number = entries[at], 0
+    """Decide on the numbers of the open scopes: the outermost one, at ``at``, is the last one of its name, or another one where that has the key."""
+    entry = entries[at]
+    place = "/".join([*(e.name for e in entries[:at]), entry.given, ""])
+    number = program.last_number(place)
     while True:
+        entry.name = f"{entry.given}_{number}" if number else entry.given
         name = ".".join([*(e.name for e in entries), key])
         if not program.is_counted(name) and not _is_used(program, name):
             break
         number += 1
-        entry.name = f"{entry.given}_{number}"
+    program.keep_number(place, number)
     for each in entries[at:]:
         each.open = False
     _stack.settle()
