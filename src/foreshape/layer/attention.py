@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.dims import equal
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.layer.basic import fc
 from foreshape.layer.creation import fill_constant
@@ -11,6 +12,7 @@ from foreshape.layer.functions import softmax
 from foreshape.layer.manipulation import reshape, transpose, triu, unsqueeze
 from foreshape.layer.math import cast, scale
 from foreshape.layer.norm import dropout as drop
+from foreshape.layer.parameter import param_attr
 from foreshape.layer.positions import rotary_positions, size_of
 from foreshape.layer.reductions import matmul
 from foreshape.layer.sequence_rows import sequence_attention
@@ -55,7 +57,7 @@ def multi_head_attention(
 
     Raises:
         ShapeError: dims that are not these, or heads that do not divide the width. TypeMismatchError: ragged and dense input together.
-        SchemaError: a mask or dropout of ragged rows.
+        SchemaError: a mask or dropout of ragged rows, or a name for the four weights.
     """
     key = query if key is None else key
     value = key if value is None else value
@@ -70,6 +72,9 @@ def multi_head_attention(
     if ragged and (mask is not None or dropout):
         seen = "a mask" if mask is not None else f"dropout {dropout}"
         raise SchemaError(f"multi_head_attention({query.name}): ragged rows have no padding to mask, and one kernel without dropout; seen {seen}")
+    for what, given in (("weight", weight), ("bias", bias)):
+        if given is not False and param_attr(given).name is not None:
+            raise SchemaError(f"multi_head_attention: {what} is of all four products, so that it has no name; seen {param_attr(given).name!r}")
     rows = query.spec.rank - 1
 
     def projected(x: Variable, size: int, called: str, by: str) -> Variable:
@@ -122,6 +127,9 @@ def attention_mask(query: Variable, key: Variable | None = None, mask: Variable 
 
     A row of queries that may see nothing looks at all keys alike.
 
+    >>> mask = layer.attention_mask(x, mask=layer.data("is_word", ["batch", "words"], "bool"), causal=True)
+    >>> h = layer.multi_head_attention(layer.multi_head_attention(x, mask=mask), mask=mask)
+
     Args:
         query: dense ``[batch, time, ...]``.
         key: dense ``[batch, keys, ...]``; ``query`` where it is left out.
@@ -136,18 +144,20 @@ def attention_mask(query: Variable, key: Variable | None = None, mask: Variable 
         ShapeError: a mask of other dims.
     """
     of = query.spec.known_dtype
-    added = None if mask is None else _added(mask, of)
+    added = None if mask is None else _added(mask, query)
     if causal:
-        far = fill_constant([size_of(query, 1), size_of(query if key is None else key, 1)], of, _far(of))
-        later = unsqueeze(triu(far, 1), [0, 1])
+        later = triu(fill_constant([1, 1, size_of(query, 1), size_of(query if key is None else key, 1)], of, _far(of)), 1)
         added = later if added is None else added + later
     return added
 
 
-def _added(mask: Variable, of: DType) -> Variable:
-    spec = mask.spec
+def _added(mask: Variable, query: Variable) -> Variable:
+    spec, of, dims = mask.spec, query.spec.known_dtype, query.spec.known_dims
     if spec.lod is not None or spec.rank not in (2, 3, 4):
         raise ShapeError(f"attention_mask({mask.name}): a mask must be [batch, keys], [batch, time, keys] or [batch, heads, time, keys]; it is {spec.text()}")
+    if spec.rank == 2 and spec.known_dims[0] not in (1, dims[0]) and equal(spec.known_dims[0], dims[1]):
+        raise ShapeError(f"attention_mask({mask.name}): a mask of 2 dims is [batch, keys], and this one is {spec.text()}, as [time, keys]; "
+                         "say layer.unsqueeze(mask, [0])")  # fmt: skip
     if spec.rank < 4:
         mask = unsqueeze(mask, [1, 2] if spec.rank == 2 else [1])
     if spec.dtype is BOOL or not spec.known_dtype.is_floating:

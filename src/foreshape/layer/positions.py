@@ -82,6 +82,8 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
     angle t = p base^(-2i / d). Products of queries and keys so turned depend on how far apart they are. `multi_head_attention` does it
     to both with ``rotary=True``.
 
+    >>> q = layer.rotary_positions(layer.reshape(layer.fc(x, 64, num_flatten_dims=1), [0, 0, 8, 8]))
+
     Args:
         x: dense ``[batch, time, heads, size]``, or ragged ``[rows, heads * size]`` with ``heads``; the size is known and even.
         heads: of ragged rows, how many equal parts the columns have.

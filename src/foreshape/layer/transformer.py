@@ -11,6 +11,7 @@ from foreshape.layer.attention import attention_mask, multi_head_attention
 from foreshape.layer.basic import Activation, fc
 from foreshape.layer.norm import dropout as drop
 from foreshape.layer.norm import layer_norm
+from foreshape.layer.parameter import param_attr
 from foreshape.program.call_site import tells_line
 from foreshape.program.scopes import current_scope, name_scope
 from foreshape.program.variable import Variable
@@ -35,11 +36,13 @@ def mlp(
         name: of the scope in which the parameters are ``inner.weight``, ``inner.bias``, ``outer.weight`` and ``outer.bias``.
 
     Raises:
-        ShapeError: a width that is not known.
+        ShapeError: a width that is not known. SchemaError: a name for both biases.
     """
     width = x.spec.known_dims[-1] if x.spec.rank > 1 else None
     if not isinstance(width, int):
         raise ShapeError(f"mlp({x.name}): the input must be [..., width] of a known width; it is {x.spec.text()}")
+    if bias is not None and bias is not False and param_attr(bias).name is not None:
+        raise SchemaError(f"mlp: bias is of both layers, so that it has no name; seen {param_attr(bias).name!r}")
     with name_scope(name):
         inner = fc(x, inner_size, activation, 1, bias=bias, name="inner", split="columns" if split else None)
         if dropout:
@@ -187,6 +190,8 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
                         mask: Variable | None = None, memory_mask: Variable | None = None, name: str = "decoder", **settings: Any) -> Variable:  # fmt: skip
     """``layers`` blocks of `transformer_decoder_block`, one after the other, in the scopes ``decoder.0``, ``decoder.1``, ...
 
+    >>> y = layer.transformer_decoder(y, encoded, layers=6, heads=8, memory_mask=is_word)
+
     The masks are made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``decoder.norm``.
 
     Args:
@@ -204,6 +209,8 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
 
 
 def _stacked(x: Variable, layers: int, block: Callable[[Variable], Variable], settings: dict[str, Any]) -> Variable:
+    if layers < 1:
+        raise SchemaError(f"there must be at least 1 block; seen layers={layers}")
     for at in range(layers):
         with name_scope(str(at)):
             x = block(x)
