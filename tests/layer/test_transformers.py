@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,8 @@ def test_attention_is_torchs_with_its_gradients_and_one_kernel_each_way(masked: 
     close(d_x, t.grad)
     close(d_w, other.in_proj_weight.grad[WIDTH : 2 * WIDTH].T)
     assert fused(executor, fetch) == (1, 1)
+    called = re.findall(r"= attention\d*\((.*?)\)", executor.step(fs.default_main_program(), fetch).emitted.source)[0]
+    assert len(called.split(",")) == (3 if masked in ("", "causal") else 4)  # what is later is left out, not hidden by a mask
 
 
 def test_cross_attention_looks_at_another_width_and_is_torchs() -> None:

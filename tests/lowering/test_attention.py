@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -122,6 +123,48 @@ def test_sizes(sizes: tuple[int, int, int], mask: bool) -> None:
         run = Run(net, heads(t, s, d) | more)
         run.agree(1e-4)
         assert run.calls() == (1, 1)
+
+
+def operands(run: Run) -> int:
+    return len(re.findall(r"= attention\d*\((.*?)\)", run.source)[0].split(","))
+
+
+def hiding(x: fs.Variable, y: fs.Variable, value: float = -1e9, diagonal: int = 1) -> fs.Variable:
+    """A mask made of a constant, that hides from rows of x those of y which come later."""
+    of_x, of_y = (v.spec.known_dims[2] for v in (x, y))
+    time, keys = (n if isinstance(n, int) else layer.shape(v)[2:3] for n, v in ((of_x, x), (of_y, y)))
+    return layer.triu(layer.fill_constant([1, 1, time, keys], "fp32", value), diagonal)
+
+
+@pytest.mark.parametrize("sizes", [(7, 5), (5, 7), (1, 3), (70, 70), (300, 600), (5, 0)])
+@pytest.mark.parametrize("net", [scaled_scores, turned])
+def test_a_mask_that_hides_what_is_later_is_not_made(net: Net, sizes: tuple[int, int]) -> None:
+    def masked(q: fs.Variable, k: fs.Variable, v: fs.Variable, mask: fs.Variable | None) -> fs.Variable:
+        return net(q, k, v, hiding(q, v))
+
+    for train in (True, False):
+        run = Run(masked, heads(*sizes), train)
+        run.agree(1e-4)
+        assert run.calls() == (1, int(train)) and operands(run) == 3 and "value0" not in run.source
+
+
+@pytest.mark.parametrize(("value", "diagonal"), [(-5.0, 1), (-1e9, 0)])
+def test_another_triangle_is_a_mask_like_others(value: float, diagonal: int) -> None:
+    run = Run(lambda q, k, v, _: scaled_scores(q, k, v, hiding(q, k, value, diagonal)), heads())
+    run.agree()
+    assert run.calls() == (1, 1) and operands(run) == 4
+
+
+def test_a_mask_that_is_fetched_is_made() -> None:
+    masks: list[fs.Variable] = []
+
+    def masked(q: fs.Variable, k: fs.Variable, v: fs.Variable, _: fs.Variable | None) -> fs.Variable:
+        masks.append(hiding(q, k))
+        return scaled_scores(q, k, v, masks[0])
+
+    run = Run(masked, heads(), more=lambda: [masks[0].name])
+    run.agree()
+    assert run.calls() == (1, 1) and operands(run) == 3
 
 
 def test_no_examples() -> None:

@@ -35,6 +35,8 @@ def run(sizes: tuple[int, int, int], form: str, train: bool = True) -> tuple[lis
             k = layer.transpose(layer.reshape(inputs[1], [0, 0, HEADS, d]), [0, 2, 3, 1])
         scores = layer.matmul(layer.scale(q, d**-0.5), k, transpose_y=form != "columns")
         scores = scores + layer.data("mask", ["batch", 1, 1, s]) if form == "masked" else scores
+        if form == "causal":
+            scores = scores + layer.triu(layer.fill_constant([t, s], "fp32", -1e9), 1)
         out = layer.matmul(layer.softmax(scores), v)
         out = out if form == "heads first" else layer.transpose(out, [0, 2, 1, 3])
         fetch = layer.reduce_mean(layer.square(layer.fc(layer.reshape(out, [0, t, width]), width, num_flatten_dims=1)))
@@ -50,7 +52,7 @@ def run(sizes: tuple[int, int, int], form: str, train: bool = True) -> tuple[lis
     return calls, plan.peak(**values) / seen.peak
 
 
-@pytest.mark.parametrize("form", ["masked", *(pytest.param(f, marks=pytest.mark.long) for f in ("usual", "columns", "heads first"))])
+@pytest.mark.parametrize("form", ["masked", *(pytest.param(f, marks=pytest.mark.long) for f in ("usual", "causal", "columns", "heads first"))])
 @pytest.mark.parametrize("sizes", [SIZES[0], *(pytest.param(s, marks=pytest.mark.long) for s in SIZES[1:])])
 def test_the_plan_is_what_is_measured(sizes: tuple[int, int, int], form: str) -> None:
     for train in (False, True):

@@ -52,19 +52,22 @@ def bytes_of(dims: Sequence[Size]) -> Size:
 
 
 class Attention:
-    """Attention ``softmax(scale q k' + mask) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'."""
+    """Attention ``softmax(scale q k' + mask) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'.
 
-    __slots__ = ("scale", "turned")
+    ``causal``: row j of q sees rows 0 to j of k alone, and there is no mask.
+    """
 
-    def __init__(self, scale: float, turned: bool) -> None:
-        self.scale, self.turned = scale, turned
+    __slots__ = ("causal", "scale", "turned")
+
+    def __init__(self, scale: float, turned: bool, causal: bool = False) -> None:
+        self.scale, self.turned, self.causal = scale, turned, causal
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The result, and the logarithm of the sum of exponentials of each row of scores."""
         rank = q.dim()
         q, k, v, mask = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
-            out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask, scale=self.scale)
+            out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, self.causal, attn_mask=mask, scale=self.scale)
             if mask is not None:
                 nowhere = mask.amax(-1, keepdim=True) == -torch.inf
                 if nowhere.any():  # the kernel gives zeros there
@@ -81,7 +84,7 @@ class Attention:
             out, d = out.unsqueeze(1), d.unsqueeze(1)
         q, k, v, mask = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
-            made = aten._scaled_dot_product_flash_attention_for_cpu_backward(d, q, k, v, out, sums, 0.0, False, attn_mask=mask, scale=self.scale)
+            made = aten._scaled_dot_product_flash_attention_for_cpu_backward(d, q, k, v, out, sums, 0.0, self.causal, attn_mask=mask, scale=self.scale)
             if mask is not None:
                 self._correct(made, q, k, v, sums, d, mask)
         else:

@@ -38,6 +38,23 @@ class Constant(Computation):
 
 
 @dataclass(frozen=True, slots=True)
+class Filled(Constant):
+    """Every element is ``value``; X0 and X1 may say the shape."""
+
+    operands: ClassVar[int] = 2
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Triangle(Computation):
+    """X0 with zeros above (``lower``) or below a diagonal of its last two dims, which counts from the main one, upwards."""
+
+    forward_only: ClassVar[bool] = True
+    lower: bool
+    diagonal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scaling(Computation):
     """``by * X0``."""
 

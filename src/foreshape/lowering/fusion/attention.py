@@ -2,7 +2,8 @@
 
 Before: ``out = softmax(scale * (q k') + mask) v`` of fp32, where q may be scaled instead or besides, k may come transposed, and there may be no
     mask; and the gradients of q, k and v
-After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(q, k, v, out, sums, d_out, mask)``
+After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(q, k, v, out, sums, d_out, mask)``; a mask that is a constant of
+    -1e9 or less above the diagonal, and zero elsewhere, is not made: the kernels leave out what it hides
 Unless: something else reads what is between, or the gradient of the mask is wanted
 """
 
@@ -15,8 +16,10 @@ from foreshape.dims import Size, equal
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.operator.computations import MatrixProduct, Scaling, Softmax, Sum
+from foreshape.operator.computations import Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
 from foreshape.spec import FP32, tensor
+
+_FAR = -1e9
 
 
 def apply(graph: Graph) -> int:
@@ -37,6 +40,8 @@ class _Found:
     k: Value
     v: Value
     mask: Argument
+    causal: bool
+    """Whether the mask hides from each row of q the rows of k after it, and nothing else."""
     scale: float
     turned: bool
     """Whether k comes with its last two axes swapped."""
@@ -74,7 +79,8 @@ def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
     (q, k), v = at.arguments, mix.arguments[1]
     if not (isinstance(q, Value) and isinstance(k, Value) and isinstance(v, Value)):
         return None
-    found = _Found(q, k, v, mask, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at])
+    causal = mask is not None and _hides_later(graph, mask, softmax.arguments[0])
+    found = _Found(q, k, v, mask, causal, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at])
     if not _fits(graph, found) or not _with_gradient(graph, found, softmax, of, scale):
         return None
     taken = [*found.gone, mix, *found.backward]
@@ -100,6 +106,33 @@ def _adds_mask(graph: Graph, i: Instruction) -> bool:
     if scores is None or mask is None or scores != graph.dims(i.results[0]) or not 1 <= len(mask) <= len(scores):
         return False
     return total.axis in (-1, len(scores) - len(mask))
+
+
+def _hides_later(graph: Graph, mask: Argument, scores: Argument) -> bool:
+    """Whether a mask is a constant far below all scores above the diagonal, and zero elsewhere."""
+    at = graph.maker(mask)
+    if at is None or computes(at, Triangle) != Triangle(False, 1):
+        return False
+    dims, of_mask, filled = graph.dims(scores), graph.dims(mask), _filled(graph, at)
+    return filled is not None and filled <= _FAR and dims is not None and of_mask is not None and len(of_mask) >= 2 and _same(dims[-2:], of_mask[-2:])
+
+
+def _filled(graph: Graph, triangle: Instruction) -> float | None:
+    """What all elements are of which a triangle is taken; made in each run, or once."""
+    made = graph.maker(triangle.arguments[0])
+    operator = made.op.operator if made is not None and (made.expression is None or made.tag == "constant") else None
+    found = operator.computes() if operator is not None else None
+    return found.value if made is not None and isinstance(found, Filled) and not any(made.arguments[found.operands :]) else None
+
+
+def _drop_mask(graph: Graph, mask: Argument) -> None:
+    """Do without a mask that nothing reads any more, and without the constant that it is made of."""
+    for _ in range(2):
+        at = graph.maker(mask)
+        if at is None or not all(graph.unused(value) for value in at.writes()):
+            return
+        mask = at.arguments[0] if at.arguments else None
+        graph.remove([at])
 
 
 def _fits(graph: Graph, found: _Found) -> bool:
@@ -167,8 +200,8 @@ def _take_scale_of_q(graph: Graph, found: _Found) -> None:
 
 def _rewrite(graph: Graph, found: _Found) -> None:
     q, k, v, mix = found.q, found.k, found.v, found.mix
-    masks = [found.mask] if found.mask is not None else []
-    kernel, dims = Attention(found.scale, found.turned), dims_of(q)
+    masks = [found.mask] if found.mask is not None and not found.causal else []
+    kernel, dims = Attention(found.scale, found.turned, found.causal), dims_of(q)
     assert dims is not None
     rank = len(dims)
     last = rank - 1
@@ -187,6 +220,8 @@ def _rewrite(graph: Graph, found: _Found) -> None:
         return of.forward + (of.sums if sums is None else 0)
 
     graph.replace(mix, fused(mix, text, given, results, workspace=needs, in_order=in_order, lies={0: by_time}, attention=kernel.forward))
+    if found.causal:
+        _drop_mask(graph, found.mask)
     if not found.backward:
         return
     first, *rest = found.backward
@@ -214,4 +249,4 @@ def _call(name: str, arguments: int) -> str:
 def _memory(found: _Found) -> AttentionMemory:
     q, v = dims_of(found.q), dims_of(found.v)
     assert q is not None and v is not None
-    return AttentionMemory(q, v, dims_of(found.mask))
+    return AttentionMemory(q, v, None if found.causal else dims_of(found.mask))

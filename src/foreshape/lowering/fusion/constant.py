@@ -13,7 +13,7 @@ from typing import Any
 from foreshape.errors import ExecutionError
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.instruction import Instruction, Value
-from foreshape.operator.computations import Constant
+from foreshape.operator.computations import Constant, Filled
 from foreshape.values.torch_proxy import Lazy, torch
 
 MAX_ELEMENTS = 1024
@@ -21,7 +21,7 @@ MAX_ELEMENTS = 1024
 
 def apply(graph: Graph) -> int:
     count = 0
-    for i, _ in graph.computing(Constant):
+    for i in [i for kind in (Constant, Filled) for i, _ in graph.computing(kind) if not any(i.arguments)]:
         out, dims = i.results[0], dims_of(i.results[0])
         if dims is None or not isinstance(out, Value) or graph.is_fixed(out):
             continue

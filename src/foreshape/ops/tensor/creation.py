@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,9 @@ def shape_at_run(shape: Sequence[int], tensor: Any, listed: Sequence[Any]) -> Se
     return told
 
 
+_PLAIN_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?\Z")
+
+
 def number_of(of: DType, number: float, text: str = "") -> float | int | bool:
     """The constant that a value attribute means in an element type; ``text``, where given, is its exact form.
 
@@ -113,7 +117,10 @@ class FillConstant(Operator):
         return out
 
     def computes(self) -> computations.Constant:
-        return computations.Constant()
+        text = _text(self.str_value)
+        if not element_type(self.dtype).is_floating or (text and _PLAIN_NUMBER.match(text) is None):
+            return computations.Constant()
+        return computations.Filled(float(text or self.value))
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor], ValueTensor: Tensor | None) -> Tensor:
         shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)

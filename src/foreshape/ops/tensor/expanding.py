@@ -14,6 +14,7 @@ from foreshape.operator import (
     Operator,
     attribute,
     axis_of,
+    computations,
     f32,
     fail,
     gradient,
@@ -277,6 +278,9 @@ class TrilTriu(Operator):
         if X.rank < 2:
             fail(f"X must have at least 2 dims, not {X.rank}", X=None)
         return X.like()
+
+    def computes(self) -> computations.Triangle:
+        return computations.Triangle(self.lower, self.diagonal)
 
     def _part(self, X: Tensor) -> Tensor:
         return torch.tril(X, self.diagonal) if self.lower else torch.triu(X, self.diagonal)
