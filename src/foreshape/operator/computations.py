@@ -32,9 +32,10 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class Constant(Computation):
-    """The same in every run, by the attributes alone."""
+    """The same in every run, by the attributes alone; ``number``: what every element is, where that is one number for all."""
 
     operands: ClassVar[int] = 0
+    number: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

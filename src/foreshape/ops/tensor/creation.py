@@ -113,7 +113,7 @@ class FillConstant(Operator):
         return out
 
     def computes(self) -> computations.Constant:
-        return computations.Constant()
+        return computations.Constant(number_of(element_type(self.dtype), self.value, _text(self.str_value)))
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor], ValueTensor: Tensor | None) -> Tensor:
         shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)
