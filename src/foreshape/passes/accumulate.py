@@ -31,9 +31,7 @@ def accumulate(program: Program, batches: int, startup: Program) -> tuple[Progra
     Raises:
         SchemaError: ``batches`` is no whole number above 0; the program has no updates; a gradient is sparse rows.
     """
-    if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SchemaError(f"accumulate= takes the number of batches that make one update, at least 1; seen {batches!r}")
-    if batches == 1:
+    if checked_batches(batches) == 1:
         return program, startup
     begins = startup.clone()
 
@@ -43,6 +41,13 @@ def accumulate(program: Program, batches: int, startup: Program) -> tuple[Progra
         return True
 
     return Pass("accumulate", change)(program)[0], begins
+
+
+def checked_batches(given: object) -> int:
+    """How many batches make one update. Raises `SchemaError` where it is no whole number above 0."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise SchemaError(f"accumulate= takes the number of batches that make one update, at least 1; seen {given!r}")
+    return given
 
 
 class _Accumulation:

@@ -34,7 +34,7 @@ def train(
     metrics: Mapping[str, Variable] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
     shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
-    on_change: OnChange = "refuse", ranks: Strategy | None = None,
+    on_change: OnChange = "refuse", ranks: Strategy | None = None, accumulate: int = 1, precision: str = "fp32",
 ) -> History:  # fmt: skip
     """Train the parameters that a cost depends on.
 
@@ -71,6 +71,10 @@ def train(
         ranks: how the training is divided over the processes that torchrun started, such as ``fs.data_parallel()``; started without
             torchrun it is one rank alone. ``batch_size`` is the whole step's. Every rank is given the same data, and computes on its part
             of each batch; rank 0 shows progress, calls functions given as callbacks and writes the checkpoints, in a folder that all ranks see.
+        accumulate: how many batches make one update, as one of so many times the size would: in less memory. Groups of batches do not end with
+            epochs: one that is not full goes on in the next epoch, and after the last one waits for a run that goes on. Not with ``ranks``.
+        precision: "bf16" or "fp16" lets products and convolutions compute in that; weights, state and everything else stay fp32. "fp16"
+            scales the loss, and leaves out updates that are not finite. Not with ``ranks``.
 
     Returns:
         The loss of every step and the figures of every epoch, those before a resumption included; among these "learning rate", that of the epoch's
@@ -79,7 +83,7 @@ def train(
     Raises:
         FeedError: data that the program does not take. ExecutionError: a loss that is not finite, with its step; a checkpoint
         of another run. FormatError: a checkpoint that cannot be written; none of those that there are is whole. SchemaError: a metric of
-        another program. RankError: another rank has died, does not come, or is at something else.
+        another program; ``accumulate`` or ``precision`` that cannot be. RankError: another rank has died, does not come, or is at something else.
     """
     program = cost.block.program
     for name, metric in (metrics or {}).items():
@@ -96,7 +100,12 @@ def train(
     hooks = [_as_callback(c) for c in callbacks]
     taken = as_data(data, batch_size, shuffle, seed, program)
     measured = None if validation is None else as_data(validation, batch_size, False, seed, program)
-    made = training_program(cost, optimizer, startup=startup)
+    if ranks is not None and (accumulate != 1 or precision != "fp32"):
+        what = f"accumulate={accumulate}" if accumulate != 1 else f"precision={precision!r}"
+        raise SchemaError(f"{what} is not done over ranks: leave it or ranks= out; to hold less on each rank, see fs.recompute and fs.shard_optimizer()")
+    made = training_program(
+        cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=epochs or None, batches_per_epoch=taken.batches
+    )
     with join(ranks.patience) if ranks is not None else alone() as joined:
         over = OverRanks(joined, ranks, made.loss, made.startup)
         over.check_figures(metrics or {})
