@@ -119,7 +119,8 @@ class Optimizer:
                 pairs = self.clip.append(pairs)
             pairs = self._decayed(pairs)
             rate = self.rate_variable(program)
-            return [self._update(p, g, self._rate_of(p, rate)) for p, g in pairs]
+            rates = {1.0: rate}
+            return [self._update(p, g, self._rate_of(p, rates)) for p, g in pairs]
         finally:
             program.role = before
 
@@ -202,11 +203,14 @@ class Optimizer:
         self._rates[id(program)] = found
         return found
 
-    def _rate_of(self, parameter: Variable, rate: Variable) -> Variable:
+    def _rate_of(self, parameter: Variable, rates: dict[float, Variable]) -> Variable:
+        """The learning rate of one parameter. ``rates``: those that there are already, by their factors."""
         given = settings(parameter.block.program).get(parameter.name)
         said = self._said("learning_rate_factor", parameter)
         factor = (1.0 if given is None else given.learning_rate) * (1.0 if said is None else said)
-        return rate if factor == 1.0 else parameter.block.apply("scale", {"X": rate}, {"scale": factor})
+        if factor not in rates:
+            rates[factor] = parameter.block.apply("scale", {"X": rates[1.0]}, {"scale": factor})
+        return rates[factor]
 
     def state(self, program: Program, name: str, dims: Sequence[Size], of: DType, value: float) -> Variable:
         """A persistable variable of the optimizer's own, which the startup program fills with ``value``."""
