@@ -95,7 +95,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_the_scale_falls() -> None:
     main, startup, loss = training("fp16", lambda: optimizer.Adam(0.02, clip=optimizer.ClipByGlobalNorm(1.0)))
     _, scope, executor = losses(main, startup, loss, 2)
     assert scope.get("loss_scaling_0") == INITIAL_SCALE and scope.get("loss_scaling_good_steps_0") == 2
-    scope.set("loss_scaling_0", np.float32(2.0**40))  # no gradient of this is finite in 16 bits
+    scope.set("loss_scaling_0", np.array([2.0**40], "float32"))  # no gradient of this is finite in 16 bits
     held = {n: scope.get(n) for n in scope.names() if "loss_scaling" not in n}
     (after,) = executor.run(main, FEED, [loss], scope)
     assert np.isfinite(after) and scope.get("loss_scaling_0") == 2.0**39 and scope.get("loss_scaling_good_steps_0") == 0

@@ -144,13 +144,15 @@ class _Scaled:
 
     def apply(self) -> None:
         section, block = self.section, self.block
-        scale = self._state("loss_scaling", self._spec(self.seed.outputs["Out"][0]), INITIAL_SCALE)
-        good, bad = (self._state(f"loss_scaling_{what}_steps", tensor(INT32, 1), 0) for what in ("good", "bad"))
         gradient = self.seed.outputs["Out"][0]
+        begins = block.var(gradient).spec
+        scale = self._state("loss_scaling", tensor(begins.known_dtype, 1), INITIAL_SCALE)
+        good, bad = (self._state(f"loss_scaling_{what}_steps", tensor(INT32, 1), 0) for what in ("good", "bad"))
         at = block.ops.index(self.seed)
         seed = self.seed
         block.remove_op(seed)
-        block.append_op("assign", {"X": scale}, {"Out": gradient}, role=seed.role, site=seed.site, index=at)
+        shaped = ("reshape2", {"shape": list(begins.known_dims)}) if begins.known_dims else ("squeeze2", {"axes": [0]})
+        block.append_op(shaped[0], {"X": scale}, {"Out": gradient}, shaped[1], role=seed.role, site=seed.site, index=at)
         names = list(section.gradients)
         roles = tuple(n for g, p in section.gradients.items() for n in (p, g))
         at = block.ops.index(section.ops[0])
@@ -175,10 +177,6 @@ class _Scaled:
                     return op
                 raise SchemaError(f"precision='fp16' scales a loss whose backward pass begins with 1; that of {loss} begins with {op.type}")
         raise SchemaError(f"precision='fp16': the program has no gradient of {loss}")
-
-    def _spec(self, name: str) -> Spec:
-        found = self.block.var(name).spec
-        return tensor(found.known_dtype, *found.known_dims)
 
     def _state(self, name: str, spec: Spec, value: float) -> Variable:
         made = self.block.create_variable(self.program.unique_name(name), spec, site=self.section.site, persistable=True, stop_gradient=True)
