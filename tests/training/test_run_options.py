@@ -117,7 +117,9 @@ def test_what_is_frozen_stays_and_groups_have_their_own() -> None:
     net = Described()
     net.train(SGD(0.0), epochs=1)
     before = net.values()
-    net.train(Adam(0.05, freeze=["hidden.*"], groups=[Group("*.bias", learning_rate_factor=0)]), epochs=1)
+    groups = [Group("*.bias", learning_rate_factor=0)]
+    history = net.train(Adam(0.05, freeze=["hidden.*"], groups=groups), epochs=1, accumulate=2)
+    assert history.epochs[0]["learning rate"] == pytest.approx(0.05)
     for name in ("hidden.weight", "hidden.bias", "out.bias"):
         np.testing.assert_array_equal(net.scope.get(name), before[name])
     assert not np.array_equal(net.scope.get("out.weight"), before["out.weight"])

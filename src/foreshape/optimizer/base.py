@@ -78,7 +78,7 @@ class Optimizer:
         return out
 
     def minimize(
-        self, loss: Variable, startup: Program | None = None, parameters: Sequence[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = ()
+        self, loss: Variable, startup: Program | None = None, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = ()
     ) -> tuple[list[Op], list[tuple[Variable, Variable]]]:
         """Append the gradients of ``loss`` and the updates of its parameters.
 
@@ -92,11 +92,12 @@ class Optimizer:
         program.refresh()
         self._check_groups(program)
         frozen = frozen_names(program, self.freeze)
-        for one in parameters or () if frozen else ():
+        wanted = None if parameters is None else list(parameters)
+        for one in wanted or () if frozen else ():
             name = one.name if isinstance(one, Variable) else one
             if name in frozen:
                 raise SchemaError(f"{name} is wanted in parameters=, and freeze={list(self.freeze)!r} freezes it")
-        pairs = append_backward(loss, parameters, [*no_gradient, *frozen])
+        pairs = append_backward(loss, wanted, [*no_gradient, *frozen])
         with program_guard(program, startup if startup is not None else default_startup_program()):
             return self.apply(pairs), pairs
 
@@ -178,7 +179,7 @@ class Optimizer:
     def rate_of(self, program: Program) -> Variable:
         """The variable that holds the learning rate in a program that this optimizer has minimised a loss in: what to fetch to see it.
 
-        A pass that changes the program keeps its name. Factors of groups and layers are not in it.
+        A pass that copies the program keeps its name there. Factors of groups and layers are not in it.
 
         Raises:
             SchemaError: the optimizer has appended no updates to the program.

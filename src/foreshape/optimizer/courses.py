@@ -125,7 +125,7 @@ class _Piecewise(Course):
         assert self.each is not None
         out = number(self.rates[-1])
         for boundary, rate in zip(reversed(self.boundaries), reversed(self.rates[:-1]), strict=True):
-            # a step that begins at the boundary has the next rate; half a step below it, rounding cannot tell another
+            # a step at the boundary has the next rate: less a thousandth, so that rounding does not leave it behind
             out = where(step < number((boundary - self.warmup) * self.each - 1e-3), number(rate), out)
         return out
 

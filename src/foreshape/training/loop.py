@@ -104,7 +104,7 @@ def train(
         what = f"accumulate={accumulate}" if accumulate != 1 else f"precision={precision!r}"
         raise SchemaError(f"{what} is not done over ranks: leave it or ranks= out; to hold less on each rank, see fs.recompute and fs.shard_optimizer()")
     made = training_program(
-        cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=epochs or None, batches_per_epoch=taken.batches
+        cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=max(epochs, 1), batches_per_epoch=taken.batches
     )
     with join(ranks.patience) if ranks is not None else alone() as joined:
         over = OverRanks(joined, ranks, made.loss, made.startup)
