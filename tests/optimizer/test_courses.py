@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,8 @@ def test_a_run_changes_no_optimizer_and_only_what_depends_on_it() -> None:
     found = given.for_run(epochs=3, steps_per_epoch=4)
     assert found is not given and type(found) is optimizer.Adam and found.for_run(epochs=5, steps_per_epoch=6) is found
     assert given.for_run(epochs=5, steps_per_epoch=6) is not given
+    copied: optimizer.Optimizer = pickle.loads(pickle.dumps(given))
+    assert type(copied) is optimizer.Adam and copied.for_run(epochs=3, steps_per_epoch=4) is not copied
     with pytest.raises(SchemaError, match="no learning rate in this program"):
         given.rate_of(fs.Program())
 

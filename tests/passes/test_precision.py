@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.harness import build
 
 import foreshape as fs
 from foreshape import layer, optimizer
 from foreshape.errors import SchemaError
+from foreshape.operator import all_operators
 from foreshape.passes import lower_precision, scale_loss
 from foreshape.passes.precision import INITIAL_SCALE
 
@@ -121,6 +123,36 @@ def test_the_scale_changes_no_gradient() -> None:
         moved.append({p.name: scope.get(p.name) for p in main.parameters()})
     for name, value in moved[0].items():
         np.testing.assert_allclose(moved[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+MULTIPLYING = sorted(t for t, c in all_operators().items() if c.multiplies and c.forward_class is None)
+
+
+@pytest.mark.parametrize("type", MULTIPLYING)
+def test_every_operator_that_multiplies_does_so_in_16_bits(type: str) -> None:
+    """It and its gradient, as its samples have it."""
+    samples = all_operators()[type].samples
+    for at, sample in enumerate(samples):
+        case = build(all_operators()[type], sample.arguments)
+        wanted = [n for n, v in case.block.vars.items() if n in case.feed and v.dtype is fs.FP32]
+        if not wanted or any(0 in np.shape(v) for v in case.feed.values()):
+            continue
+        for name in wanted:
+            case.block.vars[name].stop_gradient = False
+        with fs.program_guard(case.program, fs.Program()):
+            out = case.block.vars[next(iter(case.op.output_names()))]
+            loss = layer.mean(layer.tanh(out)).name
+        found: list[list[Any]] = []
+        for precision in ("fp32", "bf16", *(["fp16"] if at == 0 else [])):
+            program = lower_precision(case.program, precision)
+            program = program if program is not case.program else program.clone()
+            assert precision == "fp32" or any(v.dtype in (fs.BF16, fs.FP16) for v in program.all_variables()), at
+            pairs = fs.append_backward(program.var(loss), wanted)
+            found.append(fs.Executor().run(program, case.feed, [loss, *(g.name for _, g in pairs)], fs.Scope()))
+        for low in found[1:]:
+            for a, b in zip(low, found[0], strict=True):
+                assert a.dtype == b.dtype == np.float32
+                np.testing.assert_allclose(a, b, rtol=0.1, atol=0.03 * max(np.abs(b).max(), 1e-3), err_msg=f"sample {at}")
 
 
 def test_what_has_no_products_or_another_type_is_left_as_it_is() -> None:

@@ -74,8 +74,15 @@ class Optimizer:
         if found is given:
             return self
         out = copy.copy(self)
-        out.learning_rate = found
+        out.learning_rate, out._rates = found, self._rates
         return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_rates"}  # which belong to programs that are here
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._rates = WeakValueDictionary()
 
     def minimize(
         self, loss: Variable, startup: Program | None = None, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = ()
