@@ -29,3 +29,39 @@ def constants_and_strange_names():
 def open_guards():
     a, b = layer.data("a", shape=["n", 3]), layer.data("b", shape=["m", 3])
     return a + b
+
+
+def _classifier():
+    images = layer.data("images", shape=["batch", 1, 6, 6])
+    label = layer.data("label", shape=["batch", 1], dtype="int64")
+    seen = layer.conv2d(images, 4, 3)
+    out = layer.fc(layer.relu(layer.fc(seen, 8)), 10)
+    return layer.mean(layer.softmax_with_cross_entropy(out, label))
+
+
+def accumulated():
+    loss = _classifier()
+    fs.optimizer.Momentum(fs.optimizer.cosine(0.1, steps=9), clip=fs.optimizer.ClipByGlobalNorm(1.0)).minimize(loss)
+    return fs.passes.accumulate(fs.default_main_program(), 4, fs.default_startup_program())
+
+
+def in_bf16():
+    loss = _classifier()
+    lowered, startup = fs.passes.lower_precision(fs.default_main_program(), "bf16"), fs.default_startup_program()
+    fs.optimizer.SGD(0.1).minimize(lowered.var(loss.name), startup)
+    return lowered, startup
+
+
+def in_fp16():
+    loss = _classifier()
+    lowered, startup = fs.passes.lower_precision(fs.default_main_program(), "fp16"), fs.default_startup_program()
+    fs.optimizer.SGD(0.1).minimize(lowered.var(loss.name), startup)
+    return fs.passes.scale_loss(lowered, loss.name, startup)
+
+
+def in_fp16_accumulated():
+    loss = _classifier()
+    lowered, startup = fs.passes.lower_precision(fs.default_main_program(), "fp16"), fs.default_startup_program()
+    fs.optimizer.SGD(0.1).minimize(lowered.var(loss.name), startup)
+    lowered, startup = fs.passes.scale_loss(lowered, loss.name, startup)
+    return fs.passes.accumulate(lowered, 2, startup)

@@ -1,4 +1,4 @@
-"""Twenty programs described here, which PaddlePaddle is to open and to compute as they are computed here.
+"""Programs described here, which PaddlePaddle is to open and to compute as they are computed here.
 
 Each function describes one in the default programs and returns what is fetched: of a network for use the results, of one for training its loss.
 Their feeds are drawn by `feeds` from what they declare.
@@ -17,7 +17,7 @@ from foreshape.program import Program, Variable
 
 Outputs = list[Variable]
 INFERENCE: dict[str, Callable[[], Outputs]] = {}
-TRAINING: dict[str, Callable[[], Variable]] = {}
+TRAINING: dict[str, Callable[[], Any]] = {}
 LENGTHS = [[4, 1, 3]]
 BATCH = 3
 
@@ -27,7 +27,7 @@ def for_use(describe: Callable[[], Outputs]) -> Callable[[], Outputs]:
     return describe
 
 
-def for_training(describe: Callable[[], Variable]) -> Callable[[], Variable]:
+def for_training(describe: Callable[[], Any]) -> Callable[[], Any]:
     TRAINING[describe.__name__] = describe
     return describe
 
@@ -259,9 +259,27 @@ def tagger_by_adagrad() -> Variable:
     return loss
 
 
+@for_training
+def gathered_by_adam() -> Any:
+    h = layer.fc(layer.data("x", shape=["batch", 6]), 8, "tanh")
+    loss = classified(layer.fc(h, 7))
+    optimizer = fs.optimizer.Adam(fs.optimizer.cosine(0.05, steps=4, warmup=1), weight_decay=0.01, clip=fs.optimizer.ClipByGlobalNorm(0.5))
+    made = fs.training_program(loss, optimizer, accumulate=2)
+    return made.program, made.startup, made.loss
+
+
+@for_training
+def scaled_and_gathered_by_momentum() -> Any:
+    loss = classified(layer.fc(layer.data("x", shape=["batch", 6]), 7))
+    fs.optimizer.Momentum(0.1).minimize(loss)
+    main, startup = fs.passes.scale_loss(fs.default_main_program(), loss.name, fs.default_startup_program())
+    main, startup = fs.passes.accumulate(main, 2, startup)
+    return main, startup, main.var(loss.name)
+
+
 def described(describe: Callable[[], Any]) -> tuple[Program, Program, Any]:
-    """The main and the startup program, and what the function gives."""
+    """The main and the startup program, and what the function gives; or what it has made of these, with a third."""
     main, startup = Program(), Program()
     with fs.program_guard(main, startup):
         made = describe()
-    return main, startup, made
+    return made if isinstance(made, tuple) else (main, startup, made)

@@ -18,7 +18,7 @@ from support.ranks_compared import AMPLIFIED, EXACT, ROUNDED, Values, apart, of_
 
 COMPARED = [name for name in cases.CASES if name not in cases.UNEQUAL]
 COUNTS = [2, 3, 4]
-QUICK = ("plain", "tiny_batches", "tagged", "normalised", "dropped", "called_back")
+QUICK = ("plain", "tiny_batches", "tagged", "normalised", "dropped", "called_back", "gathered", "half")
 """Cases that are run on two ranks beside all others."""
 
 
@@ -44,6 +44,9 @@ def test_two_ranks_train_as_one_rank_does(tmp_path: Path) -> None:
     for name in QUICK:
         if name not in cases.UNEQUAL:
             compare(name, found)
+        if name == "half":
+            for key, value in of_case(found, name).items():
+                assert apart(value, one(name, "fp32")[key]) <= 0.01, key
         again = of_case(found, name, "again/")
         assert bool(again) is (name in cases.REPEATED)
         for key, value in again.items():

@@ -243,12 +243,25 @@ def called_back(r: np.random.RandomState, of: str) -> Any:
     return cost, data, fs.optimizer.SGD(0.1), settings | {"callbacks": called}
 
 
-WHOLE: dict[str, Case] = {"called_back": called_back}
+def gathered(r: np.random.RandomState, of: str) -> Any:
+    """Gradients of three batches in one update, which do not end with the epochs; a schedule over the run, clip by the norm of all."""
+    cost, data, _, settings = plain(r, of)
+    optimizer = fs.optimizer.Adam(fs.optimizer.cosine(0.02, warmup=0.5), weight_decay=1e-3, clip=fs.optimizer.ClipByGlobalNorm(0.1))
+    return cost, data, optimizer, settings | {"batch_size": 7, "accumulate": 3}
+
+
+def half(r: np.random.RandomState, of: str) -> Any:
+    """Products in fp16 with a loss that is scaled, and two batches in one update."""
+    cost, data, _, settings = plain(r, of)
+    return cost, data, fs.optimizer.SGD(0.1), settings | {"accumulate": 2, "precision": "fp16"}
+
+
+WHOLE: dict[str, Case] = {"called_back": called_back, "gathered": gathered, "half": half}
 """Cases whose values no strategy may divide."""
 
 
-UNEQUAL = ("apart", "dropped", "dropped_heads")
-"""Cases that are not the same on another number of ranks: statistics of parts of a batch, and random numbers."""
+UNEQUAL = ("apart", "dropped", "dropped_heads", "half")
+"""Cases that are not the same on another number of ranks: statistics of parts of a batch, random numbers, and sums in 16 bits."""
 
 
 STRATEGIES: dict[str, Callable[..., Any]] = {

@@ -33,6 +33,8 @@ class Value:
     source: str = ""
     levels: int = 0
     made: Spec | None = None
+    in_scope: bool = False
+    """Of what comes into a block: whether it is the scope's own, which kernels may change in its place."""
 
     @property
     def spec(self) -> Spec | None:

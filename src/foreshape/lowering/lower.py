@@ -245,7 +245,7 @@ class Lowering:
                     operand_at = next(i for i, o in enumerate(schema.operands) if o.name == result.updates)
                     source = made.arguments[operand_at]
                     one = source[position] if isinstance(source, list) else source
-                    if one is not None and one.name == name and not (self.region and one.feed):
+                    if one is not None and one.name == name and (one.in_scope or not (self.region and one.feed)):
                         value = one  # changed in place, as the names say
                         in_place.add(at)
                     elif one is not None:

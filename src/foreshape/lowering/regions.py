@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
@@ -12,7 +12,7 @@ from foreshape.lowering.instruction import Instruction, Lowered, Value
 from foreshape.program import Block, Op
 from foreshape.program.carried import GRAD, carried_names, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY
-from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
+from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import torch
@@ -44,16 +44,19 @@ class Region:
         saved: names whose values the backward pass needs: of an entry that which came in.
         fuse: whether its instructions are rewritten as those of a step are.
         comes: what is known of values from outside, where their variables are something else in the end.
+        in_scope: the entries that are the scope's own, so that the block may change them in their place.
     """
 
     def __init__(
         self, block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True,
-        comes: Mapping[str, Spec] | None = None,
+        comes: Mapping[str, Spec] | None = None, in_scope: Collection[str] = (),
     ) -> None:  # fmt: skip
         from foreshape.lowering.lower import Lowering
 
         low = Lowering(block, region=True, fuse=fuse, comes=comes)
         came = {name: low.enter(name) for name in entries}
+        for name in in_scope:
+            came[name].in_scope = True
         made = low.run([*results, *(n for n in saved if n not in came)])
         kept = [came[n] if n in came else low.current[n] for n in saved]
         made.fetches = [low.current[n] for n in results] + kept
@@ -69,6 +72,8 @@ class Region:
         """The block as one straight-line function; whoever compiles the step sets it."""
         if fuse:
             rewrite(made)
+        self.in_place = [at for at, name in enumerate(results) if name in in_scope and made.fetches[at] is came[name]]
+        """The results that stand where they stood before, in the scope."""
 
     def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
         """The results, the offsets of each of them (None where dense), and what is saved: values, then offsets."""
@@ -128,10 +133,15 @@ def offsets_of(values: Sequence[Value | None]) -> list[Value | None]:
     return [v.lod if v is not None else None for v in values]
 
 
-def new_results(low: Lowering, op: Op, made: Instruction, names: Sequence[str], given: Sequence[Value | None]) -> tuple[list[Value | None], list[Value | None]]:
-    """New values for what an op's block writes outside, with offsets of their own where they are ragged."""
+def new_results(
+    low: Lowering, op: Op, made: Instruction, names: Sequence[str], given: Sequence[Value | None], without: Collection[int] = ()
+) -> tuple[list[Value | None], list[Value | None]]:
+    """New values for what an op's block writes outside, with offsets of their own where they are ragged; None for those of ``without``."""
     out: list[Value | None] = []
-    for name in names:
+    for at, name in enumerate(names):
+        if at in without:
+            out.append(None)
+            continue
         value = low.new(name, low.block.find(name))
         value.made = op.made.get(name)
         low.give_offsets(value)
@@ -309,22 +319,35 @@ def _holds(conditions: Sequence[Tensor], scalar: bool) -> bool:
 def _lower_conditional(low: Lowering, op: Op) -> None:
     names = carried_names(op)
     keeps = keeps_rounds(low, op, "Scope")
-    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, _known_now(low))
+    held = () if keeps else [n for n in names if _is_the_scopes(low, n)]
+    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, _known_now(low), held)
     state = _initial(low, op, region, names)
+    in_place = region.in_place
     captured = outside(low, region)
     order = call_order(region)
     scalar = bool(setting(op, "is_scalar_condition"))
 
     def kernel(conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
+        kept = [values[at] for at in in_place]
         if not _holds(conditions, scalar):
-            return values, offsets, []
+            return values, offsets, [], kept
         values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
-        return values, offsets, [saved]
+        return values, offsets, [saved], kept
 
     conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]
     made = Instruction(op, kernel, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [], region=region)
-    made.results = [*new_results(low, op, made, names, state), scopes_value(low, op, "Scope")]
+    out, out_offsets = new_results(low, op, made, names, state, in_place)
+    made.results = [out, out_offsets, scopes_value(low, op, "Scope"), [state[at] for at in in_place]]
+    made.in_place = frozenset({3})
     low.instructions.append(made)
+
+
+def _is_the_scopes(low: Lowering, name: str) -> bool:
+    """Whether a carried name is a dense tensor that the scope holds, and that nothing in this step has put another in the place of."""
+    variable, now = low.block.find(name), low.current.get(name)
+    if variable is None or not variable.persistable or variable.kind is not LOD_TENSOR or variable.spec.lod is not None:
+        return False
+    return now.in_scope or now.persistable if now is not None else not low.region
 
 
 _FORMS: dict[str, Callable[[Any, Op], None]] = {

@@ -32,17 +32,17 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class Constant(Computation):
-    """The same in every run, by the attributes alone."""
+    """The same in every run, by the attributes alone; ``number``: what every element is, where that is one number for all."""
 
     operands: ClassVar[int] = 0
+    number: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Filled(Constant):
-    """Every element is ``value``; X0 and X1 may say the shape."""
+    """The same, of a shape that X0 and X1 may say."""
 
     operands: ClassVar[int] = 2
-    value: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class Operator:
     awaits: ClassVar[bool] = False
     """Whether it waits for what collectives have only started on its operands; for any other reader they wait themselves."""
     random: ClassVar[bool] = False
+    multiplies: ClassVar[bool] = False
+    """Whether its work is products of its operands' numbers and their sums, so that it may compute in 16 bits where the others do not."""
     described_results: ClassVar[bool] = False
     """Whether its results are what their variables say, as those of feed are, and no rule gives them."""
     accumulates: ClassVar[tuple[str, ...]] = ()

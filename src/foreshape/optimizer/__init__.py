@@ -4,9 +4,11 @@ from foreshape.optimizer.adam import Adam, AdamW
 from foreshape.optimizer.adaptive import Adagrad, Ftrl, RMSProp
 from foreshape.optimizer.base import Optimizer
 from foreshape.optimizer.clip import ClipByGlobalNorm, ClipByNorm, ClipByValue
+from foreshape.optimizer.courses import cosine, exponential, one_cycle, piecewise, polynomial, warmup
 from foreshape.optimizer.decay import L1Decay, L2Decay, WeightDecay
 from foreshape.optimizer.each_element import Adadelta, Adamax, DecayedAdagrad, Lion, ProximalGD
-from foreshape.optimizer.layer_wise import Lamb, LarsMomentum
+from foreshape.optimizer.groups import Group
+from foreshape.optimizer.layer_wise import Lamb, Lars, LarsMomentum
 from foreshape.optimizer.momentum import Momentum
 from foreshape.optimizer.schedule import (
     CosineDecay,
@@ -35,10 +37,12 @@ __all__ = [
     "DecayedAdagrad",
     "ExponentialDecay",
     "Ftrl",
+    "Group",
     "InverseTimeDecay",
     "L1Decay",
     "L2Decay",
     "Lamb",
+    "Lars",
     "LarsMomentum",
     "LinearWarmup",
     "Lion",
@@ -52,4 +56,10 @@ __all__ = [
     "RMSProp",
     "Schedule",
     "WeightDecay",
+    "cosine",
+    "exponential",
+    "one_cycle",
+    "piecewise",
+    "polynomial",
+    "warmup",
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from foreshape.layer.parameter import settings
 from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.optimizer.groups import Group
 from foreshape.program import Variable
 from foreshape.spec import SELECTED_ROWS
 
@@ -32,9 +32,9 @@ class Adam(Optimizer):
 
     def __init__(
         self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, lazy_mode: bool = False, *,
-        weight_decay: Any = None, clip: Any = None,
+        weight_decay: Any = None, clip: Any = None, groups: Sequence[Group] = (), freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
         self.lazy_mode = lazy_mode
 
@@ -59,18 +59,19 @@ class AdamW(Adam):
     Of a sparse gradient: exact, all rows move and decay; lazy, only the rows of the gradient do.
     """
 
+    decays_itself = True
+
     def __init__(
         self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.01,
         lazy_mode: bool = False, *, apply_decay_param_fun: Callable[[str], bool] | None = None, clip: Any = None,
+        groups: Sequence[Group] = (), freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate, beta1, beta2, epsilon, lazy_mode, clip=clip)
+        super().__init__(learning_rate, beta1, beta2, epsilon, lazy_mode, clip=clip, groups=groups, freeze=freeze)
         self.coefficient = weight_decay
         self.apply_decay_param_fun = apply_decay_param_fun
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         _, inputs, outputs, attrs = super().update(parameter, gradient, rate)
-        given = settings(parameter.block.program).get(parameter.name)
-        decays = given is None or given.need_decay
-        if self.apply_decay_param_fun is not None:
-            decays = decays and self.apply_decay_param_fun(parameter.name)
-        return "adamw", inputs, outputs, attrs | {"coeff": self.coefficient, "with_decay": decays}
+        decays = self.apply_decay_param_fun is None or self.apply_decay_param_fun(parameter.name)
+        coefficient = self.coefficient_of(parameter, self.coefficient, decays)
+        return "adamw", inputs, outputs, attrs | {"coeff": coefficient or self.coefficient, "with_decay": bool(coefficient)}

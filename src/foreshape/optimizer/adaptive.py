@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.optimizer.groups import Group
 from foreshape.program import Variable
 from foreshape.program.op import EMPTY
 from foreshape.spec import SELECTED_ROWS
@@ -21,9 +23,9 @@ class Adagrad(Optimizer):
 
     def __init__(
         self, learning_rate: Any = 0.001, epsilon: float = 1e-6, initial_accumulator_value: float = 0.0, *, weight_decay: Any = None,
-        clip: Any = None,
+        clip: Any = None, groups: Sequence[Group] = (), freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.epsilon, self.initial_accumulator_value = epsilon, initial_accumulator_value
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
@@ -53,9 +55,9 @@ class RMSProp(Optimizer):
     def __init__(
         self, learning_rate: Any = 0.001, rho: float = 0.95, epsilon: float = 1e-6, momentum: float = 0.0, centered: bool = False,
         lazy_mode: bool = False, *,
-        weight_decay: Any = None, clip: Any = None,
+        weight_decay: Any = None, clip: Any = None, groups: Sequence[Group] = (), freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.rho, self.epsilon, self.momentum, self.centered = rho, epsilon, momentum, centered
         self.lazy_mode = lazy_mode
 
@@ -87,9 +89,10 @@ class Ftrl(Optimizer):
     """
 
     def __init__(
-        self, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0, lr_power: float = -0.5, *, weight_decay: Any = None, clip: Any = None
-    ) -> None:
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0, lr_power: float = -0.5, *, weight_decay: Any = None, clip: Any = None,
+        groups: Sequence[Group] = (), freeze: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.l1, self.l2, self.lr_power = l1, l2, lr_power
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
+from weakref import WeakValueDictionary
 
 from foreshape.backward import append_backward
 from foreshape.dims import Size
@@ -11,6 +13,8 @@ from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
 from foreshape.optimizer.decay import WeightDecay, as_decay
+from foreshape.optimizer.groups import Group, check_all_match, checked_patterns, frozen_names, matches
+from foreshape.optimizer.schedule import Schedule
 from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard
 from foreshape.program.collector import collector_waits
 from foreshape.spec import FP32, DType, tensor
@@ -26,16 +30,59 @@ class Optimizer:
         learning_rate: a number, a variable, or a schedule.
         weight_decay: `L1Decay`, `L2Decay`, a number (the coefficient of `L2Decay`), or None.
         clip: a `foreshape.optimizer.clip` object, or None.
+        groups: `Group` objects: parameters by patterns of their names, with a learning rate or a weight decay of their own.
+        freeze: patterns of names of parameters that stay as they are: ``["encoder.*"]``. No gradient is computed that only they need.
+
+    A pattern that no parameter has is an error when the updates are appended.
 
     A lookup with ``is_sparse`` has a sparse gradient: the rows that the step has looked up. Clip and weight decay then work on those
     rows, those of one id summed. Each optimizer says which rows it moves.
     """
 
-    def __init__(self, learning_rate: Any = 0.001, *, weight_decay: float | WeightDecay | None = None, clip: Any = None) -> None:
+    decays_itself: ClassVar[bool] = False
+    """Whether the update has a decay of its own, whose coefficient is what a group's ``weight_decay`` says."""
+
+    def __init__(
+        self, learning_rate: Any = 0.001, *, weight_decay: float | WeightDecay | None = None, clip: Any = None, groups: Sequence[Group] = (),
+        freeze: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.clip = clip
-        self._rates: dict[int, Variable] = {}
+        self.groups = _checked_groups(groups, self.decays_itself)
+        self.freeze = checked_patterns("freeze=", freeze)
+        self._rates: WeakValueDictionary[int, Variable] = WeakValueDictionary()
+
+    def for_run(self, *, epochs: float | None, steps_per_epoch: float | None) -> Optimizer:
+        """The optimizer for a run of so many epochs: schedules that are in epochs, or over the whole run, have steps from here on.
+
+        Args:
+            epochs: of the whole run; None where that is not known.
+            steps_per_epoch: how many updates an epoch makes, which need not be a whole number where gradients of several batches are
+                gathered; None where that is not known.
+
+        Returns:
+            The optimizer itself where its learning rate does not depend on that, otherwise a copy.
+
+        Raises:
+            SchemaError: a schedule needs what is None here; in words, with what to give it.
+        """
+        given = self.learning_rate
+        if not isinstance(given, Schedule):
+            return self
+        found = given.for_run(epochs, steps_per_epoch)
+        if found is given:
+            return self
+        out = copy.copy(self)
+        out.learning_rate, out._rates = found, self._rates
+        return out
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_rates"}  # which belong to programs that are here
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._rates = WeakValueDictionary()
 
     def minimize(
         self, loss: Variable, startup: Program | None = None, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = ()
@@ -46,10 +93,18 @@ class Optimizer:
             The update ops, and the (parameter, gradient) pairs.
 
         Raises:
-            ShapeError, SchemaError: as `foreshape.append_backward`.
+            ShapeError, SchemaError: as `foreshape.append_backward`; a pattern of a name that no parameter has.
         """
-        pairs = append_backward(loss, parameters, no_gradient)
         program = loss.block.program
+        program.refresh()
+        self._check_groups(program)
+        frozen = frozen_names(program, self.freeze)
+        wanted = None if parameters is None else list(parameters)
+        for one in wanted or () if frozen else ():
+            name = one.name if isinstance(one, Variable) else one
+            if name in frozen:
+                raise SchemaError(f"{name} is wanted in parameters=, and freeze={list(self.freeze)!r} freezes it")
+        pairs = append_backward(loss, wanted, [*no_gradient, *frozen])
         with program_guard(program, startup if startup is not None else default_startup_program()):
             return self.apply(pairs), pairs
 
@@ -59,6 +114,12 @@ class Optimizer:
         if not pairs:
             raise SchemaError("there is no gradient to apply")
         program = pairs[0][0].block.program
+        self._check_groups(program)
+        if self.freeze:
+            frozen = frozen_names(program, self.freeze)
+            pairs = [p for p in pairs if p[0].name not in frozen]
+            if not pairs:
+                raise SchemaError(f"freeze={list(self.freeze)!r} freezes all of the parameters whose gradients are given")
         before = program.role
         program.role = Role.OPTIMIZE
         try:
@@ -66,7 +127,8 @@ class Optimizer:
                 pairs = self.clip.append(pairs)
             pairs = self._decayed(pairs)
             rate = self.rate_variable(program)
-            return [self._update(p, g, self._rate_of(p, rate)) for p, g in pairs]
+            rates = {1.0: rate}
+            return [self._update(p, g, self._rate_of(p, rates)) for p, g in pairs]
         finally:
             program.role = before
 
@@ -78,23 +140,61 @@ class Optimizer:
 
     # --- what it is made of
 
+    def _check_groups(self, program: Program) -> None:
+        for group in self.groups:
+            check_all_match(program, group.patterns, repr(group))
+
+    def decay_of(self, parameter: Variable) -> WeightDecay | None:
+        """The decay that is added to a parameter's gradient: the optimizer's, or that of the last group that has it and says one."""
+        given = settings(parameter.block.program).get(parameter.name)
+        if given is not None and not given.need_decay:
+            return None
+        own = None if self.decays_itself else self._said("weight_decay", parameter)
+        return as_decay(self.weight_decay if own is None else own)
+
+    def coefficient_of(self, parameter: Variable, own: float, decays: bool = True) -> float:
+        """The coefficient of the decay that an update has itself: ``own`` where it ``decays``, or what a group says; 0 for none."""
+        given = settings(parameter.block.program).get(parameter.name)
+        if given is not None and not given.need_decay:
+            return 0.0
+        said = self._said("weight_decay", parameter)
+        return float(said) if said is not None else own if decays else 0.0
+
+    def _said(self, what: str, parameter: Variable) -> Any:
+        """What the last group says that has a parameter and says this; None where none does."""
+        for group in reversed(self.groups):
+            if getattr(group, what) is not None and matches(group.patterns, parameter.name):
+                return getattr(group, what)
+        return None
+
     def _update(self, parameter: Variable, gradient: Variable, rate: Variable) -> Op:
         kind, inputs, outputs, attrs = self.update(parameter, gradient, rate)
         block = parameter.block
         return block.append_op(kind, inputs, outputs, attrs, role_variables=(parameter.name, gradient.name), site=parameter.site)
 
     def _decayed(self, pairs: Sequence[tuple[Variable, Variable]]) -> Sequence[tuple[Variable, Variable]]:
-        decay = as_decay(self.weight_decay)
-        if decay is None:
-            return pairs
         out: list[tuple[Variable, Variable]] = []
         for parameter, gradient in pairs:
-            given = settings(parameter.block.program).get(parameter.name)
-            if given is not None and not given.need_decay:
-                out.append((parameter, gradient))
-                continue
-            out.append((parameter, decay.append(parameter, gradient)))
+            decay = self.decay_of(parameter)
+            out.append((parameter, gradient if decay is None or self.includes(decay) else decay.append(parameter, gradient)))
         return out
+
+    def includes(self, decay: WeightDecay) -> bool:
+        """Whether the update op itself adds a decay to its gradient."""
+        return False
+
+    def rate_of(self, program: Program) -> Variable:
+        """The variable that holds the learning rate in a program that this optimizer has minimised a loss in: what to fetch to see it.
+
+        A pass that copies the program keeps its name there. Factors of groups and layers are not in it.
+
+        Raises:
+            SchemaError: the optimizer has appended no updates to the program.
+        """
+        found = self._rates.get(id(program))
+        if found is None or found.block.program is not program:
+            raise SchemaError("the optimizer has no learning rate in this program: minimise a loss of it first")
+        return found
 
     def rate_variable(self, program: Program) -> Variable:
         """The learning rate as a variable of the program, a number without dims; made at the first question."""
@@ -111,11 +211,14 @@ class Optimizer:
         self._rates[id(program)] = found
         return found
 
-    def _rate_of(self, parameter: Variable, rate: Variable) -> Variable:
+    def _rate_of(self, parameter: Variable, rates: dict[float, Variable]) -> Variable:
+        """The learning rate of one parameter. ``rates``: those that there are already, by their factors."""
         given = settings(parameter.block.program).get(parameter.name)
-        if given is None or given.learning_rate == 1.0:
-            return rate
-        return parameter.block.apply("scale", {"X": rate}, {"scale": given.learning_rate})
+        said = self._said("learning_rate_factor", parameter)
+        factor = (1.0 if given is None else given.learning_rate) * (1.0 if said is None else said)
+        if factor not in rates:
+            rates[factor] = parameter.block.apply("scale", {"X": rates[1.0]}, {"scale": factor})
+        return rates[factor]
 
     def state(self, program: Program, name: str, dims: Sequence[Size], of: DType, value: float) -> Variable:
         """A persistable variable of the optimizer's own, which the startup program fills with ``value``."""
@@ -129,3 +232,13 @@ class Optimizer:
         spec = parameter.spec
         name = program.unique_name(f"{parameter.name}_{what}")
         return self.state(program, name, spec.known_dims if dims is None else dims, spec.known_dtype, value)
+
+
+def _checked_groups(given: object, decays_itself: bool) -> tuple[Group, ...]:
+    groups: tuple[object, ...] = tuple(given) if isinstance(given, (list, tuple)) else (given,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    for one in groups:
+        if not isinstance(one, Group):
+            raise SchemaError(f'groups= takes Group objects, such as Group("*.bias", weight_decay=0); seen {one!r}')
+        if decays_itself and isinstance(one.weight_decay, WeightDecay):
+            raise SchemaError(f"{one!r}: this optimizer has a decay of its own, of which a group says the coefficient: a number")
+    return tuple(g for g in groups if isinstance(g, Group))

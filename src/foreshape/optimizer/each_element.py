@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from foreshape.layer.parameter import settings
 from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.optimizer.groups import Group
 from foreshape.program import Op, Variable
 
 
@@ -22,9 +23,10 @@ class Adadelta(Optimizer):
     """
 
     def __init__(
-        self, learning_rate: Any = 0.001, epsilon: float = 1e-6, rho: float = 0.95, *, weight_decay: Any = None, clip: Any = None
-    ) -> None:
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self, learning_rate: Any = 0.001, epsilon: float = 1e-6, rho: float = 0.95, *, weight_decay: Any = None, clip: Any = None,
+        groups: Sequence[Group] = (), freeze: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.epsilon, self.rho = epsilon, rho
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
@@ -51,9 +53,9 @@ class Adamax(Optimizer):
 
     def __init__(
         self, learning_rate: Any = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, *, weight_decay: Any = None,
-        clip: Any = None,
+        clip: Any = None, groups: Sequence[Group] = (), freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
@@ -86,9 +88,10 @@ class DecayedAdagrad(Optimizer):
     """
 
     def __init__(
-        self, learning_rate: Any = 0.001, decay: float = 0.95, epsilon: float = 1e-6, *, weight_decay: Any = None, clip: Any = None
-    ) -> None:
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        self, learning_rate: Any = 0.001, decay: float = 0.95, epsilon: float = 1e-6, *, weight_decay: Any = None, clip: Any = None,
+        groups: Sequence[Group] = (), freeze: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.decay, self.epsilon = decay, epsilon
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
@@ -111,8 +114,11 @@ class ProximalGD(Optimizer):
     sparse gradients here.)
     """
 
-    def __init__(self, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0, *, weight_decay: Any = None, clip: Any = None) -> None:
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+    def __init__(
+        self, learning_rate: Any = 0.001, l1: float = 0.0, l2: float = 0.0, *, weight_decay: Any = None, clip: Any = None,
+        groups: Sequence[Group] = (), freeze: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.l1, self.l2 = l1, l2
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
@@ -132,19 +138,20 @@ class Lion(Optimizer):
     table's height is.
     """
 
+    decays_itself = True
+
     def __init__(
-        self, learning_rate: Any = 0.0001, beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0, *, clip: Any = None
-    ) -> None:
-        super().__init__(learning_rate, clip=clip)
+        self, learning_rate: Any = 0.0001, beta1: float = 0.9, beta2: float = 0.99, weight_decay: float = 0.0, *, clip: Any = None,
+        groups: Sequence[Group] = (), freeze: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(learning_rate, clip=clip, groups=groups, freeze=freeze)
         self.beta1, self.beta2, self.coefficient = beta1, beta2, weight_decay
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         moment = self.accumulator(parameter, "moment")
-        given = settings(parameter.block.program).get(parameter.name)
-        decays = given is None or given.need_decay
         return (
             "lion",
             {"Param": parameter, "Grad": gradient, "Moment": moment, "LearningRate": rate},
             {"ParamOut": parameter, "MomentOut": moment},
-            {"beta1": self.beta1, "beta2": self.beta2, "weight_decay": self.coefficient if decays else 0.0},
+            {"beta1": self.beta1, "beta2": self.beta2, "weight_decay": self.coefficient_of(parameter, self.coefficient)},
         )

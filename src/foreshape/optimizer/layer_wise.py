@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foreshape.layer.parameter import settings
 from foreshape.optimizer.base import Optimizer, UpdateOp
+from foreshape.optimizer.groups import Group
 from foreshape.program import Variable
 
 
@@ -23,11 +23,14 @@ class Lamb(Optimizer):
     Of a sparse gradient all rows move, as in dense training; a step costs what the table's height is.
     """
 
+    decays_itself = True
+
     def __init__(
         self, learning_rate: Any = 0.001, lamb_weight_decay: float = 0.01, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, *,
         exclude_from_weight_decay_fn: Callable[[Variable], bool] | None = None, always_adapt: bool = False, clip: Any = None,
+        groups: Sequence[Group] = (), freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate, clip=clip)
+        super().__init__(learning_rate, clip=clip, groups=groups, freeze=freeze)
         self.coefficient, self.beta1, self.beta2, self.epsilon = lamb_weight_decay, beta1, beta2, epsilon
         self.exclude_from_weight_decay_fn, self.always_adapt = exclude_from_weight_decay_fn, always_adapt
 
@@ -35,14 +38,11 @@ class Lamb(Optimizer):
         moment1, moment2 = self.accumulator(parameter, "moment1"), self.accumulator(parameter, "moment2")
         power1 = self.accumulator(parameter, "beta1_pow_acc", self.beta1, (1,))
         power2 = self.accumulator(parameter, "beta2_pow_acc", self.beta2, (1,))
-        given = settings(parameter.block.program).get(parameter.name)
-        decays = given is None or given.need_decay
-        if self.exclude_from_weight_decay_fn is not None:
-            decays = decays and not self.exclude_from_weight_decay_fn(parameter)
+        decays = self.exclude_from_weight_decay_fn is None or not self.exclude_from_weight_decay_fn(parameter)
         inputs = {"Param": parameter, "Grad": gradient, "LearningRate": rate, "Moment1": moment1, "Moment2": moment2, "Beta1Pow": power1, "Beta2Pow": power2}
         outputs = {"ParamOut": parameter, "Moment1Out": moment1, "Moment2Out": moment2, "Beta1PowOut": power1, "Beta2PowOut": power2}
         attrs = {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon, "always_adapt": self.always_adapt}
-        return "lamb", inputs, outputs, attrs | {"weight_decay": self.coefficient if decays else 0.0}
+        return "lamb", inputs, outputs, attrs | {"weight_decay": self.coefficient_of(parameter, self.coefficient, decays)}
 
 
 class LarsMomentum(Optimizer):
@@ -59,24 +59,30 @@ class LarsMomentum(Optimizer):
     Its gradients must be dense, as in PaddlePaddle.
     """
 
+    decays_itself = True
+
     def __init__(
         self, learning_rate: Any = 0.001, momentum: float = 0.9, lars_coeff: float = 0.001, lars_weight_decay: float = 0.0005, epsilon: float = 0.0, *,
         exclude_from_weight_decay: Sequence[str] = (), weight_decay: Any = None, clip: Any = None,
+        groups: Sequence[Group] = (), freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.momentum, self.lars_coeff, self.lars_weight_decay, self.epsilon = momentum, lars_coeff, lars_weight_decay, epsilon
         self.exclude_from_weight_decay = tuple(exclude_from_weight_decay)
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         velocity = self.accumulator(parameter, "velocity")
-        given = settings(parameter.block.program).get(parameter.name)
-        decays = (given is None or given.need_decay) and not any(part in parameter.name for part in self.exclude_from_weight_decay)
+        decays = not any(part in parameter.name for part in self.exclude_from_weight_decay)
         return (
             "lars_momentum",
             {"Param": parameter, "Grad": gradient, "Velocity": velocity, "LearningRate": rate},
             {"ParamOut": parameter, "VelocityOut": velocity},
             {
                 "mu": self.momentum, "lars_coeff": self.lars_coeff, "epsilon": self.epsilon,
-                "lars_weight_decay": [self.lars_weight_decay if decays else 0.0],
+                "lars_weight_decay": [self.coefficient_of(parameter, self.lars_weight_decay, decays)],
             },
         )  # fmt: skip
+
+
+Lars = LarsMomentum
+"""Its other name."""

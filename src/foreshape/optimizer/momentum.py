@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.layer.parameter import settings
 from foreshape.optimizer.base import Optimizer, UpdateOp
-from foreshape.optimizer.decay import as_decay
+from foreshape.optimizer.decay import WeightDecay
+from foreshape.optimizer.groups import Group
 from foreshape.program import Variable
 from foreshape.spec import SELECTED_ROWS
 
@@ -29,19 +29,18 @@ class Momentum(Optimizer):
 
     def __init__(
         self, learning_rate: Any = 0.001, momentum: float = 0.9, use_nesterov: bool = False, lazy_mode: bool = False, *, weight_decay: Any = None,
-        clip: Any = None,
+        clip: Any = None, groups: Sequence[Group] = (), freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip)
+        super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.momentum = momentum
         self.use_nesterov = use_nesterov
         self.lazy_mode = lazy_mode
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         velocity = self.accumulator(parameter, "velocity")
-        given = settings(parameter.block.program).get(parameter.name)
         attrs: dict[str, Any] = {"mu": self.momentum, "use_nesterov": self.use_nesterov}
-        decay = as_decay(self.weight_decay)
-        if decay is not None and not decay.l1 and (given is None or given.need_decay):
+        decay = self.decay_of(parameter)
+        if decay is not None and self.includes(decay):
             attrs |= {"regularization_method": "l2_decay", "regularization_coeff": decay.coefficient}
         return (
             "lazy_momentum" if self.lazy_mode and gradient.kind is SELECTED_ROWS else "momentum",
@@ -50,6 +49,5 @@ class Momentum(Optimizer):
             attrs,
         )
 
-    def _decayed(self, pairs: Sequence[tuple[Variable, Variable]]) -> Sequence[tuple[Variable, Variable]]:
-        decay = as_decay(self.weight_decay)
-        return super()._decayed(pairs) if decay is not None and decay.l1 else pairs
+    def includes(self, decay: WeightDecay) -> bool:
+        return not decay.l1

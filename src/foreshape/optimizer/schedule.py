@@ -32,6 +32,14 @@ class Schedule:
         finally:
             program.role = before
 
+    def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
+        """The schedule for a run of so many epochs of so many steps (None: not known); itself where it does not depend on that.
+
+        Raises:
+            SchemaError: it depends on what is not known, with what to give it.
+        """
+        return self
+
     def rate(self, step: Variable) -> Variable:
         """The rate at ``step``, an fp32 variable ``[1]`` that counts from 0."""
         raise TypeError(f"{type(self).__name__} does not say what its rate is")
@@ -42,7 +50,7 @@ class _Decay(Schedule):
 
     def __init__(self, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> None:
         self.learning_rate, self.decay_rate = float(learning_rate), float(decay_rate)
-        self.decay_steps = _positive(type(self).__name__, "decay_steps", decay_steps)
+        self.decay_steps = positive(type(self).__name__, "decay_steps", decay_steps)
         self.staircase = staircase
 
     def _periods(self, step: Variable) -> Variable:
@@ -54,14 +62,14 @@ class ExponentialDecay(_Decay):
     """learning_rate * decay_rate ^ (step / decay_steps)."""
 
     def rate(self, step: Variable) -> Variable:
-        return _apply("elementwise_pow", X=_number(self.decay_rate), Y=self._periods(step)) * self.learning_rate
+        return apply("elementwise_pow", X=number(self.decay_rate), Y=self._periods(step)) * self.learning_rate
 
 
 class NaturalExpDecay(_Decay):
     """learning_rate * exp(-decay_rate * step / decay_steps)."""
 
     def rate(self, step: Variable) -> Variable:
-        return _apply("exp", X=self._periods(step) * -self.decay_rate) * self.learning_rate
+        return apply("exp", X=self._periods(step) * -self.decay_rate) * self.learning_rate
 
 
 class InverseTimeDecay(_Decay):
@@ -79,17 +87,17 @@ class PolynomialDecay(Schedule):
 
     def __init__(self, learning_rate: float, decay_steps: float, end_learning_rate: float = 0.0001, power: float = 1.0, cycle: bool = False) -> None:
         self.learning_rate, self.end, self.power, self.cycle = float(learning_rate), float(end_learning_rate), float(power), cycle
-        self.decay_steps = _positive("PolynomialDecay", "decay_steps", decay_steps)
+        self.decay_steps = positive("PolynomialDecay", "decay_steps", decay_steps)
 
     def rate(self, step: Variable) -> Variable:
         if self.cycle:
             # the number of cycles begun, rounded up, at least one; -floor(-x) is the rounding up
             periods = step / self.decay_steps
             begun = _whole(periods)
-            begun = begun + _apply("cast", {"in_dtype": 0, "out_dtype": FP32.code}, X=_apply("greater_than", X=periods, Y=begun))
-            part = periods / _apply("elementwise_max", X=begun, Y=_number(1.0))
+            begun = begun + apply("cast", {"in_dtype": 0, "out_dtype": FP32.code}, X=apply("greater_than", X=periods, Y=begun))
+            part = periods / apply("elementwise_max", X=begun, Y=number(1.0))
         else:
-            part = _apply("elementwise_min", X=step, Y=_number(self.decay_steps)) / self.decay_steps
+            part = apply("elementwise_min", X=step, Y=number(self.decay_steps)) / self.decay_steps
         return (1.0 - part) ** self.power * (self.learning_rate - self.end) + self.end
 
 
@@ -108,9 +116,9 @@ class PiecewiseDecay(Schedule):
             raise SchemaError(f"the boundaries of PiecewiseDecay must rise; seen {self.boundaries}")
 
     def rate(self, step: Variable) -> Variable:
-        out = _number(self.values[-1])
+        out = number(self.values[-1])
         for boundary, value in zip(reversed(self.boundaries), reversed(self.values[:-1]), strict=True):
-            out = _where(step < _number(boundary), _number(value), out)
+            out = where(step < number(boundary), number(value), out)
         return out
 
 
@@ -119,12 +127,12 @@ class CosineDecay(Schedule):
 
     def __init__(self, learning_rate: float, step_each_epoch: float, epochs: float) -> None:
         self.learning_rate = float(learning_rate)
-        self.step_each_epoch = _positive("CosineDecay", "step_each_epoch", step_each_epoch)
-        self.epochs = _positive("CosineDecay", "epochs", epochs)
+        self.step_each_epoch = positive("CosineDecay", "step_each_epoch", step_each_epoch)
+        self.epochs = positive("CosineDecay", "epochs", epochs)
 
     def rate(self, step: Variable) -> Variable:
         epoch = _whole(step / self.step_each_epoch)
-        return (_apply("cos", X=epoch * (math.pi / self.epochs)) + 1.0) * (0.5 * self.learning_rate)
+        return (apply("cos", X=epoch * (math.pi / self.epochs)) + 1.0) * (0.5 * self.learning_rate)
 
 
 class NoamDecay(Schedule):
@@ -132,12 +140,12 @@ class NoamDecay(Schedule):
 
     def __init__(self, d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> None:
         self.learning_rate = float(learning_rate)
-        self.d_model = _positive("NoamDecay", "d_model", d_model)
-        self.warmup_steps = _positive("NoamDecay", "warmup_steps", warmup_steps)
+        self.d_model = positive("NoamDecay", "d_model", d_model)
+        self.warmup_steps = positive("NoamDecay", "warmup_steps", warmup_steps)
 
     def rate(self, step: Variable) -> Variable:
         n = step + 1.0
-        smaller = _apply("elementwise_min", X=n**-0.5, Y=n * self.warmup_steps**-1.5)
+        smaller = apply("elementwise_min", X=n**-0.5, Y=n * self.warmup_steps**-1.5)
         return smaller * (self.learning_rate * self.d_model**-0.5)
 
 
@@ -146,18 +154,24 @@ class LinearWarmup(Schedule):
 
     def __init__(self, learning_rate: float | Schedule, warmup_steps: float, start_lr: float, end_lr: float) -> None:
         self.learning_rate = learning_rate if isinstance(learning_rate, Schedule) else float(learning_rate)
-        self.warmup_steps = _positive("LinearWarmup", "warmup_steps", warmup_steps)
+        self.warmup_steps = positive("LinearWarmup", "warmup_steps", warmup_steps)
         self.start, self.end = float(start_lr), float(end_lr)
+
+    def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
+        given = self.learning_rate
+        found = given.for_run(epochs, steps_per_epoch) if isinstance(given, Schedule) else given
+        return self if found is given else LinearWarmup(found, self.warmup_steps, self.start, self.end)
 
     def rate(self, step: Variable) -> Variable:
         given = self.learning_rate
-        after = given.rate(step) if isinstance(given, Schedule) else _number(given)
+        after = given.rate(step) if isinstance(given, Schedule) else number(given)
         warm = step * ((self.end - self.start) / self.warmup_steps) + self.start
-        return _where(step < _number(self.warmup_steps), warm, after)
+        return where(step < number(self.warmup_steps), warm, after)
 
 
-def _positive(what: str, name: str, value: float) -> float:
-    if not value > 0:
+def positive(what: str, name: str, value: float) -> float:
+    """A number as it is. Raises `SchemaError` where it is not above 0."""
+    if not (value > 0 and math.isfinite(value)):
         raise SchemaError(f"{what} needs {name} above 0; seen {value}")
     return float(value)
 
@@ -170,24 +184,27 @@ def _step(program: Program) -> Variable:
         counter = block.create_variable(COUNTER, tensor(INT64, 1), persistable=True, stop_gradient=True)
         initialise(counter, Constant(-1))
         block.append_op("increment", {"X": counter}, {"Out": counter}, {"step": 1.0}, index=0)
-    step = _apply("cast", {"in_dtype": INT64.code, "out_dtype": FP32.code}, X=counter)
+    step = apply("cast", {"in_dtype": INT64.code, "out_dtype": FP32.code}, X=counter)
     step.stop_gradient = True
     return step
 
 
-def _apply(type: str, attrs: dict[str, Any] | None = None, /, **inputs: Variable) -> Variable:
+def apply(type: str, attrs: dict[str, Any] | None = None, /, **inputs: Variable) -> Variable:
+    """Append an op; returns what it gives."""
     out: Variable = current_block().apply(type, inputs, attrs)
     return out
 
 
-def _number(value: float) -> Variable:
-    return _apply("fill_constant", {"shape": [1], "dtype": FP32.code, "value": float(value), "str_value": repr(float(value))})
+def number(value: float) -> Variable:
+    """A constant, fp32 ``[1]``."""
+    return apply("fill_constant", {"shape": [1], "dtype": FP32.code, "value": float(value), "str_value": repr(float(value))})
 
 
 def _whole(x: Variable) -> Variable:
     """``x``, which is not negative, rounded down."""
-    return _apply("floor", X=x)
+    return apply("floor", X=x)
 
 
-def _where(condition: Variable, x: Variable, y: Variable) -> Variable:
-    return _apply("where", Condition=condition, X=x, Y=y)
+def where(condition: Variable, x: Variable, y: Variable) -> Variable:
+    """``x`` where the condition holds, otherwise ``y``."""
+    return apply("where", Condition=condition, X=x, Y=y)

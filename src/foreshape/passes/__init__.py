@@ -3,9 +3,11 @@
 A pass never changes the program that it is given: it returns another one, and whether that differs.
 """
 
+from foreshape.passes.accumulate import accumulate
 from foreshape.passes.data_parallel import DataParallel, data_parallel
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
 from foreshape.passes.framework import Pass, apply, named
+from foreshape.passes.precision import lower_precision, scale_loss
 from foreshape.passes.prune import for_test, prune
 from foreshape.passes.recompute import recompute_values
 from foreshape.passes.shard_optimizer import ShardOptimizer, ShardParameters, shard_optimizer, shard_parameters
@@ -13,6 +15,7 @@ from foreshape.passes.split_layers import SplitLayers, split_layers
 from foreshape.passes.split_tables import SplitTables, split_tables
 
 __all__ = [
-    "DataParallel", "ForRanks", "Part", "Pass", "Piece", "ShardOptimizer", "ShardParameters", "SplitLayers", "SplitTables", "apply", "data_parallel",
-    "for_test", "named", "prune", "recompute_values", "shard_optimizer", "shard_parameters", "split_layers", "split_tables",
+    "DataParallel", "ForRanks", "Part", "Pass", "Piece", "ShardOptimizer", "ShardParameters", "SplitLayers", "SplitTables", "accumulate", "apply",
+    "data_parallel", "for_test", "lower_precision", "named", "prune", "recompute_values", "scale_loss", "shard_optimizer", "shard_parameters",
+    "split_layers", "split_tables",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Ite
             _check_inputs(block, inputs, wanted)
         for op in block.ops:
             op.is_target = False
-        blocks = _drop_blocks(copy)
+        blocks = drop_blocks(copy)
         return _drop_variables(copy, {*wanted, *(fed or ())}) or len(block.ops) != before or blocks
 
     return Pass("prune", change)(program)[0]
@@ -64,7 +64,7 @@ def FOR_TEST(program: Program) -> bool:
                 changed |= _set_test(op)
         changed |= len(kept) != len(block.ops)
         block.ops = kept
-    _drop_blocks(program)
+    drop_blocks(program)
     _drop_unread_results(program, read)
     _drop_variables(program, {v.name for v in program.all_variables()} - read - written)
     return changed
@@ -156,8 +156,8 @@ def _drop_variables(program: Program, keep: set[str]) -> bool:
     return changed
 
 
-def _drop_blocks(program: Program) -> bool:
-    """Drop the blocks that no op runs any more, and number the others anew."""
+def drop_blocks(program: Program) -> bool:
+    """Drop the blocks that no op runs any more, and number the others anew; says whether there were any."""
     live = {0}
     pending = [0]
     while pending:

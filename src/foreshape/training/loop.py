@@ -10,7 +10,7 @@ from typing import Any
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.optimizer import Optimizer
-from foreshape.passes import for_test
+from foreshape.passes import DataParallel, for_test
 from foreshape.program import Program, Variable, default_startup_program
 from foreshape.ranks import alone, join
 from foreshape.training.callbacks import Callback, Run
@@ -34,7 +34,7 @@ def train(
     metrics: Mapping[str, Variable] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
     shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
-    on_change: OnChange = "refuse", ranks: Strategy | None = None,
+    on_change: OnChange = "refuse", ranks: Strategy | None = None, accumulate: int = 1, precision: str = "fp32",
 ) -> History:  # fmt: skip
     """Train the parameters that a cost depends on.
 
@@ -71,6 +71,11 @@ def train(
         ranks: how the training is divided over the processes that torchrun started, such as ``fs.data_parallel()``; started without
             torchrun it is one rank alone. ``batch_size`` is the whole step's. Every rank is given the same data, and computes on its part
             of each batch; rank 0 shows progress, calls functions given as callbacks and writes the checkpoints, in a folder that all ranks see.
+        accumulate: how many batches make one update, as one of so many times the size would: in less memory. Groups of batches do not end with
+            epochs: one that is not full goes on in the next epoch, and after the last one waits for a run that goes on. Of ``ranks`` with
+            ``fs.data_parallel()`` alone.
+        precision: "bf16" or "fp16" lets products and convolutions compute in that; weights, state and everything else stay fp32. "fp16"
+            scales the loss, and leaves out updates that are not finite. Of ``ranks`` with ``fs.data_parallel()`` alone.
 
     Returns:
         The loss of every step and the figures of every epoch, those before a resumption included; among these "learning rate", that of the epoch's
@@ -79,7 +84,7 @@ def train(
     Raises:
         FeedError: data that the program does not take. ExecutionError: a loss that is not finite, with its step; a checkpoint
         of another run. FormatError: a checkpoint that cannot be written; none of those that there are is whole. SchemaError: a metric of
-        another program. RankError: another rank has died, does not come, or is at something else.
+        another program; ``accumulate`` or ``precision`` that cannot be. RankError: another rank has died, does not come, or is at something else.
     """
     program = cost.block.program
     for name, metric in (metrics or {}).items():
@@ -96,7 +101,12 @@ def train(
     hooks = [_as_callback(c) for c in callbacks]
     taken = as_data(data, batch_size, shuffle, seed, program)
     measured = None if validation is None else as_data(validation, batch_size, False, seed, program)
-    made = training_program(cost, optimizer, startup=startup)
+    if ranks is not None and type(ranks) is not DataParallel and (accumulate != 1 or precision != "fp32"):
+        what = f"accumulate={accumulate}" if accumulate != 1 else f"precision={precision!r}"
+        raise SchemaError(f"{what} is done over ranks with ranks=fs.data_parallel() alone; seen {type(ranks).__name__}, which divides what updates")
+    made = training_program(
+        cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=max(epochs, 1), batches_per_epoch=taken.batches
+    )
     with join(ranks.patience) if ranks is not None else alone() as joined:
         over = OverRanks(joined, ranks, made.loss, made.startup)
         over.check_figures(metrics or {})

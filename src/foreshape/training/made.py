@@ -10,6 +10,10 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from foreshape.engine import Scope
 from foreshape.errors import SchemaError
 from foreshape.optimizer import SGD, Optimizer
+from foreshape.passes import accumulate as gather_gradients
+from foreshape.passes import lower_precision, scale_loss
+from foreshape.passes.accumulate import checked_batches
+from foreshape.passes.precision import checked_precision
 from foreshape.program import Program, Variable, default_startup_program
 from foreshape.training.program import has_updates, optimizer_made, persistables, rate_of, scalar_loss
 
@@ -54,6 +58,7 @@ class _Known:
     cost: str
     optimizer: Optimizer
     settings: dict[str, Any]
+    options: tuple[object, ...]
     made: TrainingProgram
 
 
@@ -65,7 +70,10 @@ _OWNERS: WeakKeyDictionary[Scope, dict[str, ReferenceType[Optimizer]]] = WeakKey
 """By scope: whose state a value is."""
 
 
-def training_program(cost: Variable, optimizer: Optimizer | None = None, *, startup: Program | None = None) -> TrainingProgram:
+def training_program(
+    cost: Variable, optimizer: Optimizer | None = None, *, startup: Program | None = None, accumulate: int = 1, precision: str = "fp32",
+    epochs: float | None = None, batches_per_epoch: float | None = None,
+) -> TrainingProgram:  # fmt: skip
     """A copy of a cost's program with its gradients and updates; the program itself stays as it is.
 
     A program that has its updates already (`Optimizer.minimize`) is taken as it is, and not copied. The same cost and the same
@@ -75,33 +83,51 @@ def training_program(cost: Variable, optimizer: Optimizer | None = None, *, star
         cost: one number, or anything whose mean is to be minimised (``[batch, 1]``).
         optimizer: where it is left out, the one that this program was trained with before, and otherwise ``SGD(0.01)``.
         startup: makes the parameters' first values; the default startup program where it is left out. It is copied too.
+        accumulate: how many batches make one update (`foreshape.passes.accumulate`). A program with updates is copied for it.
+        precision: "fp32"; "bf16" or "fp16" for products and convolutions in that (`foreshape.passes.lower_precision`), "fp16" with a scaled
+            loss (`foreshape.passes.scale_loss`).
+        epochs, batches_per_epoch: of the run, for schedules that are in epochs or over the whole run; None where they are not known.
 
     Raises:
-        SchemaError: the program has updates, and another optimizer is given. ShapeError, SchemaError: as `foreshape.append_backward`.
+        SchemaError: the program has updates, and another optimizer or a precision is given; what `accumulate` and `precision` refuse, and
+            `Optimizer.for_run`. ShapeError, SchemaError: as `foreshape.append_backward`.
     """
     of = cost.block.program
     startup = startup if startup is not None else default_startup_program()
+    checked_precision(precision)
+    checked_batches(accumulate)
     if has_updates(of):
         if optimizer is not None and not optimizer_made(optimizer, of):
             raise SchemaError("the program has its updates already, from another optimizer; leave optimizer= out, or train a program without them")
-        return TrainingProgram(of, startup, scalar_loss(cost, startup), rate_of(of), frozenset(v.name for v in persistables(of)))
+        if precision != "fp32":
+            raise SchemaError(f"precision={precision!r}: the program has its updates already; leave out minimize, which training does to a copy")
+        loss, described = scalar_loss(cost, startup), frozenset(v.name for v in persistables(of))
+        program, first = gather_gradients(of, accumulate, startup)
+        return TrainingProgram(program, first, program.var(loss.name), rate_of(program), described)
     known = _MADE.setdefault(of, [])
     if optimizer is None:
         optimizer = known[-1].optimizer if known else SGD(0.01)
     settings = {n: v for n, v in vars(optimizer).items() if not n.startswith("_")}
+    updates = None if batches_per_epoch is None else batches_per_epoch / accumulate
+    for_run = optimizer.for_run(epochs=epochs, steps_per_epoch=updates)
+    options = (accumulate, precision, *((epochs, updates) if for_run is not optimizer else ()))
     for one in known:
         same = one.version == of.version and one.cost == cost.name and one.startup[0]() is startup and one.startup[1] == startup.version
-        if same and one.optimizer is optimizer and _same(one.settings, settings):
+        if same and one.optimizer is optimizer and one.options == options and _same(one.settings, settings):
             known.remove(one)
             known.append(one)
             return one.made
     described = frozenset(v.name for v in persistables(of))
     program, first = of.clone(), startup.clone()
     copied = program.blocks[cost.block.idx].vars[cost.name]
-    loss = scalar_loss(copied, first)
-    optimizer.minimize(loss, first)
-    made = TrainingProgram(program, first, loss, rate_of(program), described, optimizer)
-    known[:] = [*known[1 - _REMEMBERED :], _Known(of.version, (ref(startup), startup.version), cost.name, optimizer, settings, made)]
+    loss = scalar_loss(copied, first).name
+    program = lower_precision(program, precision)
+    for_run.minimize(program.var(loss), first)
+    if precision == "fp16":
+        program, first = scale_loss(program, loss, first)
+    program, first = gather_gradients(program, accumulate, first)
+    made = TrainingProgram(program, first, program.var(loss), rate_of(program), described, optimizer)
+    known[:] = [*known[1 - _REMEMBERED :], _Known(of.version, (ref(startup), startup.version), cost.name, optimizer, settings, options, made)]
     return made
 
 

@@ -83,7 +83,7 @@ def job(
     """
     startup = startup if startup is not None else default_startup_program()
     if isinstance(what, Variable):
-        made = training_program(what, optimizer, startup=startup)
+        made = training_program(what, optimizer, startup=startup, epochs=max(epochs, 1))
         least, startup = made.loss, made.startup
     else:
         least = _loss_of(what, loss)

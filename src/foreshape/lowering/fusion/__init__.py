@@ -19,6 +19,7 @@ from foreshape.lowering.fusion import (
     frozen_affine,
     frozen_convolution,
     frozen_linear,
+    in_place,
     linear,
     linear_gradient,
     operand_dims,
@@ -48,6 +49,7 @@ BEFORE_ORDER = (
     rectifier,
     rectifier_gradient,
     descent,
+    in_place,
 )
 AFTER_ORDER = (update_groups,)
 """These join what has come to stand together."""

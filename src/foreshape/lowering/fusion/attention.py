@@ -122,7 +122,7 @@ def _filled(graph: Graph, triangle: Instruction) -> float | None:
     made = graph.maker(triangle.arguments[0])
     operator = made.op.operator if made is not None and (made.expression is None or made.tag == "constant") else None
     found = operator.computes() if operator is not None else None
-    return found.value if made is not None and isinstance(found, Filled) and not any(made.arguments[found.operands :]) else None
+    return found.number if made is not None and isinstance(found, Filled) and not any(made.arguments[found.operands :]) else None
 
 
 def _drop_mask(graph: Graph, mask: Argument) -> None:

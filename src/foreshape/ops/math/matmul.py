@@ -51,6 +51,7 @@ class Mul(Operator):
     """
 
     type = "mul"
+    multiplies = True
     X = operand(FLOATING, doc="[..., columns]")
     Y = operand(FLOATING, same_type_as="X", doc="[rows, ...]")
     Out = result(layout="row", doc="the row dims of X and the column dims of Y")
@@ -183,6 +184,7 @@ class MatmulV2(BatchedProduct):
     """
 
     type = "matmul_v2"
+    multiplies = True
     trans_x = attribute(AttrType.BOOLEAN, False)
     trans_y = attribute(AttrType.BOOLEAN, False)
 
@@ -270,6 +272,7 @@ class Bmm(Operator):
     """Out = X Y for each pair of matrices of a batch."""
 
     type = "bmm"
+    multiplies = True
     X = operand(FLOATING, doc="[batch, rows, k]")
     Y = operand(FLOATING, same_type_as="X", doc="[batch, k, columns]")
     Out = result(layout="row", doc="[batch, rows, columns]")

@@ -49,6 +49,7 @@ class Matmul(BatchedProduct):
     """
 
     type = "matmul"
+    multiplies = True
     transpose_X = attribute(AttrType.BOOLEAN, False)
     transpose_Y = attribute(AttrType.BOOLEAN, False)
     alpha = attribute(AttrType.FLOAT, 1.0)
@@ -150,6 +151,7 @@ class Mv(Operator):
     """Out = X Vec, a matrix times a vector."""
 
     type = "mv"
+    multiplies = True
     X = operand(FLOATING, doc="[rows, n]")
     Vec = operand(FLOATING, same_type_as="X", doc="[n]")
     Out = result(layout="row", doc="[rows]")

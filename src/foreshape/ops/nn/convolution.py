@@ -197,6 +197,7 @@ class Conv2d(Convolution):
     """
 
     type = "conv2d"
+    multiplies = True
 
     samples = [
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2)),
@@ -233,6 +234,7 @@ class DepthwiseConv2d(Convolution):
     """A conv2d in which every channel has filters of its own: groups is the number of channels."""
 
     type = "depthwise_conv2d"
+    multiplies = True
 
     samples = [
         sample(Input=f32(2, 3, 7, 8), Filter=f32(3, 1, 3, 2), groups=3, paddings=[1, 1]),
@@ -246,6 +248,7 @@ class Conv3d(Convolution):
     """Output = the volumes in Input convolved with Filter; each axis as in conv2d."""
 
     type = "conv3d"
+    multiplies = True
     _axes: ClassVar[int] = 3
     strides = attribute(AttrType.INTS, [1, 1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")

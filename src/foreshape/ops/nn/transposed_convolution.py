@@ -160,6 +160,7 @@ class Conv2dTranspose(TransposedConvolution):
     """
 
     type = "conv2d_transpose"
+    multiplies = True
 
     samples = [
         sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), Bias=f32(6)),
@@ -187,6 +188,7 @@ class DepthwiseConv2dTranspose(TransposedConvolution):
     """A conv2d_transpose in which every channel has filters of its own: groups is the number of channels."""
 
     type = "depthwise_conv2d_transpose"
+    multiplies = True
 
     samples = [
         sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 1, 3, 2), groups=3, strides=[2, 2], paddings=[1, 0]),
@@ -200,6 +202,7 @@ class Conv3dTranspose(TransposedConvolution):
     """Output = the volumes in Input spread by Filter; each axis as in conv2d_transpose. Its format names say images too: NHWC has the channels last."""
 
     type = "conv3d_transpose"
+    multiplies = True
     _axes: ClassVar[int] = 3
     strides = attribute(AttrType.INTS, [1, 1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")

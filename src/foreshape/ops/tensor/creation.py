@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Dim, Size, ceildiv, maximum
@@ -65,9 +65,6 @@ def shape_at_run(shape: Sequence[int], tensor: Any, listed: Sequence[Any]) -> Se
     return told
 
 
-_PLAIN_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?\Z")
-
-
 def number_of(of: DType, number: float, text: str = "") -> float | int | bool:
     """The constant that a value attribute means in an element type; ``text``, where given, is its exact form.
 
@@ -116,11 +113,11 @@ class FillConstant(Operator):
         known_number(0, ValueTensor, "ValueTensor")
         return out
 
-    def computes(self) -> computations.Constant:
-        text = _text(self.str_value)
-        if not element_type(self.dtype).is_floating or (text and _PLAIN_NUMBER.match(text) is None):
-            return computations.Constant()
-        return computations.Filled(float(text or self.value))
+    def computes(self) -> computations.Filled:
+        number = None
+        with suppress(SchemaError):  # an attribute that is no number of this type: whoever makes the constant says so
+            number = number_of(element_type(self.dtype), self.value, _text(self.str_value))
+        return computations.Filled(number)
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor], ValueTensor: Tensor | None) -> Tensor:
         shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)

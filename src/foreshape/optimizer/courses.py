@@ -1,0 +1,303 @@
+"""Learning rates over epochs, over steps, or over the whole run: what `foreshape.train` knows of the run nobody needs to count.
+
+`cosine`, `one_cycle`, `polynomial`, `piecewise`, `exponential` and `warmup` make a `Course`. One in epochs has no formula in steps until
+`Optimizer.for_run` has told it how many steps an epoch has. A step is one update: it counts from 0, and where gradients of several batches
+are gathered for one update, all of them are one step.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from foreshape.errors import SchemaError
+from foreshape.optimizer.schedule import Schedule, apply, number, positive, where
+from foreshape.program import Variable
+
+Unit = Literal["epochs", "steps"]
+
+
+class Course(Schedule):
+    """The base: a rate over ``length`` epochs or steps (None: over the whole run), after a rise in a line.
+
+    Of the ``warmup`` first epochs (or steps) step s has (s + 1) / steps of them of the rate that the course begins with.
+    """
+
+    called: ClassVar[str] = "course"
+
+    def __init__(self, epochs: float | None, steps: float | None, warmup: float = 0.0, steps_per_epoch: float | None = None, *, whole_run: bool = True) -> None:
+        if epochs is not None and steps is not None:
+            raise SchemaError(f"{self.called} is over epochs or over steps, not both; seen epochs={epochs} and steps={steps}")
+        if steps is not None and steps_per_epoch is not None:
+            raise SchemaError(f"{self.called} is in steps already: it has no use for steps_per_epoch")
+        self.unit: Unit = "epochs" if steps is None else "steps"
+        length = epochs if steps is None else steps
+        self.length = None if length is None else positive(self.called, self.unit, length)
+        self.warmup = float(warmup)
+        if not (math.isfinite(self.warmup) and self.warmup >= 0):
+            raise SchemaError(f"{self.called} needs a warmup of at least 0; seen {warmup}")
+        self.whole_run = whole_run
+        """Whether the length is that of the run where none is given."""
+        self.each = 1.0 if steps is not None else None if steps_per_epoch is None else positive(self.called, "steps_per_epoch", steps_per_epoch)
+        """How many steps a unit has."""
+        self._check_warmup()
+
+    def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
+        out = copy.copy(self)
+        if out.each is None and steps_per_epoch is not None:
+            out.each = positive(self.called, "steps_per_epoch", steps_per_epoch)
+        if out.length is None and self.whole_run and epochs is not None and epochs > 0:
+            out.length = float(epochs)
+            out._check_warmup()
+        out._check_known()
+        return self if (out.each, out.length) == (self.each, self.length) else out
+
+    def rate(self, step: Variable) -> Variable:
+        self._check_known()
+        assert self.each is not None
+        rise = self.warmup * self.each
+        after = self.after(step - rise if rise else step)
+        if not rise:
+            return after
+        return where(step < number(rise), self.after(number(0.0)) * _risen(step, rise), after)
+
+    @abstractmethod
+    def after(self, step: Variable) -> Variable:
+        """The rate at a step after the warmup."""
+
+    def part(self, step: Variable) -> Variable:
+        """How much of the course has gone by, from 0 to 1."""
+        assert self.length is not None
+        assert self.each is not None
+        steps = (self.length - self.warmup) * self.each
+        return apply("elementwise_min", X=step * (1.0 / steps), Y=number(1.0))
+
+    def _check_warmup(self) -> None:
+        if self.whole_run and self.length is not None and self.warmup >= self.length:
+            raise SchemaError(f"{self.called} is over {self.length:g} {self.unit}: a warmup of {self.warmup:g} leaves nothing of it")
+
+    def _check_known(self) -> None:
+        if self.each is None:
+            raise SchemaError(f"{self.called} is in epochs, and how many steps an epoch has is not known here: give it steps_per_epoch=, or steps=; "
+                              "fs.train knows it where the data are arrays")  # fmt: skip
+        if self.length is None and self.whole_run:
+            raise SchemaError(f"{self.called} is over the whole run, and its epochs are not known here: give it epochs= and steps_per_epoch=, "
+                              "or steps=; fs.train knows it where the data are arrays")  # fmt: skip
+
+
+class _Cosine(Course):
+    called = "cosine"
+    learning_rate = end = 0.0
+
+    def after(self, step: Variable) -> Variable:
+        return _between(self.part(step), self.learning_rate, self.end)
+
+
+class _OneCycle(Course):
+    called = "one_cycle"
+    peak = start = end = rising = 0.0
+
+    def after(self, step: Variable) -> Variable:
+        part = self.part(step)
+        up = _between(part * (1.0 / self.rising), self.start, self.peak)
+        down = _between((part - self.rising) * (1.0 / (1.0 - self.rising)), self.peak, self.end)
+        return where(part < number(self.rising), up, down)
+
+
+class _Polynomial(Course):
+    called = "polynomial"
+    learning_rate = end = power = 0.0
+
+    def after(self, step: Variable) -> Variable:
+        left = 1.0 - self.part(step)
+        return (left if self.power == 1.0 else left**self.power) * (self.learning_rate - self.end) + self.end
+
+
+class _Piecewise(Course):
+    called = "piecewise"
+    rates: tuple[float, ...] = ()
+    boundaries: tuple[float, ...] = ()
+
+    def after(self, step: Variable) -> Variable:
+        assert self.each is not None
+        out = number(self.rates[-1])
+        for boundary, rate in zip(reversed(self.boundaries), reversed(self.rates[:-1]), strict=True):
+            # a step at the boundary has the next rate: less a thousandth, so that rounding does not leave it behind
+            out = where(step < number((boundary - self.warmup) * self.each - 1e-3), number(rate), out)
+        return out
+
+
+class _Exponential(Course):
+    called = "exponential"
+    learning_rate = factor = 0.0
+    staircase = False
+
+    def after(self, step: Variable) -> Variable:
+        assert self.each is not None
+        assert self.length is not None
+        periods = step * (1.0 / (self.length * self.each))
+        if self.staircase:
+            periods = apply("floor", X=periods + 1e-5)  # which rounding must not leave below a whole number
+        return apply("elementwise_pow", X=number(self.factor), Y=periods) * self.learning_rate
+
+
+class _Warmup(Course):
+    called = "warmup"
+    learning_rate: float | Schedule = 0.0
+
+    def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
+        out = super().for_run(epochs, steps_per_epoch)
+        given = self.learning_rate
+        then = given.for_run(epochs, steps_per_epoch) if isinstance(given, Schedule) else given
+        if then is not given and isinstance(out, _Warmup):
+            out = copy.copy(out)
+            out.learning_rate = then
+        return out
+
+    def rate(self, step: Variable) -> Variable:
+        self._check_known()
+        assert self.each is not None
+        assert self.length is not None
+        return _risen(step, self.length * self.each) * self.after(step)
+
+    def after(self, step: Variable) -> Variable:
+        given = self.learning_rate
+        return given.rate(step) if isinstance(given, Schedule) else number(given)
+
+
+def cosine(
+    learning_rate: float, *, epochs: float | None = None, steps: float | None = None, end: float = 0.0, warmup: float = 0.0,
+    steps_per_epoch: float | None = None,
+) -> Schedule:  # fmt: skip
+    """From ``learning_rate`` along half a cosine to ``end``: end + (learning_rate - end) * (1 + cos(pi * part)) / 2 (Loshchilov and Hutter, 2017).
+
+    Args:
+        epochs, steps: how long, the warmup included; the whole run where both are left out. After it the rate stays ``end``.
+        warmup: of these epochs, or steps, the first ones, in which the rate rises in a line to ``learning_rate``.
+        steps_per_epoch: how many updates an epoch makes, where `foreshape.train` does not know it.
+
+    Raises:
+        SchemaError: epochs and steps, a length that is not above 0, a warmup as long as all of it. When its ops are appended: it is in epochs,
+            and how many steps these have is not known.
+    """
+    out = _Cosine(epochs, steps, warmup, steps_per_epoch)
+    out.learning_rate, out.end = float(learning_rate), float(end)
+    return out
+
+
+def one_cycle(
+    peak: float, *, epochs: float | None = None, steps: float | None = None, rising: float = 0.3, start: float | None = None,
+    end: float | None = None, steps_per_epoch: float | None = None,
+) -> Schedule:  # fmt: skip
+    """Up from ``start`` to ``peak``, and down to ``end``, each along half a cosine (Smith and Topin, 2019).
+
+    Args:
+        epochs, steps: how long; the whole run where both are left out.
+        rising: the part of it in which the rate rises, between 0 and 1.
+        start: a 25th of the peak where it is left out.
+        end: a 10,000th of the start where it is left out.
+        steps_per_epoch: as of `cosine`.
+
+    Raises:
+        SchemaError: as `cosine`; a part that is not between 0 and 1.
+    """
+    if not 0.0 < rising < 1.0:
+        raise SchemaError(f"one_cycle rises for a part of the run between 0 and 1; seen rising={rising}")
+    out = _OneCycle(epochs, steps, 0.0, steps_per_epoch)
+    out.peak, out.rising = float(peak), float(rising)
+    out.start = float(peak) / 25.0 if start is None else float(start)
+    out.end = out.start / 1e4 if end is None else float(end)
+    return out
+
+
+def polynomial(
+    learning_rate: float, *, epochs: float | None = None, steps: float | None = None, end: float = 0.0, power: float = 1.0, warmup: float = 0.0,
+    steps_per_epoch: float | None = None,
+) -> Schedule:  # fmt: skip
+    """From ``learning_rate`` to ``end``: end + (learning_rate - end) * (1 - part)^power; a line for a power of 1.
+
+    Args:
+        epochs, steps, warmup, steps_per_epoch: as of `cosine`.
+
+    Raises:
+        SchemaError: as `cosine`; a power that is not above 0.
+    """
+    out = _Polynomial(epochs, steps, warmup, steps_per_epoch)
+    out.learning_rate, out.end, out.power = float(learning_rate), float(end), positive("polynomial", "power", power)
+    return out
+
+
+def piecewise(
+    rates: Sequence[float], *, epochs: Sequence[float] | None = None, steps: Sequence[float] | None = None, warmup: float = 0.0,
+    steps_per_epoch: float | None = None,
+) -> Schedule:  # fmt: skip
+    """The first of ``rates``, and from each of the boundaries on the next one: ``piecewise([0.1, 0.01, 0.001], epochs=[30, 60])``.
+
+    Args:
+        epochs, steps: the boundaries, rising; one less than rates. They count from the beginning, the warmup included.
+        warmup, steps_per_epoch: as of `cosine`.
+
+    Raises:
+        SchemaError: boundaries that do not rise, not one less than rates, or not after the warmup; when its ops are appended, as `cosine`.
+    """
+    if (epochs is None) == (steps is None):
+        raise SchemaError("piecewise takes its boundaries as epochs= or as steps=: one of the two")
+    boundaries = tuple(float(b) for b in (epochs if epochs is not None else steps) or ())
+    if not boundaries or len(rates) != len(boundaries) + 1:
+        raise SchemaError(f"piecewise needs one rate more than boundaries, of which there is at least one; seen {len(rates)} and {len(boundaries)}")
+    if any(a >= b for a, b in zip((warmup, *boundaries), boundaries, strict=False)):
+        raise SchemaError(f"the boundaries of piecewise must rise, and come after the warmup; seen {list(boundaries)} and a warmup of {warmup}")
+    last = boundaries[-1]
+    out = _Piecewise(last if epochs is not None else None, last if steps is not None else None, warmup, steps_per_epoch)
+    out.rates, out.boundaries = tuple(float(r) for r in rates), boundaries
+    return out
+
+
+def exponential(
+    learning_rate: float, factor: float, *, epochs: float | None = None, steps: float | None = None, staircase: bool = False, warmup: float = 0.0,
+    steps_per_epoch: float | None = None,
+) -> Schedule:  # fmt: skip
+    """learning_rate * factor^(time / period): ``exponential(0.1, 0.9)`` falls to nine tenths with every epoch.
+
+    Args:
+        epochs, steps: the period; one epoch where both are left out.
+        staircase: fall at the end of each period, and not within.
+        warmup, steps_per_epoch: as of `cosine`; the warmup is in epochs, or in steps where the period is.
+
+    Raises:
+        SchemaError: as `cosine`; a factor that is not above 0.
+    """
+    out = _Exponential(1.0 if epochs is None and steps is None else epochs, steps, warmup, steps_per_epoch, whole_run=False)
+    out.learning_rate, out.factor, out.staircase = float(learning_rate), positive("exponential", "factor", factor), staircase
+    return out
+
+
+def warmup(learning_rate: float | Schedule, *, epochs: float | None = None, steps: float | None = None, steps_per_epoch: float | None = None) -> Schedule:
+    """A learning rate, of which the first steps have a part only: step s has (s + 1) / steps of it.
+
+    Args:
+        learning_rate: a number, or any schedule, which begins with the warmup.
+        epochs, steps: how long it rises.
+        steps_per_epoch: as of `cosine`.
+
+    Raises:
+        SchemaError: neither epochs nor steps; as `cosine`.
+    """
+    if epochs is None and steps is None:
+        raise SchemaError("warmup needs epochs= or steps=: how long the rate rises")
+    out = _Warmup(epochs, steps, 0.0, steps_per_epoch)
+    out.learning_rate = learning_rate if isinstance(learning_rate, Schedule) else float(learning_rate)
+    return out
+
+
+def _risen(step: Variable, steps: float) -> Variable:
+    """The part of its rate that a step of a warmup has."""
+    return apply("elementwise_min", X=(step + 1.0) * (1.0 / steps), Y=number(1.0))
+
+
+def _between(part: Variable, first: float, last: float) -> Variable:
+    """From ``first`` to ``last`` along half a cosine, as ``part`` goes from 0 to 1."""
+    return (apply("cos", X=part * math.pi) + 1.0) * (0.5 * (first - last)) + last

@@ -1,0 +1,112 @@
+"""What an optimizer does otherwise with some parameters: groups and freezing, by patterns of their names."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import cast
+
+from foreshape.errors import SchemaError
+from foreshape.optimizer.decay import WeightDecay, as_decay
+from foreshape.program import Program, Variable
+
+_SHOWN = 8
+
+
+class Group:
+    """Parameters by the patterns of their names, and what an optimizer does otherwise with them.
+
+    Args:
+        patterns: as a shell has them: ``*`` stands for any characters, ``?`` for one, ``[ab]`` for one of these. ``"*.bias"``, ``"encoder.*"``.
+        learning_rate_factor: what the optimizer's learning rate is multiplied by, schedules included; 0 updates nothing, but see ``freeze=``.
+        weight_decay: in place of the optimizer's: a number, an `L1Decay` or `L2Decay`; of `AdamW`, `Lamb`, `LarsMomentum` and `Lion`, which decay
+            in their own way, the coefficient of that. 0 is none.
+
+    Where several groups have a parameter, each setting is that of the last of them that says it. What a layer's ``ParamAttr`` says holds
+    besides: its factor is multiplied, and what need not decay does not.
+
+    Raises:
+        SchemaError: no pattern, a factor below 0 or not finite.
+    """
+
+    __slots__ = ("learning_rate_factor", "patterns", "weight_decay")
+
+    def __init__(self, *patterns: str, learning_rate_factor: float | None = None, weight_decay: float | WeightDecay | None = None) -> None:
+        self.patterns = checked_patterns("a Group", patterns)
+        if not self.patterns:
+            raise SchemaError('a Group needs the patterns of its parameters\' names, such as Group("*.bias", weight_decay=0)')
+        if learning_rate_factor is not None and not (math.isfinite(learning_rate_factor) and learning_rate_factor >= 0):
+            raise SchemaError(f"learning_rate_factor must be a finite number of at least 0; seen {learning_rate_factor}")
+        as_decay(weight_decay)  # a coefficient that cannot be is refused here
+        self.learning_rate_factor, self.weight_decay = learning_rate_factor, weight_decay
+
+    def __repr__(self) -> str:
+        said = [repr(p) for p in self.patterns]
+        said += [f"{n}={v!r}" for n in ("learning_rate_factor", "weight_decay") if (v := getattr(self, n)) is not None]
+        return f"Group({', '.join(said)})"
+
+    def has(self, name: str) -> bool:
+        """Whether a parameter of this name is in the group."""
+        return matches(self.patterns, name)
+
+
+def checked_patterns(what: str, given: object) -> tuple[str, ...]:
+    """Patterns as a tuple. Raises `SchemaError` where they are none."""
+    patterns = cast("tuple[object, ...]", tuple(given) if isinstance(given, (list, tuple)) else (given,))  # pyright: ignore[reportUnknownArgumentType]
+    for one in patterns:
+        if not isinstance(one, str) or not one:
+            raise SchemaError(f'{what} takes patterns of names, such as "encoder.*"; seen {one!r}')
+    return tuple(p for p in patterns if isinstance(p, str))
+
+
+def matches(patterns: Sequence[str], name: str) -> bool:
+    """Whether a name is of one of the patterns."""
+    return any(fnmatchcase(name, p) for p in patterns)
+
+
+def check_all_match(program: Program, patterns: Sequence[str], where: str) -> None:
+    """Refuse a pattern that no parameter of a program has.
+
+    Args:
+        where: the argument that has the patterns, for the words.
+
+    Raises:
+        SchemaError: the pattern, what is near it, and the parameters that there are.
+    """
+    names = [p.name for p in program.parameters()]
+    for pattern in patterns:
+        if not any(fnmatchcase(n, pattern) for n in names):
+            near = difflib.get_close_matches(pattern, _candidates(names, "*" in pattern), n=3, cutoff=0.5)
+            hint = f"; near it are {', '.join(map(repr, near))}" if near else ""
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            raise SchemaError(f"{where}: no parameter is called {pattern!r}{hint}; the parameters are: {', '.join(names[:_SHOWN]) or 'none'}{more}")
+
+
+def _candidates(names: Sequence[str], starred: bool) -> list[str]:
+    """What a pattern may have been meant to be: the names, and of patterns with a star their first parts and their last ones."""
+    out = dict.fromkeys(names)
+    if starred:
+        for name in names:
+            parts = name.split(".")
+            for at in range(1, len(parts)):
+                out[".".join(parts[:at]) + ".*"] = None
+                out["*." + ".".join(parts[at:])] = None
+    return list(out)
+
+
+def frozen_names(program: Program, patterns: Sequence[str]) -> list[str]:
+    """The parameters that patterns freeze.
+
+    Raises:
+        SchemaError: a pattern without a parameter, or none is left to be trained.
+    """
+    if not patterns:
+        return []
+    check_all_match(program, patterns, "freeze=")
+    frozen = [p.name for p in program.parameters() if matches(patterns, p.name)]
+    trained: list[Variable] = [p for p in program.parameters() if p.trainable and not p.stop_gradient]
+    if trained and all(p.name in frozen for p in trained):
+        raise SchemaError(f"freeze={list(patterns)!r} freezes all {len(trained)} trainable parameters: nothing is to be trained")
+    return frozen

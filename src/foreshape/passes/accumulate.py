@@ -1,0 +1,129 @@
+"""Gradients of several batches in one update: they are added to sums that outlive a run, and every so many batches the means of these are used.
+
+A step with so many batches of equal size updates as one with a batch as large as all of them would, where the loss is a mean over the
+examples. Groups of batches do not end with epochs: where an epoch's batches are no multiple, the group goes on in the next one, and what is
+left in the sums after the last epoch waits there for a run that goes on. The learning rate of a schedule is the same in all batches of a group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.errors import SchemaError
+from foreshape.layer.initializer import Constant
+from foreshape.layer.parameter import initialise
+from foreshape.passes.framework import Pass
+from foreshape.passes.update_section import move_under, rename, update_section
+from foreshape.program import Op, Program, Role, Variable, program_guard
+from foreshape.spec import BOOL, INT64, Spec, tensor
+
+COUNTER = "accumulated_batches"
+
+
+def accumulate(program: Program, batches: int, startup: Program) -> tuple[Program, Program]:
+    """A copy of a training program that updates once for so many batches, and one of the program that makes its first values.
+
+    Args:
+        program: with gradients and updates; left as it is.
+        batches: how many make one update. With 1 both programs are given back as they are.
+        startup: left as it is.
+
+    Raises:
+        SchemaError: ``batches`` is no whole number above 0; the program has no updates; a gradient is sparse rows.
+    """
+    if checked_batches(batches) == 1:
+        return program, startup
+    begins = startup.clone()
+
+    def change(copy: Program) -> bool:
+        with program_guard(copy, begins):
+            _Accumulation(copy, batches).apply()
+        return True
+
+    return Pass("accumulate", change)(program)[0], begins
+
+
+def checked_batches(given: object) -> int:
+    """How many batches make one update. Raises `SchemaError` where it is no whole number above 0."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise SchemaError(f"accumulate= takes the number of batches that make one update, at least 1; seen {given!r}")
+    return given
+
+
+class _Accumulation:
+    """What makes one program accumulate; it appends to the default programs."""
+
+    def __init__(self, program: Program, batches: int) -> None:
+        self.program, self.batches, self.block = program, batches, program.global_block
+        self.section = update_section(self.block, f"accumulate={batches}")
+        self.at = 0
+        """Where the next op goes that is not of the backward pass."""
+
+    def apply(self) -> None:
+        section = self.section
+        counter = self._state(self.program.unique_name(COUNTER), tensor(INT64, 1))
+        self._count_updates(counter)
+        sums = {gradient: self._sum(gradient) for gradient in section.gradients}
+        names = {gradient: self.program.unique_name(f"{gradient}@MEAN") for gradient in sums}
+        for op in section.ops:
+            rename(op, names)
+            op.role_variables = tuple(names.get(n, n) for n in op.role_variables)
+        self.at = self.block.ops.index(section.ops[-1]) + 1
+        self._put("increment", {"X": counter}, {"Out": counter}, {"step": 1.0})
+        full = self._equal(counter, self.batches)
+        means = [
+            self._put("scale", {"X": total}, {"Out": names[g]}, {"scale": 1.0 / self.batches}, (section.gradients[g], names[g])) for g, total in sums.items()
+        ]
+        resets = [self._fill(v) for v in (*sums.values(), counter)]
+        move_under(self.block, [*means, *section.ops, *resets], self.block.var(full), section.site)
+
+    def _state(self, name: str, spec: Spec) -> Variable:
+        made = self.block.create_variable(name, spec, site=self.section.site, persistable=True, stop_gradient=True)
+        initialise(made, Constant(0.0 if spec.known_dtype.is_floating else 0))
+        return made
+
+    def _count_updates(self, counter: Variable) -> None:
+        """Let what counts steps for a learning rate count the first batch of each group alone."""
+        steps = [op for op in self.block.ops if op.role & Role.LEARNING_RATE and op.type == "increment" and op.input("X") == op.output("Out")]
+        if not steps:
+            return
+        role, site, zero = Role.LEARNING_RATE, steps[0].site, self.program.unique_name(f"{counter.name}@ZERO")
+        attrs = {"shape": [1], "dtype": INT64.code, "value": 0.0, "str_value": "0"}
+        begins, one = (self.program.unique_name(f"{counter.name}@{what}") for what in ("BEGINS", "STEP"))
+        add = self.block.append_op
+        add("fill_constant", {}, {"Out": zero}, attrs, role=role, site=site, index=0)
+        add("equal", {"X": counter, "Y": zero}, {"Out": begins}, role=role, site=site, index=1)
+        for op in steps:
+            by, number = float(op.attrs.get("step", 1.0)), self.block.var(op.input("X") or "")
+            at = self.block.ops.index(op)
+            cast = {"in_dtype": BOOL.code, "out_dtype": number.spec.known_dtype.code}
+            add("cast", {"X": begins}, {"Out": one}, cast, role=role, site=op.site, index=at)
+            if by != 1.0:
+                add("scale", {"X": one}, {"Out": one}, {"scale": by}, role=role, site=op.site, index=at + 1)
+            self.block.remove_op(op)
+            add("elementwise_add", {"X": number, "Y": one}, {"Out": number}, role=role, site=op.site, index=at + 1 + (by != 1.0))
+
+    def _sum(self, gradient: str) -> Variable:
+        """Add a gradient to what outlives the run, as soon as it is there."""
+        parameter, spec = self.section.gradients[gradient], self.block.var(gradient).spec
+        total = self._state(self.program.unique_name(f"{parameter}_accumulated"), tensor(spec.known_dtype, *spec.known_dims))
+        ours = {id(op) for op in self.section.ops}
+        at = max(n for n, op in enumerate(self.block.ops) if id(op) not in ours and gradient in op.all_writes())
+        made = self.block.ops[at]
+        self.block.append_op("elementwise_add", {"X": total, "Y": gradient}, {"Out": total}, role=Role.OPTIMIZE, site=made.site, index=at + 1)
+        return total
+
+    def _put(self, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], of: tuple[str, ...] = ()) -> Op:
+        made = self.block.append_op(type, inputs, outputs, attrs, role=Role.OPTIMIZE, role_variables=of, site=self.section.site, index=self.at)
+        self.at += 1
+        return made
+
+    def _fill(self, of: Variable) -> Op:
+        attrs = {"shape": list(of.spec.known_dims), "dtype": of.spec.known_dtype.code, "value": 0.0, "str_value": "0"}
+        return self._put("fill_constant", {}, {"Out": of}, attrs)
+
+    def _equal(self, counter: Variable, to: int) -> str:
+        number, full = (self.program.unique_name(f"{counter.name}@{what}") for what in ("ALL", "FULL"))
+        self._put("fill_constant", {}, {"Out": number}, {"shape": [1], "dtype": INT64.code, "value": float(to), "str_value": str(to)})
+        self._put("equal", {"X": counter, "Y": number}, {"Out": full}, {})
+        return full

@@ -1,0 +1,184 @@
+"""16-bit precision: products and convolutions compute in bf16 or fp16, everything else, weights and sums among it, in fp32.
+
+`lower_precision` changes a network before its gradients are appended: what a product reads is cast, and what it makes is cast back, so that
+gradients flow through the casts to fp32 weights. `scale_loss` changes a training program whose gradients could vanish in fp16: the loss is
+multiplied by a scale before the backward pass, gradients are divided by it after, and the scale grows while they are finite; where
+they are not, nothing is updated and the scale falls (Micikevicius et al., 2018).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.errors import SchemaError
+from foreshape.layer.initializer import Constant
+from foreshape.layer.parameter import initialise
+from foreshape.passes.framework import Pass
+from foreshape.passes.update_section import move_under, update_section
+from foreshape.program import Block, Op, Program, Role, Variable, program_guard
+from foreshape.program.op import is_absent
+from foreshape.spec import BF16, FP16, FP32, INT32, LOD_TENSOR, DType, Spec, tensor
+
+TYPES: dict[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}
+"""What `precision=` may be, and the type that products compute in; None for that which they have."""
+LATER = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
+INITIAL_SCALE, GROWS_AFTER, GROWS_BY, FALLS_BY = 2.0**15, 1000, 2.0, 0.5
+
+
+def checked_precision(given: str) -> str:
+    """A word that ``precision=`` may be. Raises `SchemaError` for any other."""
+    if given not in TYPES:
+        raise SchemaError(f"precision= is {', '.join(map(repr, TYPES))}; seen {given!r}")
+    return given
+
+
+def lower_precision(program: Program, precision: str) -> Program:
+    """A copy of a network whose products and convolutions of fp32 compute in 16 bits; the program itself where it has none.
+
+    A value that several of them read is cast once, and one that goes from one to the next is not cast back in between. Operators that
+    multiply inside of something else, as recurrences do, stay in fp32.
+
+    Args:
+        program: without gradients; left as it is.
+        precision: "bf16", "fp16", or "fp32" for no change.
+
+    Raises:
+        SchemaError: another word, or a program with gradients.
+    """
+    of = TYPES[checked_precision(precision)]
+    if of is None:
+        return program
+    for op in program.all_ops():
+        if op.role & (Role.BACKWARD | Role.OPTIMIZE):
+            raise SchemaError(f"precision={precision!r}: the program has its gradients already; give it a program without, as it is before minimize")
+
+    def change(copy: Program) -> bool:
+        return sum(_Lowered(block, of).apply() for block in copy.blocks) > 0
+
+    return Pass(f"precision {precision}", change)(program)[0]
+
+
+class _Lowered:
+    """One block: its products compute in another type."""
+
+    def __init__(self, block: Block, of: DType) -> None:
+        self.block, self.of = block, of
+        self.casts: dict[str, str] = {}
+        """The name of an fp32 value -> that of the same value in the other type."""
+
+    def apply(self) -> int:
+        found = 0
+        for op in list(self.block.ops):
+            if self._multiplies(op):
+                self._lower(op)
+                found += 1
+            else:
+                for name in op.all_writes():  # what was cast is another value now
+                    self.casts.pop(name, None)
+        return found
+
+    def _multiplies(self, op: Op) -> bool:
+        if op.operator is None or not type(op.operator).multiplies or op.role & LATER:
+            return False
+        floating = [s for n in (*op.input_names(), *op.output_names()) if (s := self.block.var(n).spec).dtype is not None and s.known_dtype.is_floating]
+        return bool(floating) and all(s.dtype is FP32 and s.kind is LOD_TENSOR for s in floating)
+
+    def _lower(self, op: Op) -> None:
+        for name in dict.fromkeys(op.input_names()):
+            if self.block.var(name).dtype is FP32:
+                if name not in self.casts:
+                    self.casts[name] = self._name(name)
+                    self._cast(op, name, self.casts[name], FP32, self.of, self.block.ops.index(op))
+                op.rename_input(name, self.casts[name])
+        for name in [n for n in op.output_names() if not is_absent(n)]:
+            variable = self.block.var(name)
+            if variable.dtype is not FP32:
+                continue
+            made = self._name(name)
+            if variable.op is op:
+                variable.op = None
+            op.rename_output(name, made)
+            self.block.infer_op(op)
+            self._cast(op, made, name, self.of, FP32, self.block.ops.index(op) + 1)
+            self.casts[name] = made
+
+    def _name(self, name: str) -> str:
+        return self.block.program.unique_name(f"{name}@{self.of.name.upper()}")
+
+    def _cast(self, of: Op, x: str, out: str, before: DType, after: DType, at: int) -> None:
+        attrs = {"in_dtype": before.code, "out_dtype": after.code}
+        self.block.append_op("cast", {"X": x}, {"Out": out}, attrs, role=of.role, site=of.site, index=at)
+
+
+def scale_loss(program: Program, loss: str, startup: Program) -> tuple[Program, Program]:
+    """A copy of a training program whose loss is scaled for the backward pass, and one of the program that makes its first values.
+
+    The scale begins with 32,768, doubles after 1,000 updates with finite gradients and halves, down to 1, after one without, which is
+    left out: parameters and state of the optimizer stay as they are. Where gradients are accumulated too, do that after.
+
+    Args:
+        program: with gradients and updates; left as it is.
+        loss: the name of the loss that it minimises.
+        startup: left as it is.
+
+    Raises:
+        SchemaError: the program has no updates; a gradient is sparse rows; the backward pass does not begin with a constant.
+    """
+    begins = startup.clone()
+
+    def change(copy: Program) -> bool:
+        with program_guard(copy, begins):
+            _Scaled(copy.global_block, loss).apply()
+        return True
+
+    return Pass("scale_loss", change)(program)[0], begins
+
+
+class _Scaled:
+    """What makes one program scale its loss; it appends to the default programs."""
+
+    def __init__(self, block: Block, loss: str) -> None:
+        self.block, self.program = block, block.program
+        self.section = update_section(block, "precision='fp16'")
+        self.seed = self._seed(loss)
+
+    def apply(self) -> None:
+        section, block = self.section, self.block
+        gradient = self.seed.outputs["Out"][0]
+        begins = block.var(gradient).spec
+        scale = self._state("loss_scaling", tensor(begins.known_dtype, 1), INITIAL_SCALE)
+        good, bad = (self._state(f"loss_scaling_{what}_steps", tensor(INT32, 1), 0) for what in ("good", "bad"))
+        at = block.ops.index(self.seed)
+        seed = self.seed
+        block.remove_op(seed)
+        shaped = ("reshape2", {"shape": list(begins.known_dims)}) if begins.known_dims else ("squeeze2", {"axes": [0]})
+        block.append_op(shaped[0], {"X": scale}, {"Out": gradient}, shaped[1], role=seed.role, site=seed.site, index=at)
+        names = list(section.gradients)
+        roles = tuple(n for g, p in section.gradients.items() for n in (p, g))
+        at = block.ops.index(section.ops[0])
+        found, finite = self.program.unique_name("found_infinite"), self.program.unique_name("gradients_finite")
+        attrs = {"incr_every_n_steps": GROWS_AFTER, "decr_every_n_nan_or_inf": 1, "incr_ratio": GROWS_BY, "decr_ratio": FALLS_BY}
+        state = {"PrevLossScaling": scale, "InGoodSteps": good, "InBadSteps": bad}
+        new = {"LossScaling": scale, "OutGoodSteps": good, "OutBadSteps": bad}
+        steps: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+            ("check_finite_and_unscale", {"X": names, "Scale": scale}, {"Out": names, "FoundInfinite": found}, {}),
+            ("update_loss_scaling", {"X": names, "FoundInfinite": found, **state}, {"Out": names, **new}, attrs),
+            ("logical_not", {"X": found}, {"Out": finite}, {}),
+        ]
+        for number, (type, inputs, outputs, given) in enumerate(steps):
+            block.append_op(type, inputs, outputs, given, role=Role.OPTIMIZE, role_variables=roles, site=section.site, index=at + number)
+        move_under(block, section.ops, block.var(finite), section.site)
+
+    def _seed(self, loss: str) -> Op:
+        """The op that begins the backward pass."""
+        for op in self.block.ops:
+            if op.role & Role.BACKWARD and loss + "@GRAD" in op.output_names():
+                if op.type == "fill_constant" and op.attrs["value"] == 1.0 and not any(op.input_names()):
+                    return op
+                raise SchemaError(f"precision='fp16' scales a loss whose backward pass begins with 1; that of {loss} begins with {op.type}")
+        raise SchemaError(f"precision='fp16': the program has no gradient of {loss}")
+
+    def _state(self, name: str, spec: Spec, value: float) -> Variable:
+        made = self.block.create_variable(self.program.unique_name(name), spec, site=self.section.site, persistable=True, stop_gradient=True)
+        initialise(made, Constant(value))
+        return made

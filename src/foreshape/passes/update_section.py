@@ -1,0 +1,126 @@
+"""The part of a training program that updates: which ops it is, which gradients it starts from, and how it moves into a block that may not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foreshape.errors import SchemaError
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.passes.prune import drop_blocks
+from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.call_site import Site
+from foreshape.program.op import is_absent
+from foreshape.spec import SELECTED_ROWS
+
+
+@dataclass(slots=True)
+class UpdateSection:
+    """The ops of the global block that make a step of gradients."""
+
+    block: Block
+    ops: list[Op]
+    gradients: dict[str, str]
+    """Gradient -> its parameter, in the order of the updates: what the ops before give, and these start from."""
+
+    @property
+    def site(self) -> Site:
+        return self.ops[-1].site
+
+
+def update_section(block: Block, what: str) -> UpdateSection:
+    """The updates of a training program.
+
+    Args:
+        what: who asks, for the words.
+
+    Raises:
+        SchemaError: it has no updates, or the gradient of a parameter is sparse rows.
+    """
+    ops = [op for op in block.ops if op.role & Role.OPTIMIZE]
+    if not ops:
+        raise SchemaError(f"{what}: the program has no updates: minimise a loss of it first")
+    ours = {id(op) for op in ops}
+    before = {n for op in block.ops if id(op) not in ours for n in op.all_writes()}
+    gradients: dict[str, str] = {}
+    for op in ops:
+        for parameter, gradient in zip(op.role_variables[::2], op.role_variables[1::2], strict=False):
+            if gradient in before and block.find(gradient) is not None:
+                gradients.setdefault(gradient, parameter)
+    if not gradients:
+        raise SchemaError(f"{what}: the updates of the program do not say of which gradients they are (op_role_var)")
+    for gradient, parameter in gradients.items():
+        if block.var(gradient).kind is SELECTED_ROWS:
+            raise SchemaError(f"{what}: the gradient of {parameter} is sparse rows{_lookup(block, parameter)}; leave is_sparse out there, so that it is dense")
+    return UpdateSection(block, ops, gradients)
+
+
+def _lookup(block: Block, parameter: str) -> str:
+    for op in block.ops:
+        site = op.call_site
+        if site is not None and parameter in op.input_names() and not op.role & (Role.BACKWARD | Role.OPTIMIZE):
+            return f", of the lookup at {site.short()}"
+    return ""
+
+
+def move_under(block: Block, ops: Sequence[Op], condition: Variable, site: Site = None) -> Op:
+    """Take ops out of the global block, into one that runs where a condition holds; it runs where the last of them stood.
+
+    Variables that only they write and read move with them, but for what outlives a run.
+
+    Returns:
+        The `conditional_block` that runs them.
+    """
+    program = block.program
+    inner = program.create_block(block)
+    moved = {id(op) for op in ops}
+    at = sum(id(op) not in moved for op in block.ops[: block.ops.index(ops[-1])])
+    rest = [op for op in block.ops if id(op) not in moved]
+    around = {n for op in rest for n in (*op.all_reads(), *op.all_writes())} | {condition.name}
+    written = {n for op in ops for n in op.all_writes() if not is_absent(n)}
+    for name in sorted(written - around):
+        variable = block.vars.get(name)
+        if variable is not None and not variable.persistable:
+            del block.vars[name]
+            variable.block = inner
+            inner.vars[name] = variable
+    block.ops[:] = rest
+    _put_into(ops, inner)
+    program.touch()
+    reads, writes = inner.outer_names()
+    outs = dict.fromkeys(n for op in ops for n in (*op.output_names(), *sorted(op.all_writes())) if n in writes)
+    inputs = {"Cond": [condition.name], "Input": sorted(n for n in {*reads, *outs} if block.find(n) is not None)}  # which it may leave as they were
+    attrs = {"sub_block": inner.idx, "is_scalar_condition": True}
+    made = block.append_op("conditional_block", inputs, {"Out": list(outs)}, attrs, role=Role.OPTIMIZE, site=site, index=at)
+    drop_blocks(program)
+    return made
+
+
+def _put_into(ops: Sequence[Op], inner: Block) -> None:
+    """Let ops be those of an empty block, and the blocks that they run be later ones than that, as blocks within others are."""
+    program = inner.program
+    inner.ops[:] = ops
+    for op in ops:
+        op.block = inner
+        for index in op.sub_block_indices():
+            old, new = program.blocks[index], program.create_block(inner)
+            new.vars, new.unknown_fields = old.vars, old.unknown_fields
+            for variable in new.vars.values():
+                variable.block = new
+            entries = tuple((n, t, new.idx if t is AttrType.BLOCK and v == index else v) for n, t, v in op.attributes.entries)
+            op.attributes = Attributes.of(op.type, entries)
+            _put_into(old.ops, new)
+            old.vars, old.ops = {}, []
+
+
+def rename(op: Op, names: Mapping[str, str]) -> None:
+    """Let an op, and the blocks that it runs, read and write other variables."""
+    for old, new in names.items():
+        if old in op.input_names():
+            op.rename_input(old, new)
+        if old in op.output_names():
+            op.rename_output(old, new)
+    for index in op.sub_block_indices():
+        for inner in op.block.program.blocks[index].ops:
+            rename(inner, names)
