@@ -70,8 +70,9 @@ class Step:
 
     @collector_waits
     def __init__(
-        self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False
-    ) -> None:
+        self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
+        noted: set[str] | None = None,
+    ) -> None:  # fmt: skip
         self.program = program
         self.fastest = fastest
         guards = program.guards
@@ -83,7 +84,7 @@ class Step:
             fuse(lowered)
         self.live = find_liveness(lowered, reuse=fused)
         self.emitted: Emitted = emit(lowered)
-        self.feeder = Feeder(program, lowered.feeds, guards, device)
+        self.feeder = Feeder(program, lowered.feeds, guards, device, noted)
         self.version = program.version
         self.plan_cache: dict[Any, ShapePlan] = {}
         self._plan: Plan | None = None
@@ -211,17 +212,20 @@ class Executor:
                 self._generator.seed()
             else:
                 self._generator.manual_seed(seed)
+        self._noted: set[str] = set()
         self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
 
     def run(
-        self, program: Program | None = None, feed: Mapping[str, Any] | None = None, fetch: Sequence[Variable | str] | Variable | str = (),
+        self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (),
         scope: Scope | None = None,
     ) -> list[Any]:  # fmt: skip
         """Run a program once.
 
         Args:
             program: the default main program where it is left out.
-            feed: input -> array (or `LoDTensor`, `SelectedRows`).
+            feed: input -> array (or `LoDTensor`, `SelectedRows`, tensor, column, list); a table, by the names of its columns; a tuple with a
+                value for each input, in the order in which they were described; the value of a single input. Numbers are taken in
+                the input's element type where they stay the same; float64 is rounded to float32, of which a warning tells once.
             fetch: variables or their names.
             scope: holds the parameters; the default scope where it is left out.
 
@@ -237,7 +241,7 @@ class Executor:
         scope = scope if scope is not None else default_scope()
         step = self.step(program, fetch)
         with _taking:
-            tensors, signature = step.feeder.tensors(feed or {})
+            tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed))
             if self.align_feeds:
                 tensors = aligned(tensors)
         longest: dict[str, int] = {}
@@ -249,6 +253,9 @@ class Executor:
         if held is not NOTHING:  # open dims of what the scope holds decide guards too
             signature = (*signature, held.key)
         planned = step.plan_cache.get(signature)
+        if planned is None and (shapes := step.feeder.fit(tensors)):
+            signature = shapes + signature[len(shapes) :]
+            planned = step.plan_cache.get(signature)
         if planned is None:
             with _compiling, _taking, self._threads.planned():
                 planned = step.plan_shapes(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
@@ -307,7 +314,7 @@ class Executor:
                 program.refresh()
                 with self._threads.planned():
                     fused = self.check is not True and self._target is None
-                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
+                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self._noted)
             return found
 
     def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:
