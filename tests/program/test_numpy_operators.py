@@ -58,7 +58,8 @@ def test_division_powers_and_signs() -> None:
     for of in (lambda x, y: x / y, lambda x, y: 2 / y, lambda x, y: abs(x) ** y, lambda x, y: x**2, lambda x, y: 2**y, lambda x, y: 1.5**x,
                lambda x, y: -x, lambda x, y: +x, lambda x, y: abs(x), lambda x, y: np.float32(2) / y):  # fmt: skip
         check(of, F, G)
-    for of in (lambda x, y: x**2, lambda x, y: 2**y, lambda x, y: abs(x), lambda x, y: -x, lambda x, y: x**y):
+    for of in (lambda x, y: x / y, lambda x, y: x / 2, lambda x, y: 3 / y, lambda x, y: x**2, lambda x, y: 2**y, lambda x, y: abs(x), lambda x, y: -x,
+               lambda x, y: x**y):  # fmt: skip
         check(of, I, J)
 
 

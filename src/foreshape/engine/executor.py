@@ -20,6 +20,7 @@ from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
+from foreshape.engine.updates import warn_of_updates
 from foreshape.engine.waiting import waiting
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, ShapeError, border
 from foreshape.lowering import Value, fuse, lower
@@ -314,6 +315,7 @@ class Executor:
                 program.refresh()
                 with self._threads.planned():
                     fused = self.check is not True and self._target is None
+                    warn_of_updates(program, names)
                     found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self._noted)
             return found
 

@@ -11,7 +11,7 @@ from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
 from foreshape.optimizer.decay import WeightDecay, as_decay
-from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard
+from foreshape.program import Op, Program, Role, Variable, program_guard, startup_of
 from foreshape.program.collector import collector_waits
 from foreshape.spec import FP32, DType, tensor
 
@@ -50,7 +50,7 @@ class Optimizer:
         """
         pairs = append_backward(loss, parameters, no_gradient)
         program = loss.block.program
-        with program_guard(program, startup if startup is not None else default_startup_program()):
+        with program_guard(program, startup if startup is not None else startup_of(program)):
             return self.apply(pairs), pairs
 
     @collector_waits

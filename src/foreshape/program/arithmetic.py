@@ -112,11 +112,20 @@ class Arithmetic:
 
     __rmul__ = __mul__
 
+    def _divided(self, other: Any, swapped: bool) -> Variable:
+        """Of integers the quotient with its fraction, in fp32, as PaddlePaddle's ``/`` gives it; the operator itself would drop it."""
+        me = self._in_fp32()
+        return me._with("elementwise_div", other._in_fp32() if isinstance(other, Arithmetic) else other, swapped)
+
+    def _in_fp32(self) -> Variable:
+        me = cast("Variable", self)
+        return me if me.dtype is None or me.dtype.is_floating else me.astype("fp32")
+
     def __truediv__(self, other: Any) -> Variable:
-        return self._with("elementwise_div", other)
+        return self._divided(other, swapped=False)
 
     def __rtruediv__(self, other: Any) -> Variable:
-        return self._with("elementwise_div", other, swapped=True)
+        return self._divided(other, swapped=True)
 
     def __floordiv__(self, other: Any) -> Variable:
         return self._with("elementwise_floordiv", other)
