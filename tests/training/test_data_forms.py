@@ -84,7 +84,7 @@ def test_what_is_not_wanted_is_left_out_and_what_is_must_be_there() -> None:
                   [{"x": X[k : k + 4], "z": 3} for k in (0, 4, 8)], lambda: iter([{"x": X[:4]}, {"x": X[4:8]}, {"x": X[8:]}])):  # fmt: skip
         assert batches(given, inputs=1) == x_only
     for given in ({"y": Y}, [{"y": Y}]):
-        with pytest.raises(fs.FeedError, match="x must be given; the data have y"):
+        with pytest.raises(fs.FeedError, match=r"x \(f32\[batch, 3\], described at test_data_forms.*\) is not fed; fed are: y"):
             batches(given, inputs=1)
     assert [set(b) for b in batches({"x": X, "y": Y, "z": Y})] == [{"x", "y", "z"}] * 3, "for a training all that is given is fed, or refused"
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import Checked
@@ -41,9 +41,6 @@ from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    pass
 
 _PLAN_CACHE_LIMIT = 4096
 _taking = border("the fed values cannot be taken", FeedError)
@@ -329,6 +326,7 @@ class Executor:
         held = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
         with _taking:
             tensors, _ = step.feeder.tensors(feed)
+            step.feeder.fit(tensors)
             if all(isinstance(d, int) for v in held for d in v.spec.dims or ()):  # otherwise what is held says a part of the sizes
                 step.feeder.check_shapes(tensors)
 

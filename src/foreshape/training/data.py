@@ -139,9 +139,12 @@ class Taken:
         given = cast("Batch", batch)
         if self.wanted is None:
             return given
-        missing = [name for name in self.wanted if name not in given]
-        if missing:
-            raise FeedError(f"{', '.join(missing)} must be given; the data have {', '.join(map(str, given)) or 'nothing'}")
+        for name in self.wanted:
+            if name not in given:
+                variable = None if self.program is None else self.program.global_block.find(name)
+                site = None if variable is None else variable.call_site
+                what = "" if variable is None else f" ({variable.spec.text()}" + (f", described at {site.short()})" if site is not None else ")")
+                raise FeedError(f"{name}{what} is not fed; fed are: {', '.join(map(str, given)) or 'none'}")
         return {name: given[name] for name in self.wanted}
 
     def _array(self, name: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 from foreshape.engine import Scope
 from foreshape.errors import SchemaError
 from foreshape.optimizer import SGD, Optimizer
-from foreshape.program import Program, Variable, default_startup_program
+from foreshape.program import Program, Variable, startup_of
 from foreshape.training.program import has_updates, optimizer_made, persistables, rate_of, scalar_loss
 
 
@@ -80,7 +80,7 @@ def training_program(cost: Variable, optimizer: Optimizer | None = None, *, star
         SchemaError: the program has updates, and another optimizer is given. ShapeError, SchemaError: as `foreshape.append_backward`.
     """
     of = cost.block.program
-    startup = startup if startup is not None else default_startup_program()
+    startup = startup if startup is not None else startup_of(of)
     if has_updates(of):
         if optimizer is not None and not optimizer_made(optimizer, of):
             raise SchemaError("the program has its updates already, from another optimizer; leave optimizer= out, or train a program without them")
