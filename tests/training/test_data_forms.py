@@ -95,7 +95,7 @@ def test_what_is_not_wanted_is_left_out_and_what_is_must_be_there() -> None:
         ({"x": X.astype("int64"), "y": Y}, "x must be fp32; fed is int64"),
         ({"x": ["a"] * 10, "y": Y}, "x: list is not an array of numbers"),
         ({"x": [[1.0], [1.0, 2.0]], "y": Y}, "x is dense, and the lists that are fed have 1 elements and, number 1, 2"),
-        ({"x": X[:, :2], "y": Y}, r"x must be f32\[batch, 3\]; the data are \[10, 2\]: dim 1 must be 3, not 2"),
+        ({"x": X[:, :2], "y": Y}, r"x must be f32\[batch, 3\]; fed is \[10, 2\]: dim 1 must be 3, not 2"),
         ((X, Y, Y), "3 values in order are fed, and the program has the inputs x, y"),
         ([X, Y], r"a list is a list of batches, and this one has arrays: give a tuple, \(x, y\)"),
         (X, "one ndarray is fed, and the program has the inputs x, y"),
