@@ -125,3 +125,20 @@ def test_a_loader_trains_as_the_arrays_do() -> None:
         history = fs.train(cost, data, batch_size=4, epochs=2, shuffle=False, progress=False, scope=fs.Scope(), startup=startup)
         losses.append(history.losses)
     assert losses[1] == losses[2] == pytest.approx(losses[0], rel=2e-2) and len(losses[0]) == 6
+
+
+def test_predictions_take_the_same_forms_and_need_no_label() -> None:
+    with fs.program() as p:
+        x, y = layer.data("x", 3), layer.data("y", 1)
+        out = layer.fc(x, 1)
+        error = layer.square(out - y)
+    scope = fs.Scope()
+    fs.Executor().run(p.startup, scope=scope)
+    want = fs.predict(out, {"x": X}, batch_size=4, scope=scope)
+    assert want.shape == (10, 1)
+    for data in (X, (X, Y), (X,), {"x": X, "y": Y, "z": 3}, FORMS["loader"](), FORMS["rows"](), Streaming()):
+        np.testing.assert_allclose(fs.predict(out, data, batch_size=4, scope=scope), want, rtol=1e-6)
+    figures = [fs.evaluate({"error": error}, FORMS[form](), batch_size=4, scope=scope)["error"] for form in ("arrays", "flat", "loader", "function")]
+    assert figures == pytest.approx([float(((want - Y) ** 2).mean())] * 4, rel=1e-5)
+    with pytest.raises(fs.FeedError, match=r"x .* is not fed; fed are: y"):
+        fs.predict(out, {"y": Y}, scope=scope)

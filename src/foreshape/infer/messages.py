@@ -25,7 +25,7 @@ class CallSite:
 
     def short(self) -> str:
         """``net.py:14``; of a notebook the cell, ``In[3]:14``."""
-        return f"{_cell(self.file) or os.path.basename(self.file)}:{self.line}"
+        return f"{shown_file(self.file)}:{self.line}"
 
     def source_line(self) -> str:
         """The text of the line, where its file can be read; otherwise empty."""
@@ -44,13 +44,13 @@ class CallSite:
         return hash((self.file, self.line))
 
 
-def _cell(file: str) -> str:
-    """What IPython calls the cell whose code it has compiled as this file, such as ``In[3]``; nothing where it is none of its cells."""
+def shown_file(file: str) -> str:
+    """A file's name without its folder; of the code of a cell what IPython calls the cell, such as ``In[3]``."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     known = getattr(getattr(shell, "compile", None), "format_code_name", None)
     found = None if known is None else known(file)
-    return found[1] if found else ""
+    return found[1] if found else os.path.basename(file)
 
 
 def _is_source(file: str) -> bool:

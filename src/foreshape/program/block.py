@@ -94,7 +94,8 @@ class Block:
         first = self.vars[name]
         line = first.call_site
         words = f"the name {name!r} is taken in this block" + (f", since {line.short()}" if line is not None else "")
-        if line is not None and first.site == variable.site:
+        now = call_site(variable.site)
+        if line is not None and now is not None and line.line == now.line and line.source_line() == now.source_line():  # a cell may be another file each time
             words += ", which is this line, run before"
         if self.idx == 0:
             anew = "to describe a network anew call fs.reset() first, or describe it" if is_default(self.program) else "describe another network"
