@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from foreshape import layer, optimizer
     from foreshape.backward import append_backward
     from foreshape.cost import Network, plan
-    from foreshape.engine import Executor, LoDTensor, Scope, SelectedRows, default_scope
+    from foreshape.engine import Executor, LoDTensor, Scope, SelectedRows, default_scope, reset
     from foreshape.errors import (
         DescriptionError,
         ExecutionError,
         FeedError,
         ForeshapeError,
+        ForeshapeWarning,
         FormatError,
         GuardError,
         MemoryPlanError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from foreshape.operator import Operator
     from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_layers, split_tables
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, name_scope, program_guard
+    from foreshape.program import new_program as program
     from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, STRING, UINT8, UNK
     from foreshape.training import Checkpoint, History, TrainingProgram, callbacks, evaluate, infer_shape, predict, train, training_program
     from foreshape.wire import Limits, load_program, save_program
@@ -42,9 +44,9 @@ __version__ = "0.1.0"
 
 _ROOM: dict[str, str] = {
     "append_backward": "backward",
-    **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope"), "engine"),
-    **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "FormatError", "GuardError", "MemoryPlanError", "RankError",
-                     "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
+    **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope", "reset"), "engine"),
+    **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "ForeshapeWarning", "FormatError", "GuardError", "MemoryPlanError",
+                     "RankError", "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
     **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "save_inference_model"), "interop"),
     **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_layers", "split_tables"), "passes"),
     "ParamAttr": "layer",
@@ -59,7 +61,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Job", "job", "send"), "workers"),
 }  # fmt: skip
 """Public name -> the room that it lives in; a room is entered when its name is first used."""
-_ROOMS = ("layer", "optimizer", "ops", "passes", "dims", "interop", "memory")
+_ROOMS = ("layer", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
 
 
 def __getattr__(name: str) -> Any:
@@ -103,6 +105,7 @@ __all__ = [
     "Executor",
     "FeedError",
     "ForeshapeError",
+    "ForeshapeWarning",
     "FormatError",
     "GuardError",
     "History",
@@ -143,8 +146,10 @@ __all__ = [
     "optimizer",
     "plan",
     "predict",
+    "program",
     "program_guard",
     "recompute",
+    "reset",
     "save_inference_model",
     "save_program",
     "send",

@@ -73,6 +73,10 @@ class MemoryPlanError(ForeshapeError):
     """The least that was reached, in bytes, where a search was made."""
 
 
+class ForeshapeWarning(UserWarning):
+    """What this package warns of, by Python's `warnings`: something that works and that the user may not mean."""
+
+
 class border(contextlib.ContextDecorator):
     """The last resort of a public entrance: whatever other exception leaves the block becomes an error of this package, with its cause.
 

@@ -191,7 +191,7 @@ BAD_COLUMNS: dict[str, tuple[Any, int, str]] = {
     "nones": (AwkwardArray(AwkwardOption(AWKWARD_IDS, 5)), 1, "no missing values; fed is an awkward array with 2 of them"),
     "shallow": (ARROW_IDS, 2, "x has 2 levels of sequences; fed is a column with 1 level of lists"),
     "flat": (ArrowNumbers(IDS), 1, "x has 1 level of sequences; fed is a column with 0 levels of lists"),
-    "texts": (ArrowLists(ArrowNumbers(np.array(["a", "b"], object)), [0, 2]), 1, "made of lists of numbers; fed are elements of object"),
+    "texts": (ArrowLists(ArrowNumbers(np.array(["a", "b"], object)), [0, 2]), 1, "made of numbers or lists of numbers; fed are elements of object"),
     "records": (AwkwardArray(AwkwardRecords()), 1, "made of lists of numbers; fed is an awkward array with a AwkwardRecords"),
     "deep": (ArrowLists(ARROW_IDS, [0, 3]), 1, "x must have rows [1]; the lists of the column at depth 2 have 2 elements and, number 1, 0"),
 }

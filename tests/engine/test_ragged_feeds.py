@@ -187,7 +187,7 @@ WRONG: dict[str, tuple[Any, int, str]] = {
     "nothing-deep": ([None], 2, "x[0] must be a list"),
     "mixed": ([SEQUENCES[0], SEQUENCES[2].astype(np.int64)], 1, "x: all sequences must be of one kind of number; seen are float32, int64"),
     "mixed-tensors": ([SEQUENCES[0], torch.ones(2, 3, dtype=torch.int64)], 1, "x: all sequences must be of one kind of number"),
-    "doubles": ([SEQUENCES[0].astype(np.float64)], 1, "x must be fp32; fed is fp64"),
+    "doubles": ([SEQUENCES[0].astype(np.float64) + 1e300], 1, "x must be fp32; fed is fp64 with 1e+300"),
     "masked": ([np.ma.masked_array(PACKED, PACKED > 3)], 1, "without masked elements"),
     "a-dict": ([{"a": 1}], 1, "x[0] must be one sequence of"),
     "rows-of-a-lod-tensor": (LoDTensor(PACKED[:, :2], [[4, 5]]), 1, "dim 1 must be 3, not 2"),

@@ -353,7 +353,7 @@ def test_sparse_rows_are_fed_and_fetched() -> None:
         (np.ones((10, 3), "float32"), "feed a SelectedRows"),
         (fs.SelectedRows([3], np.ones((1, 3), "float32"), 11), "dim 0 must be 10"),
         (fs.SelectedRows([3], np.ones((1, 4), "float32"), 10), "dim 1 must be 3"),
-        (fs.SelectedRows([3], np.ones((1, 3), "float64"), 10), "must be fp32"),
+        (fs.SelectedRows([3], np.ones((1, 3), "int64"), 10), "must be fp32"),
     ],
 )
 def test_what_is_not_these_rows_is_refused(bad: Any, says: str) -> None:

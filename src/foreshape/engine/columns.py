@@ -1,4 +1,4 @@
-"""List columns of Arrow and awkward as flat values and lengths, without importing either: known by the module of their class.
+"""Columns of Arrow and awkward as flat values and lengths, without importing either: known by the module of their class.
 
 Offsets are taken as whole arrays; a slice of a column, whose offsets do not begin with 0, is cut out of its values.
 """
@@ -72,7 +72,7 @@ def _arrow(name: str, array: Any) -> tuple[list[Any], Any]:
             array = array.storage
             continue
         if array.null_count:
-            raise FeedError(f"{name}: a ragged column has no missing values; fed is an Arrow column with {array.null_count} of them")
+            raise FeedError(f"{name}: a column that is fed has no missing values; fed is an Arrow column with {array.null_count} of them")
         if hasattr(array.type, "list_size"):
             lengths.append(_even(len(array), array.type.list_size))
             array = array.flatten()
@@ -95,7 +95,7 @@ def _awkward(name: str, layout: Any) -> tuple[list[Any], Any]:
             count = len(layout)
             layout = layout.project()
             if len(layout) != count:
-                raise FeedError(f"{name}: a ragged column has no missing values; fed is an awkward array with {count - len(layout)} of them")
+                raise FeedError(f"{name}: a column that is fed has no missing values; fed is an awkward array with {count - len(layout)} of them")
         elif getattr(layout, "is_unknown", False):
             return lengths, numpy.zeros(0, dtype=bool)  # the narrowest type: of nothing any will do
         elif hasattr(layout, "to_ListOffsetArray64"):
@@ -114,5 +114,5 @@ def _awkward(name: str, layout: Any) -> tuple[list[Any], Any]:
 
 def _numbers(name: str, array: Any) -> Any:
     if array.dtype.kind not in "iufb":
-        raise FeedError(f"{name}: a ragged column is made of lists of numbers; fed are elements of {array.dtype.name}")
+        raise FeedError(f"{name}: a column is made of numbers or lists of numbers; fed are elements of {array.dtype.name}")
     return array

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import RLock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import Checked
@@ -20,6 +20,7 @@ from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
+from foreshape.engine.updates import warn_of_updates
 from foreshape.engine.waiting import waiting
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, ShapeError, border
 from foreshape.lowering import Value, fuse, lower
@@ -40,9 +41,6 @@ from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    pass
 
 _PLAN_CACHE_LIMIT = 4096
 _taking = border("the fed values cannot be taken", FeedError)
@@ -70,8 +68,9 @@ class Step:
 
     @collector_waits
     def __init__(
-        self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False
-    ) -> None:
+        self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
+        noted: set[str] | None = None,
+    ) -> None:  # fmt: skip
         self.program = program
         self.fastest = fastest
         guards = program.guards
@@ -83,7 +82,7 @@ class Step:
             fuse(lowered)
         self.live = find_liveness(lowered, reuse=fused)
         self.emitted: Emitted = emit(lowered)
-        self.feeder = Feeder(program, lowered.feeds, guards, device)
+        self.feeder = Feeder(program, lowered.feeds, guards, device, noted)
         self.version = program.version
         self.plan_cache: dict[Any, ShapePlan] = {}
         self._plan: Plan | None = None
@@ -211,17 +210,20 @@ class Executor:
                 self._generator.seed()
             else:
                 self._generator.manual_seed(seed)
+        self._noted: set[str] = set()
         self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
 
     def run(
-        self, program: Program | None = None, feed: Mapping[str, Any] | None = None, fetch: Sequence[Variable | str] | Variable | str = (),
+        self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (),
         scope: Scope | None = None,
     ) -> list[Any]:  # fmt: skip
         """Run a program once.
 
         Args:
             program: the default main program where it is left out.
-            feed: input -> array (or `LoDTensor`, `SelectedRows`).
+            feed: input -> array (or `LoDTensor`, `SelectedRows`, tensor, column, list); a table, by the names of its columns; a tuple with a
+                value for each input, in the order in which they were described; the value of a single input. Numbers are taken in
+                the input's element type where they stay the same; float64 is rounded to float32, of which a warning tells once.
             fetch: variables or their names.
             scope: holds the parameters; the default scope where it is left out.
 
@@ -237,7 +239,7 @@ class Executor:
         scope = scope if scope is not None else default_scope()
         step = self.step(program, fetch)
         with _taking:
-            tensors, signature = step.feeder.tensors(feed or {})
+            tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed))
             if self.align_feeds:
                 tensors = aligned(tensors)
         longest: dict[str, int] = {}
@@ -249,6 +251,9 @@ class Executor:
         if held is not NOTHING:  # open dims of what the scope holds decide guards too
             signature = (*signature, held.key)
         planned = step.plan_cache.get(signature)
+        if planned is None and (shapes := step.feeder.fit(tensors)):
+            signature = shapes + signature[len(shapes) :]
+            planned = step.plan_cache.get(signature)
         if planned is None:
             with _compiling, _taking, self._threads.planned():
                 planned = step.plan_shapes(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
@@ -307,7 +312,8 @@ class Executor:
                 program.refresh()
                 with self._threads.planned():
                     fused = self.check is not True and self._target is None
-                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
+                    warn_of_updates(program, names)
+                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self._noted)
             return found
 
     def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:
@@ -320,6 +326,7 @@ class Executor:
         held = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
         with _taking:
             tensors, _ = step.feeder.tensors(feed)
+            step.feeder.fit(tensors)
             if all(isinstance(d, int) for v in held for d in v.spec.dims or ()):  # otherwise what is held says a part of the sizes
                 step.feeder.check_shapes(tensors)
 

@@ -6,22 +6,24 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
+from foreshape.engine.converted import converted
 from foreshape.engine.held import NOTHING, Held, OpenDim
 from foreshape.engine.ragged import as_ragged
-from foreshape.errors import FeedError, GuardError, TypeMismatchError
+from foreshape.engine.tables import array_of, in_order, named
+from foreshape.errors import FeedError, GuardError
 from foreshape.infer.guards import Guards
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.lowering.instruction import Value
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.program import Program, Variable
+from foreshape.program.call_site import warn_user
 from foreshape.spec import SELECTED_ROWS, Spec
-from foreshape.values.conversion import to_tensor
+from foreshape.values.conversion import is_masked, to_tensor
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
-from foreshape.values.torch_proxy import torch
-from foreshape.values.torch_types import dtype_of_torch, torch_dtype
+from foreshape.values.torch_types import torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,10 +32,12 @@ if TYPE_CHECKING:
 class Feeder:
     """Turns the fed values of one step into tensors, in the order of its inputs."""
 
-    __slots__ = ("device", "guards", "inputs", "names", "program", "types")
+    __slots__ = ("device", "guards", "inputs", "names", "noted", "program", "types")
 
-    def __init__(self, program: Program, inputs: Sequence[Value], guards: Guards, device: Any) -> None:
+    def __init__(self, program: Program, inputs: Sequence[Value], guards: Guards, device: Any, noted: set[str] | None = None) -> None:
         self.program = program
+        self.noted: set[str] = noted if noted is not None else set()
+        """The inputs of which a note was given, which is given once."""
         self.inputs = inputs
         self.guards = guards
         self.device = device
@@ -53,7 +57,7 @@ class Feeder:
             if given is None:
                 raise self._missing(value, feed)
             if _spec(value).kind is SELECTED_ROWS:
-                out.append(_rows(value, given, wanted).to(self.device))
+                out.append(self._rows(value, given, wanted).to(self.device))
                 continue
             if value.lod is not None:
                 given = as_ragged(value.name, given, _spec(value))
@@ -65,9 +69,9 @@ class Feeder:
                 given = given.data
             elif isinstance(given, SelectedRows):
                 raise FeedError(f"{value.name} is {_spec(value).text()}; sparse rows were fed")
-            tensor = _tensor(value.name, given)
+            tensor = _tensor(value, given)
             if tensor.dtype is not wanted:
-                tensor = _converted(value, tensor, wanted)
+                tensor = self._converted(value, tensor, wanted)
             out.append(tensor if self.device is None else tensor.to(self.device))
         if len(feed) > len(self.inputs):
             self.refuse_unknown(feed)
@@ -75,6 +79,24 @@ class Feeder:
         if offsets:
             shapes += [tuple([len(level) for level in o.levels]) for o in offsets]
         return out + offsets, tuple(shapes)
+
+    def by_input(self, feed: Any) -> Mapping[Any, Any]:
+        """What was fed, in any form that a whole feed has, by input. Raises `FeedError` where it has none."""
+        return {} if feed is None else named(feed, self.program, in_order(self.program, self.names))
+
+    def fit(self, given: list[Any]) -> tuple[Any, ...]:
+        """Put the dim of 1 at the end of tensors that lack only that, as labels ``[n]`` for an input ``[n, 1]``.
+
+        Returns:
+            The shapes of all inputs, as `tensors` gives them; nothing where none was changed.
+        """
+        changed = False
+        for at, value in enumerate(self.inputs):
+            spec, tensor = _spec(value), given[at]
+            if value.lod is None and spec.kind is not SELECTED_ROWS and 0 < tensor.dim() == len(spec.known_dims) - 1 and spec.known_dims[-1] == 1:
+                given[at] = tensor[..., None]
+                changed = True
+        return tuple([t.shape for t in given[: len(self.inputs)]]) if changed else ()
 
     def refuse_unknown(self, feed: Mapping[Any, Any]) -> None:
         """Refuse a fed name that is no variable of the program, or one that is not fed."""
@@ -93,6 +115,29 @@ class Feeder:
         if value.name in feed:
             return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value")
         return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
+
+    def _rows(self, value: Value, given: Any, wanted: Any) -> Rows:
+        """Fed sparse rows in the program's element type."""
+        if not isinstance(given, SelectedRows):
+            raise FeedError(f"{value.name} is {_spec(value).text()}; feed a SelectedRows(rows, values, height)")
+        values = _tensor(value, given.values)
+        return Rows(to_tensor(given.rows), values if values.dtype is wanted else self._converted(value, values, wanted), given.height)
+
+    def _converted(self, value: Value, tensor: Tensor, wanted: Any) -> Tensor:
+        """The same numbers in the program's element type.
+
+        Where that is exact by kind, as int32 for int64, or for these numbers, as int64 for int32 where all fit; and float64 for float32,
+        which is noted once.
+
+        Raises:
+            FeedError: they would be others.
+        """
+        want = _spec(value).known_dtype
+        out, rounds = converted(value.name, tensor, want, wanted)
+        if rounds and value.name not in self.noted:
+            self.noted.add(value.name)
+            warn_user(f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that")
+        return out
 
     def check_shapes(self, given: Sequence[Any], held: Held = NOTHING) -> dict[str, int]:
         """Check the shapes and guards of what `tensors` gave, beside what the scope holds; returns the symbols' values.
@@ -198,34 +243,29 @@ def _spec(value: Value) -> Spec:
     return variable.spec
 
 
-def _rows(value: Value, given: Any, wanted: Any) -> Rows:
-    """Fed sparse rows in the program's element type."""
-    if not isinstance(given, SelectedRows):
-        raise FeedError(f"{value.name} is {_spec(value).text()}; feed a SelectedRows(rows, values, height)")
-    values = _tensor(value.name, given.values)
-    return Rows(to_tensor(given.rows), values if values.dtype is wanted else _converted(value, values, wanted), given.height)
+_arrays: set[type] = set()
+"""The classes of values that are taken as they are."""
 
 
-def _tensor(name: str, given: Any) -> Tensor:
-    if getattr(given, "mask", None) is not None and type(given).__name__ == "MaskedArray" and given.mask.any():
-        raise FeedError(f"{name}: a masked array was fed, whose masked elements have no value: use .filled(...)")
+def _tensor(value: Value, given: Any) -> Tensor:
+    if given.__class__ not in _arrays:
+        given = _unpacked(value, given)
     try:
         return to_tensor(given)
     except (TypeError, ValueError) as error:
-        raise FeedError(f"{name}: {type(given).__name__} is not an array of numbers: {error}") from None
+        if getattr(getattr(given, "dtype", None), "kind", "") == "O":
+            packed = array_of(value.name, given, _spec(value))
+            if packed is not given:
+                return _tensor(value, packed)
+        raise FeedError(f"{value.name}: {type(given).__name__} is not an array of numbers: {error}") from None
 
 
-def _converted(value: Value, tensor: Tensor, wanted: Any) -> Tensor:
-    """The same numbers in the program's element type, where that is exact by kind: int32 for int64, float64 for float32."""
-    spec = _spec(value)
-    want = spec.known_dtype
-    try:
-        seen = dtype_of_torch(tensor.dtype)
-    except TypeMismatchError as error:
-        raise FeedError(f"{value.name} must be {want.name}: {error}") from None
-    same_family = seen.family == want.family and seen.itemsize <= want.itemsize
-    if same_family or (seen.family == want.family == "float" and tensor.dim() == 0):
-        return tensor.to(wanted)
-    if want.is_floating and tensor.dtype is torch.float64:
-        raise FeedError(f"{value.name} must be {want.name}; fed is {seen.name}: convert it with .astype('{want.numpy_name}')")
-    raise FeedError(f"{value.name} must be {want.name}; fed is {seen.name}")
+def _unpacked(value: Value, given: Any) -> Any:
+    """What is fed besides arrays and tensors, as one of these."""
+    kind: type[Any] = given.__class__
+    if kind.__name__ in ("ndarray", "Tensor") and kind.__module__ in ("numpy", "torch"):
+        _arrays.add(kind)
+        return given
+    if is_masked(given):
+        raise FeedError(f"{value.name}: a masked array was fed, whose masked elements have no value: use .filled(...)")
+    return array_of(value.name, given, _spec(value))

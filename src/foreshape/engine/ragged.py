@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, NoReturn
 
 from foreshape.engine.columns import column_of
+from foreshape.engine.tables import column
 from foreshape.errors import FeedError
 from foreshape.spec import DType, Spec
 from foreshape.values.conversion import is_masked, to_tensor
@@ -25,13 +26,15 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     """What was fed for the ragged variable ``name``, as a `LoDTensor` with as many levels as ``spec`` has.
 
     Taken are a `LoDTensor`; a list of sequences (of lists of them, for two levels), each an array or tensor ``[length, *row]`` or
-    a list of rows; a torch nested tensor; a list column of Arrow or awkward. Of a variable whose rows end in a dim of 1, as ids
+    a list of rows; a torch nested tensor; a list column of Arrow, awkward, pandas or polars. Of a variable whose rows end in a dim of 1, as ids
     ``[words, 1]``, that dim may be left out.
 
     Raises:
         FeedError: it is not ragged, has another number of levels, or rows of other dims.
     """
     levels = spec.lod_level
+    if not _is_list(given):
+        given = column(name, given)
     if isinstance(given, LoDTensor):
         if given.lod_level != levels:
             raise FeedError(f"{name} has {levels} level{'s' * (levels != 1)} of sequences; fed are {given.lod_level}")
@@ -41,16 +44,16 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     if type(given).__module__.partition(".")[0] == "torch" and getattr(given, "is_nested", False):
         data, lengths = _of_nested(name, given, spec)
     elif _is_list(given) or _is_array_of_objects(given):
-        data, lengths = _Lists(name, spec).packed(given)
+        data, lengths = _Lists(name, spec).packed(list(given))
     else:
-        column = column_of(name, given, levels)
-        if column is None:
+        found = column_of(name, given, levels)
+        if found is None:
             seen = "sparse rows were fed" if isinstance(given, SelectedRows) else f"{type(given).__name__}{_dims_of(given)} was fed"
             raise FeedError(
                 f"{name} is ragged, {spec.text()}: feed a LoDTensor(data, sequence_lengths), a {_nesting(levels)} of arrays, a nested tensor "
                 f"or a list column; {seen}"
             )
-        data, lengths = _with_rows(name, *column, spec), column[1]
+        data, lengths = _with_rows(name, *found, spec), found[1]
     if _lacks_last(data.shape, spec):
         data = data[..., None]
     return LoDTensor.of_lengths(data, lengths)

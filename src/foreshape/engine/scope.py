@@ -76,6 +76,11 @@ class Scope:
         if self._values.pop(name, None) is not None:
             self.version += 1
 
+    def clear(self) -> None:
+        """Drop all values."""
+        self._values.clear()
+        self.version += 1
+
     def store(self, name: str, value: Tensor, owned: bool = True) -> Tensor:
         """Take in a tensor: into the place that the name has, where it fits; otherwise as a new value (a copy unless ``owned``).
 

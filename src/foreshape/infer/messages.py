@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,8 +24,8 @@ class CallSite:
         self.file, self.line, self.function = file, line, function
 
     def short(self) -> str:
-        """``net.py:14``."""
-        return f"{os.path.basename(self.file)}:{self.line}"
+        """``net.py:14``; of a notebook the cell, ``In[3]:14``."""
+        return f"{shown_file(self.file)}:{self.line}"
 
     def source_line(self) -> str:
         """The text of the line, where its file can be read; otherwise empty."""
@@ -41,6 +42,15 @@ class CallSite:
 
     def __hash__(self) -> int:
         return hash((self.file, self.line))
+
+
+def shown_file(file: str) -> str:
+    """A file's name without its folder; of the code of a cell what IPython calls the cell, such as ``In[3]``."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    known = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    found = None if known is None else known(file)
+    return found[1] if found else os.path.basename(file)
 
 
 def _is_source(file: str) -> bool:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.program.constant import value_attributes
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP64, INT32, INT64, DType
+from foreshape.spec import INT32, DType
 from foreshape.spec import dtype as dtype_of
 
 Shape: TypeAlias = "Sequence[int | Variable] | Variable"
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
-MAX_CONSTANT_ELEMENTS = 1 << 20
-"""The largest array that is written into a program, in elements: larger ones are fed, or are parameters."""
 
 
 def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool = 0.0) -> Variable:
@@ -52,7 +51,7 @@ def assign(x: Any, output: Variable | None = None) -> Variable:
     if isinstance(x, Variable):
         op = block.append_op("assign", {"X": x}, outputs)
     else:
-        op = block.append_op("assign_value", {}, outputs, _value_attributes(x))
+        op = block.append_op("assign_value", {}, outputs, value_attributes(x))
     return block.var(next(iter(op.output_names())))
 
 
@@ -133,17 +132,3 @@ def _shape(shape: Shape) -> tuple[dict[str, Any], list[int]]:
     if all(isinstance(size, int) for size in shape):
         return {}, sizes
     return {"ShapeTensorList": [_number(size, INT32) for size in shape]}, sizes
-
-
-def _value_attributes(array: Any) -> dict[str, Any]:
-    import numpy
-
-    held: Any = numpy.asarray(array)
-    if not isinstance(array, (numpy.ndarray, numpy.generic)) and held.dtype == numpy.float64:
-        held = held.astype(numpy.float32)  # Python's own numbers do not ask for doubles
-    of = dtype_of(held.dtype)
-    if held.size > MAX_CONSTANT_ELEMENTS:
-        raise SchemaError(f"an array of {held.size} elements is too large to be written in a program: feed it, or make it a parameter")
-    numbers = held.reshape(-1).tolist()
-    slot = "bool_values" if of is BOOL else "int64_values" if of is INT64 else "int32_values" if of.is_integer else "values" if of is FP64 else "fp32_values"
-    return {"shape": list(held.shape), "dtype": of.code, slot: [int(v) for v in numbers] if of is BOOL else numbers}

@@ -15,7 +15,7 @@ from foreshape.layer.parameter import initialise, settings
 from foreshape.optimizer.decay import WeightDecay, as_decay
 from foreshape.optimizer.groups import Group, check_all_match, checked_patterns, frozen_names, matches
 from foreshape.optimizer.schedule import Schedule
-from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard
+from foreshape.program import Op, Program, Role, Variable, program_guard, startup_of
 from foreshape.program.collector import collector_waits
 from foreshape.spec import FP32, DType, tensor
 
@@ -105,7 +105,7 @@ class Optimizer:
             if name in frozen:
                 raise SchemaError(f"{name} is wanted in parameters=, and freeze={list(self.freeze)!r} freezes it")
         pairs = append_backward(loss, wanted, [*no_gradient, *frozen])
-        with program_guard(program, startup if startup is not None else default_startup_program()):
+        with program_guard(program, startup if startup is not None else startup_of(program)):
             return self.apply(pairs), pairs
 
     @collector_waits

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.errors import ShapeError, TypeMismatchError
 from foreshape.program.call_site import tells_line
+from foreshape.program.constant import value_attributes
 from foreshape.program.current import current_block
 
 if TYPE_CHECKING:
@@ -24,9 +26,15 @@ def _is_single(number: float | int) -> bool:
 
 
 class Arithmetic:
-    """``+ - * / // % ** @``, comparisons by method, unary minus and slices."""
+    """Python's operators and indices: ``+ - * / // % ** @``, ``== != < <= > >=``, ``& | ^ ~``, ``abs``, minus, and slices.
+
+    They mean what they mean of numpy's arrays: both sides are broadcast, a comparison gives a bool for each element, and a number or an array
+    beside a variable is taken in its element type. ``==`` with what is no number, array or variable is False. A variable is hashed by what it is,
+    so that dicts and sets find it; whether two are the same one is asked with ``is``.
+    """
 
     __slots__ = ()
+    __array_ufunc__ = None  # so that an array at the left leaves the operator to the variable
 
     def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Variable:
         return current_block().apply(type, inputs, attrs)
@@ -41,18 +49,52 @@ class Arithmetic:
     def _scaled(self, scale: float, bias: float) -> Variable:
         return self._apply("scale", {"X": self}, {"scale": float(scale), "bias": float(bias), "bias_after_scale": True})
 
-    def _with(self, type: str, other: Any, swapped: bool = False) -> Variable:
+    def _other(self, other: Any) -> Any:
+        """The other side of an operator as a variable: a number or an array is written in the program. What is neither is not taken."""
+        if isinstance(other, Arithmetic):
+            return other
         me = cast("Variable", self)
-        if isinstance(other, (int, float)):
-            shape = [1] if me.spec.dims else []
-            if isinstance(other, float) and me.dtype is not None and not me.dtype.is_floating:
-                raise TypeMismatchError(f"{me.name} is {me.dtype.name}; {other!r} needs a floating-point type: use layer.cast first")
-            value = float(other) if -3e38 < other < 3e38 else math.inf if other > 0 else -math.inf  # the text beside it is exact
-            other = self._apply("fill_constant", {}, {"shape": shape, "dtype": me.spec.known_dtype.code, "value": value, "str_value": repr(other)})
-        if not isinstance(other, Arithmetic):
+        if hasattr(other, "dtype") and hasattr(other, "item"):
+            if other.shape:
+                return self._array(other)
+            other = other.item()
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        of = me.spec.known_dtype
+        if isinstance(other, float) and not of.is_floating:
+            raise TypeMismatchError(f"{me.name} is {of.name}; {other!r} needs a floating-point type: use layer.cast first")
+        if isinstance(other, bool):
+            other = int(other)
+        value = float(other) if -3e38 < other < 3e38 else math.inf if other > 0 else -math.inf  # the text beside it is exact
+        return self._apply("fill_constant", {}, {"shape": [1] if me.spec.dims else [], "dtype": of.code, "value": value, "str_value": repr(other)})
+
+    def _array(self, given: Any) -> Variable:
+        """An array of numbers in the element type of this variable. Raises `TypeMismatchError` where it is of another kind or does not fit."""
+        import numpy
+
+        me, given = cast("Variable", self), numpy.asarray(given)
+        of = me.spec.known_dtype
+        kind = given.dtype.kind
+        if kind not in "biuf" or (kind == "f" and not of.is_floating) or (kind in "iu" and of.family == "bool"):
+            raise TypeMismatchError(f"{me.name} is {of.name}; an array of {given.dtype.name} beside it is of another kind: use layer.cast first")
+        single = of.short in ("f16", "bf16", "i8", "i16", "u8")
+        with numpy.errstate(over="ignore"):
+            held = given.astype("float32" if single and of.is_floating else "int32" if single else of.numpy_name)
+        if of.is_integer and kind in "iu":
+            bits = 8 * of.itemsize - (of.name != "uint8")
+            low, high = (0 if of.name == "uint8" else -(2**bits)), 2**bits - 1
+            if given.size and (int(given.min()) < low or int(given.max()) > high):
+                raise TypeMismatchError(f"{me.name} is {of.name}, which does not have the numbers of the array beside it: {given.min()} to {given.max()}")
+        made = self._apply("assign_value", {}, value_attributes(held))
+        return made if made.dtype is of else made.astype(of)
+
+    @tells_line
+    def _with(self, type: str, other: Any, swapped: bool = False) -> Variable:
+        other = self._other(other)
+        if other is NotImplemented:
             return NotImplemented
         a, b = (other, self) if swapped else (self, other)
-        return self._apply(type, {"X": a, "Y": b}, {"axis": -1})
+        return self._apply(type, {"X": a, "Y": b}, None if type.startswith("bitwise") else {"axis": -1})
 
     def __add__(self, other: Any) -> Variable:
         return self._scaled(1.0, other) if self._takes(other) else self._with("elementwise_add", other)
@@ -70,28 +112,62 @@ class Arithmetic:
 
     __rmul__ = __mul__
 
+    def _divided(self, other: Any, swapped: bool) -> Variable:
+        """Of integers the quotient with its fraction, in fp32, as PaddlePaddle's ``/`` gives it; the operator itself would drop it."""
+        me = self._in_fp32()
+        return me._with("elementwise_div", other._in_fp32() if isinstance(other, Arithmetic) else other, swapped)
+
+    def _in_fp32(self) -> Variable:
+        me = cast("Variable", self)
+        return me if me.dtype is None or me.dtype.is_floating else me.astype("fp32")
+
     def __truediv__(self, other: Any) -> Variable:
-        return self._with("elementwise_div", other)
+        return self._divided(other, swapped=False)
 
     def __rtruediv__(self, other: Any) -> Variable:
-        return self._with("elementwise_div", other, swapped=True)
+        return self._divided(other, swapped=True)
 
     def __floordiv__(self, other: Any) -> Variable:
         return self._with("elementwise_floordiv", other)
 
+    def __rfloordiv__(self, other: Any) -> Variable:
+        return self._with("elementwise_floordiv", other, swapped=True)
+
     def __mod__(self, other: Any) -> Variable:
         return self._with("elementwise_mod", other)
+
+    def __rmod__(self, other: Any) -> Variable:
+        return self._with("elementwise_mod", other, swapped=True)
 
     def __pow__(self, other: Any) -> Variable:
         if self._takes(other):
             return self._apply("pow", {"X": self}, {"factor": float(other)})
         return self._with("elementwise_pow", other)
 
+    def __rpow__(self, other: Any) -> Variable:
+        return self._with("elementwise_pow", other, swapped=True)
+
     def __neg__(self) -> Variable:
         return self._scaled(-1.0, 0.0)
 
+    def __pos__(self) -> Variable:
+        return cast("Variable", self)
+
+    def __abs__(self) -> Variable:
+        return self._apply("abs", {"X": self})
+
+    def _product(self, other: Any, swapped: bool) -> Variable:
+        other = self._other(other) if getattr(other, "shape", None) else NotImplemented
+        if other is NotImplemented:
+            return NotImplemented
+        a, b = (other, self) if swapped else (self, other)
+        return self._apply("matmul_v2", {"X": a, "Y": b})
+
     def __matmul__(self, other: Any) -> Variable:
-        return self._apply("matmul_v2", {"X": self, "Y": other})
+        return self._product(other, swapped=False)
+
+    def __rmatmul__(self, other: Any) -> Variable:
+        return self._product(other, swapped=True)
 
     def __lt__(self, other: Any) -> Variable:
         return self._with("less_than", other)
@@ -105,17 +181,71 @@ class Arithmetic:
     def __ge__(self, other: Any) -> Variable:
         return self._with("greater_equal", other)
 
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: Any) -> Any:
+        return self._with("equal", other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._with("not_equal", other)
+
+    def __and__(self, other: Any) -> Variable:
+        return self._with("bitwise_and", other)
+
+    __rand__ = __and__
+
+    def __or__(self, other: Any) -> Variable:
+        return self._with("bitwise_or", other)
+
+    __ror__ = __or__
+
+    def __xor__(self, other: Any) -> Variable:
+        return self._with("bitwise_xor", other)
+
+    __rxor__ = __xor__
+
+    def __invert__(self) -> Variable:
+        return self._apply("bitwise_not", {"X": self})
+
     @tells_line
     def __getitem__(self, index: Any) -> Variable:
-        """A slice: integers, slices and an Ellipsis; a step other than 1 is the strided_slice operator."""
+        """A slice: integers, slices, an Ellipsis, and None for a new dim of 1; a step other than 1 is the strided_slice operator."""
         me = cast("Variable", self)
+        index, new = _new_dims(index, me)
         axes, starts, ends, steps, dropped = index_parts(index, me)
-        if not axes:
-            return me
-        attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped, "infer_flags": [1] * len(axes)}
-        if any(s != 1 for s in steps):
-            return self._apply("strided_slice", {"Input": self}, attrs | {"strides": steps})
-        return self._apply("slice", {"Input": self}, attrs)
+        if axes:
+            attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped, "infer_flags": [1] * len(axes)}
+            if any(s != 1 for s in steps):
+                me = self._apply("strided_slice", {"Input": self}, attrs | {"strides": steps})
+            else:
+                me = self._apply("slice", {"Input": self}, attrs)
+        return self._apply("unsqueeze2", {"X": me}, {"axes": new})[0] if new else me
+
+
+def _new_dims(index: Any, of: Variable) -> tuple[Any, list[int]]:
+    """An index without the Nones in it, and where in the result they put dims of 1."""
+    items: tuple[Any, ...] = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
+    if not any(item is None for item in items):
+        return items, []
+    kept = tuple(item for item in items if item is not None)
+    new: list[int] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            new.append(axis)
+        if item is Ellipsis:
+            axis += of.spec.rank - len(kept) + 1
+        elif item is None or isinstance(item, slice):
+            axis += 1
+    return kept, new
+
+
+def _whole(number: Any) -> int:
+    """An integer of an index. Raises `TypeMismatchError` for what is none, such as a variable."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeMismatchError(f"the bounds of a slice are integers; seen {number!r}: use layer.slice for those that only the run tells") from None
 
 
 def index_parts(index: Any, of: Variable) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
@@ -127,10 +257,10 @@ def index_parts(index: Any, of: Variable) -> tuple[list[int], list[int], list[in
     """
     items: list[Any] = list(index) if isinstance(index, tuple) else [index]  # pyright: ignore[reportUnknownArgumentType]
     rank = of.spec.rank
-    if items.count(Ellipsis) > 1:
+    dots = [at for at, item in enumerate(items) if item is Ellipsis]
+    if len(dots) > 1:
         raise ShapeError("an index has at most one Ellipsis")
-    if Ellipsis in items:
-        at = items.index(Ellipsis)
+    for at in dots:
         items[at : at + 1] = [slice(None)] * (rank - len(items) + 1)
     if len(items) > rank:
         raise ShapeError(f"{of.name} has {rank} dims; the index has {len(items)}")
@@ -141,20 +271,26 @@ def index_parts(index: Any, of: Variable) -> tuple[list[int], list[int], list[in
     dropped: list[int] = []
     for axis, item in enumerate(items):
         if item.__class__ is slice:
-            if item == slice(None):
+            if item.start is None and item.stop is None and item.step is None:
                 continue
-            step = 1 if item.step is None else int(item.step)
-            empty = step < 0 and item.stop is not None and int(item.stop) == -1  # with a negative stride the op takes -1 as past the first
+            step = 1 if item.step is None else _whole(item.step)
+            start, stop = (None if bound is None else _whole(bound) for bound in (item.start, item.stop))
+            empty = step < 0 and stop == -1  # with a negative stride the op takes -1 as past the first
+            size = of.spec.known_dims[axis]
+            if step < 0 and isinstance(size, int):  # and nothing else that lies before it
+                empty = empty or (start is not None and start < -size)
+                stop = None if stop is not None and stop < -size else stop
             axes.append(axis)
-            starts.append(0 if empty else (0 if step > 0 else 2**31 - 1) if item.start is None else int(item.start))
-            ends.append(0 if empty else (2**31 - 1 if step > 0 else -1) if item.stop is None else int(item.stop))
+            starts.append(0 if empty else (0 if step > 0 else 2**31 - 1) if start is None else start)
+            ends.append(0 if empty else (2**31 - 1 if step > 0 else -1) if stop is None else stop)
             steps.append(step)
-        elif isinstance(item, int) and not isinstance(item, bool):
+        elif hasattr(item, "__index__") and not isinstance(item, bool):
+            item = operator.index(item)
             axes.append(axis)
             starts.append(item)
             ends.append(item + 1 if item != -1 else 2**31 - 1)
             steps.append(1)
             dropped.append(axis)
         else:
-            raise TypeMismatchError(f"an index is an integer, a slice or an Ellipsis; seen {item!r}: use layer.gather for tensors")
+            raise TypeMismatchError(f"an index is made of integers, slices, an Ellipsis and None; seen {item!r}: use layer.gather for tensors")
     return axes, starts, ends, steps, dropped

@@ -14,6 +14,7 @@ from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
 from foreshape.program.arrays import gathered
 from foreshape.program.call_site import Site, call_site, here
+from foreshape.program.current import is_default
 from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op, Slots
 from foreshape.program.regions import infer_region
@@ -83,12 +84,23 @@ class Block:
         """Take in a variable. Raises `SchemaError` where the name is taken or empty."""
         name = variable.name
         if name in self.vars:
-            taken = RuleError(f"the name {name!r} is taken in this block", {"first": None}, SchemaError)
-            raise describe_failure(taken, variable.role_words, {"first": [self.vars[name]]}, call_site(variable.site))
+            raise self._taken(name, variable)
         if not name:
             raise SchemaError("a variable's name must not be empty")
         self.vars[name] = variable
         self.program.touch()
+
+    def _taken(self, name: str, variable: Variable) -> DescriptionError:
+        first = self.vars[name]
+        line = first.call_site
+        words = f"the name {name!r} is taken in this block" + (f", since {line.short()}" if line is not None else "")
+        now = call_site(variable.site)
+        if line is not None and now is not None and line.line == now.line and line.source_line() == now.source_line():  # a cell may be another file each time
+            words += ", which is this line, run before"
+        if self.idx == 0:
+            anew = "to describe a network anew call fs.reset() first, or describe it" if is_default(self.program) else "describe another network"
+            words += f"; {anew} in a program of its own, `with fs.program() as p:`"
+        return describe_failure(RuleError(words, {"first": None}, SchemaError), variable.role_words, {"first": [first]}, call_site(variable.site))
 
     def create_variable(self, name: str, spec: Spec, *, site: Site = None, **flags: Any) -> Variable:
         """Make a variable with a known spec. ``flags``: persistable, stop_gradient, is_parameter, trainable, need_check_feed."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeAlias, TypeVar
 
-from foreshape.errors import DescriptionError
+from foreshape.errors import DescriptionError, ForeshapeWarning
 from foreshape.infer.messages import CallSite
 
 P = ParamSpec("P")
@@ -30,6 +31,15 @@ def here() -> Site:
             return (code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
+
+
+def warn_user(words: str) -> None:
+    """Warn by Python's `warnings`, of the user's own line."""
+    depth = 2
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE) and frame.f_code.co_filename != _DEMO:
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(words, ForeshapeWarning, stacklevel=depth)
 
 
 def call_site(site: Site) -> CallSite | None:

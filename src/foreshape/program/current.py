@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
+from foreshape.errors import SchemaError
+
 if TYPE_CHECKING:
     from foreshape.program.block import Block
     from foreshape.program.program import Program
@@ -16,8 +18,15 @@ class _Current(threading.local):
     """What layers append to in one thread: two programs of its own, until it is told others."""
 
     def __init__(self, new: Callable[[], Program]) -> None:
-        self.main = new()
-        self.startup = new()
+        self.new = new
+        self.within = 0
+        """How many ``with fs.program()`` there are within each other."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Two new programs."""
+        self.main, self.startup = self.new(), self.new()
+        self.main.startup = self.startup
         self.block: Block | None = None
 
 
@@ -46,16 +55,57 @@ def current_block() -> Block:
     return block if block is not None and block.program is _current.main else _current.main.blocks[0]
 
 
+def startup_of(program: Program) -> Program:
+    """The program that makes the parameters of another one: the one with which it was described last, or the default one."""
+    if program is _current.main or program.startup is None:
+        return _current.startup
+    return program.startup
+
+
 @contextlib.contextmanager
 def program_guard(main: Program, startup: Program | None = None) -> Generator[None]:
-    """Make these the programs that layers append to, inside of the ``with``."""
+    """Make these the programs that layers append to, inside of the ``with``.
+
+    Args:
+        startup: where the parameters are made; ``main.startup`` from now on. The one with which ``main`` was described last where it
+            is left out, and otherwise the one that there is.
+    """
     before = (_current.main, _current.startup, _current.block)
     main.refresh()
-    _current.main, _current.startup, _current.block = main, startup if startup is not None else _current.startup, None
+    if startup is not None:
+        main.startup = startup
+    _current.main, _current.startup, _current.block = main, main.startup if main.startup is not None else _current.startup, None
     try:
         yield
     finally:
         _current.main, _current.startup, _current.block = before
+
+
+@contextlib.contextmanager
+def new_program() -> Generator[Program]:
+    """A new program that layers append to inside of the ``with``, with a startup program of its own: ``with fs.program() as p:``.
+
+    What was described before, and a cell of a notebook that ran before, has no part in it. ``p.startup`` makes its parameters.
+    """
+    main = _current.new()
+    with program_guard(main, _current.new()):
+        _current.within += 1
+        try:
+            yield main
+        finally:
+            _current.within -= 1
+
+
+def begin_anew() -> None:
+    """Let layers append to two new programs. Raises `SchemaError` inside of a ``with fs.program()``, which has its own."""
+    if _current.within:
+        raise SchemaError("fs.reset() begins the default program anew, and is called outside of `with fs.program() as p:`")
+    _current.begin()
+
+
+def is_default(program: Program) -> bool:
+    """Whether layers append to it, and `begin_anew` puts another one in its place."""
+    return not _current.within and program is _current.main
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
     __slots__ = ("__weakref__", "_counters", "_feeds", "_guards", "_stale", "blocks", "doubtful", "format_version", "names", "op_versions",
-                 "parameter_settings", "random_seed", "role", "uncertain", "unknown_fields", "version", "walk")  # fmt: skip
+                 "parameter_settings", "random_seed", "role", "startup", "uncertain", "unknown_fields", "version", "walk")  # fmt: skip
 
     def __init__(self) -> None:
         self._counters: dict[str, int] = {}
@@ -51,6 +51,8 @@ class Program:
         """Counts changes; a compiled step belongs to one version."""
         self.role = 0
         """The ``op_role`` of ops that are appended without one."""
+        self.startup: Program | None = None
+        """The program that makes its parameters: the one with which it was described last, where it was."""
         self.random_seed = 0
         """Seeds the random operators whose own seed is 0; 0 leaves them to the executor's state."""
         self.format_version = 0

@@ -5,11 +5,11 @@ Variables that no op makes come first, then the ops with what they give. Attribu
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from foreshape.infer.messages import shown_file
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.fields import REQUIRED
 from foreshape.operator.registry import find
@@ -320,5 +320,5 @@ def _layout_lines(layouts: Layouts) -> Iterator[str]:
 def _site_text(site: Site) -> str:
     if site is None:
         return ""
-    file = os.path.basename(site[0])
+    file = shown_file(site[0])
     return f"  # {file if _PLAIN_FILE.match(file) else quoted(file)}:{site[1]}"

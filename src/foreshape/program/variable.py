@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import CallSite
-from foreshape.program.arithmetic import Arithmetic
+from foreshape.program.array_methods import ArrayMethods
 from foreshape.program.call_site import Site, call_site, here, located, tells_line
 from foreshape.program.current import current_block
 from foreshape.program.literal import escape
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foreshape.program.op import Op
 
 
-class Variable(Arithmetic):
+class Variable(ArrayMethods):
     """A value of the network: name, kind, element type, dims, raggedness, and what it is for.
 
     Args:
@@ -208,18 +208,10 @@ class Variable(Arithmetic):
         return f"{escape(self.name)}: {self.spec.text()}"
 
     def __bool__(self) -> NoReturn:
-        raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot branch on it"), here())
-
-    def __iter__(self) -> NoReturn:
-        raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot iterate over it"), here())
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __ne__(self, other: object) -> bool:
-        return self is not other
+        hint = ""
+        if self.op is not None and self.op.type in ("equal", "not_equal"):
+            hint = "; whether two variables are the same one is asked with `is`, and `in` a list or tuple asks with =="
+        raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot branch on it{hint}"), here())
 
 
 def note_made(op: Op, variable: Variable, spec: Spec) -> None:

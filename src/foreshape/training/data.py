@@ -1,4 +1,4 @@
-"""Training data as batches: arrays in memory that are shuffled by a seed, or whatever iterates over batches."""
+"""Data as batches: arrays in memory that are shuffled by a seed, rows that are asked for, or whatever iterates over batches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Protocol, cast
 
-from foreshape.engine import LoDTensor
+from foreshape.engine import LoDTensor, SelectedRows
+from foreshape.engine.converted import converted
 from foreshape.engine.ragged import as_ragged
+from foreshape.engine.tables import array_of, described, formatted, is_dataset, is_value, named, table_of
 from foreshape.errors import FeedError
 from foreshape.program import Program, Variable
 from foreshape.training.changes import Scalar
 from foreshape.training.digest import digest
+from foreshape.values.conversion import to_tensor
+from foreshape.values.torch_types import torch_dtype
 
 Batch = Mapping[str, Any]
 
@@ -48,12 +52,7 @@ class Arrays:
     def __init__(self, arrays: Batch, batch_size: int, shuffle: bool, seed: int, program: Program | None = None) -> None:
         if batch_size < 1:
             raise FeedError(f"batch_size must be at least 1; seen {batch_size}")
-        import numpy
-
-        ragged = {} if program is None else {n: v.spec for n in arrays if (v := program.global_block.find(n)) is not None and v.spec.lod is not None}
-        self.arrays = {
-            name: as_ragged(name, a, ragged[name]) if name in ragged else a if isinstance(a, LoDTensor) else numpy.asarray(a) for name, a in arrays.items()
-        }
+        self.arrays = {name: _whole(name, arrays[name], None if program is None else program.global_block.find(name)) for name in arrays}
         counts = {name: examples(name, a) for name, a in self.arrays.items()}
         if not counts or not min(counts.values()):
             raise FeedError(f"there is nothing to train on: {counts or 'no arrays'}")
@@ -66,11 +65,7 @@ class Arrays:
         self.first: str | None = None
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
-        import numpy
-
-        order = numpy.random.Generator(numpy.random.PCG64([self.seed, number])).permutation(self.count) if self.shuffle else numpy.arange(self.count)
-        for start in range(skip * self.batch_size, self.count, self.batch_size):
-            chosen = order[start : start + self.batch_size]
+        for chosen in _chosen(self.count, self.batch_size, self.seed if self.shuffle else None, number, skip):
             yield {name: rows_of(a, chosen) for name, a in self.arrays.items()}
 
     def facts(self) -> dict[str, Scalar]:
@@ -78,12 +73,130 @@ class Arrays:
         return {"examples": self.count, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed if self.shuffle else None, **samples}
 
 
+class Rows:
+    """A data set whose rows are asked for by their numbers, of which each batch is read when it is its turn; in the order of `Arrays`.
+
+    Raises:
+        FeedError: no rows, or a batch size below 1.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, taken: Taken) -> None:
+        if batch_size < 1:
+            raise FeedError(f"batch_size must be at least 1; seen {batch_size}")
+        if taken.wanted is not None:
+            dataset = dataset.select_columns([name for name in dataset.column_names if name in taken.wanted])
+        self.dataset, self.taken = formatted(dataset), taken
+        self.count = len(dataset)
+        if not self.count:
+            raise FeedError("there is nothing to train on: the data set has no rows")
+        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
+        self.batches: int | None = -(-self.count // batch_size)
+        self.watched = False
+        self.first: str | None = None
+
+    def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
+        for chosen in _chosen(self.count, self.batch_size, self.seed if self.shuffle else None, number, skip):
+            yield self.taken(self.dataset[chosen.tolist()])
+
+    def facts(self) -> dict[str, Scalar]:
+        spread = sorted({at * (self.count - 1) // 63 for at in range(64)})
+        facts: dict[str, Scalar] = {"sample": digest(self.dataset[spread])}
+        return {"examples": self.count, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed if self.shuffle else None, **facts}
+
+
+def _chosen(count: int, batch_size: int, seed: int | None, number: int, skip: int) -> Iterator[Any]:
+    """The numbers of the examples of each batch of an epoch: in order where there is no seed."""
+    import numpy
+
+    order = numpy.arange(count) if seed is None else numpy.random.Generator(numpy.random.PCG64([seed, number])).permutation(count)
+    for start in range(skip * batch_size, count, batch_size):
+        yield order[start : start + batch_size]
+
+
+class Taken:
+    """Makes batches, in any form in which they come, dicts from inputs to arrays.
+
+    Args:
+        program: has the inputs; without it a batch is a mapping of arrays.
+        wanted: the inputs that are kept; all that a batch has where it is left out.
+    """
+
+    def __init__(self, program: Program | None, wanted: Sequence[str] | None) -> None:
+        self.program, self.wanted = program, wanted
+
+    def __call__(self, batch: Any) -> Batch:
+        """Raises `FeedError` for what is no batch."""
+        by_name = self.by_input(batch)
+        if all(value.__class__.__name__ in ("ndarray", "Tensor", "LoDTensor") for value in by_name.values()):
+            return by_name
+        return {name: self._array(name, value) for name, value in by_name.items()}
+
+    def by_input(self, batch: Any) -> Batch:
+        if not isinstance(batch, Mapping):
+            if self.program is None or isinstance(batch, (int, float, str, bytes)) or batch is None:
+                raise FeedError(f"a batch is a dict, input -> array; seen {type(batch).__name__}")
+            batch = named(batch, self.program, described(self.program) if self.wanted is None else self.wanted)
+        given = cast("Batch", batch)
+        if self.wanted is None:
+            return given
+        for name in self.wanted:
+            if name not in given:
+                variable = None if self.program is None else self.program.global_block.find(name)
+                site = None if variable is None else variable.call_site
+                what = "" if variable is None else f" ({variable.spec.text()}" + (f", described at {site.short()})" if site is not None else ")")
+                raise FeedError(f"{name}{what} is not fed; fed are: {', '.join(map(str, given)) or 'none'}")
+        return {name: given[name] for name in self.wanted}
+
+    def _array(self, name: str, value: Any) -> Any:
+        """A list or a column as an array, or as ragged rows; numbers and what the program does not have stay as they are."""
+        variable = None if self.program is None or isinstance(value, (int, float, SelectedRows)) else self.program.global_block.find(name)
+        if variable is None or variable.persistable or variable.spec.dims is None or value is None:
+            return value
+        return as_ragged(name, value, variable.spec) if variable.spec.lod is not None else array_of(name, value, variable.spec)
+
+
+def _whole(name: str, given: Any, variable: Variable | None) -> Any:
+    """All examples of an input as an array, a tensor or ragged rows; looked at before anything is run.
+
+    Raises:
+        FeedError: numbers of another kind than the input's, other dims, or no numbers.
+    """
+    import numpy
+
+    spec = None if variable is None or variable.persistable or variable.spec.dims is None else variable.spec
+    array: Any
+    if spec is not None and spec.lod is not None:
+        array = as_ragged(name, given, spec)
+        first = array.data
+    elif isinstance(given, LoDTensor):
+        return given
+    else:
+        array = given if spec is None else array_of(name, given, spec)
+        array = first = to_tensor(array) if array.__class__.__name__ == "Tensor" else numpy.asarray(array)
+    if spec is None:
+        return array
+    dims = spec.known_dims
+    if spec.lod is None and 0 < len(array.shape) == len(dims) - 1 and dims[-1] == 1:
+        array = first = array[..., None]
+    try:
+        seen = to_tensor(first[:1] if len(first.shape) else first)
+    except (TypeError, ValueError) as error:
+        raise FeedError(f"{name}: {type(given).__name__} is not an array of numbers: {error}") from None
+    if seen.dtype is not torch_dtype(spec.known_dtype):
+        converted(name, seen, spec.known_dtype, torch_dtype(spec.known_dtype))
+    for axis, (dim, size) in enumerate(zip(dims, first.shape, strict=False)):
+        if axis and isinstance(dim, int) and dim != size and len(dims) == len(first.shape):
+            raise FeedError(f"{name} must be {spec.text()}; fed is {list(first.shape)}: dim {axis} must be {dim}, not {size}")
+    return array
+
+
 class Batches:
     """An iterable of batches that can be iterated once per epoch, or a function that returns one for each epoch."""
 
-    def __init__(self, source: Iterable[Batch] | Callable[..., Iterable[Batch]]) -> None:
+    def __init__(self, source: Iterable[Any] | Callable[..., Iterable[Any]], taken: Taken | None = None) -> None:
         self.source = source
-        self.batches: int | None = len(source) if isinstance(source, Sized) else None
+        self.taken = taken if taken is not None else Taken(None, None)
+        self.batches: int | None = _length(source)
         self._takes_number = callable(source) and _takes_argument(source)
         self._used_up = False
         self.watched = False
@@ -101,7 +214,8 @@ class Batches:
             batch = next(batches, None)
             if batch is None:
                 raise FeedError(f"the run is resumed after batch {skip} of epoch {number}, and the data end after batch {at}")
-            self._look_at(batch, at)
+            if at == 0 and self.watched:
+                self._look_at(self.taken(batch), at)
         return self._checked(batches, number, skip)
 
     def facts(self) -> dict[str, Scalar]:
@@ -112,12 +226,11 @@ class Batches:
         return out
 
     def _checked(self, batches: Iterator[Any], number: int, given: int) -> Iterator[Batch]:
-        for batch in batches:
-            if not isinstance(batch, Mapping):
-                raise FeedError(f"a batch is a dict, input -> array; seen {type(batch).__name__}")
+        for one in batches:
+            batch = self.taken(one)
             self._look_at(batch, given)
             given += 1
-            yield batch  # pyright: ignore[reportUnknownVariableType]
+            yield batch
         if not given:
             raise FeedError(f"the data gave no batch in epoch {number}")
 
@@ -135,20 +248,52 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
     return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
 
-def as_data(given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None) -> Data:
-    """What `train` was given as data for the inputs of ``program``; of more inputs than ``inputs``, where these are given, the others are left aside.
+def _length(source: Any) -> int | None:
+    """How many batches it has, where that is known."""
+    try:
+        return len(source) if isinstance(source, Sized) else None
+    except TypeError:  # a loader of rows that come one after the other
+        return None
+
+
+def as_data(
+    given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None
+) -> Data:  # fmt: skip
+    """What a training or an evaluation was given as data for the inputs of ``program``.
+
+    Args:
+        given: input -> array, ragged data, column or list; a table or a data set, by the names of its columns; a tuple with a value for
+            each input, in the order in which these were described; the value of a single input. Or batches, each in any of these
+            forms: an iterable of them (a loader of torch), or a function that returns one.
+        inputs: those that are wanted, of which each must be there; what else the data have is left out. Where it is None all that the
+            data have is fed.
 
     Raises:
-        FeedError: it is no data.
+        FeedError: it is nothing of the kind.
     """
-    if isinstance(given, Mapping) and inputs is not None:
-        wanted = {v.name for v in inputs}
-        given = {n: a for n, a in given.items() if n in wanted}  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(given, Mapping):
-        return Arrays(given, batch_size, shuffle, seed, program)  # pyright: ignore[reportUnknownArgumentType]
+    taken = Taken(program, None if inputs is None else [v.name for v in inputs])
+    kind = cast("type[Any]", type(given))
+    if issubclass(kind, Mapping):
+        return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
+    if program is not None:
+        if is_dataset(given):
+            return Rows(given, batch_size, shuffle, seed, taken)
+        table = table_of(given)
+        if table is not None:
+            return Arrays(taken.by_input(table), batch_size, shuffle, seed, program)
+        if hasattr(given, "iter") and hasattr(given, "column_names"):  # rows that come one after the other
+            return Batches(lambda: given.iter(batch_size=batch_size), taken)
+        if issubclass(kind, tuple) and given and not any(isinstance(part, Mapping) for part in given):
+            return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
+        names = described(program)
+        if issubclass(kind, list) and len(given) == len(names) > 1 and all(hasattr(part, "shape") for part in given):
+            raise FeedError(f"a list is a list of batches, and this one has arrays: give a tuple, ({', '.join(names)})")
+        if not issubclass(kind, (list, tuple, int, float, Iterator)) and is_value(given):
+            return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
     if callable(given) or hasattr(given, "__iter__"):
-        return Batches(cast("Iterable[Batch]", given))
-    raise FeedError(f"data are a dict of arrays, an iterable of dicts, or a function that returns one; seen {type(given).__name__}")
+        return Batches(cast("Iterable[Any]", given), taken)
+    raise FeedError("data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
+                    f"returns one; seen {type(given).__name__}")  # fmt: skip
 
 
 def examples(name: str, value: Any) -> int:

@@ -11,7 +11,7 @@ from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.optimizer import Optimizer
 from foreshape.passes import DataParallel, for_test
-from foreshape.program import Program, Variable, default_startup_program
+from foreshape.program import Program, Variable, startup_of
 from foreshape.ranks import alone, join
 from foreshape.training.callbacks import Callback, Run
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
@@ -96,8 +96,7 @@ def train(
         raise ExecutionError(f"epochs must be at least 0; seen {epochs}")
     if on_change not in WORDS:
         raise ExecutionError(f"on_change must be {' or '.join(map(repr, WORDS))}; seen {on_change!r}")
-    startup = startup if startup is not None else default_startup_program()
-    program = cost.block.program
+    startup = startup if startup is not None else startup_of(program)
     hooks = [_as_callback(c) for c in callbacks]
     taken = as_data(data, batch_size, shuffle, seed, program)
     measured = None if validation is None else as_data(validation, batch_size, False, seed, program)

@@ -14,7 +14,7 @@ from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import lower_precision, scale_loss
 from foreshape.passes.accumulate import checked_batches
 from foreshape.passes.precision import checked_precision
-from foreshape.program import Program, Variable, default_startup_program
+from foreshape.program import Program, Variable, startup_of
 from foreshape.training.program import has_updates, optimizer_made, persistables, rate_of, scalar_loss
 
 
@@ -93,7 +93,7 @@ def training_program(
             `Optimizer.for_run`. ShapeError, SchemaError: as `foreshape.append_backward`.
     """
     of = cost.block.program
-    startup = startup if startup is not None else default_startup_program()
+    startup = startup if startup is not None else startup_of(of)
     checked_precision(precision)
     checked_batches(accumulate)
     if has_updates(of):

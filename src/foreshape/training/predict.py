@@ -75,7 +75,7 @@ def predict(
     pruned = _pruned(variables)
     run = executor if executor is not None else pruned.executor
     held = scope if scope is not None else default_scope()
-    taken = _data(pruned.program, data, batch_size)
+    taken = _data(variables[0].block.program, pruned.program, data, batch_size)
     parts: list[_Parts] = [_Parts(v) for v in variables]
     names = [v.name for v in variables]
     for batch in counted(taken.epoch(1), taken.batches, "predict", progress, console):
@@ -108,7 +108,7 @@ def evaluate(
     pruned = _pruned(variables)
     run = executor if executor is not None else pruned.executor
     held = scope if scope is not None else default_scope()
-    taken = _data(pruned.program, data, batch_size)
+    taken = _data(variables[0].block.program, pruned.program, data, batch_size)
     sums: Sums = {}
     fetched = [v.name for v in variables]
     for batch in counted(taken.epoch(1), taken.batches, "evaluate", progress, console):
@@ -146,12 +146,12 @@ def _pruned(variables: Sequence[Variable]) -> _Pruned:
     return found
 
 
-def _data(program: Program, given: Source, batch_size: int) -> Any:
-    """The data, without what the program does not need."""
+def _data(described: Program, program: Program, given: Source, batch_size: int) -> Any:
+    """The data for the inputs that were described, without what the program that is left of them does not need."""
     block = program.global_block
     read = {n for op in program.all_ops() for n in op.input_names()}
     inputs = [v for v in block.vars.values() if v.name in read and v.op is None and not v.persistable]
-    return as_data(given, batch_size, False, 0, program, inputs)
+    return as_data(given, batch_size, False, 0, described, inputs)
 
 
 class _Parts:

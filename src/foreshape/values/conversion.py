@@ -39,6 +39,13 @@ def to_numpy(value: Tensor) -> Any:
     return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
 
+def plain(given: Any) -> Any:
+    """A tensor of torch, of any element type, with a gradient or on a device, as an array with its numbers; what is none as it is."""
+    if type(given).__module__.partition(".")[0] != "torch" or not hasattr(given, "detach") or getattr(given, "is_nested", False):
+        return given
+    return to_numpy(to_tensor(given))
+
+
 def is_masked(given: Any) -> bool:
     """Whether it is an array with elements that have no value."""
     return type(given).__name__ == "MaskedArray" and bool(given.mask.any())

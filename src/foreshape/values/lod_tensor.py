@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from foreshape.errors import FeedError
-from foreshape.values.conversion import is_masked, to_tensor
+from foreshape.values.conversion import is_masked, plain, to_tensor
 from foreshape.values.offsets import Offsets
 
 
@@ -177,7 +177,7 @@ def _array(data: Any) -> Any:
     if is_masked(data):
         raise FeedError("a masked array has elements without a value: use .filled(...)")
     try:
-        array: Any = numpy.asarray(data)
+        array: Any = numpy.asarray(plain(data))
     except (TypeError, ValueError, RuntimeError) as error:
         raise FeedError(f"the rows of a ragged tensor must be an array; seen {type(data).__name__}: {error}") from None
     if array.ndim < 1:

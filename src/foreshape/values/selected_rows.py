@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from foreshape.errors import FeedError
+from foreshape.values.conversion import plain
 
 
 class SelectedRows:
@@ -21,14 +22,14 @@ class SelectedRows:
         import numpy
 
         try:
-            ids = numpy.asarray(rows)
+            ids = numpy.asarray(plain(rows))
             if ids.dtype.kind not in "iu" and ids.size:
                 raise TypeError
             self.rows = ids.astype(numpy.int64, copy=False)
             self.height = operator.index(height)
         except (TypeError, ValueError):
             raise FeedError(f"sparse rows need a list of whole numbers as ids, and a whole number as height; seen {rows!r} and {height!r}") from None
-        self.values = numpy.asarray(values)
+        self.values = numpy.asarray(plain(values))
         if self.rows.ndim != 1 or self.values.ndim < 1 or len(self.values) != len(self.rows):
             raise FeedError(f"sparse rows need one value per row id; seen ids {list(self.rows.shape)} and values {list(self.values.shape)}")
         if len(self.rows) and not 0 <= int(self.rows.min()) <= int(self.rows.max()) < self.height:

@@ -187,6 +187,7 @@ def _peak(program: Program, fetch: list[str], main: Program, arrays: Arrays, sha
         feed[COUNTS] = numpy.ones(1, numpy.float32)
     step = Executor(seed=0, memory_limit="none").step(program, fetch)
     tensors, _ = step.feeder.tensors(feed)
+    step.feeder.fit(tensors)
     symbols = {**step.feeder.check_shapes(tensors), **step.feeder.longest(tensors, step.plan.symbols)}
     try:
         sizes = {name: symbols[name] for name in step.plan.symbols}

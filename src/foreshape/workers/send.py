@@ -13,7 +13,7 @@ from foreshape.interop import bounded_json, safetensors_file
 from foreshape.memory import byte_text
 from foreshape.optimizer import Optimizer
 from foreshape.passes import data_parallel
-from foreshape.program import Program, Role, Variable, default_startup_program
+from foreshape.program import Program, Role, Variable, startup_of
 from foreshape.program.literal import escape
 from foreshape.ranks.meeting import Address, Meeting, SignsOfLife, Watch, connect, listen
 from foreshape.ranks.parcel import put, take, word
@@ -81,7 +81,7 @@ def job(
     Raises:
         SchemaError: a variable of another program, or data for what is no input. DescriptionError: a program with mistakes.
     """
-    startup = startup if startup is not None else default_startup_program()
+    startup = startup if startup is not None else startup_of(what.block.program if isinstance(what, Variable) else what)
     if isinstance(what, Variable):
         made = training_program(what, optimizer, startup=startup, epochs=max(epochs, 1))
         least, startup = made.loss, made.startup

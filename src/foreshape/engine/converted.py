@@ -1,0 +1,66 @@
+"""Fed numbers in the element type that the program wants, where they stay the same numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import FeedError, TypeMismatchError
+from foreshape.spec import DType
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import dtype_of_torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tensor, bool]:
+    """A tensor in the element type ``want``, which torch calls ``wanted``, and whether numbers may have been rounded (float64 for float32).
+
+    Raises:
+        FeedError: another kind of number, a float type that holds less, or an integer that the type does not have.
+    """
+    try:
+        seen = dtype_of_torch(tensor.dtype)
+    except TypeMismatchError as error:
+        exact = _other(tensor, want)
+        if exact is None:
+            raise FeedError(f"{name} must be {want.name}: {error}") from None
+        tensor, seen = exact, dtype_of_torch(exact.dtype)
+    if seen is want:
+        return tensor, False
+    if seen.family == want.family:
+        if seen.itemsize <= want.itemsize and not (seen.is_integer and (seen.name == "uint8") is not (want.name == "uint8") and seen.itemsize == want.itemsize):
+            return tensor.to(wanted), False
+        if want.is_integer:
+            return _narrowed(name, tensor, seen, want, wanted), False
+        if tensor.dim() == 0:
+            return tensor.to(wanted), False
+        if want.name == "fp32":
+            return _rounded(name, tensor, want, wanted), True
+    how = f": convert it with .astype('{want.numpy_name}')" if want.is_floating and want.numpy_name and seen.family != "bool" else ""
+    raise FeedError(f"{name} must be {want.name}; fed is {seen.name}{how}")
+
+
+def _other(tensor: Tensor, want: DType) -> Tensor | None:
+    """A tensor of a type that no program has (uint16, float8) in one that holds all of its numbers; None where there is none."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    if want.is_integer and name in ("uint16", "uint32", "uint64"):
+        whole = tensor.to(torch.int64)
+        return None if name == "uint64" and bool((whole < 0).any()) else whole
+    return tensor.to(torch.float32) if want.is_floating and name.startswith("float8") else None
+
+
+def _narrowed(name: str, tensor: Tensor, seen: DType, want: DType, wanted: Any) -> Tensor:
+    out, held, whole = tensor.to(wanted), torch.iinfo(wanted), tensor.to(torch.int64)
+    lost = (whole < held.min) | (whole > held.max)
+    if bool(lost.any()):
+        raise FeedError(f"{name} must be {want.name}; fed is {seen.name} with {int(tensor[lost][0])}, which {want.name} does not have")
+    return out
+
+
+def _rounded(name: str, tensor: Tensor, want: DType, wanted: Any) -> Tensor:
+    out = tensor.to(wanted)
+    lost = out.isinf() & tensor.isfinite()
+    if bool(lost.any()):
+        raise FeedError(f"{name} must be {want.name}; fed is fp64 with {float(tensor[lost][0])!r}, which {want.name} does not have")
+    return out

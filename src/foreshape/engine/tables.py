@@ -1,0 +1,301 @@
+"""Tables and columns that users have, by input: pandas, polars, Arrow and the data sets of Hugging Face, none of which is imported.
+
+They are known by what they can do, so that a subclass or a look-alike is taken too. A table gives its columns by name; a column
+becomes an array, or lists where its elements are sequences. A column that lacks values is refused: nothing says what to put there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from foreshape.engine.columns import column_of
+from foreshape.errors import FeedError
+from foreshape.program import Program, Variable
+from foreshape.program.feeds import inputs_of
+from foreshape.spec import Spec
+from foreshape.values.lod_tensor import LoDTensor
+from foreshape.values.selected_rows import SelectedRows
+from foreshape.values.torch_proxy import torch
+
+
+class Table(Mapping[str, Any]):
+    """A table as a mapping from the names of its columns to them; a column is taken out of it when it is asked for."""
+
+    def __init__(self, names: Sequence[Any], column: Callable[[Any], Any]) -> None:
+        self.names = list(names)
+        self._column = column
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(name)
+        if self.names.count(name) > 1:
+            raise FeedError(f"the table has {self.names.count(name)} columns that are called {name!r}")
+        return self._column(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def table_of(given: Any) -> Table | None:
+    """The columns of a table: a DataFrame, an Arrow table or record batch, a data set of Hugging Face; None where it is none."""
+    kind = cast("Any", type(given))
+    if isinstance(given, (list, tuple, str, bytes, Mapping)) or kind.__name__ == "ndarray":
+        return None
+    if is_dataset(given):
+        return Table(given.column_names, lambda name: formatted(given.select_columns([name]))[:][name])
+    if hasattr(kind, "get_column") and hasattr(kind, "columns"):  # polars
+        return Table(given.columns, given.get_column)
+    if hasattr(kind, "collect_schema") and hasattr(kind, "collect"):
+        raise FeedError(f"a {kind.__name__} has no rows before it is collected: feed .collect()")
+    if hasattr(kind, "iloc") and hasattr(kind, "columns"):  # pandas
+        return Table(list(given.columns), lambda name: given[name])
+    if hasattr(kind, "column") and hasattr(kind, "schema"):  # Arrow
+        return Table(given.schema.names, given.column)
+    return None
+
+
+def is_dataset(given: Any) -> bool:
+    """Whether it is a data set of rows that are asked for by their numbers, with columns of names and a format."""
+    kind = cast("Any", type(given))
+    return all(hasattr(kind, name) for name in ("column_names", "with_format", "__getitem__", "__len__"))
+
+
+def formatted(dataset: Any) -> Any:
+    """The data set so that its columns come as arrays, where its own format says nothing else."""
+    given: Any = getattr(dataset, "format", None)
+    return dataset.with_format("numpy") if not isinstance(given, Mapping) or cast("Mapping[str, Any]", given).get("type") is None else dataset
+
+
+def named(given: Any, program: Program, needed: Sequence[str]) -> Mapping[Any, Any]:
+    """What was given as a feed or a batch, by input.
+
+    Args:
+        given: a mapping or a table, by the names of its columns; a list of rows, each a mapping; one value for each input, in the
+            order in which the inputs were described: of all inputs of the program, or of those in ``needed``; or, where the
+            program has one input, its value.
+        needed: the inputs that the run takes, in that order.
+
+    Raises:
+        FeedError: it is nothing of the kind, or of so many values that nothing tells which inputs they are for.
+    """
+    if isinstance(given, Mapping):
+        return cast("Mapping[Any, Any]", given)
+    if hasattr(given, "_asdict"):  # a named tuple
+        return given._asdict()
+    table = table_of(given)
+    if table is not None:
+        return table
+    if isinstance(given, (list, tuple)):
+        parts = cast("Sequence[Any]", given)
+        if parts and all(isinstance(part, Mapping) for part in parts):
+            return _of_rows(parts)
+        for part in parts:
+            if not is_value(part):
+                raise FeedError(f"a feed is a mapping, input -> array, a table, or an array for each input; seen a sequence with {_shown(part)}")
+        return _in_order(parts, program, needed)
+    if is_value(given) and not isinstance(given, (int, float)):
+        inputs = described(program)
+        one = inputs if len(inputs) == 1 else list(needed) if len(needed) == 1 else None
+        if one is None:
+            raise FeedError(f"one {type(given).__name__} is fed, and the program has the inputs {_listed(inputs)}: say which it is, as {{{inputs[0]!r}: ...}}"
+                            if inputs else f"a {type(given).__name__} is fed, and the program has no inputs")  # fmt: skip
+        return {one[0]: given}
+    raise FeedError(f"a feed is a mapping, input -> array, a table, or an array for each input; seen {_shown(given)}")
+
+
+def described(program: Program) -> list[str]:
+    """The inputs of a program in the order in which they were described."""
+    return [v.name for v in inputs_of(program.global_block)]
+
+
+def in_order(program: Program, wanted: Sequence[Any]) -> list[str]:
+    """Names of inputs in the order in which they were described."""
+    names = {v.name if isinstance(v, Variable) else str(v) for v in wanted}
+    return [name for name in described(program) if name in names]
+
+
+def _in_order(parts: Sequence[Any], program: Program, needed: Sequence[str]) -> dict[str, Any]:
+    inputs = described(program)
+    for names in (inputs, needed):
+        if len(parts) == len(names):
+            return dict(zip(names, parts, strict=True))
+    few = f", of which this run takes {_listed(needed)}" if len(needed) < len(inputs) else ""
+    raise FeedError(f"{len(parts)} value{'s' * (len(parts) != 1)} in order are fed, and the program has the inputs {_listed(inputs)}{few}: "
+                    "feed one for each, in this order, or a mapping by their names")  # fmt: skip
+
+
+def _of_rows(rows: Sequence[Any]) -> dict[Any, Any]:
+    """The columns of rows that have the same names."""
+    names = list(rows[0])
+    for at, row in enumerate(rows):
+        if row.keys() != rows[0].keys():
+            raise FeedError(f"rows of a batch must have the same names; row 0 has {_listed(names)}, row {at} has {_listed(list(row))}")
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def is_value(given: Any) -> bool:
+    """Whether it may be what one input is fed: something with numbers, and no mapping, text or set."""
+    if isinstance(given, (int, float, list, tuple, LoDTensor, SelectedRows)):
+        return True
+    if isinstance(given, (str, bytes, Mapping, set, frozenset, Variable)) or given is None:
+        return False
+    kind = cast("Any", type(given))
+    return any(hasattr(kind, name) for name in ("__array__", "__array_interface__", "__arrow_array__", "__arrow_c_array__", "__arrow_c_stream__", "layout"))
+
+
+def _listed(names: Sequence[Any]) -> str:
+    return ", ".join(map(str, names)) or "none"
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return f"{type(given).__name__}" if len(text) > 60 or "\n" in text else f"{type(given).__name__} {text}"
+
+
+# --- single columns
+
+
+def array_of(name: str, given: Any, spec: Spec) -> Any:
+    """A column, a table or a list that is fed to one dense input, as an array or a tensor; what is something else as it is.
+
+    Raises:
+        FeedError: values are missing, elements are of no number, or lists of different lengths.
+    """
+    if isinstance(given, (list, tuple)):
+        return _of_list(name, cast("Sequence[Any]", given), spec)
+    given = column(name, given)
+    if isinstance(given, (list, tuple)):
+        return _of_list(name, cast("Sequence[Any]", given), spec)
+    if type(given).__module__.partition(".")[0] == "pyarrow":
+        return _of_arrow(name, given)
+    if getattr(getattr(given, "dtype", None), "kind", "") == "O" and hasattr(given, "tolist"):
+        return _of_objects(name, given, spec)
+    return given
+
+
+def column(name: str, given: Any) -> Any:
+    """A column of pandas or polars, or of a data set, as an array, an Arrow column, or a list; what is something else as it is.
+
+    Raises:
+        FeedError: values are missing, or elements are of no number.
+    """
+    kind = cast("Any", type(given))
+    if hasattr(kind, "iloc") and hasattr(kind, "to_numpy"):
+        return _of_pandas(name, given)
+    if hasattr(kind, "to_arrow") and hasattr(kind, "null_count"):
+        return _of_polars(name, given)
+    if kind.__module__.partition(".")[0] == "datasets" and hasattr(kind, "__getitem__"):
+        return given[:]
+    return given
+
+
+def _of_pandas(name: str, given: Any) -> Any:
+    """A Series, or of a DataFrame all columns as one array ``[rows, columns]``."""
+    if hasattr(given, "columns"):
+        import numpy
+
+        return numpy.stack([_dense_column(f"{name}, column {at!r}", given.iloc[:, k]) for k, at in enumerate(given.columns)], axis=1)
+    of = given.dtype
+    if type(of).__module__.partition(".")[0] == "numpy":
+        return given.to_numpy()
+    missing = int(given.isna().sum())
+    if missing:
+        raise FeedError(f"{name}: {missing} of the {len(given)} values of the column are missing: fill them, or leave their rows out")
+    if getattr(of, "kind", "O") == "O" and "pyarrow" in sys.modules and hasattr(given.array, "__arrow_array__") and hasattr(of, "pyarrow_dtype"):
+        return given.array.__arrow_array__()
+    if hasattr(of, "categories"):
+        raise FeedError(f"{name}: a column of categories has no numbers of its own: feed its .cat.codes")
+    return given.to_numpy(dtype=of.numpy_dtype) if hasattr(of, "numpy_dtype") else given.to_numpy()
+
+
+def _dense_column(name: str, given: Any) -> Any:
+    array = _of_pandas(name, given)
+    if getattr(array, "dtype", None) is None or array.dtype.kind not in "iufb":
+        raise FeedError(f"{name}: the columns of a table that is fed to one input must be of numbers; seen {given.dtype}")
+    return array
+
+
+def _of_polars(name: str, given: Any) -> Any:
+    if hasattr(given, "get_column"):
+        import numpy
+
+        return numpy.stack([_of_polars(f"{name}, column {at!r}", given.get_column(at)) for at in given.columns], axis=1)
+    missing = given.null_count()
+    if missing:
+        raise FeedError(f"{name}: {missing} of the {len(given)} values of the column are missing: fill them, or leave their rows out")
+    if type(given.dtype).__name__ != "List":
+        return given.to_numpy()
+    try:
+        return given.to_arrow()
+    except ImportError:  # without Arrow element by element
+        return given.to_list()
+
+
+def _of_arrow(name: str, given: Any) -> Any:
+    """The numbers of an Arrow column; of lists, which must be even, with a dim for each level."""
+    if hasattr(given, "combine_chunks"):
+        given = given.combine_chunks()
+    if hasattr(given, "to_numpy_ndarray"):
+        return given.to_numpy_ndarray()
+    found = column_of(name, given, 0)
+    assert found is not None
+    values, _, levels = found
+    sizes: list[int] = []
+    for depth, counts in enumerate(levels):
+        if len(counts) and not bool((counts == counts[0]).all()):
+            at = int((counts != counts[0]).argmax())
+            raise FeedError(_uneven(name, f"at depth {depth + 1} have {int(counts[0])} elements and, number {at}, {int(counts[at])}"))
+        sizes.append(int(counts[0]) if len(counts) else 0)
+    return values.reshape(len(given), *sizes, *values.shape[1:])
+
+
+def _uneven(name: str, how: str) -> str:
+    return f"{name} is dense, and the lists that are fed {how}: describe it with lod_level=1, or make them even"
+
+
+def _of_objects(name: str, given: Any, spec: Spec) -> Any:
+    """An array of objects, such as a column of lists or of arrays."""
+    made = _of_list(name, given.tolist(), spec) if given.ndim == 1 else given
+    return given if made.dtype == object else made
+
+
+def _of_list(name: str, given: Sequence[Any], spec: Spec) -> Any:
+    """A list as an array. Python's numbers have no size, so that they are taken in the input's element type where it holds them."""
+    import numpy
+
+    first = given[0] if len(given) else None
+    if isinstance(first, torch.Tensor) and all(isinstance(part, torch.Tensor) for part in given):
+        sizes = {tuple(part.shape) for part in given}
+        if len(sizes) > 1:
+            raise FeedError(_uneven(name, f"are tensors of {', '.join(str(list(s)) for s in sorted(sizes)[:4])}"))
+        return torch.stack([part.detach() for part in given])
+    try:
+        array: Any = numpy.asarray(given)
+    except (TypeError, ValueError) as error:
+        lengths = [len(part) for part in given if hasattr(part, "__len__") and not isinstance(part, (str, bytes))]
+        if len(lengths) == len(given) and len(set(lengths)) > 1:
+            at = next(k for k, n in enumerate(lengths) if n != lengths[0])
+            raise FeedError(_uneven(name, f"have {lengths[0]} elements and, number {at}, {lengths[at]}")) from None
+        raise FeedError(f"{name}: {type(given).__name__} is not an array of numbers: {error}") from None
+    of = spec.known_dtype
+    if not array.size and array.dtype.kind == "f":
+        return array.astype(of.numpy_name or "float32")
+    if of.is_floating and array.dtype.kind in "fi" and not _has_sizes(given):
+        if of.numpy_name:
+            with numpy.errstate(over="ignore"):
+                cast_array = array.astype(of.numpy_name)
+            if not bool((numpy.isinf(cast_array) & ~numpy.isinf(array)).any()):
+                return cast_array
+        elif array.dtype.kind == "f":
+            return array.astype("float32")
+    return array
+
+
+def _has_sizes(given: Any) -> bool:
+    """Whether any element of nested lists has an element type of its own."""
+    return any(_has_sizes(part) if isinstance(part, (list, tuple)) else hasattr(part, "dtype") for part in given)

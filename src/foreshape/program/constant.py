@@ -1,0 +1,31 @@
+"""Arrays whose numbers are written in a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.errors import SchemaError
+from foreshape.spec import BOOL, FP64, INT64
+from foreshape.spec import dtype as dtype_of
+
+MAX_CONSTANT_ELEMENTS = 1 << 20
+"""The largest array that is written into a program, in elements: larger ones are fed, or are parameters."""
+
+
+def value_attributes(array: Any) -> dict[str, Any]:
+    """What the ``assign_value`` operator is told of an array, or of nested lists of numbers.
+
+    Raises:
+        SchemaError: more than `MAX_CONSTANT_ELEMENTS`. TypeMismatchError: elements of no type that a program has.
+    """
+    import numpy
+
+    held: Any = numpy.asarray(array)
+    if not isinstance(array, (numpy.ndarray, numpy.generic)) and held.dtype == numpy.float64:
+        held = held.astype(numpy.float32)  # Python's own numbers do not ask for doubles
+    of = dtype_of(held.dtype)
+    if held.size > MAX_CONSTANT_ELEMENTS:
+        raise SchemaError(f"an array of {held.size} elements is too large to be written in a program: feed it, or make it a parameter")
+    numbers = held.reshape(-1).tolist()
+    slot = "bool_values" if of is BOOL else "int64_values" if of is INT64 else "int32_values" if of.is_integer else "values" if of is FP64 else "fp32_values"
+    return {"shape": list(held.shape), "dtype": of.code, slot: [int(v) for v in numbers] if of is BOOL else numbers}
