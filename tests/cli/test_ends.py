@@ -63,8 +63,8 @@ def test_results_have_the_names_of_what_was_saved(saved: Path, tmp_path: Path) -
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["fc_0.tmp_2.npy", "softmax_0.tmp_0.npy"] and "fc_0.tmp_2.npy: float32[2, 3]" in out
 
 
-@pytest.mark.parametrize(("device", "words"), [("tpu", "there is no device 'tpu': it can be cpu"), ("meta", "there is no meta device here: it can be cpu"),
-                                               ("", "there is no device '': it can be cpu")])  # fmt: skip
+@pytest.mark.parametrize(("device", "words"), [("tpu", "there is no device 'tpu' here: it can be cpu"),
+                                               ("meta", "there is no device 'meta' here: it can be cpu")])  # fmt: skip
 def test_a_device_that_is_not_there_is_an_error(saved: Path, tmp_path: Path, device: str, words: str) -> None:
     code, _, err = call("run", saved, "--feed", f"x={tmp_path / 'x.npy'}", "--out", tmp_path, "--device", device)
     assert code == 1 and err.startswith(f"ExecutionError: {words}")

@@ -16,23 +16,17 @@ def device_of(name: Any) -> Any:
     """
     try:
         device: Any = torch.device(name)
-    except (RuntimeError, TypeError):
-        raise ExecutionError(f"there is no device {name!r}: {_here()}") from None
-    if device.type == "cpu":
+        known = device.type == "cpu" or (device.index or 0) < _count(torch.get_device_module(device))
+    except (RuntimeError, TypeError, AttributeError, AssertionError, ImportError):  # no name of a device; or of a kind that has no code here
+        device, known = None, False
+    if known:
         return device
-    try:
-        room: Any = torch.get_device_module(device)
-        count = int(room.device_count()) if room.is_available() else 0
-    except (RuntimeError, AttributeError, AssertionError, ImportError):  # a kind that this PyTorch has no code for, or that computes nothing
-        count = 0
-    if not count:
-        built = f"; this PyTorch, {torch.__version__}, is built without CUDA" if device.type == "cuda" and torch.version.cuda is None else ""
-        raise ExecutionError(f"there is no {device.type} device here: {_here()}{built}")
-    if device.index is not None and device.index >= count:
-        raise ExecutionError(f"there is no device {name!r}: {_here()}")
-    return device
+    count = _count(torch.cuda)
+    here = "" if not count else " or cuda" if count == 1 else f" or cuda, cuda:0 to cuda:{count - 1}"
+    why = f"; this PyTorch, {torch.__version__}, is built without CUDA" if str(name).startswith("cuda") and torch.version.cuda is None else ""
+    raise ExecutionError(f"there is no device {name!r} here: it can be cpu{here}{why}")
 
 
-def _here() -> str:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return "it can be cpu" + ("" if not count else " or cuda" if count == 1 else f" or cuda, cuda:0 to cuda:{count - 1}")
+def _count(room: Any) -> int:
+    """How many devices of a kind there are."""
+    return int(room.device_count()) if room.is_available() else 0
