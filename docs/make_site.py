@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "foreshape"
+SOURCE, DOCS = ROOT / "src" / "foreshape", ROOT / "docs"
 FRONT = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
-ROOMS = {"optimizer": "fs.optimizer", "training": "fs.training"}
 _LINK = re.compile(r"(\[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)?\])\(([^)\s#:]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```|``.*?``|`[^`\n]*`)", re.M | re.S)
 _NO_LINK = re.compile(r"\](\s?)\[")
@@ -40,12 +39,21 @@ def exports(module: Path) -> dict[str, str]:
     return {n: origin.get(n, own) for n in names}
 
 
+def _file(module: str) -> Path:
+    """Where a module is, if it is one."""
+    path = SOURCE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
 def first_line(module: str) -> str:
     """The first sentence or line of a module's docstring."""
-    path = SOURCE.joinpath(*module.split(".")[1:])
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    words = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    words = ast.get_docstring(ast.parse(_file(module).read_text(encoding="utf-8"))) or ""
     return " ".join(words.partition("\n\n")[0].split())
+
+
+def _is_module(name: str, origin: str) -> bool:
+    """Whether what a package has by this name is a module of it, and not something in a module of that name."""
+    return _file(f"{origin}.{name}").exists() and exports(_file(origin)).get(name, origin) == origin
 
 
 def entry(prefix: str, name: str) -> str:
@@ -54,8 +62,9 @@ def entry(prefix: str, name: str) -> str:
 
 def reference() -> dict[str, str]:
     """Path in the site -> Markdown of each page of the reference."""
-    rooms = {n: o for n, o in exports(SOURCE / "__init__.py").items() if (SOURCE / n).is_dir() and o == "foreshape"}
-    top = {n: o for n, o in exports(SOURCE / "__init__.py").items() if n not in rooms}
+    top = exports(SOURCE / "__init__.py")
+    modules = {n: f"{o}.{n}" for n, o in top.items() if _is_module(n, o)}  # rooms, and fs.callbacks
+    top = {n: o for n, o in top.items() if n not in modules}
     constants = [n for n, o in top.items() if o == "foreshape.spec"]
     groups: dict[str, list[str]] = {}
     for name, module in top.items():
@@ -69,10 +78,10 @@ def reference() -> dict[str, str]:
         body += [f"## {room}", "", first_line(f"foreshape.{room}"), "", *(entry("foreshape", n) for n in names)]
     body += ["## Element types and kinds", "", "Constants: " + ", ".join(f"`{n}`" for n in constants) + ". `UNK` is a size that is not known.", ""]
     pages["reference/fs.md"] = "\n".join(body)
-    for room, shown in ROOMS.items():
-        names = exports(SOURCE / room / "__init__.py")
-        pages[f"reference/{room}.md"] = "\n".join([f"# {shown}", "", first_line(f"foreshape.{room}"), "", *(entry(f"foreshape.{room}", n) for n in names)])
-        index += [f"- [{shown}]({room}.md): {', '.join(f'`{n}`' for n in names)}"]
+    for name, module in {**{n: m for n, m in modules.items() if n != "layer"}, "training": "foreshape.training"}.items():
+        names = [n for n, o in exports(_file(module)).items() if not _is_module(n, o)]
+        pages[f"reference/{name}.md"] = "\n".join([f"# fs.{name}", "", first_line(module), "", *(entry(module, n) for n in names)])
+        index += [f"- [fs.{name}]({name}.md): {', '.join(f'`{n}`' for n in names)}"]
     index += ["", "## layer", ""]
     files: dict[str, list[str]] = {}
     for name, module in exports(SOURCE / "layer" / "__init__.py").items():
@@ -132,29 +141,34 @@ def linked(text: str, source: str) -> str:
 
 
 def on_config(config: Any) -> Any:
-    """The navigation names folders: each becomes the list of its pages."""
+    """The navigation names folders: each becomes the list of its pages. Pages that it does not name stand at the end."""
     pages = generated()
-    operators = ["operators.md", *(f"operators/{p.name}" for p in sorted((ROOT / "docs/operators").glob("*.md")))]
+    operators = ["operators.md", *(f"operators/{p.name}" for p in sorted((DOCS / "operators").glob("*.md")))]
 
     def opened(item: Any) -> Any:
         if isinstance(item, dict):
-            return {title: opened(inner) for title, inner in item.items()}
+            return {title: found for title, inner in item.items() if (found := opened(inner))}
         if isinstance(item, list):
-            return [opened(inner) for inner in item]
+            return [found for inner in item if (found := opened(inner))]
         if item == "operators.md":
             return {"Operators": operators}
-        if item in ("scripts", "reference"):
-            named = sorted((p for p in pages if p.startswith(f"{item}/")), key=_rank)
-            return named
+        if not item.endswith(".md"):
+            here = [p.relative_to(DOCS).as_posix() for p in sorted((DOCS / item).glob("*.md"))]
+            return here + sorted((p for p in pages if p.startswith(f"{item}/")), key=_rank)
+        named.add(item)
         return item
 
-    config.nav = opened(config.nav)
+    named: set[str] = set()
+    nav = opened(config.nav)
+    others = [p.name for p in sorted(DOCS.glob("*.md")) if p.name not in named and p.name != "operators.md"]
+    config.nav = [*nav[:-1], *([{"More": others}] if others else []), nav[-1]]
     return config
 
 
 def _rank(page: str) -> tuple[int, str]:
-    first = ("reference/index.md", "reference/fs.md", "reference/optimizer.md", "reference/training.md")
-    return (first.index(page) if page in first else len(first), page)
+    """The index first, then fs and its rooms, then the layers."""
+    name = page.rpartition("/")[2]
+    return (0 if name == "index.md" else 1 if name == "fs.md" else 3 if name.startswith("layer") else 2, page)
 
 
 def on_files(files: Any, config: Any) -> Any:
