@@ -57,6 +57,13 @@ def test_output_that_cannot_be_written_is_told_in_one_line(saved: Path) -> None:
         assert (done.returncode, done.stderr) == (1, "standard output cannot be written: No space left on device\n")
 
 
+def test_letters_that_the_output_has_no_code_for_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('\u00e4')\nraise ValueError('\u00e4')\n", encoding="utf-8")
+    ascii_only = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*COMMAND, "train", "script.py"], capture_output=True, text=True, cwd=tmp_path, timeout=1200, env=ascii_only)
+    assert (done.returncode, done.stdout) == (1, "\\xe4\n") and done.stderr.startswith("ValueError: ") and "Traceback" not in done.stderr
+
+
 def test_results_have_the_names_of_what_was_saved(saved: Path, tmp_path: Path) -> None:
     code, out, err = call("run", saved, "--feed", f"x={tmp_path / 'x.npy'}", "--out", tmp_path / "out")
     assert code == 0, err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import sys
@@ -104,7 +105,10 @@ def _print_no_more() -> None:
 @contextlib.contextmanager
 def whole_command() -> Generator[None]:
     """What comes of a command outside of its own code: help and the version are printed by the parser of the options, which ends
-    with 1 where nobody reads them, and with a traceback where they cannot be written."""
+    with 1 where nobody reads them, and with a traceback where they cannot be written. Letters that the output has no code for are escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     try:
         yield
     except SystemExit as leaving:
