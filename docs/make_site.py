@@ -56,8 +56,9 @@ def _is_module(name: str, origin: str) -> bool:
     return _file(f"{origin}.{name}").exists() and exports(_file(origin)).get(name, origin) == origin
 
 
-def entry(prefix: str, name: str) -> str:
-    return f"::: {prefix}.{name}\n"
+def entry(prefix: str, name: str, level: int = 2) -> str:
+    """What mkdocstrings fills with the docstring of a name, under a heading of this level."""
+    return f"::: {prefix}.{name}\n" + (f"    options:\n      heading_level: {level}\n" if level != 2 else "")
 
 
 def reference() -> dict[str, str]:
@@ -75,7 +76,7 @@ def reference() -> dict[str, str]:
     body = ["# fs", "", "What `import foreshape as fs` has beside `fs.layer`, `fs.optimizer` and `fs.training`, by the room that it lives in.", ""]
     index += [f"- [fs](fs.md): {', '.join(f'`{n}`' for n in top)}"]
     for room, names in groups.items():
-        body += [f"## {room}", "", first_line(f"foreshape.{room}"), "", *(entry("foreshape", n) for n in names)]
+        body += [f"## {room}", "", first_line(f"foreshape.{room}"), "", *(entry("foreshape", n, 3) for n in names)]
     body += ["## Element types and kinds", "", "Constants: " + ", ".join(f"`{n}`" for n in constants) + ". `UNK` is a size that is not known.", ""]
     pages["reference/fs.md"] = "\n".join(body)
     for name, module in {**{n: m for n, m in modules.items() if n != "layer"}, "training": "foreshape.training"}.items():
