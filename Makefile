@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost bench-inference fuzz fuzz-files fuzz-operators fuzz-programs paddle proto clean
+.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost bench-inference fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -81,8 +81,22 @@ $(PADDLE_VENV)/bin/python:
 paddle: $(VENV)/dev $(PADDLE_PYTHON) ## programs run here and in PaddlePaddle 2.6.2 (in the Python of PADDLE_PYTHON, or one made for it), compared
 	PADDLE_PYTHON=$(PADDLE_PYTHON) $(RUN) pytest -m paddle tests/paddle $(if $(UPDATE),--update)
 
+$(VENV)/docs: $(VENV)/train
+	$(PIP) -e '.[train,docs]'
+	touch $@
+
+docs: $(VENV)/docs         ## build the site into site/; a link that leads nowhere is an error
+	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
+$(VENV)/wheel: $(VENV)/train
+	$(PIP) -e '.[train,wheel]'
+	touch $@
+
+wheel: $(VENV)/wheel       ## build the package into dist/, install it in environments of its own, without and with [train], and use it
+	$(VENV)/bin/python tests/wheel/check.py
+
 proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && ../$(RUN) grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto
 
 clean:
-	rm -rf $(VENV) $(PADDLE_VENV) out
+	rm -rf $(VENV) $(PADDLE_VENV) out site build dist

@@ -71,6 +71,29 @@ class MemoryPlanError(ForeshapeError):
 
     least: int | None = None
     """The least that was reached, in bytes, where a search was made."""
+    missing: tuple[str, ...] = ()
+    """The symbols that have no value, where that is what is wrong."""
+
+
+class needs(contextlib.ContextDecorator):
+    """Where a package is missing that the description of programs does without: an error with the line that installs it.
+
+    Args:
+        what: begins the message: what needs the package.
+        extra: of this package's, which brings it.
+    """
+
+    __slots__ = ("extra", "what")
+
+    def __init__(self, what: str, extra: str = "train") -> None:
+        self.what, self.extra = what, extra
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, ModuleNotFoundError) and error.name is not None and error.name.partition(".")[0] != __package__:
+            raise ExecutionError(f"{self.what} needs the package {error.name}: pip install 'foreshape[{self.extra}]'") from error
 
 
 class ForeshapeWarning(UserWarning):

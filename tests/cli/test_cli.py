@@ -350,7 +350,7 @@ def test_the_command_as_a_process_needs_no_torch_to_show(model: Path) -> None:
     probe = probe.replace("['torch']", "['matplotlib']")
     done = subprocess.run([sys.executable, "-c", probe, "plan", str(model), "--batch", "3", "--plot", "plan.png"], capture_output=True, text=True,
                           env=environment, timeout=1200)  # fmt: skip
-    assert done.returncode == 1 and done.stderr == "the drawing needs the package matplotlib: pip install 'foreshape[train]'\n"
+    assert done.returncode == 1 and done.stderr == "ExecutionError: a drawing needs the package matplotlib: pip install 'foreshape[train]'\n"
     done = subprocess.run([sys.executable, "-m", "foreshape.cli", "check", str(model.parent / "absent")], capture_output=True, text=True, env=environment,
                           timeout=1200)  # fmt: skip
     assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("FormatError: ") and "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""The code in README.md and docs/ runs, and prints what the pages say that it prints.
+"""The code in README.md, CONTRIBUTING.md and docs/ runs, and prints what the pages say that it prints.
 
 The ```python blocks of a page are one program, in order. A ```text block behind one is its output.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.M | re.S)
 
 
@@ -55,4 +55,7 @@ def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: P
 def test_every_page_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for page in PAGES[1:]:
-        assert f"docs/{page.name}" in readme, f"README.md does not link docs/{page.name}"
+        name = page.relative_to(ROOT).as_posix()
+        index = page.parent.with_suffix(".md")  # of a folder of pages
+        linked = index.exists() and f"{page.parent.name}/{page.name}" in index.read_text(encoding="utf-8")
+        assert name in readme or linked, f"README.md does not link {name}"

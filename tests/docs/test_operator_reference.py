@@ -1,4 +1,4 @@
-"""docs/operators.md is what the operator classes say, and docs/compatibility.md what was kept of the comparison with PaddlePaddle."""
+"""docs/operators.md and docs/operators/ are what the operator classes say, and docs/compatibility.md what was kept of the comparison with PaddlePaddle."""
 
 from __future__ import annotations
 

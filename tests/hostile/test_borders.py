@@ -252,10 +252,9 @@ def test_17_a_parameter_whose_dims_pass_64_bits_with_a_zero_among_them() -> None
 
 @pytest.mark.parametrize("device", ["tpu", "cuda:77", "", "cpu:x", "meta", "\x00", "xla", 5.5, None])
 def test_devices_that_are_none(device: Any) -> None:
-    with pytest.raises(fs.ExecutionError) as caught:
+    with pytest.raises(fs.ExecutionError, match="there is no device ") as caught:
         fs.Executor(device)
     checked_words(caught.value)
-    assert caught.value.__cause__ is not None
 
 
 @pytest.mark.parametrize("seed", [2**80, "x", -(2**70), 1.5])

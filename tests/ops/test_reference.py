@@ -15,13 +15,13 @@ from foreshape.cli import app
 from foreshape.cli.operators import facts
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = (ROOT / "docs/operators.md").read_text(encoding="utf-8")
+REFERENCE = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs/operators").glob("*.md"))
 ALL = facts(None)
 
 
 @pytest.mark.parametrize("one", ALL, ids=lambda f: f["operator"])
 def test_each_operator_is_in_the_reference_with_its_file(one: dict[str, str]) -> None:
-    entry = REFERENCE.split(f"### {one['operator']}\n", 1)[1].split("\n### ", 1)[0]
+    entry = REFERENCE.split(f"\n## {one['operator']}\n", 1)[1].split("\n## ", 1)[0]
     assert f"- file: `{one['file']}`" in entry
     assert f'"{one["operator"]}"' in (ROOT / "src/foreshape" / one["file"]).read_text(encoding="utf-8")
     assert one["help"]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from foreshape.cli.output import plain_errors, print_json, print_plain, printing, stop
+from foreshape.cli.output import plain_errors, print_json, print_plain, printing, whole_command
 
 app = typer.Typer(
     name="foreshape",
@@ -36,7 +36,8 @@ Threads = Annotated[int, typer.Option("--threads", min=1, help="Of a calibrated 
 
 def main() -> None:
     """The entry point of the ``foreshape`` command."""
-    app()
+    with whole_command():
+        app()
 
 
 def _version(wanted: bool) -> None:
@@ -214,7 +215,7 @@ def run(
     operators: Operators = None,
 ) -> None:
     """Run a saved network: feeds and results are .npy files."""
-    from foreshape.cli.arrays import read_feeds, write_results
+    from foreshape.cli.arrays import asked_for, read_feeds, write_results
     from foreshape.cli.options import pairs_of
     from foreshape.cli.user_operators import import_operators
 
@@ -233,7 +234,7 @@ def run(
             raise SchemaError("the file names no result: say with --fetch what to compute")
         results = executor.run(program, values, names, scope)
         with printing():
-            for path, words in write_results(out, names, results):
+            for path, words in write_results(out, names if fetch else [asked_for(v) for v in fetches], results):
                 print_plain(f"{path}: {words}")
 
 
@@ -299,14 +300,10 @@ def worker(
 @app.command()
 def demo(out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the files are written to.")] = Path("out")) -> None:
     """Describe, train, save, open again and use a network that reads handwritten digits."""
-    import importlib
-
     from foreshape.cli.output import console
 
     with plain_errors():
-        try:
-            found = importlib.import_module("foreshape.training.demo")
-            os.makedirs(out, exist_ok=True)
-            found.run(out, console())
-        except ModuleNotFoundError as error:
-            stop(f"the demo needs the package {error.name}: pip install 'foreshape[train]'")
+        from foreshape.training import demo as demonstration
+
+        os.makedirs(out, exist_ok=True)
+        demonstration.run(out, console())

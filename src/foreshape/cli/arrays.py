@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from foreshape.engine import LoDTensor, SelectedRows
 from foreshape.errors import FeedError, FormatError
+from foreshape.interop.inference import is_copy
 from foreshape.interop.npy_file import read_array
+from foreshape.program import Variable
 from foreshape.wire import replacing
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.@-]")
@@ -41,6 +43,12 @@ def _levels(name: str, text: str) -> list[list[int]]:
     if not isinstance(levels, list) or not all(isinstance(x, list) and all(type(n) is int for n in x) for x in levels):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         raise FeedError(f"the sequence lengths of {name} must be lists of integers, one for each level, as [[3, 1, 2]]; seen {text[:80]!r}")
     return levels  # pyright: ignore[reportUnknownVariableType]
+
+
+def asked_for(result: Variable) -> str:
+    """The name of what the user saved as a result: a saved model has a copy of it, made by a ``scale`` of 1 with a name of its own."""
+    op = result.op
+    return (op.input("X") if op is not None and is_copy(result) else None) or result.name
 
 
 def write_results(folder: Path, names: Sequence[str], results: Sequence[Any]) -> Iterator[tuple[str, str]]:

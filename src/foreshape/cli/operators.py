@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from itertools import groupby
 from typing import Any
 
 from foreshape.cli.output import console, print_json, print_plain
+from foreshape.cli.show import new_row, new_table
 from foreshape.operator import Operator, all_operators
 from foreshape.operator.fields import NoGradient
 from foreshape.spec import SELECTED_ROWS
@@ -38,8 +40,6 @@ def _facts(cls: type[Operator]) -> dict[str, Any]:
 
 def print_operators(word: str | None, json: bool) -> None:
     """A table of the operators that have ``word`` in what is said of them, or all; as JSON where that is asked for."""
-    from rich.table import Table
-
     found = facts(word)
     if json:
         print_json(found)
@@ -47,11 +47,9 @@ def print_operators(word: str | None, json: bool) -> None:
     if not found:
         print_plain(f"no operator has {word!r} in its name, family, file or line of help")
         return
-    table = Table("operator", "file", "gradient", "ragged", "sparse", "what it does", show_edge=False)
-    family = found[0]["family"]
-    for one in found:
-        if one["family"] != family:
-            table.add_section()
-            family = one["family"]
-        table.add_row(one["operator"], one["file"], *("yes" if one[k] else "" for k in ("differentiable", "ragged", "sparse")), one["help"])
-    console().print(table)
+    out = console()
+    for family, members in groupby(found, key=lambda one: one["family"]):
+        table = new_table(family, "operator", "file", "gradient", "ragged", "sparse", "what it does")
+        for one in members:
+            new_row(table, one["operator"], one["file"], *("yes" if one[k] else "" for k in ("differentiable", "ragged", "sparse")), one["help"])
+        out.print(table)

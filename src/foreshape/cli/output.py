@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import os
 import sys
@@ -25,7 +27,12 @@ def console() -> Console:
     """Standard output; without markup, since names from a file may look like it."""
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    class Standard(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # which `printing` knows; rich ends the process with 1
+
+    shown = sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # None where it was closed before the start
+    return Standard(markup=False, highlight=False, emoji=False, width=None if shown else _PIPE_WIDTH)
 
 
 def print_plain(text: str) -> None:
@@ -40,8 +47,9 @@ def print_json(value: Any) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """``ShapeError: mul: ...``."""
-    return f"{type(error).__name__}: {error}"
+    """``ShapeError: mul: ...``, and the notes that it got on its way."""
+    said = str(error)
+    return "\n".join([f"{type(error).__name__}: {said}" if said else type(error).__name__, *getattr(error, "__notes__", ())])
 
 
 def stop(message: str, code: int = 1) -> NoReturn:
@@ -63,16 +71,53 @@ def plain_errors() -> Generator[None]:
         stop(f"{error.filename or 'a file'}: {error.strerror or error}")
     except MemoryError:
         stop("there is not enough memory")
-    except KeyboardInterrupt:
-        stop("interrupted", 130)
+    except KeyboardInterrupt as error:
+        stop(interrupted(error), 130)
+
+
+def interrupted(error: KeyboardInterrupt) -> str:
+    """That the user has ended it: a training says in two lines where it was and what was kept."""
+    return "\n".join(getattr(error, "__notes__", ())) or "interrupted"
 
 
 @contextlib.contextmanager
 def printing() -> Generator[None]:
-    """Whoever reads the output may stop reading, as ``head`` does: that is no error."""
+    """Whoever reads the output may stop reading, as ``head`` does: that is no error. What cannot be written is one."""
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         raise typer.Exit(0) from None
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _print_no_more()
+        stop(f"standard output cannot be written: {error.strerror or error}")
+
+
+def _print_no_more() -> None:
+    """What is still to be written at the end of the process goes nowhere: it would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def whole_command() -> Generator[None]:
+    """What comes of a command outside of its own code: help and the version are printed by the parser of the options, which ends
+    with 1 where nobody reads them, and with a traceback where they cannot be written. Letters that the output has no code for are escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    except SystemExit as leaving:
+        before = leaving.__context__
+        if isinstance(before, OSError) and before.errno == errno.EPIPE:
+            _print_no_more()
+            raise SystemExit(0) from None
+        raise
+    except OSError as error:
+        _print_no_more()
+        sys.stderr.write(f"standard output cannot be written: {error.strerror or error}\n")
+        raise SystemExit(1) from None

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from foreshape.cli.options import pairs_of
-from foreshape.cli.output import console, print_json, print_plain, printing, stop
+from foreshape.cli.output import console, print_json, print_plain, printing
 from foreshape.cli.show import human_bytes, new_row, new_table
 from foreshape.errors import MemoryPlanError
 from foreshape.memory import Plan, bytes_of
@@ -56,10 +56,7 @@ def print_plan(
     if found != values:
         facts["largest"] = {n: v for n, v in found.items() if n not in values}
     if plot is not None:
-        try:
-            plan.draw(plot, **found)
-        except ModuleNotFoundError as error:
-            stop(f"the drawing needs the package {error.name}: pip install 'foreshape[train]'")
+        plan.draw(plot, **found)
     if html is not None:
         plan.write_page(html, **found)
     if json:
@@ -81,14 +78,17 @@ def _values_within(plan: Plan, values: dict[str, int], limit: int | None) -> dic
     if limit is not None and len(missing) == 1:
         return {**values, missing[0]: plan.largest(missing[0], within=limit, **values)}
     words = ", ".join(map(name_text, missing))
-    ways: list[str] = []
-    if rows:
-        ways.append("--batch=..." + ("" if len(rows) == 1 else f" (which sets {', '.join(map(name_text, rows))})"))
-    ways += [f"--set {name_text(n)}=..." for n in others]
+    ways = ways_to_set(rows, others)
     if limit is not None:
         left = "all of them but one" if not rows else "all of them but the batch"
         raise MemoryPlanError(f"the memory depends on {words}: to find the largest, give {left}: {' '.join(ways[1 if rows else 0 :])}")
     raise MemoryPlanError(f"the memory depends on {words}: give {' and '.join(ways)}")
+
+
+def ways_to_set(rows: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The options that give symbols values: those that count examples, and others."""
+    ways = ["--batch=..." + ("" if len(rows) == 1 else f" (which sets {', '.join(map(name_text, rows))})")] if rows else []
+    return ways + [f"--set {name_text(n)}=..." for n in others]
 
 
 def plan_facts(plan: Plan, values: dict[str, int], limit: int | None) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from foreshape.cli.output import console, print_json, print_plain, printing, stop
+from foreshape.cli.output import console, print_json, print_plain, printing
+from foreshape.cli.plan import ways_to_set
 from foreshape.cli.show import human_bytes, new_row, new_table
 from foreshape.cost import Network, RanksPlan
 from foreshape.cost import plan as plan_ranks
@@ -18,7 +20,7 @@ from foreshape.cost.simulation import NUMBERS, Point, simulate
 from foreshape.errors import FormatError, MemoryPlanError
 from foreshape.memory import byte_text, bytes_of
 from foreshape.program import Program
-from foreshape.program.literal import escape
+from foreshape.program.literal import escape, name_text
 
 
 def print_ranks_plan(
@@ -29,18 +31,31 @@ def print_ranks_plan(
     """Print what each of many ranks holds, sends and waits for. Whether it is within the limit."""
     given = {**({"batch": batch} if batch is not None else {}), **sizes}
     network = Network.of(bandwidth, latency)
-    found = plan_ranks(program, fetch, ranks=ranks, within=within, network=network, device=device, threads=threads, **given)  # pyright: ignore[reportArgumentType]
-    facts = ranks_facts(found, within)
+    with _symbols_as_options():
+        found = plan_ranks(program, fetch, ranks=ranks, within=within, network=network, device=device, threads=threads, **given)  # pyright: ignore[reportArgumentType]
+        facts = ranks_facts(found, within)
     step = None if measured is None else Measured.load(measured)
     if step is not None:
         facts["measured"] = measured_facts(found, step)
     if plot is not None:
-        _drawn(lambda: draw_timeline(found, plot, step))
+        draw_timeline(found, plot, step)
     if json:
         print_json(facts)
     else:
         _print_plan(facts)
     return facts["fits"] is not False
+
+
+@contextmanager
+def _symbols_as_options() -> Generator[None]:
+    """Symbols that have no value are named as the options that give them one."""
+    try:
+        yield
+    except MemoryPlanError as error:
+        if not error.missing:
+            raise
+        ways = ways_to_set([n for n in error.missing if n == "batch"], [n for n in error.missing if n != "batch"])
+        raise MemoryPlanError(f"the memory depends on {', '.join(map(name_text, error.missing))}: give {' and '.join(ways)}") from None
 
 
 def ranks_facts(plan: RanksPlan, within: str | None) -> dict[str, Any]:
@@ -178,10 +193,11 @@ def print_simulation(
     numbers = numbers or NUMBERS
     first = batch if batch is not None else (batch_per_rank or 0) * numbers[0]
     network = Network.of(bandwidth, latency, tree)
-    plan = plan_ranks(program, ranks=numbers[0], network=network, device=device, threads=threads, batch=first, **sizes)  # pyright: ignore[reportArgumentType]
-    points = simulate(plan, numbers, batch=batch, batch_per_rank=batch_per_rank, within=within, seed=seed)
+    with _symbols_as_options():
+        plan = plan_ranks(program, ranks=numbers[0], network=network, device=device, threads=threads, batch=first, **sizes)  # pyright: ignore[reportArgumentType]
+        points = simulate(plan, numbers, batch=batch, batch_per_rank=batch_per_rank, within=within, seed=seed)
     if plot is not None:
-        _drawn(lambda: draw_simulation([(name, points)], plot))
+        draw_simulation([(name, points)], plot)
     if json:
         names = list(Point.__dataclass_fields__)
         print_json([{**{n: getattr(p, n) for n in names}, "bottleneck": p.bottleneck} for p in points])
@@ -201,13 +217,6 @@ def said(points: Sequence[Point]) -> list[str]:
             out.append(f"from {p.ranks:,} ranks on, the bottleneck is {p.bottleneck}")
             last = p.bottleneck
     return out
-
-
-def _drawn(draw: Any) -> None:
-    try:
-        draw()
-    except ModuleNotFoundError as error:
-        stop(f"the drawing needs the package {error.name}: pip install 'foreshape[train]'")
 
 
 def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None:

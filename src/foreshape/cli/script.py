@@ -11,9 +11,12 @@ from pathlib import Path
 
 import typer
 
-from foreshape.cli.output import error_text
+from foreshape.cli.output import error_text, interrupted
 from foreshape.errors import ForeshapeError
 from foreshape.program.literal import escape
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_MOST_CAUSES = 4
 
 
 def run_script(script: Path, args: list[str]) -> int:
@@ -26,13 +29,11 @@ def run_script(script: Path, args: list[str]) -> int:
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     try:
         runpy.run_path(path, run_name="__main__")
-    except ForeshapeError as error:
-        return _tell(error_text(error))
     except SystemExit as leaving:
         code = leaving.code
         return code if isinstance(code, int) else _tell(str(code)) if code is not None else 0
-    except KeyboardInterrupt:
-        return _tell("interrupted", 130)
+    except KeyboardInterrupt as error:
+        return _tell(interrupted(error), 130)
     except Exception as error:
         return _tell(words_of(error, path))
     finally:
@@ -46,11 +47,31 @@ def _tell(message: str, code: int = 1) -> int:
 
 
 def words_of(error: Exception, script: str) -> str:
-    """The error, and the lines of the user's own files that led to it, the innermost last."""
+    """The error, the lines of the user's own files that led to it, the innermost last, and what caused it."""
     if isinstance(error, SyntaxError):
-        where = f"{error.filename}:{error.lineno}" if error.filename else script
+        where = f"{os.path.relpath(error.filename)}:{error.lineno}" if error.filename else os.path.relpath(script)
         return f"{where}: not Python: {error.msg}" + (f"\n    {error.text.strip()}" if error.text else "")
-    folder = os.path.dirname(os.path.abspath(script)) + os.sep
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if os.path.abspath(f.filename).startswith(folder) and "site-packages" not in f.filename]
+    told = [_told(error, os.path.dirname(os.path.abspath(script)) + os.sep)]
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, ForeshapeError) and len(told) < _MOST_CAUSES:  # this package's errors say what came before
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+        if seen is not None:
+            told.append("caused by " + _told(seen, os.path.dirname(os.path.abspath(script)) + os.sep))
+    return "\n".join(told)
+
+
+def _told(error: BaseException, folder: str) -> str:
+    """One error with its lines; of a group, those in it too."""
+    text = error_text(error)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename, folder)]
     lines = [f"    {os.path.basename(f.filename)}:{f.lineno}    {linecache.getline(f.filename, f.lineno or 0).strip()}" for f in frames[-5:]]
-    return "\n".join([error_text(error), *lines])
+    if isinstance(error, ForeshapeError):
+        lines = [line for line in lines if line.split()[0] not in text]  # its words name the lines of the description already
+    if isinstance(error, BaseExceptionGroup):
+        lines += ["    " + _told(one, folder).replace("\n", "\n    ") for one in error.exceptions[:5]]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
+    return "\n".join([text, *lines])
+
+
+def _is_users(file: str, folder: str) -> bool:
+    """Whether a frame is of a file beside the script, or below; not of Python itself, nor of what is installed there."""
+    return not file.startswith("<") and os.path.abspath(file).startswith(folder) and "site-packages" not in file and not file.startswith(_PACKAGE)

@@ -17,7 +17,7 @@ from foreshape.program.unknown import unknown_types
 from foreshape.spec import TENSOR_KINDS
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from foreshape.cli.tables import Rows
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -191,21 +191,14 @@ def program_facts(program: Program, unknown: Sequence[Op], errors: Sequence[Desc
 # --- tables
 
 
-def new_table(title: str, *columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def new_table(title: str, *columns: str) -> Rows:
+    from foreshape.cli.tables import Rows
 
-    table = Table(title=Text(escape(title), style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in ("bytes", "share", "#") else "left", overflow="fold")
-    return table
+    return Rows(escape(title), *columns)
 
 
-def new_row(table: Table, *cells: str) -> None:
-    from rich.text import Text
-
-    table.add_row(*[Text(escape(c).replace("\n", " ")) for c in cells])
+def new_row(table: Rows, *cells: str) -> None:
+    table.add(*[escape(c).replace("\n", " ") for c in cells])
 
 
 def _cells(name: str, variable: Variable | None) -> tuple[str, str, str]:

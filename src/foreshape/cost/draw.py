@@ -11,7 +11,7 @@ from foreshape.cost.events import Compute, Start, Wait
 from foreshape.cost.many_ranks import RanksPlan
 from foreshape.cost.measured import Measured, joined
 from foreshape.cost.simulation import Point
-from foreshape.errors import FormatError
+from foreshape.errors import FormatError, needs
 from foreshape.memory.draw import ENDINGS
 from foreshape.program.literal import escape
 
@@ -112,9 +112,10 @@ def _step(
 def _figure(path: str | os.PathLike[str], size: tuple[float, float]) -> tuple[Any, Any]:
     if Path(path).suffix.lower() not in ENDINGS:
         raise FormatError(f"a drawing is a file that ends in {', '.join(ENDINGS)}; seen {os.fspath(path)!r}")
-    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with needs("a drawing"):
+        from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)

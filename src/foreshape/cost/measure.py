@@ -41,7 +41,8 @@ def calibrate(step: Step, threads: Sequence[int] = (), most: int = MOST, large: 
     try:
         for count in threads or sorted({1, before}):
             torch.set_num_threads(count)
-            made[count] = _kernels(step, most, large, lambda words, count=count: said(f"{count} threads: {words}") if said is not None else None)
+            threads_words = f"{count} thread{'' if count == 1 else 's'}"
+            made[count] = _kernels(step, most, large, lambda words, who=threads_words: said(f"{who}: {words}") if said is not None else None)
     finally:
         torch.set_num_threads(before)
     return Calibration(this_machine(), made)

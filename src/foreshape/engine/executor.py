@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine.checked import Checked
+from foreshape.engine.devices import device_of
 from foreshape.engine.emit import Bound, Emitted, emit
 from foreshape.engine.failures import failure, placed
 from foreshape.engine.feed import Feeder, aligned
@@ -203,8 +204,8 @@ class Executor:
         self.check = check
         if keep_memory:
             keep_pages()
+        self._target = None if device == "cpu" else device_of(device)
         with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
-            self._target = None if device == "cpu" else torch.device(device)
             self._generator = torch.Generator(device)
             if seed is None:
                 self._generator.seed()

@@ -19,7 +19,7 @@ from foreshape.values.torch_types import torch_dtype
 from foreshape.wire import load_program, save_program
 
 Given = Sequence[Variable | str] | Variable | str
-_OUTPUT = "save_infer_model/scale_"
+_COPIES = "save_infer_model/scale_"
 
 
 def save_inference_model(
@@ -124,17 +124,17 @@ def _add_fetches(program: Program, names: Sequence[str]) -> None:
     holder = _holder(program, "fetch", FETCH_LIST)
     for column, name in enumerate(names):
         variable = block.vars[name]
-        if not _is_output(variable):
+        if not is_copy(variable):
             attrs = {"scale": 1.0, "bias": 0.0, "bias_after_scale": True}
-            output = program.unique_name(f"{_OUTPUT}{column}.tmp")
+            output = program.unique_name(f"{_COPIES}{column}.tmp")
             block.append_op("scale", {"X": variable}, {"Out": output}, attrs)
             variable = block.vars[output]
         block.append_op("fetch", {"X": variable}, {"Out": holder}, {"col": column})
 
 
-def _is_output(variable: Variable) -> bool:
-    """Whether it is the output of a model that was saved before: that needs no further name."""
-    return variable.name.startswith(_OUTPUT) and variable.op is not None and variable.op.type == "scale"
+def is_copy(variable: Variable) -> bool:
+    """Whether it is the output of a saved model, a copy of what the user asked for: that needs no further name."""
+    return variable.name.startswith(_COPIES) and variable.op is not None and variable.op.type == "scale"
 
 
 def parameters_of(program: Program) -> dict[str, Variable]:

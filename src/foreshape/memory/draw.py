@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foreshape.errors import FormatError
+from foreshape.errors import FormatError, needs
 from foreshape.memory.byte_counts import byte_text
 from foreshape.memory.figures import Buffer, Figures
 from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, unknown_words
@@ -38,9 +38,10 @@ def draw(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]
     buffers, line, held = plan.buffers(**symbols), plan.timeline(**symbols), plan.held(**symbols)
     position, op = plan.peak_position(**symbols), plan.peak_op(**symbols)
 
-    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with needs("a drawing"):
+        from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     with rc_context({"svg.hashsalt": "plan", "font.size": 9}):
         figure = Figure(figsize=(11, 6.2), layout="constrained")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import foreshape as fs
+from foreshape.errors import needs
 from foreshape.training.demo import digits
 
 _SHOWN = 14
@@ -68,8 +69,9 @@ def drawn(images: list[Any], captions: list[str], colours: bool) -> Any:
 
 def picture(path: Path, images: Any, predicted: Any, truth: Any) -> None:
     """Write images with what they were taken for (and what they are, where that is not it) to a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    with needs("a drawing"):
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(_PER_ROW * 1.1, 1.4 * -(-len(images) // _PER_ROW)), layout="constrained")
     FigureCanvasAgg(figure)

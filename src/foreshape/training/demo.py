@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.errors import needs
 
 EPOCHS = 20
 _TRAINED_ON = 1437
@@ -37,7 +38,8 @@ def digits() -> tuple[dict[str, Any], dict[str, Any]]:
         Twice ``image`` fp32 ``[examples, 1, 8, 8]`` in [0, 1] and ``label`` int64 ``[examples, 1]``.
     """
     import numpy
-    from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]
+    with needs("the demo"):
+        from sklearn.datasets import load_digits  # pyright: ignore[reportUnknownVariableType]
 
     bundle = cast("Any", load_digits())
     order = numpy.random.RandomState(0).permutation(len(bundle.images))

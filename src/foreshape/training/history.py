@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from foreshape.errors import needs
+
 RATE = "learning rate"
 """The name of its figure."""
 
@@ -37,8 +39,9 @@ class History:
 
     def plot(self, path: Any) -> None:
         """Draw the losses, and below them the epochs' other figures, into an image file (PNG, SVG or PDF, by its ending)."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        with needs("a drawing"):
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
 
         figures = [n for n in dict.fromkeys(n for row in self.epochs for n in row) if n not in ("seconds", RATE) and not n.endswith("loss")]
         figure: Any = Figure(figsize=(8, 6 if figures else 4), layout="constrained")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import ExecutionError
+from foreshape.errors import needs
 from foreshape.values.openmp import load
 
 if TYPE_CHECKING:
@@ -23,10 +23,8 @@ else:
             self.__dict__["_name"] = name
 
         def __getattr__(self, attribute: str) -> Any:
-            try:
+            with needs("running a program (on PyTorch)"):
                 module = load(self.__dict__["_name"])
-            except ModuleNotFoundError as error:
-                raise ExecutionError(f"running a program needs PyTorch, which is not installed: pip install torch ({error})") from error
             value = getattr(module, attribute)
             self.__dict__[attribute] = value  # the next access is an ordinary attribute
             return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from foreshape.errors import FormatError, border
@@ -18,11 +19,16 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
     """The program in a file (a path) or in bytes.
 
     Raises:
-        FormatError: it cannot be read, or it is not a program; the message has the byte offset or the path inside the file.
+        FormatError: it cannot be read, or it is not a program; the message has the file and the byte offset or the path inside the file.
     """
     bounds = limits or DEFAULT_LIMITS
-    data = bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else read_file(source, bounds.bytes)  # pyright: ignore[reportUnknownArgumentType]
-    return decode(data, bounds)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return decode(bytes(source), bounds)  # pyright: ignore[reportUnknownArgumentType]
+    data = read_file(source, bounds.bytes)
+    try:
+        return decode(data, bounds)
+    except FormatError as error:
+        raise FormatError(f"{os.fsdecode(source)} is no program (.pdmodel): {error}") from error
 
 
 def save_program(program: Program, path: Any = None) -> bytes:

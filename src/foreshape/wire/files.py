@@ -25,7 +25,7 @@ def read_file(path: Any, limit: int) -> bytes:
         with os.fdopen(handle, "rb") as file:
             return file.read(_checked_size(file, shown, limit))  # not limit: that much memory would be taken first
     except (OSError, ValueError, TypeError) as error:
-        raise FormatError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def map_file(path: Any, limit: int, writable: bool = True) -> Any:
@@ -42,7 +42,11 @@ def map_file(path: Any, limit: int, writable: bool = True) -> Any:
             size = _checked_size(file, shown, limit)
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ) if size else bytearray()
     except (OSError, ValueError, TypeError) as error:
-        raise FormatError(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _shown(path: Any) -> str:
+    return repr(os.fspath(path) if isinstance(path, os.PathLike) else path)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _checked_size(file: IO[bytes], shown: str, limit: int) -> int:
@@ -81,7 +85,7 @@ def replacing(path: Any) -> Generator[IO[bytes]]:
         temporary = None
         _sync_folder(folder)
     except (OSError, ValueError, TypeError) as error:
-        raise FormatError(f"{path!r} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        raise FormatError(f"{_shown(path)} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):

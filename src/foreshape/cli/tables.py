@@ -1,0 +1,57 @@
+"""Tables that can be read on any terminal: where their columns would be too narrow, each row is a few lines instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+_RIGHT: Final = ("bytes", "share", "#")
+_READABLE: Final = 16
+"""So many characters of a word stand in one line, or the whole word."""
+
+
+class Rows(Table):
+    """A table with a title. In a terminal that cannot hold it, a row is its first cells in one line, and below it every other cell after
+    the name of its column."""
+
+    def __init__(self, title: str, *columns: str) -> None:
+        super().__init__(title=Text(title, style="bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        self.names, self.texts = columns, list[tuple[str, ...]]()
+        for column in columns:
+            self.add_column(column, justify="right" if column in _RIGHT else "left", overflow="fold")
+
+    def add(self, *cells: str) -> None:
+        """One row."""
+        self.texts.append(cells)
+        self.add_row(*map(Text, cells))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._least() <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        if self.title is not None:
+            yield self.title
+        for cells in self.texts:
+            head = 2 if self.names[0] == "#" else 1
+            first = " ".join(c for c in cells[:head] if c)
+            if first:
+                yield Text(f"{self.names[0]} {first}" if first.isdecimal() else first, style="bold", overflow="fold")
+            for name, cell in zip(self.names[head:], cells[head:], strict=True):
+                if cell:
+                    yield Padding(Text(f"{name}: {cell}", overflow="fold"), (0, 0, 0, 2))
+        yield Text()
+
+    def _least(self) -> int:
+        """The width below which words that could be read would be cut, or what is several words stand in a column of one each."""
+        width = 2
+        for at, name in enumerate(self.names):
+            texts = [name, *(cells[at] for cells in self.texts)]
+            width += 3 + max(max((min(len(w), _READABLE) for w in t.split()), default=0) for t in texts)
+            if max(map(len, texts)) > 4 * _READABLE:
+                width += _READABLE  # sentences
+        return width

@@ -1,0 +1,32 @@
+"""Where an executor may compute: the devices that there are here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape.errors import ExecutionError
+from foreshape.values.torch_proxy import torch
+
+
+def device_of(name: Any) -> Any:
+    """The device of a name, ``cpu``, ``cuda``, ``cuda:1``: a ``torch.device``.
+
+    Raises:
+        ExecutionError: no device is called so, or this machine, or this PyTorch, has none of its kind.
+    """
+    try:
+        device: Any = torch.device(name)
+        known = device.type == "cpu" or (device.index or 0) < _count(torch.get_device_module(device))
+    except (RuntimeError, TypeError, AttributeError, AssertionError, ImportError):  # no name of a device; or of a kind that has no code here
+        device, known = None, False
+    if known:
+        return device
+    count = _count(torch.cuda)
+    here = "" if not count else " or cuda" if count == 1 else f" or cuda, cuda:0 to cuda:{count - 1}"
+    why = f"; this PyTorch, {torch.__version__}, is built without CUDA" if str(name).startswith("cuda") and torch.version.cuda is None else ""
+    raise ExecutionError(f"there is no device {name!r} here: it can be cpu{here}{why}")
+
+
+def _count(room: Any) -> int:
+    """How many devices of a kind there are."""
+    return int(room.device_count()) if room.is_available() else 0

@@ -1,0 +1,167 @@
+"""How the command ends: pipes that nobody reads, disks that are full, Ctrl-C, scripts with mistakes, packages and devices that are not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.cli import app
+from foreshape.cli.output import console
+from foreshape.cli.tables import Rows
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+COMMAND = [sys.executable, "-m", "foreshape"]
+
+
+def call(*args: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [str(a) for a in args])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    x = layer.data("x", shape=["batch", 4])
+    hidden = layer.fc(x, 3, "tanh")
+    scope = fs.Scope()
+    fs.Executor(seed=0).run(fs.default_startup_program(), scope=scope)
+    fs.save_inference_model(tmp_path / "net", [x], [hidden, layer.softmax(hidden)], scope=scope)
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    return tmp_path / "net.pdmodel"
+
+
+@pytest.mark.parametrize("args", [["show"], ["check"], ["ops"], ["--version"], ["--help"]])
+def test_a_pipe_that_nobody_reads_ends_the_command_quietly(args: list[str], saved: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    given = [*COMMAND, *args, *([str(saved)] if args[0] in ("show", "check") else [])]
+    done = subprocess.run(given, stdout=write, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=1200)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk")
+def test_output_that_cannot_be_written_is_told_in_one_line(saved: Path) -> None:
+    for args in (["show", str(saved)], ["--version"]):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([*COMMAND, *args], stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, timeout=1200)
+        assert (done.returncode, done.stderr) == (1, "standard output cannot be written: No space left on device\n")
+
+
+def test_letters_that_the_output_has_no_code_for_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('\u00e4')\nraise ValueError('\u00e4')\n", encoding="utf-8")
+    ascii_only = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*COMMAND, "train", "script.py"], capture_output=True, text=True, cwd=tmp_path, timeout=1200, env=ascii_only)
+    assert (done.returncode, done.stdout) == (1, "\\xe4\n") and done.stderr.startswith("ValueError: ") and "Traceback" not in done.stderr
+
+
+def test_results_have_the_names_of_what_was_saved(saved: Path, tmp_path: Path) -> None:
+    code, out, err = call("run", saved, "--feed", f"x={tmp_path / 'x.npy'}", "--out", tmp_path / "out")
+    assert code == 0, err
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["fc_0.tmp_2.npy", "softmax_0.tmp_0.npy"] and "fc_0.tmp_2.npy: float32[2, 3]" in out
+
+
+@pytest.mark.parametrize(("device", "words"), [("tpu", "there is no device 'tpu' here: it can be cpu"),
+                                               ("meta", "there is no device 'meta' here: it can be cpu")])  # fmt: skip
+def test_a_device_that_is_not_there_is_an_error(saved: Path, tmp_path: Path, device: str, words: str) -> None:
+    code, _, err = call("run", saved, "--feed", f"x={tmp_path / 'x.npy'}", "--out", tmp_path, "--device", device)
+    assert code == 1 and err.startswith(f"ExecutionError: {words}")
+
+
+def test_what_is_no_program_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones(3))
+    code, _, err = call("show", tmp_path / "x.npy")
+    assert code == 1 and err.startswith(f"FormatError: {tmp_path / 'x.npy'} is no program (.pdmodel): ")
+
+
+def test_symbols_without_a_value_are_named_as_options(tmp_path: Path) -> None:
+    layer.mean(layer.relu(layer.data("x", shape=["batch", "words", 4])))
+    fs.default_main_program().save(tmp_path / "net.pdmodel")
+    code, _, err = call("plan", tmp_path / "net.pdmodel", "--ranks", 2)
+    assert code == 1 and err == "MemoryPlanError: the memory depends on batch, words: give --batch=... and --set words=...\n"
+
+
+@pytest.mark.parametrize(("script", "lines"), [
+    ("import json\njson.loads('{')\n", ["JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+                                       "    script.py:2    json.loads('{')"]),
+    ("try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise ValueError('no') from error\n",
+     ["ValueError: no", "    script.py:4    raise ValueError('no') from error", "caused by ZeroDivisionError: division by zero", "    script.py:2    1 / 0"]),
+    ("raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])\n",
+     ["ExceptionGroup: two (2 sub-exceptions)", "    script.py:1    raise ExceptionGroup('two', [ValueError('a'), KeyError('b')])", "    ValueError: a",
+      "    KeyError: 'b'"]),
+    ("import foreshape as fs\nfrom foreshape import layer\ncost = layer.mean(layer.fc(layer.data('x', shape=['batch', 4]), 2))\nfs.train(cost, {'z': [[1]]})\n",
+     None),
+])  # fmt: skip
+def test_an_error_in_a_script_shows_the_lines_of_the_script_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, lines: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)  # frames of Python itself have names that look like files of this folder
+    (tmp_path / "script.py").write_text(script)
+    with fs.program_guard(fs.Program(), fs.Program()):
+        code, _, err = call("train", "script.py")
+    assert code == 1
+    if lines is None:
+        assert err.startswith("FeedError: ") and err.endswith("    script.py:4    fs.train(cost, {'z': [[1]]})\n")
+    else:
+        assert err.splitlines() == lines
+    (tmp_path / "script.py").write_text("x: fs.Operator\n")
+    code, _, err = call("show", "any", "--operators", "script.py")
+    assert code == 1 and err.splitlines() == ["script.py cannot be imported: NameError: name 'fs' is not defined", "    script.py:1    x: fs.Operator"]
+
+
+TRAINING = """
+import os, signal, sys
+import numpy as np
+import foreshape as fs
+from foreshape import layer
+def stop(epoch, figures):
+    if epoch == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+x = layer.data("x", shape=["batch", 4])
+fs.train(layer.mean(layer.fc(x, 2)), {"x": np.ones((4, 4), "float32")}, epochs=4, batch_size=2, progress=False, callbacks=[stop], checkpoint=%s)
+"""
+
+
+@pytest.mark.parametrize(("checkpoint", "words"), [
+    ("'run'", f"kept: {os.path.join('run', 'step-000000002.safetensors')}; "),
+    ("None", "kept: nothing on disk; "),
+])  # fmt: skip
+def test_a_training_that_is_interrupted_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str, words: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(TRAINING % checkpoint)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with fs.program_guard(fs.Program(), fs.Program()):
+            code, _, err = call("train", "script.py")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    lines = err.splitlines()
+    assert code == 130 and len(lines) == 2 and lines[0].startswith("interrupted after step ") and lines[1].startswith(words), err
+
+
+def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("matplotlib", "matplotlib.backends", "matplotlib.backends.backend_agg", "sklearn", "sklearn.datasets"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(fs.ExecutionError, match=r"^a drawing needs the package matplotlib.*: pip install 'foreshape\[train\]'$"):
+        fs.training.History().plot(tmp_path / "x.png")
+    code, _, err = call("demo", "--out", tmp_path / "demo")
+    assert code == 1 and err.startswith("ExecutionError: the demo needs the package sklearn") and err.endswith(": pip install 'foreshape[train]'\n")
+
+
+def test_a_narrow_terminal_shows_rows_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Rows("ops", "#", "op", "result", "bytes")
+    table.add("0", "elementwise_add", "fc_0.tmp_1", "48*batch")
+    out = console()
+    out.width = 40
+    out.print(table)
+    assert capsys.readouterr().out.splitlines() == ["ops", "0 elementwise_add", "  result: fc_0.tmp_1".ljust(40), "  bytes: 48*batch".ljust(40), ""]
+    out.width = 80
+    out.print(table)
+    assert "elementwise_add   fc_0.tmp_1   48*batch" in capsys.readouterr().out
