@@ -108,12 +108,12 @@ def main():
     given = parser.parse_args()
     data, unseen = drawn(given.examples, seed=0), drawn(500, seed=1)
     model = opened(given.package)
-    known = unseen["label"][:, 0] < 2
-    print(f"as it comes, of {known.sum()} lines in the two directions that it knows: {accuracy(model, {n: a[known] for n, a in unseen.items()}):.1%}")
+    two = {name: array[unseen["label"][:, 0] < 2] for name, array in unseen.items()}
+    print(f"as it comes, of {len(two['x'])} lines in the two directions that it knows: {accuracy(model, two):.1%}")
     begun = perf_counter()
     after = tuned(model, data, given.out / "directions", given.frozen, "moving" if given.moving else "fixed", given.epochs, 3e-3 if given.frozen else 1e-3)
     print(f"{perf_counter() - begun:.0f} s")
-    print(f"tuned, of {len(unseen['x'])} lines in all four: {accuracy(after, unseen):.1%}; in the two: {accuracy(after, {n: a[known] for n, a in unseen.items()}):.1%}")
+    print(f"tuned, of {len(unseen['x'])} lines in all four: {accuracy(after, unseen):.1%}; in the two: {accuracy(after, two):.1%}")
 
 
 if __name__ == "__main__":

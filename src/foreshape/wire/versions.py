@@ -74,7 +74,8 @@ def honour_versions(program: Program) -> None:
         return
     versions: dict[str, int] | None = None
     for block in program.blocks:
-        changed = [(at, op, written) for at, op in enumerate(block.ops) if op.type in _CHANGED and op.operator is not None and (written := _CHANGED[op.type](op))]
+        suspects = [(at, op) for at, op in enumerate(block.ops) if op.type in _CHANGED and op.operator is not None]
+        changed = [(at, op, written) for at, op in suspects if (written := _CHANGED[op.type](op))]
         for at, op, written in reversed(changed):
             versions = versions if versions is not None else versions_of(program) or {}
             if not versions.get(op.type, 0):

@@ -18,7 +18,6 @@ from foreshape.operator import (
     i64,
     operand,
     reject,
-    require,
     require_equal,
     result,
     sample,
