@@ -11,7 +11,8 @@ from foreshape import layer
 
 def test_a_result_of_either_rank_is_given_on_and_fetched_and_not_computed_with() -> None:
     x = layer.data("x", shape=["batch", 4])
-    found = layer.cond(layer.mean(x) > 0, lambda: layer.reduce_sum(x, [1]), lambda: x * 2.0)
+    given = {"X": [x * 2.0, layer.reduce_sum(x, [1])], "Mask": layer.cast(layer.mean(x) > 0, "int32")}
+    found = fs.default_main_program().global_block.apply("select_input", given)
     out = layer.cast(layer.assign(found * 3.0), "fp64")
     program = fs.default_main_program()
     assert str(found).endswith("f32[?]") and out.spec.dims is None
@@ -23,5 +24,7 @@ def test_a_result_of_either_rank_is_given_on_and_fetched_and_not_computed_with()
     assert [u.op.type for u in fs.Plan(program, [found]).unknown()] == ["select_input"]
     with pytest.raises(fs.ShapeError, match=r"relu: nothing is known of X\n +X = scale_\d.tmp_0 +f32\[\?\]|relu: nothing is known of X"):
         layer.relu(found)
-    again = layer.cond(layer.mean(x) > 1, lambda: found, lambda: x)
+    again = fs.default_main_program().global_block.apply("select_input", given | {"X": [found, x]})
     assert again.spec.dims is None
+    with pytest.raises(fs.ShapeError, match="both branches must give as many dims: true_fn gives"):
+        layer.cond(layer.mean(x) > 0, lambda: layer.reduce_sum(x, [1]), lambda: x * 2.0)
