@@ -32,7 +32,7 @@ def _number(op: Op, name: str) -> float | None:
     if variable is None or variable.persistable or maker is None or maker.operator is None or any(maker.input_names()):
         return None
     found = maker.operator.computes()
-    if not isinstance(found, Filled) or not math.isfinite(found.value):
+    if not isinstance(found, Filled) or found.number is None or not math.isfinite(found.number):
         return None
     writers = sum(name in other.output_names() for other in op.block.program.all_ops())
-    return float(found.value) if writers == 1 else None
+    return float(found.number) if writers == 1 else None
