@@ -68,6 +68,9 @@ def described(cls: type[Operator], arguments: Arguments, given_as: dict[str, Any
     return program, op
 
 
+MOST_BYTES = "256 MiB"
+
+
 def tried(cls: type[Operator], arguments: Arguments) -> None:
     """Describe; then print, save and, where everything is small, run: the results are as inferred or an error is named."""
     given_as: dict[str, Any] = {}
@@ -97,7 +100,7 @@ def run(program: Program, op: Op, given_as: dict[str, Any]) -> None:
             feed[name] = LoDTensor(feed[name], value.lengths)
     outputs = list(op.output_names())
     try:
-        fetched = Executor().run(program, feed, outputs, Scope())
+        fetched = Executor(memory_limit=MOST_BYTES).run(program, feed, outputs, Scope())  # which is past what any sample needs, and soon touched
     except ForeshapeError as error:
         checked_words(error)
         return

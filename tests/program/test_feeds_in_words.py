@@ -224,7 +224,7 @@ BOMBS: dict[str, Callable[[], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, BOMBS))
+@pytest.mark.parametrize("name", one_in(5, BOMBS))
 def test_steps_of_solving_and_searching_are_bounded(name: str) -> None:
     steps, search = Steps(MAX_STEPS), Steps(MAX_SEARCH)
     bomb = BOMBS[name]()

@@ -33,6 +33,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.require import RuleError
 from foreshape.ops.rules.known_values import carry, fits
 from foreshape.ops.rules.size_operands import known_number, known_sizes, sizes_at_run
 from foreshape.spec import ANY, BOOL, FP32, FP64, MAX_VALUE_ELEMENTS, DType, Spec, tensor
@@ -116,7 +117,7 @@ class FillConstant(Operator):
 
     def computes(self) -> computations.Filled:
         number = None
-        with suppress(SchemaError):  # an attribute that is no number of this type: whoever makes the constant says so
+        with suppress(RuleError):  # an attribute that is no number of this type: whoever makes the constant says so
             number = number_of(element_type(self.dtype), self.value, _text(self.str_value))
         return computations.Filled(number)
 
