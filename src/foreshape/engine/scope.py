@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError, border
@@ -59,6 +59,17 @@ class Scope:
     def names(self) -> list[str]:
         """The names of all values, sorted."""
         return sorted(self._values)
+
+    def __getitem__(self, name: str) -> Any:
+        """As `get`."""
+        return self.get(name)
+
+    def __setitem__(self, name: str, array: Any) -> None:
+        """As `set`."""
+        self.set(name, array)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
