@@ -69,9 +69,9 @@ def notebooks(found: Found) -> None:
 
 
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
-    "tabular-regression": (tabular_regression, {"epochs=200": "epochs=40"}, {}),
+    "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "range(0, 1200, 50)": "range(0, 600, 50)"}, {"least": 0.6}),
-    "character-language-model": (character_language_model, {"[:150_000]": "[:60_000]", "epochs=6": "epochs=2", "range(200)": "range(20)"}, {"most": 5}),
+    "character-language-model": (character_language_model, {"[:150_000]": "[:60_000]", "epochs=6": "epochs=1", "range(200)": "range(5)"}, {"most": 5}),
     "fine-tuning": (fine_tuning, {"epochs=10": "epochs=3", "epochs=40": "epochs=15"}, {"least": 0.5}),
     "recommender": (recommender, {"1_000_000, 50_000, 2_000_000": "50_000, 3_000, 100_000", "Adam(0.02": "Adam(0.05", "batch_size=1024": "batch_size=500"}, {}),
     "custom-loss": (custom_loss, {"epochs=40": "epochs=8"}, {"apart": 0.1}),
