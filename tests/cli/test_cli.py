@@ -56,6 +56,14 @@ def test_version() -> None:
     assert call("--version") == (0, f"foreshape {fs.__version__}\n", "")
 
 
+def test_the_tail_is_shown_with_words(model: Path) -> None:
+    code, out, _ = call("show", model, "--tail")
+    assert code == 0 and "the last 2 of 2 layers" in out and "before last fc" in out
+    assert [line.split()[:4] for line in out.splitlines() if "fc" in line][:2] == [["second", "last", "fc", "mul,"], ["last", "fc", "mul,", "elementwise_add"]]
+    code, out, _ = call("show", model, "--tail", "--json")
+    assert code == 0 and [one["words"] for one in json.loads(out)] == ["second last fc", "last fc"]
+
+
 def test_the_package_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "foreshape", "--version"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)})
     assert (done.returncode, done.stdout) == (0, f"foreshape {fs.__version__}\n"), done.stderr

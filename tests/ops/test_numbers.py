@@ -255,3 +255,30 @@ def test_an_increment_in_place_is_seen_by_what_follows() -> None:
     assert after.spec.value == (7,)
     got = fs.Executor().run(program, {}, [before, after, i], fs.Scope())
     assert [g.tolist() for g in got] == [[4], [7], [7]]
+
+
+def test_a_range_of_floats_is_counted_in_their_precision() -> None:
+    """The counts are PaddlePaddle 2.6.2's."""
+    for of, bounds, count in (
+        ("fp32", (0, 0.3, 0.1), 3), ("fp64", (0, 0.3, 0.1), 3), ("fp32", (0, 0.9, 0.3), 3), ("fp32", (0.1, 0.7, 0.2), 3), ("fp32", (5, 1, -0.7), 6),
+        ("fp32", (0, 100, 0.1), 1000), ("fp64", (-100, 100, 2), 100), ("fp32", (0, 0, 1), 0), ("fp32", (0, 1, -1), 0),
+    ):  # fmt: skip
+        with fs.program_guard(program := fs.Program()):
+            numbers = [layer.fill_constant([1], of, float(b)) for b in bounds]
+            out = program.global_block.apply("range", dict(zip(("Start", "End", "Step"), numbers, strict=True)))
+            assert out.shape == [count], (of, bounds, out)
+            (seen,) = fs.Executor().run(program, {}, [out], fs.Scope())
+            np.testing.assert_allclose(seen, bounds[0] + bounds[2] * np.arange(count), rtol=1e-5, atol=1e-6)
+
+
+def test_bounds_of_a_range_that_are_written_twice_or_fed_are_not_known() -> None:
+    with fs.program_guard(program := fs.Program()):
+        start, step = (layer.fill_constant([1], "fp32", v) for v in (0.0, 1.0))
+        end = layer.data("end", shape=[1])
+        assert program.global_block.apply("range", {"Start": start, "End": end, "Step": step}).dims == [-1]
+        twice = layer.fill_constant([1], "fp32", 3.0)
+        program.global_block.append_op("scale", {"X": twice}, {"Out": twice}, {"scale": 2.0})
+        out = program.global_block.apply("range", {"Start": start, "End": twice, "Step": step})
+        assert out.dims == [-1] and len(fs.Executor().run(program, {"end": np.ones(1, "float32")}, [out], fs.Scope())[0]) == 6
+        with pytest.raises(fs.ShapeError, match="no number of steps"):
+            program.global_block.apply("range", {"Start": start, "End": layer.fill_constant([1], "fp32", 3e38), "Step": layer.fill_constant([1], "fp32", 1e-9)})

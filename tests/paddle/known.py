@@ -42,14 +42,22 @@ def levels(slot: str, least: int) -> When:
     return when
 
 
+def _first(given: Any) -> Any:
+    """The element type of an input, or of the first of a list."""
+    given = given[0] if isinstance(given, (list, tuple)) and given else given
+    return given.dtype if isinstance(given, Value) else None
+
+
 OUTERMOST = "of several levels of sequences PaddlePaddle's kernel takes the outermost, or memory that nothing was written into; here it is the innermost"
 IGNORED = "PaddlePaddle 2.6.2 does not read the attribute any more; here it counts, as in the versions that have it"
 OUTSIDE = "the mean of a window that lies outside is no number there; here it is 0"
 DOUBLE = "a master parameter of fp64 is not PaddlePaddle's: its kernel reads it as fp32"
 EXACT = "the gradient there is not that of what it computes; here it is, by finite differences: "
+COUNTED = "with counts of regions PaddlePaddle's results have sequences too; here the counts alone tell"
+STATE = "state without dims comes out as one of [1] there"
 
 know("accuracy", always, "PaddlePaddle's kernel writes Correct and Total as int32, whatever its programs say of them")
-know("adagrad adam adamw momentum sgd rmsprop", lambda a: isinstance(a.get("MasterParam"), Value) and a["MasterParam"].dtype is FP64, DOUBLE)
+know("adadelta adagrad adam adamax adamw lamb lars_momentum merged_adam momentum sgd rmsprop", lambda a: _first(a.get("MasterParam")) is FP64, DOUBLE)
 know("adamw", lambda a: a.get("lr_ratio", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs multiplies only the decay by lr_ratio; that for GPUs the whole step")
 know("batch_norm", lambda a: a["X"].dims[0] == 1 and len(a["X"].dims) == 2,
      "of one element for each channel PaddlePaddle gives X, and leaves the moving statistics; here it is normalised")  # fmt: skip
@@ -58,6 +66,36 @@ know("batch_norm_grad", lambda a: bool(a.get("trainable_statistics")), EXACT + "
 know("batch_norm", has("is_test", "use_global_stats"), "of moving statistics PaddlePaddle leaves SavedMean and SavedVariance as it finds them")
 know("coalesce_tensor", always, "what no part takes, or no one sets, is left there as it is found; here it is zeros")
 know("conv2d_transpose", has("Bias"), "PaddlePaddle's kernel for CPUs does not read Bias; here it is added")
+know("bincount", lambda a: 0 in a["X"].dims, "of no numbers PaddlePaddle counts in int64, whatever the weights are")
+know("bpr_loss_grad", lambda a: len(a["X"].dims) > 2, EXACT + "of more than two dims it is no number there")
+know("cholesky_solve_grad", always, EXACT + "that of Y is another, in every sample")
+know("collect_fpn_proposals", has("MultiLevelRoIsNum"), COUNTED)
+know("collect_fpn_proposals", lambda a: 0 in a["MultiLevelRois"][0].dims,
+     "of no regions at all PaddlePaddle says one image; here there are as many as were given")  # fmt: skip
+know("distribute_fpn_proposals", has("RoisNum"), COUNTED)
+know("elementwise_heaviside", lambda a: len(a["X"].dims) < len(a["Y"].dims), "where X has fewer dims than Y PaddlePaddle takes each for the other")
+know("empty", always, "what nobody sets is left there as it is found; here it is zeros")
+know("fake_quantize_moving_average_abs_max", lambda a: a["InScale"].dims == (), STATE)
+know("update_loss_scaling", lambda a: a["PrevLossScaling"].dims == (), STATE)
+know("fused_conv2d", always,
+     "its kernel is oneDNN's, whose numbers stand in that library's order where they are read without a fetch; fetched, they are these")  # fmt: skip
+know("kthvalue_grad mode_grad", lambda a: a["X"].dims == (), EXACT + "of a tensor without dims it is 1 there, whatever comes")
+know("logcumsumexp", lambda a: a["X"].dims == () and bool(a.get("exclusive")),
+     "of a tensor without dims PaddlePaddle gives X; here the sum of nothing, as along an axis")  # fmt: skip
+know("merged_momentum", lambda a: a.get("rescale_grad", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs does not read rescale_grad; here it counts")
+know("multiclass_nms", lambda a: a.get("score_threshold", 0.0) > 1.0 or 0 in a["BBoxes"].dims,
+     "where nothing is kept PaddlePaddle gives a single -1, as one sequence; here there are no rows")  # fmt: skip
+know("mv mv_grad", lambda a: 0 in a["X"].dims, "of no columns PaddlePaddle leaves the result as it finds its memory; here it is zeros")
+know("nanmedian", always, "MedianIndex, which is for the gradient alone, has room for all numbers there")
+know("polygamma", lambda a: a.get("n") == 0, "of order 0 PaddlePaddle 2.6.2 gives -infinity")
+know("reduce_amax reduce_amax_grad reduce_amin reduce_amin_grad", lambda a: bool(a.get("reduce_all")),
+     "PaddlePaddle's kernel does not read reduce_all, and reduces what dim says")  # fmt: skip
+know("set_value_grad", has("none_axes"), EXACT + "with none_axes that of the value is another")
+know("shuffle_channel_grad", always, EXACT + "it moves the channels once more as they were moved, and not back")
+know("spectral_norm_grad", lambda a: a.get("power_iters") == 0, EXACT + "it is another where no step of power iteration is done")
+know("take_along_axis take_along_axis_grad", lambda a: a["Index"].low < 0,
+     "negative indices count from the end here; PaddlePaddle's kernel reads outside of the tensor")  # fmt: skip
+know("triangular_solve_grad", lambda a: bool(a.get("unitriangular")), EXACT + "what it does not read of X has a gradient there")
 know("cross_entropy2", always, "MatchX, which is for the gradient alone, is 0 there in a row that is ignored, and here 1")
 know("edit_distance linear_chain_crf linear_chain_crf_grad", lambda a: any(levels(s, 2)(a) for s in ("Hyps", "Emission")), OUTERMOST)
 know("warpctc_grad", levels("Logits", 2), OUTERMOST)
@@ -80,10 +118,10 @@ know("lookup_table_v2 lookup_table_v2_grad", lambda a: a.get("padding_idx", -1) 
 know("lstm_grad", always, "through Cell PaddlePaddle's gradient is nothing, and of a sequence without rows it reads the state of another; here both are exact")
 know("mish_grad", has("threshold"), EXACT + "above the threshold it is 1")
 know("momentum", lambda a: a.get("rescale_grad", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs does not read rescale_grad; here it counts")
-know("pool2d pool2d_grad", lambda a: bool(a.get("adaptive")) and a.get("pooling_type") == "max",
-     "PaddlePaddle computes adaptive maxima by max_pool2d_with_index, and wrongly by pool2d")  # fmt: skip
+know("pool2d pool2d_grad pool3d pool3d_grad", lambda a: bool(a.get("adaptive")) and a.get("pooling_type") == "max",
+     "PaddlePaddle computes adaptive maxima by max_pool2d_with_index or max_pool3d_with_index, and wrongly by this")  # fmt: skip
 know("pool2d", lambda a: bool(a.get("ceil_mode")) and a.get("pooling_type") == "avg", OUTSIDE)
-know("reduce_max reduce_mean reduce_min reduce_prod", has("out_dtype"), "PaddlePaddle reads out_dtype of sums only")
+know("frobenius_norm reduce_amax reduce_amin reduce_max reduce_mean reduce_min reduce_prod", has("out_dtype"), "PaddlePaddle reads out_dtype of sums only")
 know("reduce_prod_grad", lambda a: a["X"].data is not None, EXACT + "where there are zeros it divides by them there")
 know("sequence_pool", lambda a: a.get("pooltype") == "MAX", "PaddlePaddle's kernel writes MaxIndex as int32, whatever its programs say of it")
 know("sigmoid_cross_entropy_with_logits_grad", has("pos_weight"), EXACT + "it is that of another formula")

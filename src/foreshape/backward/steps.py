@@ -107,7 +107,9 @@ def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed
         if slot in inputs:
             gradient_inputs[slot] = inputs[slot]
         elif outputs.get(slot):
-            gradient_inputs[slot] = outputs[slot]
+            names = outputs[slot]
+            if is_absent(names[0]) or op.block.find(names[0]) is not None:  # a result that is named and, with these attributes, not made
+                gradient_inputs[slot] = names
         elif any(r.name == slot and not r.optional for r in cls.schema.results):
             gradient_inputs[slot] = op.block.name_result(op, slot)
         elif slot.endswith(GRAD):

@@ -59,11 +59,13 @@ def show(
     shape: Shapes = None,
     operators: Operators = None,
     json: Json = False,
+    tail: Annotated[bool, typer.Option("--tail", help="Only the last layers, each with the words that select it, as in for_training('last pool').")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Also save the program, with the shapes that were given.")] = None,
 ) -> None:
     """Show a program as a table: ops, result shapes, types, bytes, parameters and totals."""
     from foreshape.cli.options import shapes_of
     from foreshape.cli.show import print_tables, program_facts
+    from foreshape.cli.tail import print_tail, tail_facts
     from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
 
@@ -76,7 +78,9 @@ def show(
         unknown, errors = program.diagnose()
         if output is not None:
             program.save(os.fspath(output))
-        if json:
+        if tail:
+            print_json(tail_facts(program)) if json else print_tail(program)
+        elif json:
             print_json(program_facts(program, unknown, errors))
         else:
             print_tables(program, unknown, errors)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError, border
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 class Scope:
     """Holds the parameters, optimizer state and statistics of a run. `get` and `set` speak numpy."""
 
-    __slots__ = ("__weakref__", "_values", "overwritten", "version")
+    __slots__ = ("__weakref__", "_lock", "_values", "_waiting", "overwritten", "version")
 
     def __init__(self) -> None:
         self._values: dict[str, Tensor] = {}
+        self._waiting: dict[str, Callable[[], Tensor]] = {}
+        """What is made when it is first asked for."""
+        self._lock = RLock()
         self.version = 0
         """Counts the changes that a compiled step must notice: a tensor that is new or another one."""
         self.overwritten = 0
@@ -53,12 +57,30 @@ class Scope:
         """The tensor itself; what is done to it is done to the run. Raises `ExecutionError` where there is none."""
         found = self._values.get(name)
         if found is None:
-            raise ExecutionError(f"there is no value for {name!r} in the scope; it holds {len(self._values)} values: run the startup program, or set it")
+            found = self._made(name)
+        if found is None:
+            raise ExecutionError(f"there is no value for {name!r} in the scope; it holds {len(self.names())} values: run the startup program, or set it")
         return found
+
+    def defer(self, name: str, make: Callable[[], Tensor]) -> None:
+        """Let a value be made when it is first asked for, instead of the one that there is."""
+        with self._lock:
+            self._values.pop(name, None)
+            self._waiting[name] = make
+            self.version += 1
+
+    def _made(self, name: str) -> Tensor | None:
+        """The value that has waited until now, made once whoever asks."""
+        with self._lock, torch.inference_mode():
+            make = self._waiting.get(name)
+            if make is not None:
+                self._values[name] = _kept(make(), owned=True)
+                del self._waiting[name]
+            return self._values.get(name)
 
     def names(self) -> list[str]:
         """The names of all values, sorted."""
-        return sorted(self._values)
+        return sorted({*self._values, *self._waiting})
 
     def __getitem__(self, name: str) -> Any:
         """As `get`."""
@@ -72,7 +94,7 @@ class Scope:
         return iter(self.names())
 
     def __contains__(self, name: str) -> bool:
-        return name in self._values
+        return name in self._values or name in self._waiting
 
     def move(self, name: str, device: Any) -> Tensor:
         """The tensor of a name on a device, where the scope holds it from now on."""
@@ -84,7 +106,8 @@ class Scope:
 
     def remove(self, name: str) -> None:
         """Drop a value, if there is one."""
-        if self._values.pop(name, None) is not None:
+        waiting = self._waiting.pop(name, None)
+        if self._values.pop(name, None) is not None or waiting is not None:
             self.version += 1
 
     def clear(self) -> None:
@@ -103,10 +126,14 @@ class Scope:
                 old.copy_(value)
                 self.overwritten += 1
             return old
-        kept = value if owned and (isinstance(value, Rows) or is_aligned(value)) else copied(value)
-        self._values[name] = kept
+        self._values[name] = kept = _kept(value, owned)
+        self._waiting.pop(name, None)
         self.version += 1
         return kept
+
+
+def _kept(value: Tensor, owned: bool) -> Tensor:
+    return value if owned and (isinstance(value, Rows) or is_aligned(value)) else copied(value)
 
 
 _default: list[Scope] = []

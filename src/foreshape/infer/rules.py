@@ -105,7 +105,7 @@ def check_operand(operand: Operand, given: Slot) -> None:
         if spec.kind not in operand.kinds:
             wanted = " or ".join(k.name for k in operand.kinds)
             raise RuleError(f"{operand.name} must be of kind {wanted}, not {spec.kind.name}", {operand.name: None}, TypeMismatchError)
-        if spec.dims is None and spec.kind in TENSOR_KINDS and spec.kind is not LOD_TENSOR_ARRAY:  # an array may be empty
+        if spec.dims is None and spec.kind in TENSOR_KINDS and spec.kind is not LOD_TENSOR_ARRAY and not operand.unknown_dims:  # an array may be empty
             raise RuleError(f"nothing is known of {operand.name}", {operand.name: None}, ShapeError)
         if spec.dtype is not None and spec.dtype not in operand.dtypes:
             raise RuleError(f"{operand.name} must be {_type_words(operand)}, not {spec.dtype.name}", {operand.name: None}, TypeMismatchError)
@@ -166,7 +166,7 @@ def replace_symbols(key: Key, values: Mapping[str, Size]) -> Key:
 
 def _replaced(spec: Spec, values: Mapping[str, Size]) -> Spec:
     def each(sizes: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
-        return None if sizes is None else tuple(s if isinstance(s, int) else substitute(s, values) for s in sizes)
+        return None if sizes is None else tuple(s if isinstance(s, (int, float)) else substitute(s, values) for s in sizes)
 
     lod = spec.lod
     if lod is not None:

@@ -10,6 +10,7 @@ from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.parameters import read_parameters, write_parameters
+from foreshape.interop.waiting import waiting_parameters
 from foreshape.passes import for_test, prune
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
@@ -71,9 +72,12 @@ def load_inference_model(
         scope: takes the parameters; the default scope where it is left out.
         params: the parameter file where it is called otherwise, its bytes, or a folder of files.
 
+    Of a parameter file of 64 MiB and more only what describes the tensors is read: each is read when it is first used, so that looking
+    at a network takes no memory for it.
+
     Raises:
-        FormatError: a file that cannot be read or is not what it should be. DescriptionError: a program that does not hold
-        together. Nothing is put into the scope then.
+        FormatError: a file that cannot be read or is not what it should be (of a large one that has been changed since, when the tensor is
+        first used). DescriptionError: a program that does not hold together. Nothing is put into the scope then.
     """
     model, default = _paths(path_prefix)
     program = load_program(model)
@@ -84,8 +88,7 @@ def load_inference_model(
     source = default if params is None else params
     scope = scope if scope is not None else default_scope()
     if parameters or params is not None or os.path.isfile(default):
-        values = read_parameters(source, parameters, {n: v.spec for n, v in parameters.items()})
-        _fill(scope, values, parameters, "cpu" if executor is None else executor.device)
+        _fill(scope, source, parameters, "cpu" if executor is None else executor.device)
     return InferenceModel.of(program, feeds, [program.global_block.var(n) for n in fetches], scope, executor)
 
 
@@ -201,7 +204,14 @@ def _column(op: Op) -> int:
     return column
 
 
-def _fill(scope: Scope, values: Mapping[str, Any], parameters: Mapping[str, Variable], device: str) -> None:
+def _fill(scope: Scope, source: Any, parameters: Mapping[str, Variable], device: str) -> None:
+    specs = {n: v.spec for n, v in parameters.items()}
+    waiting = waiting_parameters(source, specs, device)
+    if waiting is not None:
+        for name, make in waiting.items():
+            scope.defer(name, make)
+        return
+    values = read_parameters(source, parameters, specs)
     with torch.inference_mode():
         for name, array in values.items():
             tensor = to_tensor(array)  # a copy, since what was read is read-only (or, of bf16, its numbers as fp32)

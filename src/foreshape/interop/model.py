@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import FeedError, SchemaError
+from foreshape.passes.for_training import Frozen, Statistics, for_training
 from foreshape.program import Program, Variable
 
 
@@ -74,6 +76,36 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         if self.executor is None:
             self.executor = out.executor = Executor()
         return out
+
+    def for_training(
+        self, ends: Variable | str | Sequence[Variable | str] | None = None, *, frozen: Frozen = False, statistics: Statistics = "fixed"
+    ) -> InferenceModel:
+        """The model to be trained, up to where it is cut: its tensors are parameters of its program, which layers can be added to.
+
+        This model stays as it is. The other one has a scope of its own, with copies of what training changes; what is frozen is shared.
+
+        Args:
+            ends: what it gives: words for layers (see `Program.outputs_of`), such as "last pool", or variables; what this one gives where
+                it is left out. What only the rest needs is not in it.
+            frozen, statistics: as for `foreshape.passes.for_training`.
+
+        Raises:
+            SchemaError: words that no layer answers to, or several; an operator that is not known; what `for_training` refuses.
+        """
+        given = self.fetches if ends is None else [ends] if isinstance(ends, (Variable, str)) else list(ends)
+        found = [v for one in given for v in ([one] if isinstance(one, Variable) else self.program.outputs_of(one))]
+        program = for_training(self.program, self.feeds, found, frozen=frozen, statistics=statistics)
+        block = program.global_block
+        read = {n for op in program.all_ops() for n in op.input_names()}
+        written = {n for op in program.all_ops() for n in op.output_names()}
+        scope = Scope()
+        for name, variable in block.vars.items():
+            if variable.persistable and name in self.scope:
+                if (variable.trainable and variable.is_parameter) or name in written:
+                    scope.set(name, self.scope.tensor(name))
+                else:
+                    scope.defer(name, partial(self.scope.tensor, name))
+        return InferenceModel.of(program, [n for n in self.feeds if n in read], [block.var(v.name) for v in found], scope)
 
     def __repr__(self) -> str:
         specs = [str(self.program.global_block.var(n)) for n in self.feeds]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from foreshape.errors import FormatError, ShapeError, border
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 Source: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview"
 MAX_BYTES: Final = 2**40
 """The largest parameter file that is read."""
-_MAPPED: Final = 1 << 26
-"""From how many bytes on a file is mapped into memory instead of read."""
+LARGE: Final = 1 << 26
+"""From how many bytes on a file is mapped into memory instead of read, and its tensors are read when they are first used."""
 PIECE: Final = 1 << 24
 """So many bytes are written at once."""
 _MAX_LEVELS: Final = 8
@@ -39,6 +39,8 @@ class Stored(NamedTuple):
     dtype: DType
     dims: tuple[int, ...]
     data: memoryview
+    at: int = 0
+    """Where the bytes begin in the file."""
 
     def bits(self) -> Array:
         """The bytes as an array."""
@@ -83,16 +85,16 @@ def open_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Sp
     wanted = sorted(set(names))
     expected = specs or {}
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _combined(bytes(source), wanted, expected)
+        return combined(bytes(source), wanted, expected)
     folder = os.fspath(source)
     if os.path.isdir(folder):
-        return {n: _combined(_bytes_of(inside(folder, n)), [n], expected)[n] for n in wanted}
-    return _combined(_bytes_of(folder), wanted, expected)
+        return {n: combined(_bytes_of(inside(folder, n)), [n], expected)[n] for n in wanted}
+    return combined(_bytes_of(folder), wanted, expected)
 
 
 def _bytes_of(path: str) -> Any:
     """A file's bytes; of a large one the file itself as memory, so that its tensors are in memory once when they have been copied."""
-    large = os.path.isfile(path) and os.path.getsize(path) >= _MAPPED
+    large = os.path.isfile(path) and os.path.getsize(path) >= LARGE
     return map_file(path, MAX_BYTES, writable=False) if large else read_file(path, MAX_BYTES)
 
 
@@ -142,7 +144,8 @@ def _write(file: IO[bytes], value: Any, of: DType | None) -> None:
     write_stored(file, Stored(of, tuple(array.shape), packed))
 
 
-def _combined(data: Any, names: list[str], specs: Mapping[str, Spec]) -> dict[str, Stored]:
+def combined(data: Any, names: Sequence[str], specs: Mapping[str, Spec]) -> dict[str, Stored]:
+    """The tensors in the bytes of a combined file, whose names come sorted."""
     out: dict[str, Stored] = {}
     at = 0
     for name in names:
@@ -225,7 +228,7 @@ def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Stored, i
     begin = reader.skip(count * of.itemsize, f"{of.name}{list(dims)}")
     if of is BOOL and numpy.frombuffer(data, numpy.uint8, count, begin).max(initial=0) > 1:
         reader.refuse("a bool has a byte that is neither 0 nor 1", begin)
-    return Stored(of, tuple(dims), memoryview(data)[begin : reader.at].toreadonly()), reader.at
+    return Stored(of, tuple(dims), memoryview(data)[begin : reader.at].toreadonly(), begin), reader.at
 
 
 def _compare(reader: _Reader, of: DType, dims: tuple[int, ...], spec: Spec | None, at: int) -> None:

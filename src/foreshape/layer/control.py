@@ -152,6 +152,9 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
         raise SchemaError(f"both branches must give as many variables: true_fn gives {len(true_out)}, false_fn {len(false_out)}")
     if not true_out:
         return None
+    for t, f in zip(true_out, false_out, strict=True):  # a program that is read may do so, and says nothing of the dims of its result then
+        if t.spec.dims is not None and f.spec.dims is not None and t.spec.rank != f.spec.rank:
+            raise ShapeError(f"both branches must give as many dims: true_fn gives {t}, false_fn {f}")
     chosen = cast(pred, INT32)
     out = [outer.apply("select_input", {"X": [f, t], "Mask": chosen}) for t, f in zip(true_out, false_out, strict=True)]
     return out if true_form is list else tuple(out) if true_form is tuple else out[0]

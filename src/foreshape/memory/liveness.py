@@ -129,6 +129,8 @@ class _Walk:
             if i is not None and i.tag == "bag gradient":  # the values are the bags', which are there
                 return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and are_ids(of) and of.dims is not None), start=0)
             return found
+        if spec.kind is LOD_TENSOR and spec.dims is None and i is not None:
+            self.unknown.append(Unknown(i.op, f"how many dims {value.name} has is known when it runs"))
         return dense_bytes(value, spec)
 
     def _rows_size(self, i: Instruction | None, spec: Spec) -> Size:

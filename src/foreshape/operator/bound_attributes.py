@@ -109,6 +109,8 @@ def _loaded_values(cls: type[Operator], found: Attributes) -> dict[str, Any]:
             values[name] = field.default
         elif name in given:
             values[name] = cls.check_attribute(name, given[name])
+        elif field.older and field.older in given:
+            values[name] = cls.check_attribute(name, given[field.older])
         elif field.default.__class__.__name__ == "_Required":
             raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(field.type)}")
         else:

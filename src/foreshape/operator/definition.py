@@ -21,8 +21,8 @@ _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "
                     "retained_bytes", "computes", "undoes"})  # fmt: skip
 _OLDER_NAMES = {"carries": "retained_bytes"}
 """Hooks by the names that they had before."""
-_SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "region", "rejects",
-                       "awaits", "collective", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
+_SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "reads_numbers",
+                       "awaits", "collective", "region", "rejects", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
 
 def define(cls: type[Operator], root: type[Operator]) -> None:

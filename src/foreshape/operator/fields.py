@@ -80,6 +80,7 @@ class Operand:
     same_type_as: str | None
     name: str = ""
     attribute: str | None = None
+    unknown_dims: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class Attribute:
     low: float | None
     high: float | None
     name: str = ""
+    older: str = ""
 
 
 def operand(
@@ -121,6 +123,7 @@ def operand(
     same_type_as: str | None = None,
     name: str = "",
     attribute: str | None = None,
+    unknown_dims: bool = False,
 ) -> Any:
     """Declare an input slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
@@ -132,8 +135,9 @@ def operand(
         same_type_as: another slot, whose element type this one must have.
         attribute: the attribute in whose place it is saved: the file format knows no such slot, and has the variables' names as the
             attribute's value.
+        unknown_dims: whether its rule has an answer where nothing is known of the dims, not even how many there are.
     """
-    return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as, name, attribute)
+    return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as, name, attribute, unknown_dims)
 
 
 def result(
@@ -170,10 +174,12 @@ def attribute(
     choices: Sequence[Any] | None = None,
     low: float | None = None,
     high: float | None = None,
+    older: str = "",
 ) -> Any:
-    """Declare an attribute. ``choices``: all the values it may have; ``low`` and ``high``: inclusive bounds (of each element)."""
+    """Declare an attribute. ``choices``: all the values it may have; ``low`` and ``high``: inclusive bounds (of each element); ``older``: what
+    an older version of the operator called it, by which it is read where a file has that and not the other."""
     held = default if isinstance(default, _Required) else coerce("default", type, default)
-    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high)
+    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, older=older)
 
 
 # --- gradients

@@ -97,6 +97,8 @@ class Operator:
     moving: ClassVar[tuple[str, ...]] = ()
     """Result slots that move on in every run, as moving averages do, and on whose old values no other result depends where they move:
     who runs the operator once more lets it move copies."""
+    reads_numbers: ClassVar[tuple[str, ...]] = ()
+    """Operands that are one number, whose rule has it as the spec's value where the program says it, though they are of floats."""
     gradient_reads_dims: ClassVar[tuple[str, ...]] = ()
     """Operands of which its gradient operator reads the dims alone."""
     apart: ClassVar[Callable[..., Part | None] | None] = None

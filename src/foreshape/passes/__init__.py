@@ -6,6 +6,7 @@ A pass never changes the program that it is given: it returns another one, and w
 from foreshape.passes.accumulate import accumulate
 from foreshape.passes.data_parallel import DataParallel, data_parallel
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
+from foreshape.passes.for_training import for_training
 from foreshape.passes.framework import Pass, apply, named
 from foreshape.passes.precision import lower_precision, scale_loss
 from foreshape.passes.prune import for_test, prune
@@ -16,6 +17,6 @@ from foreshape.passes.split_tables import SplitTables, split_tables
 
 __all__ = [
     "DataParallel", "ForRanks", "Part", "Pass", "Piece", "ShardOptimizer", "ShardParameters", "SplitLayers", "SplitTables", "accumulate", "apply",
-    "data_parallel", "for_test", "lower_precision", "named", "prune", "recompute_values", "scale_loss", "shard_optimizer", "shard_parameters",
+    "data_parallel", "for_test", "for_training", "lower_precision", "named", "prune", "recompute_values", "scale_loss", "shard_optimizer", "shard_parameters",
     "split_layers", "split_tables",
 ]  # fmt: skip

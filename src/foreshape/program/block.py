@@ -14,6 +14,7 @@ from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
 from foreshape.program.arrays import gathered
 from foreshape.program.call_site import Site, call_site, here
+from foreshape.program.constants import with_numbers
 from foreshape.program.current import is_default
 from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op, Slots
@@ -235,6 +236,8 @@ class Block:
         if known:
             key = replace_symbols(key, known)
         try:
+            if operator.reads_numbers:
+                key = with_numbers(op, operator, key)
             found = answer(operator, key)
             if found.unknown:
                 if make and prefix is None:

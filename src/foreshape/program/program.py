@@ -227,6 +227,23 @@ class Program:
         self.refresh()
         return explain(self.var(variable) if isinstance(variable, str) else variable)
 
+    def outputs_of(self, words: str) -> list[Variable]:
+        """What a layer gives that words select: one variable, several of an op that gives a list.
+
+        Args:
+            words: "last pool", "first conv", "second last batch_norm", "linear_1", or a variable's name. The word is one of its op's type
+                or of its name, or several in a row ("depthwise_conv"), without what is 2d or v2; ops whose results carry one name, as a
+                product and its bias, are one layer. "before last linear" is what goes into it. ``foreshape show FILE --tail`` prints the
+                last layers with such words.
+
+        Raises:
+            SchemaError: no layer answers to them, or several; the message lists what there is.
+        """
+        from foreshape.program.tail import outputs_of
+
+        self.refresh_quietly()
+        return outputs_of(self, words)
+
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> Program:
         """A copy in which the named inputs have these shapes, inferred afresh.
 

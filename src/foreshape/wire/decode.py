@@ -30,6 +30,7 @@ from foreshape.wire.limits import (
 from foreshape.wire.scan import expect, fields, int32, text, varint
 from foreshape.wire.swift import read_records
 from foreshape.wire.variables import VariableForm, decode_form, form_cost
+from foreshape.wire.versions import honour_versions
 
 _forms: Kept[VariableForm] = Kept(16 * 2**20)
 _tails: Kept[Tail] = Kept(32 * 2**20)
@@ -87,6 +88,7 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
         _block(data, letters, start, stop, block, budget)
     check_structure(program, budget.limits.depth)
     link_makers(program)
+    honour_versions(program)
     read: set[str] | None = None
     for block in program.blocks:
         for at, variable in enumerate(block.vars.values()):

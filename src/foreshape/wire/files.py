@@ -30,23 +30,44 @@ def read_file(path: Any, limit: int) -> bytes:
 
 def map_file(path: Any, limit: int, writable: bool = True) -> Any:
     """The bytes of a regular file as they are in memory's pages, which the system reads when they are touched, and takes back when it
-    needs them. What is written there, where that is allowed, does not reach the file. For a file that nobody changes in place.
+    needs them. What is written there, where that is allowed, does not reach the file. For a file that nobody changes in place while it is
+    looked at: of one that is cut off meanwhile the system ends the process (SIGBUS). What is written here is renamed, so never changed.
 
     Raises:
         FormatError: as `read_file`.
     """
+    with open_file(path, limit) as file:
+        return map_opened(file, writable)
+
+
+def open_file(path: Any, limit: int) -> IO[bytes]:
+    """A regular file, open for reading without a buffer. Raises `FormatError` as `read_file`."""
+    file: IO[bytes] | None = None
     try:
         shown: str = os.fsdecode(path)
         handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(handle, "rb") as file:
-            size = _checked_size(file, shown, limit)
-            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ) if size else bytearray()
-    except (OSError, ValueError, TypeError) as error:
+        file = os.fdopen(handle, "rb", buffering=0)
+        _checked_size(file, shown, limit)
+        return file
+    except (OSError, ValueError, TypeError, FormatError) as error:
+        if file is not None:
+            file.close()
+        if isinstance(error, FormatError):
+            raise
         raise FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _shown(path: Any) -> str:
     return repr(os.fspath(path) if isinstance(path, os.PathLike) else path)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def map_opened(file: IO[bytes], writable: bool = True) -> Any:
+    """The bytes of an open file, as `map_file` gives them."""
+    try:
+        size = os.fstat(file.fileno()).st_size
+        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ) if size else bytearray()
+    except (OSError, ValueError) as error:
+        raise FormatError(f"the file cannot be mapped into memory: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _checked_size(file: IO[bytes], shown: str, limit: int) -> int:

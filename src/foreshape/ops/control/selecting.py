@@ -18,7 +18,6 @@ from foreshape.operator import (
     i64,
     operand,
     reject,
-    require,
     require_equal,
     result,
     sample,
@@ -48,25 +47,29 @@ def _check_mask(Mask: Spec) -> None:
 class SelectInput(Operator):
     """Out = X[Mask]. The others need not have a value, as those of branches that did not run.
 
-    A size in which the X differ is known only when it runs.
+    A size in which the X differ is known only when it runs. Where they differ in how many dims they have, nothing is known of the dims of
+    Out: it can be given on, selected from and fetched, and what computes with it is refused.
     """
 
     type = "select_input"
-    X = operand(many=True, doc="of one element type and number of dims")
+    X = operand(many=True, unknown_dims=True, doc="of one element type")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
 
     def infer_shape(self, X: tuple[Spec, ...], Mask: Spec) -> Spec:
         _check_mask(Mask)
         first = X[0]
-        dims: list[Size] = list(first.known_dims)
+        dims: list[Size] = list(first.dims or ())
         for at, x in enumerate(X[1:], 1):
             if x.dtype is not first.dtype:
                 fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
-            require(x.rank == len(dims), f"all X must have as many dims; X[{at}] is {x.text()}, X[0] is {first.text()}", X=None)
+            if x.dims is None or len(x.dims) != len(dims):
+                continue
             for axis, size in enumerate(x.known_dims):
                 if equal(dims[axis], size) is not True:
                     dims[axis] = unknown_size(str(axis))
+        if any(x.dims is None or len(x.dims) != len(dims) for x in X) or first.dims is None:
+            return Spec(first.kind, first.dtype, None)
         lods = [x.lod for x in X]
         if all(lod is first.lod for lod in lods):
             return first.like() if tuple(dims) == first.dims else rows(first.dtype, dims, first.lod)
@@ -94,7 +97,6 @@ class SelectInput(Operator):
     ]
     rejects = [
         reject(X=[f32(2, 3), i64(2, 3)], Mask=i32(1), says="one element type", error=TypeMismatchError),
-        reject(X=[f32(2, 3), f32(2)], Mask=i32(1), says="as many dims"),
         reject(X=[f32(2), f32(2)], Mask=i32(2), says="one number"),
     ]
 

@@ -285,8 +285,8 @@ class Trace(Operator):
     Input = operand(NUMERIC, doc="at least 2 dims")
     Out = result(doc="Input without the two axes")
     offset = attribute(AttrType.INT, 0)
-    axis1 = attribute(AttrType.INT, 0)
-    axis2 = attribute(AttrType.INT, 1)
+    axis1 = attribute(AttrType.INT, 0, older="dim1")
+    axis2 = attribute(AttrType.INT, 1, older="dim2")
 
     def infer_shape(self, Input: Spec) -> Spec:
         require(Input.rank >= 2, f"Input must have at least 2 dims, not {Input.rank}", Input=None)

@@ -56,7 +56,7 @@ class Scale(Operator):
     """
 
     type = "scale"
-    X = operand(NUMERIC, kinds=DENSE_OR_ROWS, doc="any shape; of sparse rows the values are scaled")
+    X = operand(NUMERIC, kinds=DENSE_OR_ROWS, unknown_dims=True, doc="any shape; of sparse rows the values are scaled")
     ScaleTensor = operand(NUMERIC, optional=True, doc="the scale, as a tensor of one number")
     Out = result(doc="as X", may_share="X")
     scale = attribute(AttrType.FLOAT, 1.0)
@@ -177,14 +177,14 @@ class Cast(Operator):
     """Out = X in the element type ``out_dtype``; numbers with a fraction lose it where that is an integer."""
 
     type = "cast"
-    X = operand(doc="any shape")
+    X = operand(unknown_dims=True, doc="any shape")
     Out = result(doc="as X, of type out_dtype")
     in_dtype = attribute(AttrType.INT, FP32, doc="the element type of X, by its number in the file format")
     out_dtype = attribute(AttrType.INT, FP32, doc="the element type of Out")
 
     def infer_shape(self, X: Spec) -> Spec:
         of = element_type(self.out_dtype)
-        return carry(X.with_dtype(of), X.value) if of.is_integer else X.with_dtype(of)
+        return carry(X.with_dtype(of), X.value) if of.is_integer and X.dims is not None else X.with_dtype(of)
 
     def kernel(self, X: Tensor) -> Tensor:
         return X.to(torch_dtype(self.out_dtype), copy=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -232,19 +233,27 @@ class FillConstantBatchSizeLike(Operator):
 
 
 class Range(Operator):
-    """Out = Start, Start + Step, Start + 2 Step, ..., before End."""
+    """Out = Start, Start + Step, Start + 2 Step, ..., before End. Numbers of floats are counted in their own precision, as PaddlePaddle
+    counts them: ``ceil((End - Start) / Step)``, so that 0, 0.3 and 0.1 in fp32 make three numbers, not four.
+    """
 
     type = "range"
+    reads_numbers = ("Start", "End", "Step")
     Start = operand((*INDEX, FP32, FP64), doc="one number")
     End = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, the first that is not in Out")
     Step = operand((*INDEX, FP32, FP64), same_type_as="Start", doc="one number, not 0")
-    Out = result(doc="[n]; n is known where the numbers are known integers")
+    Out = result(doc="[n]; n is known where the numbers are known")
     gradient = ZERO_GRADIENT
 
     def infer_shape(self, Start: Spec, End: Spec, Step: Spec) -> Spec:
         start, end, step = known_number(0, Start, "Start"), known_number(0, End, "End"), known_number(0, Step, "Step")
         require(step is None or isinstance(step, Dim) or step != 0, "Step must not be 0", Step=None)
         of = Start.known_dtype
+        if of.is_floating:
+            if not (isinstance(start, float) and isinstance(end, float) and isinstance(step, float)):
+                return tensor(of, unknown_size("length"))
+            known = _floats_between(start, end, step, of)
+            return tensor(of, known if known is not None else fail(f"there is no number of steps of {step} from {start} to {end}"))
         if start is None or end is None or not isinstance(step, int):
             return tensor(of, unknown_size("length"))
         count = maximum(0, ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step))
@@ -255,6 +264,12 @@ class Range(Operator):
         start, end, step = Start.item(), End.item(), Step.item()
         if step == 0:
             raise ExecutionError("range: Step must not be 0")
+        if Start.is_floating_point():
+            count = _floats_between(start, end, step, dtype_of_torch(Start.dtype))
+            if count is None:
+                raise ExecutionError(f"range: there is no number of steps of {step} from {start} to {end}")
+            out = torch.arange(start, start + (count - 0.5) * step if count else start, step, dtype=Start.dtype)
+            return out if len(out) == count else torch.arange(count, dtype=torch.float64).mul_(step).add_(start).to(Start.dtype)
         return torch.arange(start, end if (end - start) * step > 0 else start, step, dtype=Start.dtype)
 
     samples = [
@@ -262,12 +277,23 @@ class Range(Operator):
         sample(Start=i32(data=[9]), End=i32(data=[2]), Step=i32(data=[-3])),
         sample(Start=i32(data=[2]), End=i32(data=[9]), Step=i32(data=[-3])),
         sample(Start=f32(1, data=[0.0]), End=f32(1, data=[1.0]), Step=f32(1, data=[0.25])),
+        sample(Start=f32(1, data=[0.0]), End=f32(1, data=[0.3]), Step=f32(1, data=[0.1])),
         sample(Start=i64(1, low=1, high=3), End=i64(1, low=5, high=9), Step=i64(1, low=1, high=2)),
     ]
     rejects = [
         reject(Start=i64(1), End=i64(1), Step=i64(1, data=[0]), says="Step must not be 0"),
         reject(Start=i64(2), End=i64(1), Step=i64(1), says="Start must hold one number"),
     ]
+
+
+def _floats_between(start: float, end: float, step: float, of: DType) -> int | None:
+    """How many numbers there are from ``start`` to before ``end``, computed in the precision of an element type; None where no number tells."""
+    import numpy
+
+    exact = numpy.dtype(of.numpy_name).type
+    with numpy.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        steps = float((exact(end) - exact(start)) / exact(step))
+    return max(0, math.ceil(steps)) if abs(steps) < 2.0**63 else None
 
 
 class Linspace(Operator):

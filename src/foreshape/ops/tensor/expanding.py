@@ -199,7 +199,7 @@ class Flip(Operator):
     type = "flip"
     X = operand(doc="any shape")
     Out = result(doc="as X")
-    axis = attribute(AttrType.INTS, doc="the axes that are reversed")
+    axis = attribute(AttrType.INTS, doc="the axes that are reversed", older="dims")
 
     def infer_shape(self, X: Spec) -> Spec:
         axes = axes_of(self.axis, X.rank, X=None)
@@ -234,7 +234,7 @@ class Roll(Operator):
     ShiftsTensor = operand(INDEX, optional=True, doc="shifts, as a tensor")
     Out = result(doc="as X")
     shifts = attribute(AttrType.LONGS, [])
-    axis = attribute(AttrType.LONGS, [])
+    axis = attribute(AttrType.LONGS, [], older="dims")
 
     def infer_shape(self, X: Spec, ShiftsTensor: Spec | None) -> Spec:
         count = len(known_sizes(self.shifts, ShiftsTensor, (), "ShiftsTensor"))

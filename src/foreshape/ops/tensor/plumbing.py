@@ -40,7 +40,7 @@ class Assign(Operator):
     """Out = X, in memory of its own where X is still needed."""
 
     type = "assign"
-    X = operand(kinds=HELD, doc="any shape; of an array the elements stay where they are")
+    X = operand(kinds=HELD, unknown_dims=True, doc="any shape; of an array the elements stay where they are")
     Out = result(doc="as X", may_share="X")
 
     def infer_var_type(self, X: Spec) -> Kind:
@@ -179,7 +179,7 @@ class Fetch(Operator):
     """Puts X into column ``col`` of the fetched values."""
 
     type = "fetch"
-    X = operand(kinds=HELD, doc="what is fetched")
+    X = operand(kinds=HELD, unknown_dims=True, doc="what is fetched")
     Out = result(optional=True)
     col = attribute(AttrType.INT, 0, low=0)
     gradient = ZERO_GRADIENT

@@ -1,0 +1,37 @@
+"""``foreshape show FILE --tail``: the last layers, with the words that select them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from foreshape.cli.output import console, print_plain, printing
+from foreshape.cli.show import new_row, new_table, variable_facts
+from foreshape.program import Program
+from foreshape.program.tail import Layer, layers_of, with_words
+
+_SHOWN: Final = 16
+
+
+def tail_facts(program: Program) -> list[dict[str, Any]]:
+    """The last layers for JSON, in their order."""
+    return [
+        {"words": words, "name": layer.name, "ops": [op.type for op in layer.ops], "results": [variable_facts(v) for v in layer.outputs]}
+        for layer, words in with_words(layers_of(program))[-_SHOWN:]
+    ]
+
+
+def print_tail(program: Program) -> None:
+    """A line for each of the last layers: the words that select it, its ops, and what it gives."""
+    layers = with_words(layers_of(program))
+    table = new_table(f"the last {min(_SHOWN, len(layers))} of {len(layers)} layers", "words", "ops", "result", "type and shape")
+    for layer, words in layers[-_SHOWN:]:
+        for position, variable in enumerate(layer.outputs):
+            new_row(table, *((words, _ops_of(layer)) if position == 0 else ("", "")), variable.name, variable.spec.text() + ("" if variable.known else " ?"))
+    with printing():
+        console().print(table)
+        print_plain("what goes into one of them is selected with before, as in: before " + (layers[-1][1] if layers else "last softmax"))
+
+
+def _ops_of(layer: Layer) -> str:
+    return ", ".join(f"{count} {type}" if count > 1 else type for type, count in Counter(op.type for op in layer.ops).items())

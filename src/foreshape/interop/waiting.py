@@ -1,0 +1,85 @@
+"""Parameters of large files: what describes them is read at once, each tensor when it is first used.
+
+Kernels compute on tensors that begin at a multiple of 64 bytes, and in a parameter file they begin anywhere: mapped memory would have to be
+copied all the same. So the file is mapped only while it is looked through, and a tensor is read into its own memory from the file, which is
+kept open. A file that is cut off or written over meanwhile is then an error with the tensor's name, where a mapping would end the process;
+one that another takes the place of is still there for those who have it open.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any
+
+from foreshape.errors import FormatError, border
+from foreshape.interop.parameters import LARGE, MAX_BYTES, Stored, combined, inside
+from foreshape.kernels.pages import empty
+from foreshape.spec import Spec
+from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_types import torch_dtype
+from foreshape.wire.files import map_opened, open_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@border("the parameters cannot be read", FormatError)
+def waiting_parameters(source: Any, specs: Mapping[str, Spec], device: str) -> dict[str, Callable[[], Tensor]] | None:
+    """Name -> what reads the tensor; None where the source is no large file and no folder with so much in it.
+
+    Raises:
+        FormatError: as `read_parameters`, from all but the numbers.
+    """
+    if not isinstance(source, (str, os.PathLike)) or sys.byteorder != "little":
+        return None
+    path: str = os.fsdecode(source)  # pyright: ignore[reportUnknownArgumentType]
+    if os.path.isdir(path):
+        files = {name: inside(path, name) for name in sorted(specs)}
+        if sum(map(_size_of, files.values())) < LARGE:
+            return None
+        for name, one in files.items():  # looked through now; opened again when it is used, since there may be thousands
+            _Opened(one, [name], specs)
+        return {name: lambda name=name, one=one: _Opened(one, [name], specs).read(name, device) for name, one in files.items()}
+    if _size_of(path) < LARGE:
+        return None
+    opened = _Opened(path, sorted(specs), specs)
+    return {name: lambda name=name: opened.read(name, device) for name in specs}
+
+
+def _size_of(path: str) -> int:
+    return os.path.getsize(path) if os.path.isfile(path) else 0
+
+
+class _Opened:
+    """A parameter file that stays open, and where its tensors are in it."""
+
+    def __init__(self, path: str, names: list[str], specs: Mapping[str, Spec]) -> None:
+        self._path, self._lock = path, Lock()
+        self._file: IO[bytes] = open_file(path, MAX_BYTES)
+        self._was = self._state()
+        found = combined(map_opened(self._file, writable=False), names, specs)
+        self._places = {name: Stored(one.dtype, one.dims, memoryview(b""), one.at) for name, one in found.items()}
+
+    def read(self, name: str, device: str) -> Tensor:
+        """One tensor. Raises `FormatError` where the file is not what it was."""
+        place = self._places[name]
+        out = empty(place.dims, torch_dtype(place.dtype))
+        with torch.inference_mode(), self._lock:
+            left = memoryview(out.reshape(-1).view(torch.uint8).numpy())  # pyright: ignore[reportArgumentType]
+            try:
+                self._file.seek(place.at)
+                while len(left) and (count := self._file.readinto(left)):  # type: ignore[attr-defined]
+                    left = left[count:]
+                changed = self._state() != self._was
+            except OSError as error:
+                raise FormatError(f"{self._path}: the parameter {name[:100]!r} cannot be read: {error.strerror or error}") from None
+        if len(left) or changed:
+            raise FormatError(f"{self._path} was changed after it was opened, and the parameter {name[:100]!r} had not been read yet: open it again")
+        return out.to(device)
+
+    def _state(self) -> tuple[int, int]:
+        status = os.fstat(self._file.fileno())
+        return status.st_size, status.st_mtime_ns

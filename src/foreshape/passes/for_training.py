@@ -1,0 +1,113 @@
+"""A network that was saved for use, made ready to be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Final, Literal, TypeAlias
+
+from foreshape.errors import SchemaError
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.fields import Gradient, NoGradient
+from foreshape.passes.framework import Pass
+from foreshape.passes.prune import for_test, prune
+from foreshape.program import Op, Program, Variable
+from foreshape.program.unknown import is_unknown
+from foreshape.spec import LOD_TENSOR
+
+Statistics: TypeAlias = Literal["fixed", "moving"]
+Frozen: TypeAlias = "bool | str | Sequence[str]"
+
+_MODES: Final = ("fixed", "moving")
+_SUMS: Final = {"data_norm": frozenset({"BatchSize", "BatchSum", "BatchSquareSum"})}
+"""Operands whose gradients are no derivatives but new statistics, which no optimizer here adds."""
+
+
+def for_training(program: Program, feeds: Iterable[Variable | str], fetches: Iterable[Variable | str], *, frozen: Frozen = False,
+                 statistics: Statistics = "fixed") -> Program:  # fmt: skip
+    """A copy with what the fetches need, whose tensors are parameters; without feed and fetch ops, and without gradients and updates.
+
+    What is a parameter: where the file marks any, those; otherwise each persistable tensor of floats that an op differentiates and none
+    writes, so that moving means and variances, scales of quantization and tables of numbers are none.
+
+    Args:
+        program: as it was saved; left as it is.
+        feeds, fetches: as for `prune`.
+        frozen: which parameters stay as they are: all (True), none, or those of these names (``"conv*"``, a list of such).
+        statistics: "fixed": normalization goes by the moving mean and variance that the file has, in training as in a test, and
+            these stay. "moving": it goes by the batch's own, and they follow; for batches that are large and like what comes later.
+
+    Dropout is in training what it was before the network was saved, unless all is frozen.
+
+    Raises:
+        SchemaError: an operator that is not known, a name that the program has not, a pattern that no parameter has, or another
+        ``statistics``; all frozen and moving statistics exclude each other.
+    """
+    if statistics not in _MODES:
+        raise SchemaError(f"statistics must be {' or '.join(map(repr, _MODES))}; seen {statistics!r}")
+    if frozen is True and statistics == "moving":
+        raise SchemaError("what is frozen keeps its statistics: leave statistics='moving' or frozen=True out")
+    unknown = sorted({op.type for op in program.all_ops() if is_unknown(op)})
+    if unknown:
+        raise SchemaError(f"a network with operators that are not known cannot be trained: {', '.join(unknown[:5])}")
+    out = prune(for_test(program), feeds, fetches)
+
+    def change(copy: Program) -> bool:
+        fixed = statistics == "fixed"
+        for op in copy.all_ops():
+            _set_training(op, fixed, frozen is True)
+        read = {n for op in copy.all_ops() for n in op.input_names()}
+        for variable in copy.global_block.vars.values():
+            if not variable.persistable and variable.op is None and variable.name in read:
+                variable.need_check_feed = variable.stop_gradient = True
+        _mark(copy, frozen)
+        return True
+
+    return Pass("for_training", change)(out)[0]
+
+
+def _set_training(op: Op, fixed: bool, all_frozen: bool) -> None:
+    operator = op.operator
+    if operator is None or "is_test" not in operator.schema.attributes or isinstance(operator.gradient, NoGradient):
+        return
+    moves = any(r.updates for r in operator.schema.results)
+    tests = fixed if moves else operator.random and all_frozen
+    changed = {"is_test": tests} if tests or not moves else {"is_test": False, "use_global_stats": False, "trainable_statistics": False}
+    entries = tuple((n, t, changed[n] if n in changed and t is AttrType.BOOLEAN else v) for n, t, v in op.attributes.entries)
+    if entries != op.attributes.entries:
+        op.attributes = Attributes.of(op.type, entries)
+
+
+def _mark(program: Program, frozen: Frozen) -> None:
+    block = program.global_block
+    if not any(v.is_parameter for v in block.vars.values()):
+        written = {n for op in program.all_ops() for n in op.output_names()}
+        for name in _differentiated(program) - written:
+            variable = block.vars.get(name)
+            if variable is not None and variable.persistable and variable.kind is LOD_TENSOR and variable.spec.known_dtype.is_floating:
+                variable.is_parameter = True
+    patterns = () if isinstance(frozen, bool) else (frozen,) if isinstance(frozen, str) else tuple(frozen)
+    parameters = program.parameters()
+    for pattern in patterns:
+        if not any(fnmatchcase(v.name, pattern) for v in parameters):
+            shown = ", ".join(v.name for v in parameters[:8]) + (", ..." if len(parameters) > 8 else "")
+            raise SchemaError(f"frozen: no parameter is called {pattern!r}; they are: {shown or 'none'}")
+    for variable in parameters:
+        stays = frozen is True or any(fnmatchcase(variable.name, p) for p in patterns)
+        variable.trainable = variable.trainable and not stays
+        variable.stop_gradient = variable.stop_gradient or not variable.trainable
+
+
+def _differentiated(program: Program) -> set[str]:
+    """The names that some op reads where it has a gradient for what it reads."""
+    out: set[str] = set()
+    for op in program.all_ops():
+        operator = op.operator
+        given = operator.gradient if operator is not None else None
+        if operator is None or isinstance(given, NoGradient):
+            continue
+        slots = {s.removesuffix("@GRAD") for s in given.gives} if isinstance(given, Gradient) else set(op.inputs)
+        for slot in slots - _SUMS.get(op.type, frozenset()):
+            out.update(op.inputs.get(slot, ()))
+    return out

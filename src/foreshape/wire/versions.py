@@ -1,0 +1,101 @@
+"""Ops whose operator computed something else in the version that a file names in its op_version_map, written with ops that do that here.
+
+A version counts the changes of an operator's definition; PaddlePaddle 2.x saves those of all its operators. Nearly all of them add an input or
+an attribute with the default that changes nothing, or rename one, which the operators here read by both names. Two changed what is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from foreshape.errors import FormatError
+from foreshape.operator.registry import get
+from foreshape.program.block import Block
+from foreshape.program.op import Op
+from foreshape.program.program import Program
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, FP32
+from foreshape.wire import framework_pb2 as pb
+
+Written = Sequence[tuple[str, Mapping[str, str], Mapping[str, Any]]]
+"""Ops of one result each: type, slot -> name, attributes. A name is "X" for what the op reads, or the number of the op that makes it."""
+
+
+def _leaky_relu(op: Op) -> Written:
+    """Before version 1 ``max(X, alpha * X)``, which differs from ``X if X > 0 else alpha * X`` where alpha is above 1."""
+    alpha = getattr(op.operator, "alpha", 0.0)
+    if not alpha > 1.0:
+        return ()
+    return [("scale", {"X": "X"}, {"scale": alpha}), ("elementwise_max", {"X": "X", "Y": "0"}, {"axis": -1})]
+
+
+def _hard_shrink(op: Op) -> Written:
+    """Before version 1 ``X * ((X < -threshold) + (X > threshold))``, a sum of numbers: 2 X where a threshold below 0 makes both true."""
+    threshold = getattr(op.operator, "threshold", 0.0)
+    variable = op.block.find(op.input("X") or "")
+    if not threshold < 0.0 or variable is None:
+        return ()
+    of = (variable.spec.dtype or FP32).code
+    full: Callable[[float], Any] = lambda number: ("fill_any_like", {"X": "X"}, {"value": number, "dtype": -1})  # noqa: E731
+    cast = {"in_dtype": BOOL.code, "out_dtype": of}
+    return [
+        full(-threshold), ("less_than", {"X": "X", "Y": "0"}, {}), ("cast", {"X": "1"}, cast),
+        full(threshold), ("greater_than", {"X": "X", "Y": "3"}, {}), ("cast", {"X": "4"}, cast),
+        ("elementwise_add", {"X": "2", "Y": "5"}, {}), ("elementwise_mul", {"X": "X", "Y": "6"}, {}),
+    ]  # fmt: skip
+
+
+_CHANGED: Final[Mapping[str, Callable[[Op], Written]]] = {"leaky_relu": _leaky_relu, "hard_shrink": _hard_shrink}
+"""Operators whose version 1 computes something else than their version 0."""
+
+
+def versions_of(program: Program) -> dict[str, int] | None:
+    """Operator -> version, as the file has them; one that it does not name is at version 0. None where it has none at all, as files that were
+    not saved for use.
+
+    Raises:
+        FormatError: they cannot be read.
+    """
+    if program.op_versions is None:
+        return None
+    try:
+        found = pb.OpVersionMap.FromString(program.op_versions)
+    except DecodeError as error:
+        raise FormatError(f"program.op_version_map: {error}") from None
+    return {pair.op_name: pair.op_version.version for pair in found.pair}
+
+
+def honour_versions(program: Program) -> None:
+    """Write the ops anew that mean something else in the version that the file names."""
+    if program.op_versions is None:
+        return
+    versions: dict[str, int] | None = None
+    for block in program.blocks:
+        suspects = [(at, op) for at, op in enumerate(block.ops) if op.type in _CHANGED and op.operator is not None]
+        changed = [(at, op, written) for at, op in suspects if (written := _CHANGED[op.type](op))]
+        for at, op, written in reversed(changed):
+            versions = versions if versions is not None else versions_of(program) or {}
+            if not versions.get(op.type, 0):
+                block.ops[at : at + 1] = _written(block, op, written)
+
+
+def _written(block: Block, op: Op, written: Written) -> list[Op]:
+    source, target = op.input("X"), op.output("Out")
+    if source is None or target is None:
+        return [op]
+    names = [block.program.unique_name(f"{target}.version_0") for _ in written[:-1]] + [target]
+    read = block.find(source)
+    out: list[Op] = []
+    for name, (type, inputs, attrs) in zip(names, written, strict=True):
+        slots = {slot: (source if of == "X" else names[int(of)],) for slot, of in inputs.items()}
+        out.append(Op(block, get(type).describe(attrs), slots, {"Out": (name,)}, op.role, (), op.site))
+        if name != target:
+            made = Variable._new(name, block, None, op.site)  # pyright: ignore[reportPrivateUsage]
+            made._declared = read._declared if read is not None else None  # pyright: ignore[reportPrivateUsage]
+            block.vars[name] = made
+        if name in block.vars and (name != target or block.vars[name].op is op):
+            block.vars[name].op = out[-1]
+    return out

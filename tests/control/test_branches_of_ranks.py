@@ -1,0 +1,30 @@
+"""Branches that give tensors of different numbers of dims, as PaddlePaddle's own programs have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import foreshape as fs
+from foreshape import layer
+
+
+def test_a_result_of_either_rank_is_given_on_and_fetched_and_not_computed_with() -> None:
+    x = layer.data("x", shape=["batch", 4])
+    given = {"X": [x * 2.0, layer.reduce_sum(x, [1])], "Mask": layer.cast(layer.mean(x) > 0, "int32")}
+    found = fs.default_main_program().global_block.apply("select_input", given)
+    out = layer.cast(layer.assign(found * 3.0), "fp64")
+    program = fs.default_main_program()
+    assert str(found).endswith("f32[?]") and out.spec.dims is None
+    for loaded in (program, fs.load_program(program.to_bytes()), fs.Program.parse(str(program))):
+        for check in (False, True):
+            run = fs.Executor(check=check).run
+            for fill, want in ((1.0, np.full(2, 12.0)), (-1.0, np.full((2, 4), -6.0))):
+                np.testing.assert_array_equal(run(loaded, {"x": np.full((2, 4), fill, "float32")}, [out.name], fs.Scope())[0], want)
+    assert [u.op.type for u in fs.Plan(program, [found]).unknown()] == ["select_input"]
+    with pytest.raises(fs.ShapeError, match=r"relu: nothing is known of X\n +X = scale_\d.tmp_0 +f32\[\?\]|relu: nothing is known of X"):
+        layer.relu(found)
+    again = fs.default_main_program().global_block.apply("select_input", given | {"X": [found, x]})
+    assert again.spec.dims is None
+    with pytest.raises(fs.ShapeError, match="both branches must give as many dims: true_fn gives"):
+        layer.cond(layer.mean(x) > 0, lambda: layer.reduce_sum(x, [1]), lambda: x * 2.0)
