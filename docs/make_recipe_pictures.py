@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ def recommender(found: dict[str, Any], figure: Any) -> None:
     scores = fs.predict(found["score"], {name: data[name][-held:] for name in ("person", "film")}, batch_size=4096)
     right = ((scores > 0) == (data["liked"][-held:] > 0.5))[:, 0]
     edges = [0, 1, 5, 10, 20, 50, 100, 10**9]
-    bars = [right[(counts >= low) & (counts < high)].mean() for low, high in zip(edges, edges[1:], strict=False)]
+    bars = [right[(counts >= low) & (counts < high)].mean() for low, high in pairwise(edges)]
     axes = figure.subplots()
     axes.bar(["none", "1-4", "5-9", "10-19", "20-49", "50-99", "more"], bars, color=INK)
     axes.axhline(0.5, color=OTHER, linewidth=1)

@@ -25,7 +25,10 @@ def blocks(page: Path) -> list[tuple[str, str, int, tuple[int, int]]]:
     return [(m[1], m[2], text[: m.start()].count("\n") + 1, m.span(2)) for m in BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and p.parent.name != "recipes" and any(b[0] == "python" for b in blocks(p))], ids=lambda p: p.name)
+WITH_CODE = [p for p in PAGES if p.exists() and p.parent.name != "recipes" and any(b[0] == "python" for b in blocks(p))]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.name)
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("foreshape.kernels.onednn.thread_count", lambda: 2)  # plans count what the kernels of a processor take

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.errors import ShapeError, TypeMismatchError
@@ -58,8 +58,6 @@ class Arithmetic:
             if other.shape:
                 return self._array(other)
             other = other.item()
-        if isinstance(other, (list, tuple)):
-            return self._list(cast("Sequence[Any]", other))
         if not isinstance(other, (int, float)):
             return NotImplemented
         of = me.spec.known_dtype
@@ -69,16 +67,6 @@ class Arithmetic:
             other = int(other)
         value = float(other) if -3e38 < other < 3e38 else math.inf if other > 0 else -math.inf  # the text beside it is exact
         return self._apply("fill_constant", {}, {"shape": [1] if me.spec.dims else [], "dtype": of.code, "value": value, "str_value": repr(other)})
-
-    def _list(self, given: Sequence[Any]) -> Any:
-        """A list of numbers, or of such lists of one length, as the array that it is. What is none is not taken."""
-        import numpy
-
-        try:
-            array = numpy.asarray(given)
-        except ValueError:  # lists of different lengths
-            return NotImplemented
-        return self._array(array) if array.dtype.kind in "biuf" else NotImplemented
 
     def _array(self, given: Any) -> Variable:
         """An array of numbers in the element type of this variable. Raises `TypeMismatchError` where it is of another kind or does not fit."""
@@ -102,6 +90,9 @@ class Arithmetic:
 
     @tells_line
     def _with(self, type: str, other: Any, swapped: bool = False) -> Variable:
+        if isinstance(other, (list, tuple)) and type not in ("equal", "not_equal"):
+            kind, name = "list" if isinstance(other, list) else "tuple", cast("Variable", self).name
+            raise TypeMismatchError(f"{name}: a {kind} beside it may mean numbers or variables: give np.array(...), or layer.stack(...)")
         other = self._other(other)
         if other is NotImplemented:
             return NotImplemented
