@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,7 +21,7 @@ demo: $(VENV)/train        ## describe, train, save, reload and classify: the ha
 	$(VENV)/bin/foreshape demo --out out
 
 test: $(VENV)/dev          ## the whole test suite
-	$(RUN) pytest -n 2 -m "not long and not paddle"
+	$(RUN) pytest -n 2 -m "not long and not paddle and not browser"
 
 test-long: $(VENV)/dev     ## the exhaustive checks
 	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle"
@@ -29,12 +29,16 @@ test-long: $(VENV)/dev     ## the exhaustive checks
 test-longest: $(VENV)/dev  ## those of them that take longest
 	$(RUN) pytest -n 2 -m longest
 
+test-browser: $(VENV)/dev  ## the page of a network in the Chromium of this machine (apt install chromium), driven through Playwright
+	$(PIP) -e '.[browser]'
+	$(RUN) pytest -m browser
+
 # Each of these lets other kernels compute, with other roundings; what the processor lacks changes nothing.
 ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=COMPATIBLE \
 	ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default FORESHAPE_PRODUCTS=blas FORESHAPE_PRODUCTS=onednn
 
 test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one after the other
-	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle" || exit 1; done
+	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not browser" || exit 1; done
 
 check: $(VENV)/dev         ## style, types, and the order of the rooms
 	$(VENV)/bin/ruff check .

@@ -226,6 +226,7 @@ def browse(plan: fs.Plan, symbols: dict[str, int], folder: Path) -> dict[str, An
     return json.loads(found)
 
 
+@pytest.mark.browser
 def test_in_a_browser_a_box_tells_what_it_is(tmp_path: Path) -> None:
     plan = resnet()
     seen = browse(plan, {"batch": 4}, tmp_path)
@@ -244,13 +245,14 @@ def test_in_a_browser_a_box_tells_what_it_is(tmp_path: Path) -> None:
     assert seen["peak"].startswith("Peak ") and "for batch = 4" in seen["peak"]
 
 
+@pytest.mark.browser
 def test_in_a_browser_hostile_names_are_text(tmp_path: Path) -> None:
     seen = browse(hostile(), {"batch": 100}, tmp_path)
     assert seen["title"] == "Memory plan" and seen["injected"] == 0
     assert seen["seen"][0][0].startswith("</script><script>")
 
 
-@pytest.mark.long
+@pytest.mark.browser
 def test_in_a_browser_thousands_of_boxes_stay_fluid(tmp_path: Path) -> None:
     x = layer.data("x", shape=["batch", 32])
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""The commands: show, check, plan, calibrate, simulate, run, convert, ops, train, worker, demo. Each does its imports itself: the command starts at once."""
+"""The commands: show, check, report, plan, calibrate, simulate, run, convert, ops, train, worker, demo. Each imports for itself: the command starts at once."""
 
 from __future__ import annotations
 
@@ -61,8 +61,11 @@ def show(
     json: Json = False,
     tail: Annotated[bool, typer.Option("--tail", help="Only the last layers, each with the words that select it, as in for_training('last pool').")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Also save the program, with the shapes that were given.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Its layers instead of its ops: what each gives, its parameters, bytes and work.")] = False,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Of a summary: how many rows the inputs have.")] = 1,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Of a summary: how many levels of groups are opened.")] = None,
 ) -> None:
-    """Show a program as a table: ops, result shapes, types, bytes, parameters and totals."""
+    """Show a program as a table: ops, result shapes, types, bytes, parameters and totals; or, with --summary, its layers on one screen."""
     from foreshape.cli.options import shapes_of
     from foreshape.cli.show import print_tables, program_facts
     from foreshape.cli.tail import print_tail, tail_facts
@@ -80,6 +83,10 @@ def show(
             program.save(os.fspath(output))
         if tail:
             print_json(tail_facts(program)) if json else print_tail(program)
+        elif summary:
+            from foreshape.cli.summary import print_summary
+
+            print_summary(program, unknown, errors, batch, depth, json)
         elif json:
             print_json(program_facts(program, unknown, errors))
         else:
@@ -107,6 +114,33 @@ def check(
         right = print_check(load_program(os.fspath(file)), shapes, json, guards)
     if not right:
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    file: File,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Where to; beside the model, as NAME.html, where left out.")] = None,
+    shape: Shapes = None,
+    operators: Operators = None,
+) -> None:
+    """Write one page about a network, to be opened in any browser, without a network: its layers drawn, every op with its shapes and where they
+    come from, which sizes the inputs take, memory by batch, work."""
+    from foreshape.cli.options import shapes_of
+    from foreshape.cli.user_operators import import_operators
+    from foreshape.wire import load_program
+
+    shapes = shapes_of(shape)
+    with plain_errors():
+        from foreshape.report import write_report
+
+        import_operators(operators)
+        program = load_program(os.fspath(file))
+        if shapes:
+            program = program.with_feed_shapes(shapes)
+        path = html if html is not None else file.with_suffix(".html")
+        write_report(program, path, file.name)
+        with printing():
+            print_plain(f"{path}: {path.stat().st_size:,} bytes")
 
 
 @app.command()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.cli.output import console, print_plain, printing
 from foreshape.dims import Size
-from foreshape.errors import DescriptionError, ForeshapeError
+from foreshape.errors import DescriptionError
 from foreshape.program import Op, Program, Variable
 from foreshape.program.feeds import inputs_of
+from foreshape.program.kept import kept_variables, size_of
 from foreshape.program.literal import escape
 from foreshape.program.unknown import unknown_types
 from foreshape.spec import TENSOR_KINDS
@@ -20,17 +21,6 @@ if TYPE_CHECKING:
     from foreshape.cli.tables import Rows
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-
-
-def size_of(variable: Variable) -> Size | None:
-    """The bytes of a variable's data: a number, a formula, or None where it is not known."""
-    spec = variable.spec
-    if spec.kind not in TENSOR_KINDS or spec.dims is None or spec.dtype is None:
-        return None
-    try:
-        return spec.nbytes
-    except ForeshapeError:
-        return None  # past a 64-bit integer: no memory holds it
 
 
 def total(variables: Iterable[Variable]) -> Size:
@@ -89,10 +79,7 @@ class _Sums:
     def __init__(self, program: Program) -> None:
         variables = list(program.all_variables())
         self.ops = sum(len(b.ops) for b in program.blocks)
-        kept = [v for v in variables if v.persistable and v.kind in TENSOR_KINDS]
-        marked = any(v.is_parameter for v in kept)  # in a saved inference model nothing is marked, and all that is kept are parameters
-        self.parameters = [v for v in kept if v.is_parameter or not marked]
-        self.state = [v for v in kept if marked and not v.is_parameter]
+        self.parameters, self.state = kept_variables(program)
         self.inputs = [v for b in program.blocks[:1] for v in inputs_of(b)]
         self.elements = total_elements(self.parameters)
         self._variables = variables

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError, border
 from foreshape.kernels.pages import copied, is_aligned
+from foreshape.pictures.figures import plural, short_bytes
+from foreshape.pictures.markup import card, cut, escape, folded, markup_table, tag
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_SHOWN, _LISTED = 10, 500
+"""How many values a prompt and a notebook list."""
 
 
 class Scope:
@@ -93,6 +98,25 @@ class Scope:
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
+    def _facts(self) -> tuple[str, list[tuple[str, str, str, int]]]:
+        """What it holds in a line, and each value: name, element type, shape, bytes."""
+        rows = [(n, str(v.dtype).removeprefix("torch."), str(list(v.shape)), _bytes(v)) for n, v in sorted(self._values.items())]
+        waiting = f", and {plural(len(self._waiting), 'value')} that are read when they are used" if self._waiting else ""
+        return f"Scope: {plural(len(rows), 'value')}, {short_bytes(sum(r[3] for r in rows)) or '0B'}{waiting}", rows
+
+    def __repr__(self) -> str:
+        heading, rows = self._facts()
+        largest = sorted(rows, key=lambda r: -r[3])[:_SHOWN]
+        lines = [f"  {cut(escape(n).replace(chr(10), ' '), 60)}: {of} {shape}, {short_bytes(size) or '0B'}" for n, of, shape, size in largest]
+        more = [f"  and {plural(len(rows) - _SHOWN, 'smaller value')}; scope.names() has them all"] if len(rows) > _SHOWN else []
+        return "\n".join([heading, *lines, *more])
+
+    def _repr_html_(self) -> str:
+        heading, rows = self._facts()
+        table = markup_table(("name", "type", "shape", "bytes"), [(cut(n, 300), of, shape, f"{size:,}") for n, of, shape, size in rows[:_LISTED]], (3,))
+        more = [tag("div", f"and {plural(len(rows) - _LISTED, 'more value')}")] if len(rows) > _LISTED else []
+        return card(heading, *([folded("values", table, *more, open=len(rows) <= _SHOWN)] if rows else []))
+
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._waiting
 
@@ -134,6 +158,11 @@ class Scope:
 
 def _kept(value: Tensor, owned: bool) -> Tensor:
     return value if owned and (isinstance(value, Rows) or is_aligned(value)) else copied(value)
+
+
+def _bytes(value: Tensor | Rows) -> int:
+    held = value.values if isinstance(value, Rows) else value
+    return held.numel() * held.element_size()
 
 
 _default: list[Scope] = []

@@ -214,7 +214,7 @@ class Figures:
 
     def _sizes(self, symbols: Mapping[str, int]) -> tuple[Any, list[Record]]:
         records, values = self.live.records, self._values(symbols)
-        sizes = [_record_size(r, values) for r in records]
+        sizes = [record_size(r, values) for r in records]
         if sum(sizes) > INT64_MAX:
             raise MemoryPlanError("with these values the sizes of this program together are past a 64-bit integer")
         return numpy.array(sizes, dtype=numpy.int64), records
@@ -255,7 +255,8 @@ def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]
     return [one for r, parts in zip(inner.records, within, strict=True) if r.first <= at <= r.last for one in parts]
 
 
-def _record_size(record: Record, values: Mapping[str, int]) -> int:
+def record_size(record: Record, values: Mapping[str, int]) -> int:
+    """The bytes of a record; of an op that runs a block, those at the worst position within."""
     return sum(size for _, size in _parts(record, values))
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +10,11 @@ from typing import Any
 from foreshape.memory.draw import COLOURS
 from foreshape.memory.figures import Figures
 from foreshape.memory.records import CLASSES
+from foreshape.pictures.page import assemble
 from foreshape.program.literal import escape
 
 _TEMPLATE = Path(__file__).with_name("page.html")
 _LONGEST = 300
-_SCRIPT = re.compile(r"<script>(.*?)</script>", re.S)
 
 
 def write_page(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
@@ -31,10 +27,7 @@ def write_page(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str
 def page(plan: Figures, symbols: Mapping[str, int]) -> str:
     """The page as text. Names come from files, so that they are in it only as JSON without a character that HTML reads,
     and get onto the screen as text; the page's policy lets no other script run and fetches nothing."""
-    template = _TEMPLATE.read_text(encoding="utf-8")
-    scripts = _SCRIPT.findall(template)
-    policy = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
-    return template.replace("POLICY", policy, 1).replace('"DATA"', _json(facts(plan, symbols)), 1)
+    return assemble(_TEMPLATE.read_text(encoding="utf-8"), facts(plan, symbols))
 
 
 def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
@@ -75,9 +68,3 @@ def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
 def _short(text: str) -> str:
     shown = escape(text)
     return shown if len(shown) <= 4000 else shown[:3999] + "…"
-
-
-def _json(value: Any) -> str:
-    """JSON in ASCII in which no character means anything to HTML."""
-    text = json.dumps(value, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

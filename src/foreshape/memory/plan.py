@@ -10,14 +10,19 @@ from foreshape.lowering import fuse, lower
 from foreshape.memory.draw import draw
 from foreshape.memory.figures import Figures
 from foreshape.memory.liveness import find_liveness
+from foreshape.memory.notebook import plan_html
 from foreshape.memory.page import write_page
 from foreshape.memory.records import Liveness, unknown_words
+from foreshape.pictures.markup import cut
 from foreshape.program import Block, Program, Variable
 from foreshape.program.collector import collector_waits
 from foreshape.program.needed import needed_ops
 from foreshape.program.unknown import unknown_types, with_inner
 from foreshape.program.unknown import unknown_words as not_known
 from foreshape.spec import TENSOR_KINDS
+
+_MOST_SHOWN = 1200
+"""Characters of a formula at a prompt."""
 
 
 class Plan(Figures):
@@ -44,7 +49,10 @@ class Plan(Figures):
         write_page(self, path, symbols)
 
     def __repr__(self) -> str:
-        return f"Plan(peak = {self.peak_formula()}{unknown_words(self.unknown())})"
+        return f"Plan(peak = {cut(str(self.peak_formula()), _MOST_SHOWN)}{unknown_words(self.unknown())})"
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
 
 
 def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()) -> Plan:

@@ -40,7 +40,7 @@ class Place(NamedTuple):
         return f"{self.variable.name}{mark}[{self.at}]"
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """How an op makes a size: as a formula over sizes of its inputs, or (no places) out of its attributes alone."""
 
     formula: str
@@ -98,7 +98,7 @@ def _steps(start: Place, size: Size, named: set[str]) -> Iterator[tuple[str, str
         own = _size_at(variable.spec, place)
         if own is not None:
             named |= symbols_of(own)
-        step = _step(place)
+        step = step_of(place)
         op = variable.op
         begins = step is None or op is None or not step.places
         if count > MAX_LINES and not begins:
@@ -109,7 +109,7 @@ def _steps(start: Place, size: Size, named: set[str]) -> Iterator[tuple[str, str
             if step is None or op is None:
                 yield f"{place.text()} = {own}", variable.role_words, where
             else:
-                yield f"{place.text()} = {step.formula}", _by(op, step), where
+                yield f"{place.text()} = {step.formula}", by_words(op, step), where
         for source in step.places if step is not None else ():
             key = (source.variable.name, source.part, source.at)
             if key not in seen:
@@ -119,7 +119,7 @@ def _steps(start: Place, size: Size, named: set[str]) -> Iterator[tuple[str, str
         yield f"(and {left_out:,} steps between that are not told)", "", ""
 
 
-def _by(op: Op, step: _Step) -> str:
+def by_words(op: Op, step: Step) -> str:
     if step.places:
         return op.type if step.certain else f"{op.type}, which has an input of this size"
     operator = op.operator
@@ -140,7 +140,7 @@ def _size_at(spec: Spec, place: Place) -> Size | None:
 # --- what a rule makes a size of
 
 
-def _step(place: Place) -> _Step | None:
+def step_of(place: Place) -> Step | None:
     """How the op that makes a variable makes one of its sizes; None where no rule does: inputs, parameters, unknown operators."""
     variable, op = place.variable, place.variable.op
     operator = op.operator if op is not None else None
@@ -163,15 +163,15 @@ def _step(place: Place) -> _Step | None:
     everything = None if everything is None else probes.without_repeats(everything)
     if everything is not None and probes.is_right(everything, own):
         used = symbols_of(everything) & probes.places.keys()
-        return _Step(probes.text(everything, used), [probes.places[n] for n in sorted(used, key=list(probes.places).index)], True)
+        return Step(probes.text(everything, used), [probes.places[n] for n in sorted(used, key=list(probes.places).index)], True)
     for name in islice(probes.places, _MAX_SINGLE):
         single = found(probes.key({name}))
         if single is not None and name in symbols_of(single) and probes.is_right(single, own):
-            return _Step(probes.text(single, {name}), [probes.places[name]], True)
+            return Step(probes.text(single, {name}), [probes.places[name]], True)
     same = next((p for n, p in probes.places.items() if probes.sizes[n] is own and isinstance(own, Dim)), None)
     if same is not None:
-        return _Step(same.text(), [same], False)
-    return _Step(str(own), [], True)
+        return Step(same.text(), [same], False)
+    return Step(str(own), [], True)
 
 
 def _symbol_name(place: Place) -> str:

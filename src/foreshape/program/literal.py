@@ -9,17 +9,11 @@ import struct
 from typing import Any, Final
 
 from foreshape.operator.attributes import AttrType, Raw
+from foreshape.pictures.markup import escape as escape  # who writes values for people wants both
 
 _PLAIN: Final = re.compile(r"[A-Za-z_@][A-Za-z0-9_.@]*\Z")
 _NAN: Final = struct.pack("<d", math.nan)
 _FLOAT32: Final = struct.Struct("<f")
-
-
-def escape(text: str) -> str:
-    """``text`` for a terminal: what is not printable, such as a control character, becomes an escape; line ends stay."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
 
 
 def _escaped(character: str) -> str:

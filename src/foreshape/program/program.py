@@ -22,7 +22,9 @@ from foreshape.program.walk import Walk, infer_in_doubt, mark_unknown
 from foreshape.spec import Lod, Spec
 
 if TYPE_CHECKING:
+    from foreshape.pictures import Picture
     from foreshape.program.feeds import Feeds
+    from foreshape.program.summary import Summary
 
 _codec: dict[str, Callable[..., Any]] = {}
 """How a program becomes bytes and back; the wire room sets it."""
@@ -244,6 +246,35 @@ class Program:
         self.refresh_quietly()
         return outputs_of(self, words)
 
+    def summary(self, batch: int = 1, *, depth: int | None = None, rows: int = 32, **sizes: int) -> Summary:
+        """The layers as a table of one screen: what each gives, its parameters, the bytes that it makes and its multiply-adds, with shares.
+
+        Layers are grouped by name scopes, by the dotted names of parameters, and where nothing is named by what a residual connection goes
+        around. What repeats is one line with a number of times, whose figures are of all of them.
+
+        Args:
+            batch: the number of rows of the inputs, for the bytes and the work.
+            depth: how many levels of groups are opened; as many as fit in ``rows`` lines where it is left out.
+            rows: how many layers are one screen.
+            sizes: values of other open sizes; those that are left out are the smallest that the network takes.
+
+        Raises:
+            SchemaError: a size that no input has, or that is none.
+        """
+        from foreshape.program.summary import Summary
+
+        return Summary(self, batch, depth, rows, sizes)
+
+    def graph(self, depth: int | None = None, boxes: int = 80) -> Picture:
+        """The network drawn: layers as boxes, groups around them, arrows along the values, what repeats once with a number of times.
+
+        Args:
+            depth: how many levels of groups are opened; as many as fit in so many ``boxes`` where it is left out.
+        """
+        from foreshape.program.graph import draw
+
+        return draw(self, depth, boxes)
+
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> Program:
         """A copy in which the named inputs have these shapes, inferred afresh.
 
@@ -324,7 +355,21 @@ class Program:
         self.refresh_quietly()
         return program_text(self)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        from foreshape.program.notebook import program_repr
+
+        return program_repr(self)
+
+    def _repr_html_(self) -> str:
+        from foreshape.program.notebook import program_html
+
+        return program_html(self)
+
+    def html_of(self, variable: Variable) -> str:
+        """What a notebook shows of one of its variables."""
+        from foreshape.program.notebook import variable_html
+
+        return variable_html(variable)
 
     def refresh_quietly(self) -> None:
         """As `refresh`, for showing: a program with errors is shown as far as it is known."""

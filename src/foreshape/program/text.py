@@ -46,6 +46,11 @@ def op_text(op: Op) -> str:
     return _op_line(op, made, None)
 
 
+def settings_text(op: Op) -> str:
+    """The attributes of an op whose values are not the usual ones, as its line has them; not what the op is for."""
+    return ", ".join(a for a in _attributes(op, None)[1] if not a.startswith(("op_role=", "op_role_var=")))
+
+
 def block_text(block: Block) -> str:
     """One block, line by line."""
     return "\n".join(_block_lines(block, Layouts(o.attributes for o in block.ops)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.infer.messages import CallSite
+from foreshape.pictures.markup import cut
 from foreshape.program.array_methods import ArrayMethods
 from foreshape.program.call_site import Site, call_site, here, located, tells_line
 from foreshape.program.current import current_block
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from foreshape.program.block import Block
     from foreshape.program.declared import Declared, Form
     from foreshape.program.op import Op
+
+
+_MOST_SHOWN = 1000
+"""Characters of a variable at a prompt: names of files may be of any length."""
 
 
 class Variable(ArrayMethods):
@@ -205,7 +210,10 @@ class Variable(ArrayMethods):
         self._known = False
 
     def __repr__(self) -> str:
-        return f"{escape(self.name)}: {self.spec.text()}"
+        return cut(f"{escape(self.name)}: {self.spec.text()}", _MOST_SHOWN)
+
+    def _repr_html_(self) -> str:
+        return self.block.program.html_of(self)
 
     def __bool__(self) -> NoReturn:
         hint = ""

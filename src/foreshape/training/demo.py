@@ -73,7 +73,7 @@ def _heading(console: Any, words: str) -> None:
 
 
 def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool | None = None) -> float:
-    """Describe, show, train, test, save; then open what was saved in a fresh process and classify with it.
+    """Describe, show in a table, train, test, save; then open what was saved in a fresh process and classify with it.
 
     Args:
         out_dir: gets digits.pdmodel, digits.pdiparams, digits.png, training.png and predictions.json.
@@ -92,10 +92,8 @@ def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool 
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
     net = network()
-    _heading(console, "the program")
-    console.print(str(net.main), markup=False, highlight=False, soft_wrap=True)
-    _heading(console, "what is known of every value before anything runs")
-    console.print(inferred(net.main))
+    _heading(console, "the network, known before anything runs")
+    console.print(str(net.main.summary(batch=32)), markup=False, highlight=False, soft_wrap=True)
 
     _heading(console, "training")
     train, test = digits()
@@ -127,29 +125,3 @@ def run(out_dir: Any, console: Any = None, epochs: int = EPOCHS, progress: bool 
         raise fs.ExecutionError(f"the network that was opened again is right for {again:.2%} of the test images; before it was saved it was for {accuracy:.2%}")
     console.print(f"done in {time.perf_counter() - began:.1f} s; the files are in {folder}", highlight=False, soft_wrap=True)
     return accuracy
-
-
-def inferred(program: fs.Program) -> Any:
-    """A table (rich's) of every variable of a program: shape, element type and bytes, as they were inferred."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("variable", "made by", "shape", "type"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("bytes", justify="right", no_wrap=True)
-    parameters: Any = 0
-    for v in program.global_block.vars.values():
-        maker = "parameter" if v.is_parameter else v.op.type if v.op is not None else "input"
-        size = v.nbytes
-        parameters += size if v.is_parameter else 0
-        dtype = v.dtype
-        table.add_row(*map(Text, (v.name, maker, f"[{', '.join(map(str, v.shape))}]", dtype.name if dtype is not None else "?", _bytes(size))))
-    table.add_section()
-    table.add_row("parameters", "", "", "", _bytes(parameters))
-    return table
-
-
-def _bytes(size: Any) -> str:
-    return f"{size:,}" if isinstance(size, int) else str(size)

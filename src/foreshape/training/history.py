@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from foreshape.errors import needs
+from foreshape.pictures.chart import line_chart
+from foreshape.pictures.figures import plural
+from foreshape.pictures.markup import card, cut, folded, markup_table, tag
 
 RATE = "learning rate"
 """The name of its figure."""
+_FIRST, _LAST = 3, 12
+"""So many epochs a prompt shows, of its beginning and its end."""
+_LISTED = 400
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class History:
-    """The losses and figures of a run; prints as a small table."""
+    """The losses and figures of a run; ``print`` writes the table of all epochs, a prompt and a notebook show a short one."""
 
     losses: list[float] = field(default_factory=list[float])
     """The loss of every step."""
@@ -32,19 +39,68 @@ class History:
         return [row[name] for row in self.epochs]
 
     def __str__(self) -> str:
-        names = list(dict.fromkeys(n for row in self.epochs for n in row))
-        lines = [["epoch", *names], *([str(at), *(number(row.get(n)) for n in names)] for at, row in enumerate(self.epochs, 1))]
-        widths = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
-        return "\n".join("  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)) for line in lines)
+        return "\n".join(self._table(range(len(self.epochs))))
 
-    def plot(self, path: Any) -> None:
-        """Draw the losses, and below them the epochs' other figures, into an image file (PNG, SVG or PDF, by its ending)."""
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(n for row in self.epochs for n in row))
+
+    def _table(self, which: Sequence[int]) -> list[str]:
+        """Lines for these epochs, a row of three dots where some are left out."""
+        names = self._names()
+        lines = [["epoch", *names]]
+        for at, before in zip(which, [-1, *which], strict=False):
+            if at != before + 1:
+                lines.append(["...", *("" for _ in names)])
+            lines.append([str(at + 1), *(number(self.epochs[at].get(n)) for n in names)])
+        widths = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
+        return ["  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+    def _heading(self) -> str:
+        last = f", loss {number(self.losses[-1])} in the last" if self.losses else ""
+        return f"History: {plural(self.steps, 'step')} in {plural(len(self.epochs), 'whole epoch')}{last}"
+
+    def __repr__(self) -> str:
+        count = len(self.epochs)
+        which = range(count) if count <= _FIRST + _LAST else [*range(_FIRST), *range(count - _LAST, count)]
+        return "\n".join(cut(line, 160) for line in [self._heading(), *(self._table(which) if count else [])])
+
+    def _repr_html_(self) -> str:
+        names, count = self._names(), len(self.epochs)
+        which = range(count)[-_LISTED:]
+        rows = [(str(at + 1), *(number(self.epochs[at].get(n)) for n in names)) for at in which]
+        shown = rows[-1:] if rows else []
+        parts: list[object] = [line_chart(self.losses, "the loss of every step", "step")]
+        if shown:
+            parts.append(markup_table(("epoch", *names), shown, range(1 + len(names))))
+        if len(rows) > 1:
+            more = tag("div", f"the last {_LISTED} of {count:,}") if count > _LISTED else ""
+            parts.append(folded("every epoch", more, markup_table(("epoch", *names), rows, range(1 + len(names)))))
+        return card(self._heading(), *parts)
+
+    def plot(self, path: Any = None) -> Any:
+        """Draw the losses, and below them the epochs' other figures. Needs matplotlib.
+
+        Args:
+            path: an image file to write (PNG, SVG or PDF, by its ending). A notebook shows the figure where it is left out.
+
+        Returns:
+            matplotlib's figure.
+        """
         with needs("a drawing"):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
 
-        figures = [n for n in dict.fromkeys(n for row in self.epochs for n in row) if n not in ("seconds", RATE) and not n.endswith("loss")]
-        figure: Any = Figure(figsize=(8, 6 if figures else 4), layout="constrained")
+        figures = [n for n in self._names() if n not in ("seconds", RATE) and not n.endswith("loss")]
+
+        class Shown(Figure):
+            """A figure that a notebook shows whether or not its pyplot was imported."""
+
+            def _repr_png_(self) -> bytes:
+                data = io.BytesIO()
+                self.savefig(data, format="png", dpi=110)  # pyright: ignore[reportUnknownMemberType]
+                return data.getvalue()
+
+        figure: Any = Shown(figsize=(8, 6 if figures else 4), layout="constrained")
         FigureCanvasAgg(figure)
         axes: Sequence[Any] = figure.subplots(2 if figures else 1, 1, squeeze=False)[:, 0]
         axes[0].plot(range(1, len(self.losses) + 1), self.losses, linewidth=0.8, alpha=0.5, label="loss of each step")
@@ -61,7 +117,9 @@ class History:
         for a in axes:
             a.grid(alpha=0.3)
             a.legend()
-        figure.savefig(path)
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
 
 def number(value: float | None) -> str:

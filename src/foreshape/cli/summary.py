@@ -1,0 +1,37 @@
+"""`foreshape show --summary`: the layers of a program as a table, and as facts for JSON."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape.cli.output import print_json, print_plain, printing
+from foreshape.cli.show import count_words
+from foreshape.errors import DescriptionError
+from foreshape.program import Op, Program
+from foreshape.program.summary import Row, Summary
+from foreshape.program.unknown import unknown_types
+
+_WIDTH, _WIDEST = 80, 120
+
+
+def print_summary(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError], batch: int, depth: int | None, json: bool) -> None:
+    """Print the layers: as wide as the terminal is, at most 120 columns; 80 where there is none."""
+    summary = Summary(program, batch, depth)
+    if json:
+        print_json({"sizes": summary.sizes.values, "layers": [_facts(r) for r in summary.rows], "besides": [_facts(r) for r in summary.more],
+                    "total": summary.total._asdict()})  # fmt: skip
+        return
+    with printing():
+        print_plain(summary.text(min(shutil.get_terminal_size().columns, _WIDEST) if sys.stdout.isatty() else _WIDTH))
+        for one in unknown_types(unknown):
+            print_plain(f"{one.words}; what depends on it is marked ?")
+        if errors:
+            print_plain(f"{count_words(len(errors), 'error')}: foreshape check tells which")
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    return {"name": row.name, "depth": row.depth, "operators": row.types, "times": row.times, "output": row.output, "layers_within": row.hidden,
+            **row.measure._asdict()}  # fmt: skip

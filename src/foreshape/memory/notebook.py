@@ -1,0 +1,47 @@
+"""What a notebook shows of a plan: the peak, what it is for, the memory at every op; unfolded, what is the largest then."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foreshape.memory.byte_counts import byte_text
+from foreshape.memory.draw import COLOURS
+from foreshape.memory.figures import Figures
+from foreshape.memory.records import unknown_words
+from foreshape.pictures.chart import line_chart
+from foreshape.pictures.markup import Markup, card, cut, folded, join, markup_table, tag
+
+_LISTED: Final = 20
+_LONGEST: Final = 2000
+
+
+def plan_html(plan: Figures) -> str:
+    """The plan with 1 for every symbol, as long as nobody says others."""
+    symbols = dict.fromkeys(sorted(plan.symbols), 1)
+    given = ", ".join(f"{n} = 1" for n in symbols)
+    peak = plan.peak(**symbols)
+    breakdown = plan.breakdown(**symbols)
+    op = plan.peak_op(**symbols)
+    parts: list[object] = [_bar(breakdown, peak)]
+    parts.append(tag("div", "peak = ", tag("code", cut(str(plan.peak_formula()), _LONGEST)), unknown_words(plan.unknown(**symbols))))
+    line = plan.timeline(**symbols)
+    if len(line):
+        parts.append(line_chart(line.tolist(), "bytes of the arena at every op", "op", filled=True))
+    holders = plan.holders(**symbols)[:_LISTED]
+    rows = [(cut(h.name, 120), h.spec, f"{h.size:,}", h.what, h.line) for h in holders]
+    if rows:
+        parts.append(folded("the largest at the peak" + (f", op {plan.peak_position(**symbols)}, {op.type}" if op is not None else ""),
+                            markup_table(("name", "type and dims", "bytes", "for", "line"), rows, (2,))))  # fmt: skip
+    return card(f"Plan: peak {byte_text(peak)}" + (f" for {cut(given, 200)}" if given else ""), *parts)
+
+
+def _bar(breakdown: dict[str, int], peak: int) -> Markup:
+    """What the bytes at the peak are for, as a bar with its legend."""
+    shown = [(what, size) for what, size in breakdown.items() if size]
+    pieces = [tag("span", style=f"display:inline-block;height:14px;width:{100 * size / max(peak, 1):.2f}%;background:{COLOURS[what]}") for what, size in shown]
+    marks = [
+        tag("span", tag("span", style=f"display:inline-block;width:10px;height:10px;margin-right:5px;background:{COLOURS[what]}"), f"{what} {byte_text(size)}",
+            style="margin-right:16px;white-space:nowrap")
+        for what, size in shown
+    ]  # fmt: skip
+    return join([tag("div", *pieces, style="max-width:560px;white-space:nowrap;overflow:hidden;line-height:0"), tag("div", *marks)])

@@ -1,0 +1,84 @@
+"""HTML and SVG out of parts: text is escaped, and made visible, wherever it is put; only what was made here is markup."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+_VOID: Final = frozenset({"br", "hr", "meta"})
+LONGEST: Final = 2000
+"""Characters of one text in a page: names come from files, which may have names of any length."""
+
+
+def escape(text: str) -> str:
+    """``text`` for a terminal: what is not printable, such as a control character, becomes an escape; line ends stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def cut(text: str, most: int) -> str:
+    """``text`` in at most so many characters; of a longer one both ends, which tell names apart."""
+    if len(text) <= most:
+        return text
+    head = max(0, (most - 1) * 2 // 5)
+    return text[:head] + "…" + text[len(text) - (most - 1 - head) :]
+
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def words(value: object) -> Markup:
+    """Any value as the text of an element."""
+    return value if isinstance(value, Markup) else Markup(html.escape(escape(cut(str(value), LONGEST))))
+
+
+def tag(name: str, *children: object, **attributes: object) -> Markup:
+    """One element. A child that is no `Markup` is text. ``class_`` is written ``class``, ``stroke_width`` ``stroke-width``; None is left out."""
+    given = "".join(f' {n.rstrip("_").replace("_", "-")}="{words(v)}"' for n, v in attributes.items() if v is not None)
+    if name in _VOID:
+        return Markup(f"<{name}{given}>")
+    return Markup(f"<{name}{given}>{''.join(map(words, children))}</{name}>")
+
+
+def join(parts: Iterable[object]) -> Markup:
+    """Parts in a row."""
+    return Markup("".join(map(words, parts)))
+
+
+_CELL: Final = "padding:2px 12px 2px 0;text-align:{};vertical-align:top;border:0;background:none;font-variant-numeric:tabular-nums;white-space:{}"
+
+
+def markup_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> Markup:
+    """A table that looks alike in any notebook; ``right``: the columns of numbers."""
+    numbers = frozenset(right)
+
+    def line(cells: Sequence[object], kind: str) -> Markup:
+        return tag("tr", *(tag(kind, c, style=_CELL.format("right" if at in numbers else "left", "nowrap" if at in numbers else "normal"))
+                           for at, c in enumerate(cells)))  # fmt: skip
+
+    return tag("table", line(columns, "th"), *(line(cells, "td") for cells in rows), style="border-collapse:collapse;font-size:13px")
+
+
+def folded(heading: object, *children: object, open: bool = False) -> Markup:
+    """What can be unfolded by its heading."""
+    inside = tag("div", *children, style="padding:4px 0 8px 16px")
+    summary = tag("summary", heading, style="cursor:pointer;display:list-item")
+    return tag("details", summary, inside, open="" if open else None)
+
+
+def preformatted(text: str) -> Markup:
+    """Lines as they are."""
+    shown = "\n".join(cut(line, LONGEST) for line in escape(text).split("\n"))
+    return tag("pre", Markup(html.escape(shown)), style="font-size:12px;line-height:1.35;margin:4px 0;overflow-x:auto")
+
+
+def card(heading: object, *children: object) -> Markup:
+    """What a notebook shows of one thing: a line in bold, and what belongs to it."""
+    style = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.5;max-width:100%;overflow-x:auto"
+    return tag("div", tag("div", heading, style="font-weight:600"), *children, style=style)

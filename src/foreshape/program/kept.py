@@ -1,0 +1,31 @@
+"""What a program keeps from run to run: its parameters, and other state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import ForeshapeError
+from foreshape.program.variable import Variable
+from foreshape.spec import TENSOR_KINDS
+
+if TYPE_CHECKING:
+    from foreshape.program.program import Program
+
+
+def kept_variables(program: Program) -> tuple[list[Variable], list[Variable]]:
+    """Parameters and other state. In a saved inference model nothing is marked, and all that is kept are parameters."""
+    kept = [v for v in program.all_variables() if v.persistable and v.kind in TENSOR_KINDS]
+    marked = any(v.is_parameter for v in kept)
+    return [v for v in kept if v.is_parameter or not marked], [v for v in kept if marked and not v.is_parameter]
+
+
+def size_of(variable: Variable) -> Size | None:
+    """The bytes of a variable's data: a number, a formula, or None where it is not known."""
+    spec = variable.spec
+    if spec.kind not in TENSOR_KINDS or spec.dims is None or spec.dtype is None:
+        return None
+    try:
+        return spec.nbytes
+    except ForeshapeError:
+        return None  # past a 64-bit integer: no memory holds it

@@ -1,0 +1,92 @@
+"""The drawings of a network for its page: one of the whole, and one for each group that is not opened in the drawing which it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from foreshape.pictures.scene import Box, number, path_of
+from foreshape.program import Op, Program
+from foreshape.program.folding import folded_layers
+from foreshape.program.graph import Wiring, opened_within, scene_of
+from foreshape.program.measures import Meter
+from foreshape.program.outline import Layer
+from foreshape.report.texts import Texts
+
+_BOXES: Final = 60
+"""So many boxes are in one drawing."""
+
+
+class Drawings:
+    """The layers of a network, numbered, and the drawings that they are in."""
+
+    def __init__(self, program: Program, texts: Texts, meter: Meter) -> None:
+        self.texts = texts
+        self.meter = meter
+        self.layers: list[Layer] = []
+        self.numbers: dict[int, int] = {}
+        self.above: list[int] = []
+        self.drawn_in: list[int] = []
+        """Layer -> the drawing that it is a box of."""
+        self.opens: list[int] = []
+        """Layer -> the drawing of what is in it; -1 where it has none of its own."""
+        self.drawings: list[dict[str, Any]] = []
+        self.top = top = folded_layers(program)
+        self._number(top, -1)
+        self.wiring = Wiring(program, top)
+        waiting: list[tuple[Sequence[Layer], Layer | None]] = [(top, None)]
+        while waiting:
+            layers, group = waiting.pop(0)
+            opened = opened_within(layers, _BOXES)
+            if group is not None:
+                self.opens[self.numbers[id(group)]] = len(self.drawings)
+            self._mark(layers, opened, waiting)
+            box = scene_of(self.wiring, layers, opened, group)
+            self.drawings.append({"of": self.numbers[id(group)] if group is not None else -1, "size": [round(box.width), round(box.height)],
+                                  "boxes": [self._box(b) for b in box.inside], "lines": _lines(box)})  # fmt: skip
+
+    def _number(self, layers: Sequence[Layer], above: int) -> None:
+        for layer in layers:
+            at = self.numbers[id(layer)] = len(self.layers)
+            self.layers.append(layer)
+            self.above.append(above)
+            self.drawn_in.append(-1)
+            self.opens.append(-1)
+            self._number(layer.children, at)
+
+    def _mark(self, layers: Sequence[Layer], opened: set[int], waiting: list[tuple[Sequence[Layer], Layer | None]]) -> None:
+        """Note the layers that the next drawing has, and which groups in it get one of their own."""
+        for layer in layers:
+            self.drawn_in[self.numbers[id(layer)]] = len(self.drawings)
+            if id(layer) in opened:
+                self._mark(layer.children, opened, waiting)
+            elif layer.children:
+                waiting.append((layer.children, layer))
+
+    def _box(self, box: Box) -> list[Any]:
+        lines = [self.texts.put(line) for line in box.lines]
+        inside = [[self._box(b) for b in box.inside], _lines(box)] if box.inside else 0
+        place = [round(v, 1) for v in (box.x, box.y, box.width, box.height)]
+        return [self.numbers.get(box.key, -1), *place, box.family, box.times, int(box.round), lines, inside]
+
+    def facts(self) -> list[Any]:
+        """Each layer: name, operators, times, the layer around it, its drawing, the drawing of what is in it, and what it holds and computes."""
+        out: list[Any] = []
+        for at, layer in enumerate(self.layers):
+            measure = self.meter.all(layer.all_ops())
+            put = self.texts.put
+            out.append([put(layer.name), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], measure.parameters,
+                        measure.parameter_bytes])  # fmt: skip
+        return out
+
+    def place_of(self, op: Op) -> tuple[int, int]:
+        """The number of the layer that an op is in, and which one of those that this stands for (from 0); -1 where it is in none."""
+        path = self.wiring.places.get(id(op))
+        if path is None:
+            return -1, 0
+        return self.numbers[id(path[-1][0])], next((member for layer, member in path if layer.times > 1), 0)
+
+
+def _lines(box: Box) -> list[Any]:
+    """The arrows in a box: the path of each piece, whether it passes others, and where its head is."""
+    return [[path_of(s), int(s.far), *([float(number(s.to_x)), float(number(s.to_y))] if s.arrow else [])] for s in box.segments]

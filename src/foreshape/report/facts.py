@@ -1,0 +1,146 @@
+"""What the page of a network is given: its ops and values by number, its layers and drawings, conditions, memory and work."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from foreshape.dims import symbols_of
+from foreshape.pictures.figures import plural
+from foreshape.program import Op, Program, Role, Variable
+from foreshape.program.feeds import inputs_of
+from foreshape.program.kept import size_of
+from foreshape.program.literal import escape
+from foreshape.program.measures import Meter, Sizes
+from foreshape.program.notebook import counts
+from foreshape.program.outline import result_of
+from foreshape.program.steps import Steps
+from foreshape.program.summary import Summary
+from foreshape.program.text import settings_text
+from foreshape.program.work import multiplications
+from foreshape.report.drawings import Drawings
+from foreshape.report.memory import memory_facts
+from foreshape.report.sizes import BATCHES, over_batches
+from foreshape.report.texts import Texts
+
+_QUESTIONS: Final = 6000
+"""So many different steps of shapes are worked out, a millisecond or two each."""
+_GUARDS: Final = 500
+_WIDTH: Final = 110
+
+
+def facts(program: Program, title: str) -> dict[str, Any]:
+    """All that the page shows."""
+    unknown, errors = program.diagnose()
+    texts = Texts()
+    sizes = Sizes(program)
+    ops = [op for block in program.blocks for op in block.ops]
+    numbers = {id(op): at for at, op in enumerate(ops)}
+    batch = _batch_symbols(program)
+    drawings = Drawings(program, texts, Meter(program, sizes))
+    values = _Values(program, texts, numbers, sizes, batch)
+    listed = [_op(op, at, values, drawings, texts) for at, op in enumerate(ops)]
+    memory = memory_facts(program, texts, numbers, batch, sizes) if not errors else {"why": texts.put("the network has errors")}
+    layers = drawings.facts()
+    return {
+        "title": escape(title).replace("\n", " "),
+        "about": escape(counts(program)),
+        "batches": BATCHES,
+        "symbols": {escape(n): v for n, v in sizes.values.items() if n not in batch},
+        "batch": [escape(n) for n in batch],
+        "summary": escape(Summary(program, layers=drawings.top).text(_WIDTH)),
+        "takes": _takes(program, texts, numbers, bool(errors)),
+        "errors": [texts.put(f"{type(e).__name__}: {e}") for e in errors[:50]],
+        "unknown": [texts.put(f"{plural(sum(o.type == t for o in unknown), 'op')} of {t}, which is not known") for t in dict.fromkeys(o.type for o in unknown)],
+        "ops": listed,
+        "values": values.listed,
+        "layers": layers,
+        "drawings": drawings.drawings,
+        "memory": memory,
+        "texts": texts.all(),
+    }
+
+
+def _batch_symbols(program: Program) -> list[str]:
+    """The symbols that say how many rows, or sequences, the inputs have."""
+    found: dict[str, None] = {}
+    for variable in inputs_of(program.global_block):
+        spec = variable.spec
+        leading = spec.lod.counts[0] if spec.lod is not None else spec.dims[0] if spec.dims else 1
+        found.update(dict.fromkeys(sorted(symbols_of(leading))))
+    return list(found)
+
+
+class _Values:
+    """The variables of a program, numbered as they are met."""
+
+    def __init__(self, program: Program, texts: Texts, ops: dict[int, int], sizes: Sizes, batch: list[str]) -> None:
+        self.listed: list[Any] = []
+        self._texts, self._ops, self._batch = texts, ops, batch
+        self._sizes = [_at(sizes, batch, b) for b in BATCHES]
+        self._numbers: dict[int, int] = {}
+        self._steps = Steps(_QUESTIONS)
+        self._known: dict[object, Any] = {}
+        self._program = program
+
+    def over_batches(self, size: Any) -> Any:
+        """A size as a function of the batch."""
+        if size is None or isinstance(size, int):
+            return size
+        found = self._known.get(size)
+        if found is None:
+            found = self._known[size] = over_batches(lambda b: self._sizes[BATCHES.index(b)].number(size))
+        return found
+
+    def number(self, variable: Variable) -> int:
+        """The number of a variable: name, spec, what it is, the op that makes it, bytes, and how each of its dims is made of others'."""
+        at = self._numbers.get(id(variable))
+        if at is None:
+            at = self._numbers[id(variable)] = len(self.listed)
+            put = self._texts.put
+            self.listed.append([])
+            steps = self._steps.of(variable) if variable.known else []
+            made = None if steps is None else [[put(f"{s.place} = {s.formula}"), put(s.by), [[put(n), d] for n, d in s.sources]] for s in steps]
+            site = variable.call_site
+            self.listed[at] = [put(variable.name), put(variable.spec.text() + ("" if variable.known else " ?")), put(variable.role_words),
+                               -1 if variable.op is None else self._ops.get(id(variable.op), -1), self.over_batches(size_of(variable)), made,
+                               put(site.short()) if site is not None else -1]  # fmt: skip
+        return at
+
+
+def _at(sizes: Sizes, batch: list[str], size: int) -> Sizes:
+    out = object.__new__(Sizes)
+    out.values = {**sizes.values, **dict.fromkeys(batch, size)}
+    out._known = {}  # pyright: ignore[reportPrivateUsage]
+    return out
+
+
+def _op(op: Op, at: int, values: _Values, drawings: Drawings, texts: Texts) -> list[Any]:
+    """Operator, role, block, layer and which of its members, line, settings, inputs and outputs (slot, values), work, the blocks that it
+    runs, its main result."""
+    put = texts.put
+    role = "gradient" if op.role & Role.BACKWARD else "update" if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else ""
+
+    def named(slots: Any) -> list[Any]:
+        return [[put(slot), [values.number(v) for n in names if (v := op.block.find(n)) is not None]] for slot, names in slots.items() if names]
+
+    site = op.call_site
+    layer, member = drawings.place_of(op)
+    main = result_of(op)
+    return [put(op.type), put(role), op.block.idx, layer, member, put(site.short()) if site is not None else -1, put(settings_text(op)), named(op.inputs),
+            named(op.outputs), values.over_batches(multiplications(op)), op.sub_block_indices(), -1 if main is None else values.number(main)]  # fmt: skip
+
+
+def _takes(program: Program, texts: Texts, numbers: dict[int, int], wrong: bool) -> dict[str, Any]:
+    """Which sizes the inputs take, in words, and the conditions with the lines that they come from."""
+    put = texts.put
+    if wrong:
+        return {"lines": [], "smallest": [], "later": [], "guards": []}
+    feeds = program.feeds
+    smallest = feeds.smallest or {}
+    return {
+        "lines": [put(line) for line in feeds.lines()],
+        "smallest": [[put(n), s] for n, s in smallest.items()],
+        "later": [put(line) for line in feeds.later[:_GUARDS]],
+        "guards": [put(str(g)) for g in program.guard_list()[:_GUARDS]],
+        "many": len(program.guard_list()),
+    }

@@ -1,0 +1,73 @@
+const list = $("list"), rows = $("rows"), ROW = 26;
+let listed = net.ops.map((_, at) => at), haystack = null, most = 1;
+function searchWords() {
+  return net.ops.map((op, at) => {
+    const names = [...op[OP.makes], ...op[OP.reads]].flatMap(([, of]) => of.map(v => text(net.values[v][VALUE.name])));
+    const layers = [];
+    for (let layer = op[OP.layer]; layer >= 0; layer = net.layers[layer][LAYER.above]) layers.push(text(net.layers[layer][LAYER.name]));
+    return [at, text(op[OP.type]), text(op[OP.role]), text(op[OP.line]), ...names, ...layers].join(" ").toLowerCase();
+  });
+}
+const measure = () => $("order").value === "bytes" ? bytesMade : workOf;
+function search(stay) {
+  const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  if (words.length && !haystack) haystack = searchWords();
+  listed = [];
+  for (let at = 0; at < net.ops.length; at++) if (words.every(w => haystack[at].includes(w))) listed.push(at);
+  const much = measure(), values = net.ops.map((_, at) => much(at));
+  most = values.reduce((a, b) => Math.max(a, b), 1);
+  if ($("order").value !== "run") listed.sort((a, b) => values[b] - values[a] || a - b);
+  $("found").textContent = listed.length.toLocaleString("en") + (words.length ? " of " + net.ops.length.toLocaleString("en") : "") + (listed.length === 1 ? " op" : " ops");
+  rows.style.height = listed.length * ROW + "px";
+  if (stay !== true) list.scrollTop = 0;
+  paintList();
+}
+/** Only the rows that are seen are in the page. */
+function paintList() {
+  const much = measure(), show = $("order").value === "bytes" ? bytes : count;
+  const begin = Math.max(0, Math.floor(list.scrollTop / ROW) - 4), end = Math.min(listed.length, begin + Math.ceil(list.clientHeight / ROW) + 8);
+  const made = [];
+  for (let place = begin; place < end; place++) {
+    const at = listed[place], op = net.ops[at], row = make("div", undefined, "row"), result = firstResult(at), value = much(at);
+    row.style.top = place * ROW + "px";
+    row.id = "op" + at;
+    row.dataset.op = at;
+    row.setAttribute("role", "option");
+    row.setAttribute("aria-selected", at === pickedOp);
+    row.setAttribute("aria-posinset", place + 1);
+    row.setAttribute("aria-setsize", listed.length);
+    const bar = make("i");
+    bar.style.width = 100 * value / most + "%";
+    row.append(bar, make("span", String(at), "at"), make("span", text(op[OP.type])), make("span", result >= 0 ? text(net.values[result][VALUE.name]) : "", "of"),
+      make("span", value ? show(value) : "", "much"));
+    made.push(row);
+  }
+  rows.replaceChildren(...made);
+  list.setAttribute("aria-activedescendant", pickedOp >= 0 ? "op" + pickedOp : "");
+}
+function reveal(op) {
+  const place = listed.indexOf(op);
+  if (place >= 0) {
+    const y = place * ROW;
+    if (y < list.scrollTop || y + ROW > list.scrollTop + list.clientHeight) list.scrollTop = y - list.clientHeight / 2;
+  }
+  paintList();
+}
+list.addEventListener("scroll", paintList);
+list.addEventListener("click", event => {
+  const row = event.target.closest(".row");
+  if (row) pickOp(+row.dataset.op);
+});
+list.addEventListener("keydown", event => {
+  const page = Math.max(1, Math.floor(list.clientHeight / ROW) - 1), now = listed.indexOf(pickedOp);
+  const next = { ArrowDown: now + 1, ArrowUp: now < 0 ? 0 : now - 1, PageDown: now + page, PageUp: now - page, Home: 0, End: listed.length - 1 }[event.key];
+  if (next === undefined || !listed.length) return;
+  event.preventDefault();
+  pickOp(listed[Math.min(Math.max(next, 0), listed.length - 1)]);
+});
+$("search").addEventListener("input", search);
+$("search").addEventListener("keydown", event => {
+  if (event.key === "Escape") { $("search").value = ""; search(); list.focus(); }
+  if (event.key === "ArrowDown" || event.key === "Enter") { event.preventDefault(); list.focus(); if (listed.length) pickOp(listed[0]); }
+});
+$("order").addEventListener("change", search);

@@ -1,0 +1,65 @@
+"""The memory of a network for its page: every buffer with the ops that it lives through, and its bytes as a function of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from foreshape.errors import ForeshapeError
+from foreshape.memory.draw import COLOURS
+from foreshape.memory.figures import record_size
+from foreshape.memory.plan import Plan
+from foreshape.memory.records import CLASSES, unknown_words
+from foreshape.pictures.markup import cut, escape
+from foreshape.program import Op, Program
+from foreshape.program.measures import Sizes
+from foreshape.report.sizes import BATCHES, over_batches
+from foreshape.report.texts import Texts
+
+_LONGEST: Final = 4000
+
+
+def memory_facts(program: Program, texts: Texts, numbers: Mapping[int, int], batch: Sequence[str], sizes: Sizes) -> dict[str, Any]:
+    """The plan of a program; of one that cannot be planned, why not. ``numbers``: the ops of the page by their ids."""
+    try:
+        plan = Plan(program)
+        return _facts(plan, texts, numbers, _values_at(plan, batch, sizes))
+    except ForeshapeError as error:
+        return {"why": texts.put(str(error).split("\n")[0])}
+
+
+def _values_at(plan: Plan, batch: Sequence[str], sizes: Sizes) -> Callable[[int], dict[str, int]]:
+    """The values of the symbols of a plan for a batch; what only a run tells counts as 1."""
+    rows = [n for n in plan.symbols if n in batch or n in plan.leading]
+
+    def at(size: int) -> dict[str, int]:
+        return {**{n: sizes.values.get(n, 1) for n in plan.symbols}, **dict.fromkeys(rows, size)}
+
+    return at
+
+
+def _facts(plan: Plan, texts: Texts, numbers: Mapping[int, int], values: Callable[[int], dict[str, int]]) -> dict[str, Any]:
+    every = [values(b) for b in BATCHES]
+    place = {b: at for at, b in enumerate(BATCHES)}
+    known: dict[object, Any] = {}
+
+    def size_of(record: Any) -> Any:
+        key = record.size if record.inner is None else id(record)
+        found = known.get((record.what, key))
+        if found is None:
+            found = known[record.what, key] = over_batches(lambda b: record_size(record, every[place[b]]))
+        return found
+
+    ops: list[Op] = plan.ops
+    buffers = [[r.first, r.last, CLASSES.index(r.what), texts.put(r.name), size_of(r)] for r in plan.live.records]
+    held = [[CLASSES.index(r.what), texts.put(r.name), size_of(r)] for r in plan.live.held]
+    formula = str(plan.peak_formula())
+    return {
+        "classes": [[c, COLOURS[c]] for c in CLASSES],
+        "order": [numbers.get(id(op), -1) for op in ops],
+        "buffers": [b for b in buffers if b[4] != 0],
+        "held": held,
+        "formula": escape(cut(formula, _LONGEST)),
+        "without": texts.put(unknown_words(plan.unknown())),
+        "fetched": [texts.put(n) for n in plan.fetch[:20]],
+    }

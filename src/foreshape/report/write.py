@@ -1,0 +1,30 @@
+"""The page of a network, as a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from foreshape.pictures.page import assemble
+from foreshape.pictures.scene import STYLE
+from foreshape.program import Program
+from foreshape.report.facts import facts
+
+_FOLDER: Final = Path(__file__).parent
+_SCRIPTS: Final = ("base.js", "drawing.js", "list.js", "detail.js", "memory.js", "start.js")
+
+
+def report_page(program: Program, title: str = "a network") -> str:
+    """The page as text: one file that fetches nothing, and runs no script but its own."""
+    page = (_FOLDER / "page.html").read_text(encoding="utf-8")
+    style = STYLE + (_FOLDER / "page.css").read_text(encoding="utf-8")
+    script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    return assemble(page.replace("/* STYLE */", style, 1).replace("/* SCRIPT */", script, 1), facts(program, title))
+
+
+def write_report(program: Program, path: str | os.PathLike[str], title: str = "a network") -> None:
+    """Write the page of a network to a file."""
+    text = report_page(program, title)
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)

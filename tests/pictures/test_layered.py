@@ -1,0 +1,68 @@
+"""Boxes in layers: none is on another, arrows go down, and the same input gives the same places."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from foreshape.pictures.figures import share, short_bytes, short_count
+from foreshape.pictures.layered import RANK_GAP, layered
+from foreshape.pictures.markup import LONGEST, Markup, cut, folded, tag
+
+
+def crossings(edges: list[tuple[float, float]]) -> int:
+    return sum((a - c) * (b - d) < 0 for i, (a, b) in enumerate(edges) for c, d in edges[:i])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_boxes_do_not_touch_and_arrows_go_down(seed: int) -> None:
+    draw = random.Random(seed)
+    count = draw.randrange(2, 40)
+    sizes = [(draw.uniform(20, 140), draw.uniform(15, 60)) for _ in range(count)]
+    arrows = [(a, b) for b in range(1, count) for a in draw.sample(range(b), min(b, draw.randrange(1, 4)))]
+    layout = layered(sizes, arrows)
+    assert layout == layered(sizes, reversed(arrows))
+    boxes = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for (x, y), (w, h) in zip(layout.centres, sizes, strict=True)]
+    for at, (left, top, right, bottom) in enumerate(boxes):
+        assert left >= -1e-6 and right <= layout.width + 1e-6 and top >= -1e-6 and bottom <= layout.height + 1e-6
+        for other in boxes[:at]:
+            assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+    for a, b in arrows:
+        assert boxes[b][1] - boxes[a][3] >= RANK_GAP - 1e-6
+    assert sum(s.arrow for s in layout.segments) == len(set(arrows)) and all(s.y <= s.bend + 1e-6 and s.bend < s.land <= s.to_y + 1e-6 for s in layout.segments)
+
+
+def test_an_arrow_that_passes_ranks_goes_around_the_boxes_and_a_chain_is_straight() -> None:
+    layout = layered([(80, 30)] * 4, [(0, 1), (1, 2), (2, 3), (0, 3)])
+    xs = [x for x, _ in layout.centres]
+    assert max(xs) - min(xs) < 1
+    for s in layout.segments:
+        if s.far and s.target == -1:
+            assert abs(s.to_x - xs[1]) >= 40
+
+
+def test_arrows_that_need_not_cross_do_not() -> None:
+    layout = layered([(40, 20)] * 6, [(0, 5), (1, 4), (2, 3)])
+    assert crossings([(layout.centres[a][0], layout.centres[b][0]) for a, b in ((0, 5), (1, 4), (2, 3))]) == 0
+
+
+def test_the_ends_are_above_and_below_all_boxes() -> None:
+    layout = layered([(30, 20)] * 3 + [(1, 0), (1, 0)], [(3, 0), (3, 1), (0, 2), (1, 4), (2, 4)], top=3, bottom=4)
+    ys = [y for _, y in layout.centres]
+    assert ys[3] == min(ys) and ys[4] == max(ys) and layered([], []).centres == []
+
+
+def test_numbers_are_short() -> None:
+    assert [short_count(n) for n in (None, 0, 999, 1000, 999_499, 999_999, 25_557_032, 10**12)] == ["?", "", "999", "1.00K", "999K", "1.00M", "25.6M", "1.00T"]
+    assert [short_bytes(n) for n in (1023, 1024, 102_400, 1 << 30)] == ["1023B", "1.00KiB", "100KiB", "1.00GiB"]
+    assert [share(a, 200) for a in (0, 0.5, 1, 100, 200)] == ["", "<1%", "<1%", "50%", "100%"]
+
+
+def test_what_is_not_markup_is_text() -> None:
+    hostile = '<b onclick="x">&\x1b[31m\u202e'
+    made = tag("p", hostile, tag("i", "a"), title=hostile, class_="c", stroke_width=2, id=None)
+    assert made == ('<p title="&lt;b onclick=&quot;x&quot;&gt;&amp;\\u001b[31m\\u202e" class="c" stroke-width="2">'
+                    "&lt;b onclick=&quot;x&quot;&gt;&amp;\\u001b[31m\\u202e<i>a</i></p>")  # fmt: skip
+    assert isinstance(made, Markup) and "<script" not in folded("<script>", "</details><script>")
+    assert len(tag("p", "x" * 10**6)) < LONGEST + 10 and cut("a" * 50 + "b" * 50, 11) == "aaaa…bbbbbb"

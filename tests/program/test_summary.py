@@ -1,0 +1,186 @@
+"""Which ops are a layer, what repeats, and the table and the drawing of that."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from support import pictured
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.program.folding import WIDEST, folded_layers
+from foreshape.program.outline import Layer, forward_ops
+from foreshape.program.summary import ROWS
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+GOLDEN = Path(__file__).parent / "looks"
+NETWORKS = ["resnet50", "googlenet", "mobilenet_v2", "transformer_adamw", "lstm_bidirectional", "while_loop", "lenet_bn_adam", "vgg11"]
+
+
+def corpus(name: str) -> fs.Program:
+    return fs.load_program(CORPUS / name / "main.pdmodel")
+
+
+def outline(layers: list[Layer], depth: int = 0) -> list[str]:
+    return [line for one in layers for line in ["  " * depth + one.name + (f" x {one.times}" if one.times > 1 else ""), *outline(one.children, depth + 1)]]
+
+
+def compare(name: str, text: str, update: bool) -> None:
+    path = GOLDEN / name
+    if update:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text + "\n"
+
+
+# --- layers
+
+
+def test_scopes_are_groups_and_what_repeats_is_one() -> None:
+    pictured.encoder(12)
+    lines = outline(folded_layers(fs.default_main_program()))
+    assert lines == ["fc_0", "encoder.0…11 x 12", "  mlp", "    up", "    down", "  elementwise_add", "scores"]
+
+
+def test_dotted_names_of_parameters_are_groups() -> None:
+    h = layer.data("x", shape=["batch", 4])
+    for block in range(3):
+        for part in ("query", "value"):
+            h = layer.fc(h, 4, "relu", weight=f"body.{block}.{part}.weight", bias=f"body.{block}.{part}.bias")
+    assert outline(folded_layers(fs.default_main_program())) == ["body.0…2 x 3", "  query", "  value"]
+
+
+def test_layers_of_other_sizes_or_settings_are_not_the_same() -> None:
+    h = layer.data("x", shape=["batch", 8])
+    for size in (8, 8, 8, 4, 4):
+        h = layer.fc(h, size, "relu")
+    layer.scale(layer.scale(h, 2.0), 3.0)
+    assert outline(folded_layers(fs.default_main_program())) == ["fc_0…2 x 3", "fc_3", "fc_4"]
+
+
+def test_blocks_with_a_mask_and_a_memory_for_all_are_repeated() -> None:
+    h = layer.embedding(layer.data("ids", shape=["batch", "time"], dtype="int64"), (10, 8))
+    h = layer.transformer_encoder(h, 3, 2, 16, mask=layer.data("is_word", ["batch", "time"], "bool"))
+    layer.transformer_decoder(layer.embedding(layer.data("out", shape=["batch", "time"], dtype="int64"), (10, 8)), h, 4, 2, 16)
+    lines = outline(folded_layers(fs.default_main_program()))
+    assert [line for line in lines if " x " in line] == ["  0…2 x 3", "  0…3 x 4"]
+
+
+def test_what_stands_beside_each_other_is_not_repeated() -> None:
+    x = layer.fc(layer.data("x", shape=["batch", 8]), 8)
+    layer.concat([layer.fc(x, 4) for _ in range(4)], 1)
+    assert outline(folded_layers(fs.default_main_program())) == ["fc_0", "fc_1", "fc_2", "fc_3", "fc_4", "concat"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_op_is_in_one_layer_and_no_level_is_wide(name: str) -> None:
+    program = corpus(name)
+    layers = folded_layers(program)
+    found = [id(op) for one in layers for op in one.all_ops()]
+    inner = [op for block in program.blocks[1:] for op in block.ops]
+    assert sorted(found) == sorted(id(op) for op in [*forward_ops(program.global_block.ops), *forward_ops(inner)])
+    waiting = [layers]
+    while waiting:
+        level = waiting.pop()
+        assert len(level) <= WIDEST
+        waiting += [one.children for one in level]
+
+
+# --- the table
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_summary_is_one_screen_of_80_columns(name: str, update: bool) -> None:
+    summary = corpus(name).summary()
+    text = str(summary)
+    assert max(map(len, text.split("\n"))) <= 80 and text.count("\n") < ROWS + 12
+    compare(f"{name}.txt", text, update)
+    for width in (60, 100):
+        assert max(map(len, summary.text(width).split("\n"))) <= width
+
+
+def test_the_figures_of_a_summary_are_those_of_the_network() -> None:
+    program = corpus("resnet50")
+    summary = program.summary(batch=4)
+    elements = sum(v.spec.elements for v in program.all_variables() if v.persistable)
+    assert sum(r.measure.parameters for r in summary.rows if r.depth == 0) == 25_610_152 == elements
+    one = program.summary()
+    assert summary.total.work == 4 * one.total.work and summary.total.result_bytes < 4 * one.total.result_bytes  # statistics have no batch
+    for row in (*one.rows, *program.summary(depth=3, rows=1000).rows):
+        assert row.measure.work <= one.total.work and row.times >= 1
+    deep = program.summary(depth=2)
+    for at, row in enumerate(deep.rows):
+        inside = deep.rows[at + 1 :]
+        below = inside[: next((k for k, r in enumerate(inside) if r.depth == 0), len(inside))]
+        if row.depth == 0 and below:
+            assert sum(r.measure.work for r in below) == row.measure.work and sum(r.measure.parameters for r in below) == row.measure.parameters
+
+
+def test_a_summary_of_a_training_program_tells_gradients_and_updates() -> None:
+    loss = layer.mean(layer.fc(layer.data("x", shape=["batch", 4]), 2))
+    fs.optimizer.SGD(0.1).minimize(loss)
+    summary = fs.default_main_program().summary()
+    assert [r.name for r in summary.rows] == ["fc_0", "mean"] and [r.name for r in summary.more] == ["gradients", "updates"]
+    assert "parameters: 10 numbers, 40B" in str(summary)
+
+
+def test_a_summary_refuses_sizes_that_no_input_has() -> None:
+    layer.relu(layer.data("x", shape=["batch", "length"]))
+    assert "for batch = 2, length = 7: results 56B" in str(fs.default_main_program().summary(batch=2, length=7))
+    with pytest.raises(fs.SchemaError, match="no input has a size 'width'; sizes that are open are: batch, length"):
+        fs.default_main_program().summary(width=3)
+    with pytest.raises(fs.SchemaError, match="a summary has at least one level"):
+        fs.default_main_program().summary(depth=0)
+    assert "parameters: 0 numbers" in str(fs.Program().summary())
+
+
+# --- the drawing
+
+
+@pytest.mark.parametrize("name", ["resnet50", "transformer_adamw", "while_loop"])
+def test_a_drawing_is_the_same_each_time(name: str, update: bool) -> None:
+    picture = corpus(name).graph()
+    assert picture.svg == corpus(name).graph().svg == str(picture)
+    ElementTree.fromstring(picture.svg)
+    compare(f"{name}.svg", picture.svg, update)
+
+
+def test_a_drawing_has_the_layers_their_times_and_the_connection_around_them(tmp_path: Path) -> None:
+    pictured.encoder(12)
+    picture = fs.default_main_program().graph()
+    root = ElementTree.fromstring(picture.svg)
+    texts = ["".join(t.itertext()) for t in root.iter() if t.tag.endswith("}text")]
+    assert {"x", "[batch, 8]", "fc_0", "mlp", "elementwise_add", "x 12", "scores"} <= set(texts)
+    assert [p for p in root.iter() if p.get("class") == "arrow far"]  # the residual connection goes around the mlp
+    assert texts.count("up") == 1
+    picture.save(tmp_path / "net.svg")
+    assert (tmp_path / "net.svg").read_text(encoding="utf-8") == picture.svg + "\n"
+    with pytest.raises(fs.FormatError, match=r"ends in \.svg"):
+        picture.save(tmp_path / "net.png")
+    assert len(repr(picture)) < 120 and picture._repr_svg_() == picture.svg
+    flat = fs.default_main_program().graph(depth=1)
+    assert "mlp" not in flat.svg and "x 12" in flat.svg
+    with pytest.raises(fs.SchemaError, match="a drawing has at least one level"):
+        fs.default_main_program().graph(depth=0)
+
+
+def test_thousands_of_ops_are_few_boxes() -> None:
+    program = pictured.long_chain(400)
+    assert len(program.graph().svg) < 200_000
+    assert str(program.summary()).count("\n") < ROWS + 8
+
+
+def test_names_from_a_file_are_text_in_table_and_drawing() -> None:
+    program = pictured.hostile()
+    svg = program.graph(depth=3).svg
+    root = ElementTree.fromstring(svg)
+    assert not [e for e in root.iter() if e.tag.rpartition("}")[2] in ("script", "img", "image")] and "onerror=\"" not in svg
+    text = str(program.summary())
+    assert text.replace("\n", "").isprintable() and max(map(len, text.split("\n"))) <= 80
+
+
+def test_many_inputs_are_one_box() -> None:
+    layer.concat([layer.data(f"x{k}", shape=["batch", 4]) for k in range(300)], 1)
+    assert "300 inputs" in (svg := fs.default_main_program().graph().svg) and "x299" not in svg and svg.count("class=\"head\"") == 1
