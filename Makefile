@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-isa check bench bench-memory bench-ranks bench-cost bench-inference fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +60,9 @@ bench-cost: $(VENV)/dev    ## the predicted time of steps beside the measured on
 bench-inference: $(VENV)/dev ## saved networks beside onnxruntime: make bench-inference MODELS="path/model ..."
 	$(PIP) -e '.[bench]'
 	$(VENV)/bin/python benchmarks/inference.py $(MODELS)
+
+bench-predict: $(VENV)/dev ## fs.predict beside a bare loop of Executor.run
+	$(VENV)/bin/python benchmarks/predict.py
 
 SECONDS ?= 60
 SEED ?= 0

@@ -154,7 +154,7 @@ def on_config(config: Any) -> Any:
         if item == "operators.md":
             return {"Operators": operators}
         if not item.endswith(".md"):
-            here = [p.relative_to(DOCS).as_posix() for p in sorted((DOCS / item).glob("*.md"))]
+            here = [p.relative_to(DOCS).as_posix() for p in sorted((DOCS / item).glob("*.md"), key=lambda p: (p.name != "index.md", p.name))]
             return here + sorted((p for p in pages if p.startswith(f"{item}/")), key=_rank)
         named.add(item)
         return item

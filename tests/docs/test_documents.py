@@ -1,6 +1,7 @@
 """The code in README.md, CONTRIBUTING.md and docs/ runs, and prints what the pages say that it prints.
 
 The ```python blocks of a page are one program, in order. A ```text block behind one is its output.
+The recipes, which train for longer, are run by tests/recipes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def blocks(page: Path) -> list[tuple[str, str, int, tuple[int, int]]]:
     return [(m[1], m[2], text[: m.start()].count("\n") + 1, m.span(2)) for m in BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if p.exists() and any(b[0] == "python" for b in blocks(p))], ids=lambda p: p.name)
+WITH_CODE = [p for p in PAGES if p.exists() and p.parent.name != "recipes" and any(b[0] == "python" for b in blocks(p))]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.name)
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("foreshape.kernels.onednn.thread_count", lambda: 2)  # plans count what the kernels of a processor take
@@ -56,6 +60,7 @@ def test_every_page_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for page in PAGES[1:]:
         name = page.relative_to(ROOT).as_posix()
-        index = page.parent.with_suffix(".md")  # of a folder of pages
+        index, inside = page.parent.with_suffix(".md"), page.parent / "index.md"  # of a folder of pages
         linked = index.exists() and f"{page.parent.name}/{page.name}" in index.read_text(encoding="utf-8")
+        linked = linked or (inside.exists() and f"]({page.name})" in inside.read_text(encoding="utf-8"))
         assert name in readme or linked, f"README.md does not link {name}"

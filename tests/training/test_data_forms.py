@@ -142,3 +142,10 @@ def test_predictions_take_the_same_forms_and_need_no_label() -> None:
     assert figures == pytest.approx([float(((want - Y) ** 2).mean())] * 4, rel=1e-5)
     with pytest.raises(fs.FeedError, match=r"x .* is not fed; fed are: y"):
         fs.predict(out, {"y": Y}, scope=scope)
+
+
+def test_rows_in_their_order_are_parts_of_the_array() -> None:
+    whole = np.arange(14.0, dtype="float32").reshape(7, 2)
+    batches = list(as_data({"x": whole}, 3, False, 0).epoch(1, 1))
+    assert [b["x"].tolist() for b in batches] == [whole[3:6].tolist(), whole[6:].tolist()]
+    assert all(np.shares_memory(b["x"], whole) for b in batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,17 @@ class Scope:
     def names(self) -> list[str]:
         """The names of all values, sorted."""
         return sorted({*self._values, *self._waiting})
+
+    def __getitem__(self, name: str) -> Any:
+        """As `get`."""
+        return self.get(name)
+
+    def __setitem__(self, name: str, array: Any) -> None:
+        """As `set`."""
+        self.set(name, array)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
 
     def _facts(self) -> tuple[str, list[tuple[str, str, str, int]]]:
         """What it holds in a line, and each value: name, element type, shape, bytes."""

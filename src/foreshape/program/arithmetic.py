@@ -90,6 +90,9 @@ class Arithmetic:
 
     @tells_line
     def _with(self, type: str, other: Any, swapped: bool = False) -> Variable:
+        if isinstance(other, (list, tuple)) and type not in ("equal", "not_equal"):
+            kind, name = "list" if isinstance(other, list) else "tuple", cast("Variable", self).name
+            raise TypeMismatchError(f"{name}: a {kind} beside it may mean numbers or variables: give np.array(...), or layer.stack(...)")
         other = self._other(other)
         if other is NotImplemented:
             return NotImplemented

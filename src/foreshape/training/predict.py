@@ -164,10 +164,10 @@ class _Parts:
 
     def add(self, value: Any, examples: int) -> None:
         """Take a batch's result."""
-        rows = len(value) if isinstance(value, LoDTensor) else value.shape[0] if getattr(value, "ndim", 0) else None
+        self.values.append(value)
+        rows = value.shape[0] if getattr(value, "ndim", 0) else len(value) if isinstance(value, LoDTensor) else None
         if rows != examples and self.wrong is None:
             self.wrong = (examples, value)
-        self.values.append(value)
         if self.wrong is not None and len(self.values) > 1:
             count, seen = self.wrong
             shape = list(seen.shape) if hasattr(seen, "shape") else type(seen).__name__

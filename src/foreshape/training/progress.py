@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -112,11 +113,14 @@ def shown(progress: bool | None, console: Any) -> Quiet:
 _A_MOMENT = 1.0
 
 
-def counted(batches: Iterable[T], total: int | None, what: str, progress: bool | None, console: Any) -> Iterator[T]:
+def counted(batches: Iterable[T], total: int | None, what: str, progress: bool | None, console: Any) -> Iterable[T]:
     """Batches as they come, with a bar: at once where it is asked for, after a moment on a terminal where nothing is said."""
-    if progress is False:
-        yield from batches
-        return
+    if progress is False or (progress is None and console is None and not (sys.stderr.isatty() or "FORCE_COLOR" in os.environ)):
+        return batches
+    return _with_bar(batches, total, what, progress, console)
+
+
+def _with_bar(batches: Iterable[T], total: int | None, what: str, progress: bool | None, console: Any) -> Iterator[T]:
     iterator = iter(batches)
     began, done = time.perf_counter(), 0
     while not progress and time.perf_counter() - began < _A_MOMENT:

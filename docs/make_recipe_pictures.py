@@ -1,0 +1,157 @@
+"""Runs the recipes as their pages say, and draws the picture of each into docs/recipes.
+
+    python docs/make_recipe_pictures.py [NAME ...]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from count_recipe_lines import RECIPES, code_of, names
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+INK, OTHER, PALE = "#1f4e79", "#c0504d", "#b8c7d6"
+
+
+def tabular_regression(found: dict[str, Any], figure: Any) -> None:
+    axes = figure.subplots()
+    axes.scatter(found["test_progression"], found["guesses"], s=18, color=INK)
+    axes.axline((150, 150), slope=1, color=PALE)
+    axes.axhline(found["progression"].mean(), color=OTHER, linewidth=1, label="always the mean")
+    axes.set(xlabel="measured after a year", ylabel="predicted")
+    axes.legend(frameon=False)
+
+
+def image_classifier(found: dict[str, Any], figure: Any) -> None:
+    rows = figure.subplots(3, 10)
+    order = [np.random.default_rng(epoch).permutation(1200) for epoch in (1, 2)]
+    shown = order[0][:10]
+    seen = []
+    for epoch in (1, 2):
+        batches = list(found["moved"](epoch))
+        seen.append(np.concatenate([batch["image"] for batch in batches])[[list(order[epoch - 1]).index(n) for n in shown], 0])
+    for row, images, title in zip(rows, [found["images"][shown, 0], *seen], ["as it is", "epoch 1", "epoch 2"], strict=True):
+        for axes, image in zip(row, images, strict=True):
+            axes.imshow(image, cmap="gray_r", vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=[])
+        row[0].set_ylabel(title)
+
+
+def losses(found: dict[str, Any], figure: Any) -> None:
+    axes, history = figure.subplots(), found["history"]
+    steps = np.arange(1, len(history.epochs) + 1) * history.steps / len(history.epochs)
+    axes.plot(np.array(history.losses) / np.log(2), color=PALE, linewidth=0.8, label="each step")
+    axes.plot(steps, np.array(history.column("validation loss")) / np.log(2), color=INK, marker="o", label="other help pages")
+    axes.set(xlabel="step", ylabel="bits for a letter")
+    axes.legend(frameon=False)
+
+
+def fine_tuning(found: dict[str, Any], figure: Any) -> None:
+    import foreshape as fs
+
+    data = {"image": found["images"][found["few"]], "label": found["classes"][found["few"]] - 5}
+    held = {"image": found["images"][found["high"][50:200]], "label": found["classes"][found["high"][50:200]] - 5}
+    anew = fs.train(found["cost"], data, validation=held, optimizer=fs.optimizer.Adam(0.002), metrics={"accuracy": found["accuracy"]},
+                    epochs=len(found["history"].epochs), batch_size=10, scope=_anew(found), progress=False)  # fmt: skip
+    axes = figure.subplots()
+    axes.plot(found["history"].column("validation accuracy"), color=INK, label="with the loaded layers")
+    axes.plot(anew.column("validation accuracy"), color=OTHER, label="from nothing")
+    print("from nothing:", fs.evaluate({"accuracy": found["accuracy"]}, {"image": found["images"][found["held_out"]],
+          "label": found["classes"][found["held_out"]] - 5}, scope=_SCOPES[-1]))  # fmt: skip
+    axes.set(xlabel="epoch", ylabel="accuracy")
+    axes.legend(frameon=False)
+
+
+_SCOPES: list[Any] = []
+
+
+def _anew(found: dict[str, Any]) -> Any:
+    """A scope in which the loaded layers have drawn values, as large as a new network's."""
+    import foreshape as fs
+
+    scope, random = fs.Scope(), np.random.default_rng(0)
+    for parameter in found["model"].program.parameters():
+        dims = [int(d) for d in parameter.dims]
+        if not parameter.name.startswith("head"):
+            bound = 0.0 if len(dims) == 1 else (6 / np.prod(dims[1:])) ** 0.5
+            scope[parameter.name] = random.uniform(-bound, bound, dims).astype("float32")
+    _SCOPES.append(scope)
+    return scope
+
+
+def recommender(found: dict[str, Any], figure: Any) -> None:
+    import foreshape as fs
+
+    people, ratings, data = found["people"], found["ratings"], found["data"]
+    held = ratings // 20
+    counts = np.bincount(data["person"][:-held, 0], minlength=people)[data["person"][-held:, 0]]
+    scores = fs.predict(found["score"], {name: data[name][-held:] for name in ("person", "film")}, batch_size=4096)
+    right = ((scores > 0) == (data["liked"][-held:] > 0.5))[:, 0]
+    edges = [0, 1, 5, 10, 20, 50, 100, 10**9]
+    bars = [right[(counts >= low) & (counts < high)].mean() for low, high in pairwise(edges)]
+    axes = figure.subplots()
+    axes.bar(["none", "1-4", "5-9", "10-19", "20-49", "50-99", "more"], bars, color=INK)
+    axes.axhline(0.5, color=OTHER, linewidth=1)
+    axes.set(xlabel="ratings of the person that were trained on", ylabel="right answers", ylim=(0.4, 1))
+
+
+def custom_loss(found: dict[str, Any], figure: Any) -> None:
+    axes, held = figure.subplots(), found["held_out"]
+    order = np.argsort(held["hours"][:, 0])
+    axes.scatter(held["hours"], held["load"], s=5, color=PALE)
+    for line, chance in enumerate(found["chances"]):
+        axes.plot(held["hours"][order], found["bands"][order, line], color=INK, linewidth=1.8 if chance == 0.5 else 1)
+        axes.annotate(f"{chance:.0%}", (24.2, found["bands"][order[-1], line]), annotation_clip=False)
+    axes.set(xlabel="hour of the day", ylabel="load")
+
+
+def notebooks(found: dict[str, Any], figure: Any) -> None:
+    axes = figure.subplots()
+    shown = axes.contourf(found["grid"][..., 0], found["grid"][..., 1], found["map_of_chances"][..., 1], levels=np.linspace(0, 1, 6), cmap="RdBu")
+    axes.scatter(*found["points"][400:].T, c=found["classes"][400:], cmap="RdBu", s=14, edgecolors="black", linewidths=0.4)
+    figure.colorbar(shown)
+
+
+DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
+    "tabular-regression": tabular_regression,
+    "image-classifier": image_classifier,
+    "character-language-model": losses,
+    "fine-tuning": fine_tuning,
+    "recommender": recommender,
+    "custom-loss": custom_loss,
+    "notebooks": notebooks,
+}
+
+
+def main(chosen: list[str]) -> None:
+    for name in chosen or names():
+        print(f"== {name}", flush=True)
+        import foreshape as fs
+
+        fs.reset()
+        found: dict[str, Any] = {"__name__": name}
+        here = os.getcwd()
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            try:
+                exec(compile(code_of(name), f"{name}.md", "exec"), found)
+                figure = Figure(figsize=(7, 3.2 if name != "image-classifier" else 2.4), layout="constrained", dpi=90)
+                FigureCanvasAgg(figure)
+                DRAW[name](found, figure)
+                figure.savefig("picture.png")
+                with Image.open("picture.png") as picture:
+                    picture.convert("RGB").quantize(48).save(RECIPES / f"{name}.png", optimize=True)
+            finally:
+                os.chdir(here)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

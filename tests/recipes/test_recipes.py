@@ -1,0 +1,119 @@
+"""The recipes run as their pages say, and reach more than what needs no network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recipes.pages import DOCS, code_of, count, names, ran, table
+
+import foreshape as fs
+
+Found = dict[str, Any]
+
+
+def tabular_regression(found: Found) -> None:
+    truth = found["test_progression"]
+    error = np.abs(found["guesses"] - truth).mean()
+    assert error < 0.85 * np.abs(found["progression"].mean() - truth).mean()
+    np.testing.assert_allclose(next(iter(found["answer"].values()))[:, 0], found["guesses"][:1], rtol=1e-4)
+
+
+def image_classifier(found: Found, least: float = 0.95) -> None:
+    held = {"image": found["images"][1500:], "label": found["labels"][1500:]}
+    assert fs.evaluate({"accuracy": found["accuracy"]}, held)["accuracy"] > least
+    assert not np.array_equal(next(found["moved"](1))["image"], next(found["moved"](2))["image"])
+    assert np.array_equal(next(found["moved"](1))["image"], next(found["moved"](1))["image"])
+
+
+def character_language_model(found: Found, most: float = 3.2) -> None:
+    texts, letters = found["texts"], Counter(found["numbers"].tolist())
+    shares = np.array([*letters.values()]) / sum(letters.values())
+    held = {"read": texts[-225:, :-1], "following": texts[-225:, 1:, None]}
+    bits = fs.evaluate({"loss": found["cost"]}, held)["loss"] / np.log(2)
+    assert bits < min(most, -(shares * np.log2(shares)).sum())  # less than the letters' own frequencies need
+    assert len(found["said"]) > len("The function")
+
+
+def fine_tuning(found: Found, least: float = 0.75) -> None:
+    truth = found["digits"].target[found["held_out"]]
+    assert (found["answers"] == truth).mean() > least
+    reloaded = fs.load_inference_model("low", scope=fs.Scope())
+    kernel = next(v.name for v in reloaded.program.parameters() if v.name.startswith("first") and len(v.dims) == 4)
+    np.testing.assert_array_equal(np.asarray(found["model"].scope[kernel]), np.asarray(reloaded.scope[kernel]))  # which was frozen
+
+
+def recommender(found: Found) -> None:
+    held = {name: column[-found["ratings"] // 20 :] for name, column in found["data"].items()}
+    assert fs.evaluate({"accuracy": found["accuracy"]}, held)["accuracy"] > 0.6
+    chances = 1 / (1 + np.exp(-4 * found["offers"][found["best"]] @ found["wishes"][3]))
+    assert chances.mean() > 0.8
+
+
+def custom_loss(found: Found, apart: float = 0.06) -> None:
+    below = (found["held_out"]["load"] < found["bands"]).mean(0)
+    np.testing.assert_allclose(below, found["chances"], atol=apart)
+    constant = np.quantile(found["data"]["load"][:4000], found["chances"])[None]
+    missed = found["held_out"]["load"] - constant
+    without = np.maximum(missed * found["chances"], missed * (np.array(found["chances"]) - 1)).sum(1).mean()
+    assert fs.evaluate({"loss": found["cost"]}, found["held_out"])["loss"] < 0.7 * without
+
+
+def notebooks(found: Found) -> None:
+    assert fs.evaluate({"accuracy": found["accuracy"]}, found["test"])["accuracy"] > 0.85
+    assert len(fs.default_main_program().parameters()) == 4  # although it was described twice
+
+
+RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
+    "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
+    "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "range(0, 1200, 50)": "range(0, 600, 50)"}, {"least": 0.6}),
+    "character-language-model": (character_language_model, {"[:150_000]": "[:60_000]", "epochs=6": "epochs=1", "range(200)": "range(5)"}, {"most": 5}),
+    "fine-tuning": (fine_tuning, {"epochs=10": "epochs=3", "epochs=40": "epochs=15"}, {"least": 0.5}),
+    "recommender": (recommender, {"1_000_000, 50_000, 2_000_000": "50_000, 3_000, 100_000", "Adam(0.02": "Adam(0.05", "batch_size=1024": "batch_size=500"}, {}),
+    "custom-loss": (custom_loss, {"epochs=40": "epochs=8"}, {"apart": 0.1}),
+    "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
+}  # fmt: skip
+"""What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_small_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    look, smaller, less = RECIPES[name]
+    look(ran(name, smaller, twice=name == "notebooks"), **less)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_whole_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    RECIPES[name][0](ran(name, {}))
+
+
+def test_each_recipe_is_tried_shown_and_linked() -> None:
+    assert names() == sorted(RECIPES)
+    index = (DOCS / "recipes" / "index.md").read_text(encoding="utf-8")
+    for name in names():
+        page = (DOCS / "recipes" / f"{name}.md").read_text(encoding="utf-8")
+        assert f"]({name}.md)" in index and f"]({name}.png)" in page
+        assert (DOCS / "recipes" / f"{name}.png").stat().st_size < 60_000
+        assert len(page.splitlines()) <= 75
+
+
+def test_a_recipe_takes_no_more_lines_than_beside() -> None:
+    pytest.importorskip("ruff")
+    said = table()
+    assert said in (DOCS / "recipes" / "index.md").read_text(encoding="utf-8"), "python docs/count_recipe_lines.py writes the table"
+    for row in said.splitlines()[2:]:
+        _, name, here, beside, _ = row.split("|")
+        assert int(here) <= int(beside.split()[0]), name
+    assert all(count(code_of(name)) > 20 for name in names())
+
+
+def test_lines_are_counted_as_the_index_says() -> None:
+    pytest.importorskip("ruff")
+    assert count('"""Words."""\nimport a\n\n# a remark\nx = f(\n    1,\n)\ny = """one\ntwo"""\n') == 3
