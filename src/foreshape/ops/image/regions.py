@@ -41,6 +41,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.room import require_room
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.window import image_of
@@ -123,6 +124,10 @@ LARGER = [*REGIONS[:8], 1.1, 1.4, 4.3, 4.8, *REGIONS[12:16], 3.3, 2.6, 6.2, 5.7]
 """The same without those of less than a pixel."""
 
 
+_POINT_BYTES = 48
+"""Of places, pixels, shares and truth values while the weights of a point are made."""
+
+
 class RoiAlign(RegionPooling):
     """Out = for each part of each region the mean of points that lie evenly in it, each read between its four pixels (He et al., 2017).
 
@@ -146,8 +151,10 @@ class RoiAlign(RegionPooling):
             size = end - start
             size = size if self.aligned else size.clamp(min=1.0)
             longest = float(size.max()) if size.numel() else 0.0
-            if not longest * size.shape[0] < MOST_POINTS:
+            points = longest + count if self.sampling_ratio <= 0 else float(self.sampling_ratio) * count
+            if not points * size.shape[0] < MOST_POINTS:
                 raise ExecutionError(f"{self.type}: {size.shape[0]} regions of up to {longest:g} pixels have too many points to be looked at")
+            require_room(self.type, int(points) * size.shape[0] * _POINT_BYTES, f"reading {size.shape[0]} regions at {int(points):,} points each way")
             out.append(aligned_weights(start, size, count, self.sampling_ratio, int(pixels)).to(X.dtype))
         return out[0], out[1]
 
