@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.messages import attr, block, dense, fixed32, good, message, number, op, program, relu, slot, text, var, varint
+from support.some import one_in
 from support.survival import survive
 
 from foreshape.errors import FormatError, SchemaError, ShapeError, TypeMismatchError
@@ -55,7 +56,7 @@ def test_a_file_cut_anywhere_is_read_or_refused(part: int) -> None:
         assert out.refused is not None or end >= len(program(block())), end
 
 
-@pytest.mark.parametrize("seed", range(30), ids=lambda n: f"1-flipped-{n}")
+@pytest.mark.parametrize("seed", one_in(3, range(30), lambda n: f"1-flipped-{n}"))
 def test_flipped_bits_are_read_or_refused(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(40):

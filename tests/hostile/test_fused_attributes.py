@@ -108,7 +108,7 @@ def test_an_attribute_of_another_value(network: str, optimizer: str) -> None:
     assert len(tried) > 50
 
 
-@pytest.mark.parametrize("network", [n if n == "images" else pytest.param(n, marks=pytest.mark.long) for n in NETWORKS])
+@pytest.mark.parametrize("network", [n if n == "rows" else pytest.param(n, marks=pytest.mark.long) for n in NETWORKS])
 def test_a_variable_of_other_dims(network: str) -> None:
     program, loss = made(network, "SGD")
     for variable in program.global_block.vars.values():

@@ -121,7 +121,7 @@ def symbolic(spec: Spec, rows: int, lod: Lod | None) -> Spec:
     return spec
 
 
-@of_each_operator(CASES, quick=3)
+@of_each_operator(CASES, quick=4)
 def test_what_keeps_rows_keeps_the_sequences(name: str, cls: type[Operator], sample: Sample, slot: str) -> None:
     operator, key = key_of(build(cls, sample.arguments))
     at = next(k for k, o in enumerate(cls.schema.operands) if o.name == slot)
@@ -171,7 +171,7 @@ def test_ragged_rows_give_the_same_numbers(case: tuple[str, type[Operator], Samp
             assert got.sequence_lengths == lengths
 
 
-@of_each_operator(CASES, quick=3)
+@of_each_operator(CASES, quick=4)
 def test_the_gradient_of_ragged_rows_has_their_sequences(name: str, cls: type[Operator], sample: Sample, slot: str) -> None:
     if isinstance(cls.gradient, NoGradient) or cls.type in MOVED or cls.type in TAKEN_APART:
         return
