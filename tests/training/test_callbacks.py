@@ -100,7 +100,7 @@ def test_early_stopping_stops_and_restores_the_best() -> None:
     history, scope, cost = run([best], optimizer=SGD(0.15), epochs=40, validation=OTHER)
     column = history.column("validation loss")
     at = int(np.argmin(column[: best.epoch]))
-    assert len(column) < 40 and best.epoch == at + 1 and len(column) == best.epoch + 2 and best.best == min(column)
+    assert len(column) < 40 and best.epoch == at + 1 and len(column) == best.epoch + 1 and best.best == min(column)
     assert fs.evaluate({"loss": cost}, OTHER, scope=scope)["loss"] == pytest.approx(best.best, rel=1e-5)
 
 

@@ -13,7 +13,7 @@ class EarlyStopping(Watch):
 
     Args:
         metric, mode: as `Watch` has them; the validation loss where it is left out.
-        patience: epochs without anything better that are waited for.
+        patience: the run ends after so many epochs in a row without anything better, at the first one where it is 0 or 1.
         restore_best: put the values of the best epoch back at the end. They are kept beside the others, and in checkpoints.
         min_change: what is better by no more than this is not better.
     """
@@ -39,7 +39,7 @@ class EarlyStopping(Watch):
         self.waited, self.epoch, self.values = 0, 0, {}
 
     def on_resume(self, run: Run) -> None:
-        if self.waited > self.patience:  # it was stopped already
+        if self.waited >= max(self.patience, 1):  # it was stopped already
             run.stop()
 
     def on_epoch_end(self, run: Run) -> None:
@@ -50,8 +50,8 @@ class EarlyStopping(Watch):
                 self.values = {name: value.clone() for name, value in run.network().items()}
             return
         self.waited += 1
-        if self.waited > self.patience:
-            run.say(f"stopped: {self.metric} was best in epoch {self.epoch}, {self.waited} epochs ago")
+        if self.waited >= max(self.patience, 1):
+            run.say(f"stopped: {self.metric} was best in epoch {self.epoch}, {self.waited} epoch{'' if self.waited == 1 else 's'} ago")
             run.stop()
 
     def on_train_end(self, run: Run) -> None:

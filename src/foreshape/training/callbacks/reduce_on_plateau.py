@@ -12,7 +12,7 @@ class ReduceOnPlateau(Watch):
     Args:
         metric, mode: as `Watch` has them.
         factor: between 0 and 1.
-        patience: epochs without anything better that are waited for; counted anew after each reduction.
+        patience: the rate falls after so many epochs in a row without anything better, at each one where it is 0 or 1.
         min_rate: the learning rate gets no smaller than this.
         min_change: what is better by no more than this is not better.
     """
@@ -41,7 +41,7 @@ class ReduceOnPlateau(Watch):
             return
         self.waited += 1
         before = run.learning_rate
-        if self.waited > self.patience and before > self.min_rate:
+        if self.waited >= max(self.patience, 1) and before > self.min_rate:
             run.learning_rate = max(before * self.factor, self.min_rate)
             run.say(f"learning rate {before:.3g} -> {run.learning_rate:.3g}: {self.metric} has not got better for {self.waited} epochs")
             self.waited = 0
