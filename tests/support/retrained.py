@@ -107,7 +107,7 @@ def branches() -> Network:
 
 
 NETWORKS = [images, attention, sequences, branches]
-QUICK_AND_LONG = [images, *(pytest.param(n, marks=pytest.mark.long) for n in (attention, sequences)), branches]
+QUICK_AND_LONG = [*(pytest.param(n, marks=pytest.mark.long) for n in (images, attention, sequences)), branches]
 
 
 class Trained(NamedTuple):
