@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.html_pages import Page
 
 import foreshape as fs
 from foreshape import layer
@@ -36,30 +36,6 @@ def hostile() -> fs.Plan:
     x = layer.data(HOSTILE, shape=["batch", 64])
     fs.default_main_program().global_block.append_op("relu", {"X": x}, {"Out": HOSTILE + "2"})
     return fs.plan(fs.default_main_program(), HOSTILE + "2")
-
-
-class _Tags(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.found: list[tuple[str, str | None]] = []
-        self.scripts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.found += attrs
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem == "script":
-            self.scripts[-1] += data
-
-
-def parsed(text: str) -> _Tags:
-    out = _Tags()
-    out.feed(text)
-    return out
 
 
 # --- the drawing
@@ -127,7 +103,7 @@ print(plan.peak(batch=3), len(plan.buffers(batch=3)), "numba" in sys.modules)
 
 def test_the_page_has_every_box_and_the_numbers_of_the_plan() -> None:
     plan = resnet()
-    tags = parsed(page(plan, {"batch": 4}))
+    tags = Page(page(plan, {"batch": 4}))
     assert len(tags.scripts) == 2
     data = json.loads(tags.scripts[0])
     buffers = [b for b in plan.buffers(batch=4) if b.size]
@@ -143,7 +119,7 @@ def test_the_page_has_every_box_and_the_numbers_of_the_plan() -> None:
 
 def test_the_page_is_one_file_that_fetches_nothing_and_runs_only_its_own_script() -> None:
     text = page(resnet(), {"batch": 4})
-    tags = parsed(text)
+    tags = Page(text)
     assert not {"img", "link", "iframe", "object"} & set(tags.tags) and "http://" not in text and "https://" not in text and "@import" not in text
     assert not [a for a, _ in tags.found if a in ("src", "href") or a.startswith("on")]
     policy = next(v for a, v in tags.found if a == "content" and v and "default-src" in v)
@@ -155,8 +131,8 @@ def test_the_page_is_one_file_that_fetches_nothing_and_runs_only_its_own_script(
 def test_names_from_a_file_are_only_data_in_the_page() -> None:
     text = page(hostile(), {"batch": 100})
     plain = page(resnet(), {"batch": 4})
-    assert parsed(text).tags == parsed(plain).tags and sorted(parsed(text).found)[1:] == sorted(parsed(plain).found)[1:]
-    data = json.loads(parsed(text).scripts[0])
+    assert Page(text).tags == Page(plain).tags and sorted(Page(text).found)[1:] == sorted(Page(plain).found)[1:]
+    data = json.loads(Page(text).scripts[0])
     shown = next(t for t in data["texts"] if "owned" in t)
     assert shown.startswith("</script><script>") and not any(c in shown for c in "\x1b\u202e\ud83d") and "\\u001b" in shown
     assert text.isascii() or not set(text) & set("\x1b\u202e\ud83d")
@@ -166,7 +142,7 @@ def test_the_page_s_script_is_javascript(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node here")
-    (tmp_path / "page.js").write_text(parsed(page(resnet(), {"batch": 4})).scripts[1], encoding="utf-8")
+    (tmp_path / "page.js").write_text(Page(page(resnet(), {"batch": 4})).scripts[1], encoding="utf-8")
     done = subprocess.run([node, "--check", str(tmp_path / "page.js")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -221,7 +197,7 @@ def browse(plan: fs.Plan, symbols: dict[str, int], folder: Path) -> dict[str, An
     command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1100",
                "--dump-dom", (folder / "page.html").as_uri()]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
-    found = dict(parsed(done.stdout).found).get("data-seen")
+    found = dict(Page(done.stdout).found).get("data-seen")
     assert found is not None, done.stderr[-2000:]
     return json.loads(found)
 

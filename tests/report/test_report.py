@@ -8,12 +8,12 @@ import json
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import pictured
+from support.html_pages import Page
 from typer.testing import CliRunner
 
 import foreshape as fs
@@ -25,27 +25,6 @@ from foreshape.report.facts import facts
 from foreshape.report.sizes import BATCHES, over_batches
 
 CORPUS = Path(__file__).parents[1] / "corpus"
-
-
-class Page(HTMLParser):
-    """Tags, attributes and scripts of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.found: list[tuple[str, str | None]] = []
-        self.scripts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.found += attrs
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem == "script":
-            self.scripts[-1] += data
 
 
 def load(name: str) -> fs.Program:

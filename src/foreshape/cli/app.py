@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foreshape.cli.output import plain_errors, print_json, print_plain, printing, whole_command
+
+if TYPE_CHECKING:
+    from foreshape.program import Program
 
 app = typer.Typer(
     name="foreshape",
@@ -48,6 +51,16 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
+def _opened(file: Path, shapes: dict[str, list[int | str]], operators: list[Path] | None) -> Program:
+    """A saved program, with the user's operators and the shapes that are given."""
+    from foreshape.cli.user_operators import import_operators
+    from foreshape.wire import load_program
+
+    import_operators(operators)
+    program = load_program(os.fspath(file))
+    return program.with_feed_shapes(shapes) if shapes else program
+
+
 @app.callback()
 def _options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:  # pyright: ignore[reportUnusedFunction]
     """Describe a network, know everything about it, then run and train it."""
@@ -69,15 +82,10 @@ def show(
     from foreshape.cli.options import shapes_of
     from foreshape.cli.show import print_tables, program_facts
     from foreshape.cli.tail import print_tail, tail_facts
-    from foreshape.cli.user_operators import import_operators
-    from foreshape.wire import load_program
 
     shapes = shapes_of(shape)
     with plain_errors():
-        import_operators(operators)
-        program = load_program(os.fspath(file))
-        if shapes:
-            program = program.with_feed_shapes(shapes)
+        program = _opened(file, shapes, operators)
         unknown, errors = program.diagnose()
         if output is not None:
             program.save(os.fspath(output))
@@ -126,17 +134,12 @@ def report(
     """Write one page about a network, to be opened in any browser, without a network: its layers drawn, every op with its shapes and where they
     come from, which sizes the inputs take, memory by batch, work."""
     from foreshape.cli.options import shapes_of
-    from foreshape.cli.user_operators import import_operators
-    from foreshape.wire import load_program
 
     shapes = shapes_of(shape)
     with plain_errors():
         from foreshape.report import write_report
 
-        import_operators(operators)
-        program = load_program(os.fspath(file))
-        if shapes:
-            program = program.with_feed_shapes(shapes)
+        program = _opened(file, shapes, operators)
         path = html if html is not None else file.with_suffix(".html")
         write_report(program, path, file.name)
         with printing():
