@@ -14,7 +14,7 @@ $(VENV)/train: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/dev: $(VENV)/train
-	$(PIP) -e '.[train,test,dev,plan]'
+	$(PIP) -e '.[train,test,dev,plan,inference]'
 	touch $@
 
 demo: $(VENV)/train        ## describe, train, save, reload and classify: the handwritten digits

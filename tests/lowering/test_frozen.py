@@ -11,6 +11,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.kernels import frozen as kernels
+from foreshape.kernels.onednn_library import library
 from foreshape.memory import Plan
 from foreshape.passes import for_test
 
@@ -28,8 +29,17 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": layer.gelu,
     "exp": layer.exp,
 }
-APART = ("exp", "steeper_sigmoid")
+APART = ("exp",)
 """Those that oneDNN does not have."""
+
+
+@pytest.fixture(autouse=True, params=["library", "torch"])
+def kernels_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN's own library where it is installed, and torch's."""
+    if request.param == "torch":
+        monkeypatch.setattr(kernels, "library", lambda: None)
+    elif library() is None:
+        pytest.skip("oneDNN's library is not installed for this machine")
 
 
 class Net:

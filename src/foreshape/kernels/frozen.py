@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from foreshape.kernels.direct import PackedConvolution, PackedProduct
+from foreshape.kernels.onednn_library import Function, library
 from foreshape.values.torch_proxy import F, torch
 
 if TYPE_CHECKING:
@@ -44,13 +46,40 @@ def activated(x: Tensor, following: Following) -> Tensor:
         return x.clamp_(*numbers)
     if name == "leaky_relu":
         return F.leaky_relu(x, *numbers, inplace=True)
+    if name == "hardsigmoid":
+        slope, offset = numbers
+        return x.mul_(slope).add_(offset).clamp_(0.0, 1.0)
     functions: dict[str, Any] = {"relu": torch.relu_, "sigmoid": torch.sigmoid_, "tanh": torch.tanh_}
-    in_place: dict[str, Any] = {"swish": F.silu, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid}
+    in_place: dict[str, Any] = {"swish": F.silu, "hardswish": F.hardswish}
     return functions[name](x) if name in functions else in_place[name](x, inplace=True)
 
 
 SMALL = 4 << 20
-"""A convolution by windows of one pixel with fewer multiplications is a plain product: oneDNN takes some 40 microseconds to begin."""
+"""A convolution by windows of one pixel with fewer multiplications is a plain product: torch's oneDNN takes some 40 microseconds to begin."""
+
+
+def _in_torch(following: Following) -> tuple[Following, Following]:
+    """What torch's kernels do of an activation, and what is left to do behind them. They have one hardsigmoid (Howard et al., 2019)."""
+    if following.name != "hardsigmoid":
+        return following, NOTHING
+    slope, offset = following.numbers
+    usual = abs(6.0 * slope - 1.0) < 1e-5 and offset == 0.5
+    return (Following("hardsigmoid"), NOTHING) if usual else (NOTHING, following)
+
+
+def _in_library(following: Following) -> Function | None:
+    """The activation in the words of oneDNN's library; None for none."""
+    name, numbers, form = following
+    if name == "none":
+        return None
+    if name == "hardswish":
+        return name, 1 / 6, 0.5
+    if name == "swish":
+        return name, 1.0, 0.0
+    if name == "gelu":
+        return ("gelu_tanh" if form == "tanh" else "gelu"), 0.0, 0.0
+    first, second = (*numbers, 0.0, 0.0)[:2]
+    return name, first, second
 
 
 class Convolution:
@@ -61,13 +90,14 @@ class Convolution:
         bias: [out], or None.
     """
 
-    __slots__ = ("_bias", "_following", "_matrix", "_packed", "_settings", "_weight")
+    __slots__ = ("_after", "_bias", "_following", "_matrix", "_packed", "_settings", "_weight", "_within")
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int], groups: int, following: Following
     ) -> None:  # fmt: skip
         self._weight: Tensor | None = weight
         self._bias, self._following = bias, following
+        self._within, self._after = _in_torch(following)
         self._settings = (list(paddings), list(strides), list(dilations), groups)
         self._packed: Any = None
         plain = groups == 1 and all(n == 1 for n in (*weight.shape[2:], *strides)) and not any(paddings)
@@ -81,8 +111,9 @@ class Convolution:
             packed = self._pack(x)
             if packed is None:
                 return activated(self._plain(x), self._following)
-        name, numbers, form = self._following
-        return torch.ops.mkldnn._convolution_pointwise.default(x, packed, self._bias, *self._settings, name, numbers, form)
+        name, numbers, form = self._within
+        out = torch.ops.mkldnn._convolution_pointwise.default(x, packed, self._bias, *self._settings, name, numbers, form)
+        return activated(out, self._after)
 
     def add(self, x: Tensor, other: Tensor) -> Tensor:
         """With ``other``, of the result's shape, added before the activation, which is "relu" or "none"."""
@@ -124,10 +155,11 @@ class Convolution:
 class Linear:
     """``activation(x weight + bias)`` of rows ``[..., k]``, with a weight ``[k, n]`` that never changes."""
 
-    __slots__ = ("_bias", "_following", "_packed", "_weight")
+    __slots__ = ("_after", "_bias", "_following", "_packed", "_weight", "_within")
 
     def __init__(self, weight: Tensor, bias: Tensor | None, following: Following) -> None:
         self._weight, self._bias, self._following = weight, bias, following
+        self._within, self._after = _in_torch(following)
         self._packed: Any = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -137,8 +169,27 @@ class Linear:
             return activated(out, self._following).view(*x.shape[:-1], out.shape[1])
         if self._packed is None:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self._weight.t().contiguous(), None)
-        name, numbers, form = self._following
-        return torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self._bias, name, numbers, form)
+        name, numbers, form = self._within
+        return activated(torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self._bias, name, numbers, form), self._after)
+
+
+def convolution(
+    weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int], groups: int, following: Following
+) -> PackedConvolution | Convolution:  # fmt: skip
+    """A convolution with a weight that never changes and what follows it (see `Convolution`), by oneDNN's own library where that is installed."""
+    settings = (strides, paddings, dilations, groups)
+    found = library()
+    if found is None:
+        return Convolution(weight, bias, *settings, following)
+    return PackedConvolution(found, weight, bias, *settings, _in_library(following), lambda weight: Convolution(weight, bias, *settings, following))
+
+
+def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedProduct | Linear:
+    """A product of rows with a weight that never changes and what follows it (see `Linear`), by oneDNN's own library where that is installed."""
+    found = library()
+    if found is None:
+        return Linear(weight, bias, following)
+    return PackedProduct(found, weight, bias, _in_library(following), lambda weight: Linear(weight, bias, following))
 
 
 Fold = float | Literal["add", "multiply"]

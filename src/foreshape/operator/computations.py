@@ -46,6 +46,14 @@ class Filled(Constant):
 
 
 @dataclass(frozen=True, slots=True)
+class Reshape(Computation):
+    """The elements of X0 in row-major order, in dims that attributes say, or the tensors X1 and X2. Nobody needs the other results but for gradients."""
+
+    operands: ClassVar[int] = 3
+    forward_only: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class Triangle(Computation):
     """X0 with zeros above (``lower``) or below a diagonal of its last two dims, which counts from the main one, upwards."""
 
@@ -72,8 +80,8 @@ class Rectifier(Computation):
 class Activation(Computation):
     """A function of each element of X0 by itself, by the name and with the numbers that oneDNN has for it.
 
-    "relu", "sigmoid", "tanh", "swish" (X0 sigmoid(X0)), "hardswish" and "hardsigmoid" (Howard et al., 2019: cut off at -3 and 3); with numbers
-    "leaky_relu" (slope), "hardtanh" (lowest, highest); "gelu" with the ``form`` "none" or "tanh".
+    "relu", "sigmoid", "tanh", "swish" (X0 sigmoid(X0)), "hardswish" (Howard et al., 2019: cut off at -3 and 3); with numbers "leaky_relu" (slope),
+    "hardtanh" (lowest, highest), "hardsigmoid" (slope, offset: slope X0 + offset, cut off at 0 and 1); "gelu" with the ``form`` "none" or "tanh".
     """
 
     forward_only: ClassVar[bool] = True

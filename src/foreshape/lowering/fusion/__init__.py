@@ -20,6 +20,7 @@ from foreshape.lowering.fusion import (
     frozen_convolution,
     frozen_linear,
     in_place,
+    known_dims,
     linear,
     linear_gradient,
     operand_dims,
@@ -32,6 +33,7 @@ from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Lowered
 
 BEFORE_ORDER = (
+    known_dims,
     constant,
     bags,
     passed_gradients,

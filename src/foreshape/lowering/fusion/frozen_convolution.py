@@ -13,7 +13,7 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.kernels import onednn
-from foreshape.kernels.frozen import Convolution, folded
+from foreshape.kernels.frozen import convolution, folded
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.images import are_images
@@ -50,8 +50,8 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
 def _maker(chain: Chain, of: ImageConvolution) -> Callable[..., Any]:
     steps, following = chain.folds(), chain.following
 
-    def make(weight: Any, *values: Any) -> Convolution:
-        return Convolution(*folded(weight, steps, values), of.strides, of.paddings, of.dilations, of.groups, following)
+    def make(weight: Any, *values: Any) -> Any:
+        return convolution(*folded(weight, steps, values), of.strides, of.paddings, of.dilations, of.groups, following)
 
     return make
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foreshape.kernels import products
-from foreshape.kernels.frozen import Linear, folded
+from foreshape.kernels.frozen import folded, linear
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.products import products_of_rows, rows_of
@@ -45,7 +45,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
 def _maker(chain: Chain) -> Callable[..., Any]:
     steps, following = chain.folds(), chain.following
 
-    def make(weight: Any, *values: Any) -> Linear:
-        return Linear(*folded(weight, steps, values, axis=1), following)
+    def make(weight: Any, *values: Any) -> Any:
+        return linear(*folded(weight, steps, values, axis=1), following)
 
     return make

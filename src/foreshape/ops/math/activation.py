@@ -213,8 +213,8 @@ class HardSigmoid(Unary):
     slope = attribute(AttrType.FLOAT, 0.2)
     offset = attribute(AttrType.FLOAT, 0.5)
 
-    def computes(self) -> computations.Activation | None:
-        return computations.Activation("hardsigmoid") if abs(6.0 * self.slope - 1.0) < 1e-5 and self.offset == 0.5 else None
+    def computes(self) -> computations.Activation:
+        return computations.Activation("hardsigmoid", (self.slope, self.offset))
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.mul(X, self.slope, out=into).add_(self.offset).clamp_(0.0, 1.0)

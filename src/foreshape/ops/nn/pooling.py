@@ -123,6 +123,8 @@ class Pool2d(Pooling):
 
     def kernel(self, X: Tensor) -> Tensor:
         last = is_channels_last(self.data_format)
+        if self.pooling_type == "avg" and (self.global_pooling or (self.adaptive and all(k == 1 for k in self.ksize))):
+            return X.mean((1, 2) if last else (2, 3), keepdim=True)
         x = channels_first(X, last)
         axes = self._axes(x, self.padding_algorithm, self.ceil_mode)
         if self.pooling_type == "max":

@@ -31,6 +31,7 @@ from foreshape.operator import (
     sample,
     unknown_size,
 )
+from foreshape.operator.computations import Reshape
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
@@ -99,6 +100,9 @@ class Reshape2(Reshaping):
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
     ShapeTensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
     shape = attribute(AttrType.INTS, [])
+
+    def computes(self) -> Reshape:
+        return Reshape()
 
     def infer_shape(self, X: Spec, Shape: Spec | None, ShapeTensor: tuple[Spec, ...]) -> Any:
         return self._results(X, reshaped(X.known_dims, known_sizes(self.shape, Shape, ShapeTensor, "Shape", "ShapeTensor")))

@@ -1,0 +1,244 @@
+"""oneDNN itself, where its shared library is installed (``pip install 'foreshape[inference]'``): what is called of its C interface.
+
+torch has oneDNN inside, but makes what a call needs anew at each call, some 45 microseconds; here it is made once for each size, and a call
+costs 4. See https://uxlfoundation.github.io/oneDNN for the meaning of primitives, their arguments and their post-operations.
+
+Nothing here checks a size: `foreshape.kernels.direct` does, which is the only caller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_void_p
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from foreshape.errors import ForeshapeError
+
+SWITCH = "FORESHAPE_ONEDNN"
+"""The variable that leaves oneDNN to torch, with the value "torch"."""
+_DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
+"""The build for processors with GNU's OpenMP, whose threads are torch's."""
+
+_CPU, _IN_ORDER, _FORWARD, _DIRECT, _F32, _ANY = 1, 1, 96, 1, 3, 1
+_WEIGHTS_WANTED, _SCRATCHPAD_WANTED = 131, 136
+_UNIMPLEMENTED = 3
+_STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "last implementation reached", 5: "runtime error", 6: "not required"}
+_DIMS = 12
+SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCRATCHPAD = 1, 2, 17, 33, 41, 80
+"""Names of what a primitive reads and writes."""
+FIRST_POST_OPERATION = 1 << 15
+_ADD = 0x1FFF0
+ELEMENTWISE = {
+    "relu": 0x20, "leaky_relu": 0x20, "tanh": 0x21, "hardsigmoid": 0x28, "sigmoid": 0x29, "gelu_tanh": 0x2B, "swish": 0x2C, "hardtanh": 0x2E,
+    "gelu": 0x31, "hardswish": 0x34,
+}  # fmt: skip
+"""The functions of each element, by the names of `foreshape.operator.computations.Activation`."""
+
+
+class LibraryError(ForeshapeError):
+    """oneDNN refused a call."""
+
+
+class Unimplemented(LibraryError):
+    """oneDNN has no kernel for these sizes."""
+
+
+Function = tuple[str, float, float]
+"""A function of each element, by the name that `ELEMENTWISE` has, with its numbers."""
+
+
+class Argument(ctypes.Structure):
+    """A memory object under the name by which a primitive knows it."""
+
+    _fields_ = [("name", c_int), ("memory", c_void_p)]
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        kind = Unimplemented if status == _UNIMPLEMENTED else LibraryError
+        raise kind(f"oneDNN: {what}: {_STATUS.get(status, f'status {status}')}")
+
+
+class Handle:
+    """An object of the library, which goes with this one, and what lies in the memory that it is of."""
+
+    __slots__ = ("_destroy", "held", "value")
+
+    def __init__(self, value: int | None, destroy: Callable[[int | None], int]) -> None:
+        self.value, self._destroy = value, destroy
+        self.held: Any = None
+
+    def __del__(self) -> None:
+        self._destroy(self.value)
+
+
+class Library:
+    """The functions of the shared library, as methods in Python's terms. Element type fp32 everywhere."""
+
+    def __init__(self, path: str) -> None:
+        self._functions = functions = ctypes.CDLL(path)
+        short = ctypes.PyDLL(path)  # too short to let other threads in between
+        self.execute = functions.dnnl_primitive_execute
+        self.execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
+        self.place = short.dnnl_memory_set_data_handle
+        self.place.argtypes = [c_void_p, c_void_p]
+        functions.dnnl_primitive_desc_query_md.restype = c_void_p
+        functions.dnnl_primitive_desc_query_md.argtypes = [c_void_p, c_int, c_int]
+        functions.dnnl_memory_desc_get_size.restype = c_size_t
+        self.threads: Callable[[], int] = short.omp_get_max_threads  # of OpenMP, which the library is bound to
+        self._choose_threads = short.omp_set_num_threads
+        self._engine = self._make("engine", c_int(_CPU), c_size_t(0))
+
+    def _make(self, kind: str, *arguments: Any, by: str = "create", destroyed: str | None = None) -> Handle:
+        made = c_void_p()
+        name = f"dnnl_{kind}_{by}"
+        _check(getattr(self._functions, name)(byref(made), *arguments), name)
+        destroy = getattr(self._functions, f"dnnl_{destroyed or kind}_destroy")
+        destroy.argtypes = [c_void_p]
+        return Handle(made.value, destroy)
+
+    @contextmanager
+    def using(self, threads: int | None) -> Generator[None]:
+        """What is made meanwhile, by this thread, runs on so many threads; None for as many as OpenMP has."""
+        before = self.threads()
+        self._choose_threads(threads or before)
+        try:
+            yield
+        finally:
+            self._choose_threads(before)
+
+    def stream(self) -> Handle:
+        return self._make("stream", _pointer(self._engine), c_int(_IN_ORDER))
+
+    def strided(self, dims: Sequence[int], strides: Sequence[int]) -> Handle:
+        """The description of memory with these steps between elements."""
+        return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(_F32), _dims(strides), by="create_with_strides")
+
+    def any(self, dims: Sequence[int]) -> Handle:
+        """The description of memory whose order is the primitive's to choose."""
+        return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(_F32), c_int(_ANY), by="create_with_tag")
+
+    def same(self, a: Handle, b: Handle) -> bool:
+        return bool(self._functions.dnnl_memory_desc_equal(_pointer(a), _pointer(b)))
+
+    def nbytes(self, description: Handle) -> int:
+        return self._functions.dnnl_memory_desc_get_size(_pointer(description))
+
+    def memory(self, description: Handle, address: int, held: Any = None) -> Handle:
+        made = self._make("memory", _pointer(description), _pointer(self._engine), c_void_p(address))
+        made.held = held
+        return made
+
+    def attributes(self, added: Handle | None, function: Function | None) -> list[Handle]:
+        """What is done to a result while it is written: something of this description is added, then a function of each element. The last one counts."""
+        out = [self._make("primitive_attr")]
+        _check(self._functions.dnnl_primitive_attr_set_scratchpad_mode(_pointer(out[0]), c_int(1)), "who holds the scratchpad")
+        if added is None and function is None:
+            return out
+        after = self._make("post_ops")
+        if added is not None:
+            _check(self._functions.dnnl_post_ops_append_binary(_pointer(after), c_int(_ADD), _pointer(added)), "to add")
+        if function is not None:
+            name, first, second = function
+            _check(self._functions.dnnl_post_ops_append_eltwise(_pointer(after), c_int(ELEMENTWISE[name]), c_float(first), c_float(second)), name)
+        _check(self._functions.dnnl_primitive_attr_set_post_ops(_pointer(out[0]), _pointer(after)), "what follows")
+        return [after, *out]
+
+    def convolution(
+        self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, strides: Sequence[int], dilations: Sequence[int],
+        paddings: Sequence[int], attributes: Handle,
+    ) -> Handle:  # fmt: skip
+        """The description of a convolution.
+
+        Raises:
+            Unimplemented: there is none for these sizes.
+        """
+        among = _dims([d - 1 for d in dilations])
+        return self._make(
+            "convolution_forward_primitive_desc", _pointer(self._engine), c_int(_FORWARD), c_int(_DIRECT), _pointer(source), _pointer(weights),
+            _pointer(bias), _pointer(result), _dims(strides), among, _dims(paddings), _dims(paddings), _pointer(attributes), destroyed="primitive_desc",
+        )  # fmt: skip
+
+    def product(self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:
+        """The description of a product of matrices.
+
+        Raises:
+            Unimplemented: there is none for these sizes.
+        """
+        return self._make(
+            "matmul_primitive_desc", _pointer(self._engine), _pointer(source), _pointer(weights), _pointer(bias), _pointer(result),
+            _pointer(attributes), destroyed="primitive_desc",
+        )  # fmt: skip
+
+    def primitive(self, description: Handle) -> Handle:
+        return self._make("primitive", _pointer(description))
+
+    def wanted_weights(self, primitive: Handle) -> Handle:
+        """How a described primitive wants its weights to lie."""
+        return self._wanted(primitive, _WEIGHTS_WANTED)
+
+    def scratchpad(self, primitive: Handle) -> Handle:
+        """What a described primitive needs while it runs."""
+        return self._wanted(primitive, _SCRATCHPAD_WANTED)
+
+    def _wanted(self, primitive: Handle, which: int) -> Handle:
+        found = self._functions.dnnl_primitive_desc_query_md(primitive.value, which, 0)  # the primitive's own
+        return self._make("memory_desc", c_void_p(found), by="clone")
+
+    def reorder(self, source: Handle, at: int, result: Handle, to: int) -> None:
+        """Write what lies at one address in one order to another, in another."""
+        engine = _pointer(self._engine)
+        description = self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, None, destroyed="primitive_desc")
+        read, written = self.memory(source, at), self.memory(result, to)
+        self.run(self.primitive(description), {SOURCE: read, RESULT: written})
+
+    def run(self, primitive: Handle, memories: dict[int, Handle]) -> None:
+        """Execute once, and wait."""
+        stream, arguments = self.stream(), arguments_of(memories)
+        _check(self.execute(primitive.value, stream.value, len(memories), ctypes.addressof(arguments)), "to execute")
+
+
+def arguments_of(memories: dict[int, Handle]) -> ctypes.Array[Argument]:
+    """What a primitive is executed with."""
+    return (Argument * len(memories))(*(Argument(n, m.value) for n, m in memories.items()))
+
+
+def _pointer(of: Handle | None) -> c_void_p:
+    return c_void_p(None if of is None else of.value)
+
+
+def _dims(of: Sequence[int]) -> ctypes.Array[c_int64]:
+    return (c_int64 * _DIMS)(*of)
+
+
+@cache
+def library() -> Library | None:
+    """oneDNN's library, if it is installed for this machine and not switched off."""
+    if os.environ.get(SWITCH) == "torch":
+        return None
+    try:
+        files = metadata.files(_DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return None
+    found = [f for f in files if f.name == _FILE]
+    if not found:
+        return None
+    path = str(found[0].locate())
+    if not os.path.exists(path) or _version(path) != _MAJOR:
+        return None
+    return Library(path)
+
+
+class _Version(ctypes.Structure):
+    _fields_ = [("major", c_int)]  # others follow, which nobody asks for
+
+
+def _version(path: str) -> int:
+    functions = ctypes.CDLL(path)
+    functions.dnnl_version.restype = POINTER(_Version)
+    return functions.dnnl_version().contents.major

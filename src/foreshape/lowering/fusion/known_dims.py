@@ -1,0 +1,73 @@
+"""A reshape whose sizes are computed in the program needs no computation where inference knows them.
+
+Before: ``sizes = ...`` from dims and numbers, ``y = reshape(x, sizes)``
+After: ``y = reshape(x)``, whose sizes are numbers, dims of x, and for at most one of them what is left; what made sizes is gone
+Unless: something needs the sizes too, or a size is neither
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, equal
+from foreshape.lowering.fusion.graph import Graph, dims_of
+from foreshape.lowering.instruction import Instruction, Value, values_of
+from foreshape.operator.computations import Reshape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def apply(graph: Graph) -> int:
+    return sum(_rewrite(graph, i) for i, _ in graph.computing(Reshape))
+
+
+def _rewrite(graph: Graph, i: Instruction) -> bool:
+    x, *sizes = i.arguments
+    dims, wanted = dims_of(x), dims_of(i.results[0])
+    if not values_of(sizes) or dims is None or wanted is None or not all(graph.unused(r) for r in i.results[1:]):
+        return False
+    shape = _shape(dims, wanted)
+    if shape is None:
+        return False
+    made = Instruction(i.op, partial(_reshaped, shape=shape), [x, *([] if isinstance(s, list) else None for s in sizes)], i.results, i.kernel_requested)
+    graph.replace(i, made)
+    for value in values_of(sizes):
+        _drop(graph, value)
+    return True
+
+
+def _shape(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int | None] | None:
+    """Each size that is wanted: a number, ``-1 - axis`` for a dim of x, or None for what is left; None where that is more than one."""
+    out: list[int | None] = []
+    free = list(range(len(dims)))
+    for size in wanted:
+        axis = None if isinstance(size, int) else next((at for at in free if equal(size, dims[at]) is True), None)
+        if axis is not None:
+            free.remove(axis)
+        out.append(size if isinstance(size, int) else None if axis is None else -1 - axis)
+    return out if out.count(None) <= (0 not in out) else None
+
+
+def _reshaped(x: Tensor, *sizes: Any, shape: list[int | None], requested: Any = None) -> Any:
+    dims = x.shape
+    if None in shape:  # not by all elements, of which there may be none
+        taken = {-1 - s for s in shape if s is not None and s < 0}
+        left = prod(n for axis, n in enumerate(dims) if axis not in taken) // prod(s for s in shape if s is not None and s > 0)
+        return x.reshape([left if s is None else s if s >= 0 else dims[-1 - s] for s in shape]), None
+    return x.reshape([s if s >= 0 else dims[-1 - s] for s in shape if s is not None]), None
+
+
+def _drop(graph: Graph, value: Value) -> None:
+    """Take out what made a value that nobody needs any more, and so on."""
+    i = graph.maker(value)
+    operator = None if i is None else i.op.operator
+    if i is None or operator is None or operator.acts() or operator.draws() or i.stores or i.copies or i.in_place or i.region is not None:
+        return
+    if all(graph.unused(r) for r in values_of(i.results)):
+        graph.remove([i])
+        for argument in values_of(i.arguments):
+            _drop(graph, argument)

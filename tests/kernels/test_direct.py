@@ -1,0 +1,102 @@
+"""oneDNN's own library: what it computes, what it is never asked, and who may ask it at the same time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from foreshape.errors import ShapeError
+from foreshape.kernels import direct, onednn_library
+from foreshape.kernels.frozen import Convolution, Following, Linear, convolution, linear
+from foreshape.kernels.onednn_library import Unimplemented, library
+
+needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
+RELU = Following("relu")
+
+
+def numbers(*dims: int) -> Any:
+    return torch.randn(dims, generator=torch.Generator().manual_seed(sum(dims)))
+
+
+def made(out: int = 6, channels: int = 4) -> tuple[Any, Any]:
+    """A convolution by the library, and the same by torch."""
+    weight, bias = numbers(out, channels, 3, 3), numbers(out)
+    settings = ((1, 1), (1, 1), (1, 1), 1)
+    return convolution(weight, bias, *settings, RELU), Convolution(weight, bias, *settings, RELU)
+
+
+@needs_library
+def test_many_sizes_and_back_to_the_first() -> None:
+    ours, plain = made()
+    assert isinstance(ours, direct.PackedConvolution)
+    for size in [*range(1, direct.MOST + 4), 1]:
+        x = numbers(1, 4, size, 3)
+        torch.testing.assert_close(ours(x), plain(x))
+        torch.testing.assert_close(ours.add(x, numbers(1, 6, size, 3)), plain.add(x, numbers(1, 6, size, 3)))
+    assert len(ours._kernels) == direct.MOST  # pyright: ignore[reportPrivateUsage]
+
+
+@needs_library
+def test_many_threads_at_once() -> None:
+    ours, plain = made()
+    rows, rows_plain = linear(numbers(8, 5), numbers(5), RELU), Linear(numbers(8, 5), numbers(5), RELU)
+    images = [numbers(1 + k % 2, 4, 8, 5 + k % 3) for k in range(64)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda x: (ours(x), rows(x[:, 0])) if x.shape[3] == 8 else (ours(x),), images * 4))
+    for x, got in zip(images * 4, found, strict=True):
+        torch.testing.assert_close(got[0], plain(x))
+    torch.testing.assert_close(rows(numbers(3, 8)), rows_plain(numbers(3, 8)))
+
+
+@needs_library
+@pytest.mark.parametrize("x", [numbers(1, 5, 4, 4), numbers(1, 4, 4, 4).double(), numbers(4, 4, 4)], ids=["channels", "element type", "dims"])
+def test_images_that_do_not_fit_are_refused_before_the_library_sees_them(x: Any) -> None:
+    with pytest.raises(ShapeError, match=r"images must be fp32 \[n, 4, height, width\]"):
+        made()[0](x)
+
+
+@needs_library
+def test_what_does_not_fit_is_refused() -> None:
+    weight = numbers(6, 4, 3, 3)
+    with pytest.raises(ShapeError, match="do not fit into images"):
+        convolution(weight, None, (1, 1), (0, 0), (1, 1), 1, RELU)(numbers(1, 4, 2, 2))
+    with pytest.raises(ShapeError, match="what is added must be fp32"):
+        made()[0].add(numbers(1, 4, 5, 5), numbers(1, 6, 5, 4))
+    with pytest.raises(ShapeError, match=r"rows must be fp32 \[..., 8\]"):
+        linear(numbers(8, 5), None, RELU)(numbers(3, 7))
+
+
+@needs_library
+def test_sizes_without_a_kernel_and_without_elements_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, plain = made()
+    first = numbers(1, 4, 5, 5)
+    torch.testing.assert_close(ours(first), plain(first))  # and the weight lies as the library wants it
+
+    def none(*given: Any) -> Any:
+        raise Unimplemented("no kernel")
+
+    monkeypatch.setattr(onednn_library.Library, "convolution", none)
+    for x in (numbers(2, 4, 7, 6), numbers(0, 4, 5, 5)):
+        torch.testing.assert_close(ours(x), plain(x))
+        torch.testing.assert_close(ours.add(x, torch.ones(x.shape[0], 6, *x.shape[2:])), plain.add(x, torch.ones(x.shape[0], 6, *x.shape[2:])))
+
+
+@needs_library
+def test_a_large_scratchpad_is_made_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "SMALL", 0)
+    ours, plain = made(64, 64)
+    x = numbers(1, 64, 9, 9)
+    for _ in range(3):
+        torch.testing.assert_close(ours(x), plain(x), rtol=1e-4, atol=1e-4)
+
+
+def test_it_can_be_left_to_torch() -> None:
+    ask = "from foreshape.kernels.onednn_library import library; print(library())"
+    told = subprocess.run([sys.executable, "-c", ask], env={**os.environ, onednn_library.SWITCH: "torch"}, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "None"
