@@ -111,6 +111,18 @@ def test_forms_of_convolutions(case: dict[str, Any]) -> None:
     Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d(x, **case))), images(3, 6, 8, 7)).same()
 
 
+@pytest.mark.parametrize("case", [
+    {"filter_size": 2, "stride": 2}, {"filter_size": 3, "stride": 2, "padding": 1, "output_padding": 1}, {"filter_size": 3, "dilation": 2, "padding": 1},
+    {"filter_size": (1, 3), "stride": (1, 2), "bias": False}, {"filter_size": 3, "groups": 2},
+], ids=str)  # fmt: skip
+def test_forms_of_transposed_convolutions(case: dict[str, Any]) -> None:
+    net = Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d_transpose(x, 4, **case))), images(2, 6, 5, 4), ["batch", 6, "height", "width"])
+    executor = net.same()
+    assert (net.calls(executor) == 1) == ("groups" not in case)
+    for dims in ((1, 6, 3, 7), (0, 6, 5, 4)):
+        net.same(images(*dims), executor)
+
+
 def number(value: float, dims: tuple[int, ...] = (1,)) -> Any:
     return layer.create_parameter(list(dims), fs.FP32, initializer=layer.Constant(value))
 

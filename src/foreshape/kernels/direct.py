@@ -117,16 +117,17 @@ class _Packed:
     """A weight, in the order that kernels want, which is mostly the same for all sizes; and the kernels.
 
     Args:
-        dims: of the weight, as the library has them.
+        dims, steps: of the weight, as the library has them, with the steps between elements as it lies in rows.
         otherwise: makes of the weight in rows what takes sizes for which the library has no kernel, and tensors without elements.
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, dims: Sequence[int], bias: Tensor | None, function: Function | None, otherwise: Callable[[Tensor], Any]
+        self, library: Library, weight: Tensor, dims: Sequence[int], steps: Sequence[int], bias: Tensor | None, function: Function | None,
+        otherwise: Callable[[Tensor], Any],
     ) -> None:  # fmt: skip
         self._library, self._function, self._otherwise = library, function, otherwise
         self._value: Tensor = weight.contiguous()
-        self._shape, self._order = tuple(weight.shape), library.strided(dims, in_rows(dims))
+        self._shape, self._order = tuple(weight.shape), library.strided(dims, steps)
         self._rows, self._any = self._order, library.any(dims)
         self._bias = None if bias is None else bias.contiguous()
         self._kernels: dict[Hashable, Kernel] = {}
@@ -175,8 +176,28 @@ class _Packed:
         return None if self._bias is None else self._library.strided(dims, in_rows(dims))
 
 
-class PackedConvolution(_Packed):
-    """``function(convolution(x, weight) + bias [+ other])`` of images, with the channels innermost in memory.
+class _PackedWindows(_Packed):
+    """What windows compute of images, with the channels innermost in memory."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Of fp32 images ``[n, channels, height, width]``."""
+        key = (x.shape, self._library.threads(), False)
+        kernel = self._kernels.get(key) or self._find(key, x, False)
+        return kernel(x.contiguous(memory_format=torch.channels_last), None)
+
+    def add(self, x: Tensor, other: Tensor) -> Tensor:
+        """With ``other``, of the result's shape, added before the function."""
+        key = (x.shape, self._library.threads(), True)
+        kernel = self._kernels.get(key) or self._find(key, x, True)
+        return kernel(x.contiguous(memory_format=torch.channels_last), other)
+
+    def _check(self, x: Tensor, channels: int) -> None:
+        if x.dim() != 4 or x.shape[1] != channels or x.dtype is not torch.float32 or x.device.type != "cpu":
+            raise ShapeError(f"images must be fp32 [n, {channels}, height, width] in memory; they are {x.dtype} {list(x.shape)} on {x.device}")
+
+
+class PackedConvolution(_PackedWindows):
+    """``function(convolution(x, weight) + bias [+ other])``.
 
     Args:
         weight: [out, channels / groups, height, width], fp32.
@@ -189,26 +210,12 @@ class PackedConvolution(_Packed):
     ) -> None:  # fmt: skip
         out, per, *window = weight.shape
         dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
-        super().__init__(library, weight, dims, bias, function, otherwise)
+        super().__init__(library, weight, dims, in_rows(dims), bias, function, otherwise)
         self._settings = (tuple(strides), tuple(dilations), tuple(paddings))
         self._channels = per * groups
-        self._threads = library.threads
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Of fp32 images ``[n, channels, height, width]``."""
-        key = (x.shape, self._threads(), False)
-        kernel = self._kernels.get(key) or self._find(key, x, False)
-        return kernel(x.contiguous(memory_format=torch.channels_last), None)
-
-    def add(self, x: Tensor, other: Tensor) -> Tensor:
-        """With ``other``, of the result's shape, added before the function."""
-        key = (x.shape, self._threads(), True)
-        kernel = self._kernels.get(key) or self._find(key, x, True)
-        return kernel(x.contiguous(memory_format=torch.channels_last), other)
 
     def _made(self, x: Tensor, adds: bool) -> Kernel:
-        if x.dim() != 4 or x.shape[1] != self._channels or x.dtype is not torch.float32 or x.device.type != "cpu":
-            raise ShapeError(f"images must be fp32 [n, {self._channels}, height, width] in memory; they are {x.dtype} {list(x.shape)} on {x.device}")
+        self._check(x, self._channels)
         strides, dilations, paddings = self._settings
         windows = zip(x.shape[2:], self._shape[2:], strides, dilations, paddings, strict=True)
         dims = (x.shape[0], self._shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in windows))
@@ -218,9 +225,45 @@ class PackedConvolution(_Packed):
         source, result, bias = library.strided(x.shape, channels_innermost(x.shape)), library.strided(dims, steps), self._bias_order(self._shape[:1])
         with library.using(1 if prod(dims) * prod(self._shape[1:]) < FEW else None):
             attributes = library.attributes(result if adds else None, self._function)
-            described = library.convolution(source, self._any, bias, result, strides, dilations, paddings, attributes[-1])
+            described = library.convolution(source, self._any, bias, result, strides, dilations, paddings, paddings, attributes[-1])
             orders = {SOURCE: source, RESULT: result, **({_ADDED: result} if adds else {})}
             return self._finish(described, orders, bias, dims, steps)
+
+
+class PackedTransposedConvolution(_PackedWindows):
+    """``function(transposed convolution(x, weight) + bias)``. Nothing can be added.
+
+    Args:
+        weight: [channels, out, height, width], fp32.
+        bias: [out], or None.
+        more: rows and columns of the result behind what the windows reach with their paddings taken off.
+    """
+
+    def __init__(
+        self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int],
+        dilations: Sequence[int], function: Function | None, otherwise: Callable[[Tensor], Any],
+    ) -> None:  # fmt: skip
+        channels, out, height, width = weight.shape
+        one = height * width
+        super().__init__(library, weight, (out, channels, height, width), (one, out * one, width, 1), bias, function, otherwise)
+        self._settings = (tuple(strides), tuple(dilations), tuple(paddings), tuple(more))
+
+    def _made(self, x: Tensor, adds: bool) -> Kernel:
+        channels, out, *window = self._shape
+        self._check(x, channels)
+        strides, dilations, paddings, more = self._settings
+        each = zip(x.shape[2:], window, strides, dilations, paddings, more, strict=True)
+        dims = (x.shape[0], out, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
+        if min(dims) < 1:
+            raise ShapeError(f"nothing is left of {list(x.shape)} by windows of {window}: the result would be {list(dims)}")
+        library, steps = self._library, channels_innermost(dims)
+        source, result, bias = library.strided(x.shape, channels_innermost(x.shape)), library.strided(dims, steps), self._bias_order((out,))
+        with library.using(1 if x.numel() * out * prod(window) < FEW else None):
+            behind = [p - m for p, m in zip(paddings, more, strict=True)]
+            described = library.convolution(
+                source, self._any, bias, result, strides, dilations, paddings, behind, library.attributes(None, self._function)[-1], transposed=True
+            )
+            return self._finish(described, {SOURCE: source, RESULT: result}, bias, dims, steps)
 
 
 class PackedProduct(_Packed):
@@ -234,12 +277,11 @@ class PackedProduct(_Packed):
     def __init__(
         self, library: Library, weight: Tensor, bias: Tensor | None, function: Function | None, otherwise: Callable[[Tensor], Callable[[Tensor], Tensor]]
     ) -> None:  # fmt: skip
-        super().__init__(library, weight, weight.shape, bias, function, otherwise)
-        self._threads = library.threads
+        super().__init__(library, weight, weight.shape, in_rows(weight.shape), bias, function, otherwise)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Of fp32 rows ``[..., k]``."""
-        key = (x.shape, self._threads())
+        key = (x.shape, self._library.threads())
         kernel = self._kernels.get(key) or self._find(key, x, False)
         return kernel(x.contiguous(), None)
 

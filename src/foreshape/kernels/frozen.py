@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from foreshape.kernels.direct import PackedConvolution, PackedProduct
+from foreshape.kernels.direct import PackedConvolution, PackedProduct, PackedTransposedConvolution
 from foreshape.kernels.onednn_library import Function, library
 from foreshape.values.torch_proxy import F, torch
 
@@ -152,6 +152,23 @@ class Convolution:
         return torch.conv2d(x, weight, self._bias, strides, paddings, dilations, groups)
 
 
+class TransposedConvolution:
+    """``activation(transposed convolution(x, weight) + bias)`` of images, with a weight ``[channels, out, *window]`` that never changes, by torch."""
+
+    __slots__ = ("_following", "_settings", "_weight")
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int], dilations: Sequence[int],
+        following: Following,
+    ) -> None:  # fmt: skip
+        self._weight, self._following = weight, following
+        self._settings = (bias, list(strides), list(paddings), list(more), 1, list(dilations))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = torch.conv_transpose2d(x, self._weight, *self._settings)
+        return activated(out, self._following).contiguous(memory_format=torch.channels_last)
+
+
 class Linear:
     """``activation(x weight + bias)`` of rows ``[..., k]``, with a weight ``[k, n]`` that never changes."""
 
@@ -182,6 +199,19 @@ def convolution(
     if found is None:
         return Convolution(weight, bias, *settings, following)
     return PackedConvolution(found, weight, bias, *settings, _in_library(following), lambda weight: Convolution(weight, bias, *settings, following))
+
+
+def transposed_convolution(
+    weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int], dilations: Sequence[int],
+    following: Following,
+) -> PackedTransposedConvolution | TransposedConvolution:  # fmt: skip
+    """A transposed convolution and what follows it (see `TransposedConvolution`), by oneDNN's own library where that is installed."""
+    settings = (strides, paddings, more, dilations)
+    found = library()
+    if found is None:
+        return TransposedConvolution(weight, bias, *settings, following)
+    function = _in_library(following)
+    return PackedTransposedConvolution(found, weight, bias, *settings, function, lambda weight: TransposedConvolution(weight, bias, *settings, following))
 
 
 def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedProduct | Linear:

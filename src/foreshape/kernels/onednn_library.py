@@ -24,7 +24,7 @@ SWITCH = "FORESHAPE_ONEDNN"
 _DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 """The build for processors with GNU's OpenMP, whose threads are torch's."""
 
-_CPU, _IN_ORDER, _FORWARD, _DIRECT, _F32, _ANY = 1, 1, 96, 1, 3, 1
+_CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _F32, _ANY = 1, 1, 96, 1, 10, 3, 1
 _WEIGHTS_WANTED, _SCRATCHPAD_WANTED = 131, 136
 _UNIMPLEMENTED = 3
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "last implementation reached", 5: "runtime error", 6: "not required"}
@@ -151,17 +151,18 @@ class Library:
 
     def convolution(
         self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, strides: Sequence[int], dilations: Sequence[int],
-        paddings: Sequence[int], attributes: Handle,
+        before: Sequence[int], behind: Sequence[int], attributes: Handle, transposed: bool = False,
     ) -> Handle:  # fmt: skip
-        """The description of a convolution.
+        """The description of a convolution, with so many rows and columns of padding.
 
         Raises:
             Unimplemented: there is none for these sizes.
         """
+        kind, algorithm = ("deconvolution", _TRANSPOSED_DIRECT) if transposed else ("convolution", _DIRECT)
         among = _dims([d - 1 for d in dilations])
         return self._make(
-            "convolution_forward_primitive_desc", _pointer(self._engine), c_int(_FORWARD), c_int(_DIRECT), _pointer(source), _pointer(weights),
-            _pointer(bias), _pointer(result), _dims(strides), among, _dims(paddings), _dims(paddings), _pointer(attributes), destroyed="primitive_desc",
+            f"{kind}_forward_primitive_desc", _pointer(self._engine), c_int(_FORWARD), c_int(algorithm), _pointer(source), _pointer(weights),
+            _pointer(bias), _pointer(result), _dims(strides), among, _dims(before), _dims(behind), _pointer(attributes), destroyed="primitive_desc",
         )  # fmt: skip
 
     def product(self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:

@@ -164,6 +164,19 @@ class ImageConvolution(Computation):
     groups: int
 
 
+@dataclass(frozen=True, slots=True)
+class ImageTransposedConvolution(Computation):
+    """What the gradient of an `ImageConvolution` with the filters X1 does to images X0, with so many more rows and columns behind (``more``)."""
+
+    forward_only: ClassVar[bool] = True
+    operands: ClassVar[int] = 2
+    strides: tuple[int, ...]
+    paddings: tuple[int, ...]
+    more: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+
+
 Pooled = Literal["SUM", "AVERAGE", "SQRT"]
 """A sum, divided by nothing, by the number of elements, or by the root of that."""
 

@@ -13,6 +13,7 @@ from foreshape.operator import (
     F,
     aten,
     attribute,
+    computations,
     f32,
     gradient,
     operand,
@@ -54,6 +55,12 @@ class TransposedConvolution(Windowed):
             require(Bias.rank == 1, f"Bias must have 1 dim, not {Bias.rank}", Bias=None)
             require_equal(Bias.known_dims[0], out, "Bias must have one number for each channel of Output", Bias=0)
         return with_image(Input, out, self._sizes(image, window), last)
+
+    def computes(self) -> computations.ImageTransposedConvolution | None:
+        of_images = self._axes == 2 and not is_channels_last(self.data_format)
+        if not of_images or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2 or self.output_size:
+            return None
+        return computations.ImageTransposedConvolution(self.strides, self.paddings, self.output_padding or (0, 0), self.dilations, self.groups)
 
     def _sizes(self, image: Sequence[Size], window: Sequence[Size]) -> list[Any]:
         for name in ("output_size", "output_padding"):
