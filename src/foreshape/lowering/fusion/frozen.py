@@ -8,7 +8,7 @@ from foreshape.dims import equal
 from foreshape.kernels.frozen import NOTHING, RELU, Fold, Following
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.operator.computations import Activation, FixedNormalization, Product, Rectifier, Sum
+from foreshape.operator.computations import Activation, FixedNormalization, Product, Rectifier, Reshape, Sum
 from foreshape.spec import FP32
 
 
@@ -87,17 +87,29 @@ def _is_folded(graph: Graph, chain: Chain, reader: Instruction, axis: int) -> bo
         return True
     total, times = computes(reader, Sum), computes(reader, Product)
     by_channel = total or times
-    if by_channel is None or not _is_by_channel(graph, chain.out, reader.arguments[1], by_channel.axis, axis):
+    if by_channel is None or not _is_by_channel(chain.out, reader.arguments[1], by_channel.axis, axis):
         return False
-    assert isinstance(reader.arguments[1], Value)
-    chain.steps.append(("add" if total is not None else "multiply", (reader.arguments[1],)))
+    numbers = _frozen(graph, reader.arguments[1])
+    if numbers is None:
+        return False
+    chain.steps.append(("add" if total is not None else "multiply", (numbers,)))
+    made = graph.maker(reader.arguments[1])
+    if made is not None and graph.only_reader(made.results[0]) is reader and all(graph.unused(r) for r in made.results[1:]):
+        chain.gone.append(made)
     return True
 
 
-def _is_by_channel(graph: Graph, of: Argument, by: Argument, at: int, axis: int) -> bool:
-    """Whether a frozen value that is broadcast from the axis ``at`` on has one number for each channel, or one for all."""
+def _frozen(graph: Graph, value: Argument) -> Value | None:
+    """The frozen fp32 numbers that a value is, or is in other dims."""
+    made = graph.maker(value)
+    of = made.arguments[0] if made is not None and computes(made, Reshape) is not None else value
+    return of if isinstance(of, Value) and is_frozen_fp32(graph, of) else None
+
+
+def _is_by_channel(of: Argument, by: Argument, at: int, axis: int) -> bool:
+    """Whether a value that is broadcast from the axis ``at`` on has one number for each channel, or one for all."""
     wide, narrow = dims_of(of), dims_of(by)
-    if wide is None or narrow is None or not is_frozen_fp32(graph, by) or len(narrow) > len(wide):
+    if wide is None or narrow is None or len(narrow) > len(wide):
         return False
     first = at if at >= 0 else len(wide) - len(narrow)
     padded = (*(1,) * first, *narrow, *(1,) * (len(wide) - first - len(narrow)))
