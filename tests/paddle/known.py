@@ -81,8 +81,8 @@ know("kthvalue_grad mode_grad", lambda a: a["X"].dims == (), EXACT + "of a tenso
 know("logcumsumexp", lambda a: a["X"].dims == () and bool(a.get("exclusive")),
      "of a tensor without dims PaddlePaddle gives X; here the sum of nothing, as along an axis")  # fmt: skip
 know("merged_momentum", lambda a: a.get("rescale_grad", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs does not read rescale_grad; here it counts")
-know("multiclass_nms", lambda a: a.get("score_threshold", 0.0) > 1.0 or 0 in a["BBoxes"].dims,
-     "where nothing is kept PaddlePaddle gives a single -1, as one sequence; here there are no rows")  # fmt: skip
+know("locality_aware_nms multiclass_nms", lambda a: a.get("score_threshold", 0.0) > 1.0 or 0 in a["BBoxes"].dims,
+     "where nothing is kept PaddlePaddle gives a single -1, as one sequence, in other dims than its programs say; here there are no rows")  # fmt: skip
 know("mv mv_grad", lambda a: 0 in a["X"].dims, "of no columns PaddlePaddle leaves the result as it finds its memory; here it is zeros")
 know("nanmedian", always, "MedianIndex, which is for the gradient alone, has room for all numbers there")
 know("polygamma", lambda a: a.get("n") == 0, "of order 0 PaddlePaddle 2.6.2 gives -infinity")
