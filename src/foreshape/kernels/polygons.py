@@ -19,7 +19,7 @@ _ROOM = 1 << 18
 
 def polygon_areas(polygons: Tensor) -> Tensor:
     """``[...]``: half the sum of the cross products of neighbouring corners."""
-    corners = polygons.unflatten(-1, (-1, 2))
+    corners = polygons.reshape(*polygons.shape[:-1], -1, 2)
     following = corners.roll(-1, -2)
     return (corners[..., 0] * following[..., 1] - corners[..., 1] * following[..., 0]).sum(-1).abs_().div_(2)
 
@@ -64,7 +64,7 @@ def _common_areas(a: Tensor, b: Tensor) -> Tensor:
 
     Between two heights at which there is a corner or where two edges cross, what is common is as wide at half the height as it is on average.
     """
-    corners = torch.stack([a, b], 1).double().unflatten(-1, (-1, 2))
+    corners = torch.stack([a, b], 1).double().view(len(a), 2, -1, 2)
     begin, end = corners.flatten(1, 2), corners.roll(-1, -2).flatten(1, 2)
     along = end - begin
     first, second = torch.triu_indices(begin.shape[1], begin.shape[1], 1, device=a.device)

@@ -148,7 +148,7 @@ class FusedGateAttention(Operator):
     @staticmethod
     def _heads(x: Tensor, weight: Tensor, heads: int) -> Tensor:
         """``[batch, sequences, heads, steps, numbers of a head]``; ``weight``: ``[heads * numbers, width]``."""
-        return F.linear(x, weight).unflatten(-1, (heads, weight.shape[0] // heads)).transpose(2, 3)
+        return F.linear(x, weight).view(*x.shape[:3], heads, weight.shape[0] // heads).transpose(2, 3)
 
     samples = [
         sample(Query=f32(2, 3, 4, 5), QKVWeight=f32(3, 2, 6, 5), SrcMask=f32(2, 3, 1, 1, 4), NonbatchedBias=f32(2, 1, 2, 4, 4), GateWeight=f32(5, 2, 6),

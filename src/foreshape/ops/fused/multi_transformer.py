@@ -98,7 +98,7 @@ class FusedMultiTransformer(Operator):
             require_equal(given["TimeStep"].elements, 1, "TimeStep must be one number", TimeStep=None)
             require_equal(steps, 1, "X must be one step where TimeStep is given", X=1)
         for at in range(layers):
-            here = {slot: value[at] if isinstance(value, tuple) and value else None for slot, value in given.items()}
+            here: dict[str, Any] = {slot: value[at] if isinstance(value, tuple) and value else None for slot, value in given.items()}
             weight = here["QKVW"]
             require_rank(4, weight, "QKVW")
             parts, heads, numbers = weight.known_dims[:3] if self.trans_qkvw else weight.known_dims[1:]
@@ -109,9 +109,8 @@ class FusedMultiTransformer(Operator):
             if here["CacheKV"] is not None:
                 require_rank(5, here["CacheKV"], "CacheKV")
                 two, of, by, most, each = here["CacheKV"].known_dims
-                for axis, (a, b) in enumerate(((two, 2), (of, batch), (by, heads), (None, None), (each, numbers))):
-                    if axis != 3:
-                        require_equal(a, b, "CacheKV must have the dims [2, batch, heads, most steps, numbers of a head]", CacheKV=axis)
+                for axis, a, b in ((0, two, 2), (1, of, batch), (2, by, heads), (4, each, numbers)):
+                    require_equal(a, b, "CacheKV must have the dims [2, batch, heads, most steps, numbers of a head]", CacheKV=axis)
                 require_at_most(steps, most, "CacheKV must have room for the steps of X", CacheKV=3, X=1)
             if given["SrcMask"] is not None:
                 require_rank(4, given["SrcMask"], "SrcMask")
@@ -155,7 +154,7 @@ class FusedMultiTransformer(Operator):
         x, layers = given["X"], len(given["QKVW"])
         step = None if given["TimeStep"] is None else int(given["TimeStep"].reshape(-1)[0])
         for at in range(layers):
-            here = {slot: value[at] if isinstance(value, list | tuple) and value else None for slot, value in given.items()}
+            here: dict[str, Any] = {slot: value[at] if isinstance(value, list | tuple) and value else None for slot, value in given.items()}
             inner = normalised(x, 2, here["LnScale"], here["LnBias"], self.epsilon) if self.pre_layer_norm else x
             x = x + self._attended(inner, here, given["SrcMask"], step)
             if not self.pre_layer_norm:
