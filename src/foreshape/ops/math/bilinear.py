@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size
 from foreshape.operator import FLOATING, Operator, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
 from foreshape.ops.math.pairs import same_dims
+from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import NUMERIC, Spec
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class BilinearTensorProduct(Operator):
         return out.contiguous() if Bias is None else out + Bias
 
     def _infer_gradient(self, X: Spec, Y: Spec, Weight: Spec, d_out: Spec) -> Any:
+        check_made(Out_GRAD=(d_out, BilinearTensorProduct.infer_shape(self, X, Y, Weight, None)))
         return X.like(), Y.like(), Weight.like(), X.dense((1, Weight.known_dims[0]))
 
     def _gradient_workspace(self, X: Spec, Y: Spec, Weight: Spec, d_out: Spec) -> Size:
