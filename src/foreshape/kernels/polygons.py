@@ -43,7 +43,7 @@ def polygon_overlaps(a: Tensor, b: Tensor) -> Tensor:
 def polygon_pairs_taken(pairs: Size, width: Size, item: int) -> Size:
     """The bytes that `polygon_overlaps` takes for so many pairs of polygons of ``width`` numbers, at most 32, with ``item`` bytes each."""
     edges = width if isinstance(width, int) else MOST
-    return pairs * (8 * item + 40) + minimum(pairs, _at_once(edges)) * _slabs(edges) * edges * 96
+    return pairs * (8 * item + 40) + minimum(pairs * (_slabs(edges) * edges), _ROOM) * 96
 
 
 MOST = 32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
@@ -130,13 +131,13 @@ class FusedGateAttention(Operator):
         given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
         query = given["Query"]
         if self.merge_qkv:
-            q, k, v = (self._heads(query, w.flatten(0, 1), w.shape[0]) for w in given["QKVWeight"])
+            q, k, v = (self._heads(query, w.flatten(0, 1), w.shape[:2]) for w in given["QKVWeight"])
         else:
             turned = {s: given[s].flatten(1).t() for s in ("QueryWeight", "KeyWeight", "ValueWeight")}
-            heads = given["QueryWeight"].shape[1]
+            heads = given["QueryWeight"].shape[1:]
             q = self._heads(query, turned["QueryWeight"], heads)
             k, v = (self._heads(given["Key"], turned[s], heads) for s in ("KeyWeight", "ValueWeight"))
-        scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2))
+        scores = torch.matmul(q * max(q.shape[-1], 1) ** -0.5, k.transpose(-1, -2))
         for slot in ("SrcMask", "NonbatchedBias"):
             if given[slot] is not None:
                 scores.add_(given[slot])
@@ -146,13 +147,13 @@ class FusedGateAttention(Operator):
         return (*[None] * (len(self.schema.results) - 1), F.linear(out, given["OutLinearWeight"].flatten(0, 1).t(), given["OutLinearBias"]))
 
     @staticmethod
-    def _heads(x: Tensor, weight: Tensor, heads: int) -> Tensor:
-        """``[batch, sequences, heads, steps, numbers of a head]``; ``weight``: ``[heads * numbers, width]``."""
-        return F.linear(x, weight).view(*x.shape[:3], heads, weight.shape[0] // heads).transpose(2, 3)
+    def _heads(x: Tensor, weight: Tensor, heads: Sequence[int]) -> Tensor:
+        """``[batch, sequences, heads, steps, numbers of a head]``; ``weight``: ``[heads * numbers, width]``; ``heads``: both numbers."""
+        return F.linear(x, weight).view(*x.shape[:3], *heads).transpose(2, 3)
 
     samples = [
-        sample(Query=f32(2, 3, 4, 5), QKVWeight=f32(3, 2, 6, 5), SrcMask=f32(2, 3, 1, 1, 4), NonbatchedBias=f32(2, 1, 2, 4, 4), GateWeight=f32(5, 2, 6),
-               GateBias=f32(2, 6), OutLinearWeight=f32(2, 6, 7), OutLinearBias=f32(7)),
+        sample(Query=f32(2, 3, 4, 5, low=-0.5, high=0.5), QKVWeight=f32(3, 2, 6, 5), SrcMask=f32(2, 3, 1, 1, 4), NonbatchedBias=f32(2, 1, 2, 4, 4),
+               GateWeight=f32(5, 2, 6), GateBias=f32(2, 6), OutLinearWeight=f32(2, 6, 7, low=-0.1, high=0.1), OutLinearBias=f32(7)),
         sample(Query=f32(2, 3, 4, 5), Key=f32(2, 3, 6, 8), QueryWeight=f32(5, 2, 3), KeyWeight=f32(8, 2, 3), ValueWeight=f32(8, 2, 3),
                SrcMask=f32(2, 3, 1, 1, 6), OutLinearWeight=f32(2, 3, 7), OutLinearBias=f32(7), merge_qkv=False, has_gating=False),
     ]  # fmt: skip

@@ -173,7 +173,7 @@ class FusedMultiTransformer(Operator):
         weight, cache = here["QKVW"], here["CacheKV"]
         heads = weight.shape[1 if self.trans_qkvw else 2]
         matrix = weight.flatten(0, 2) if self.trans_qkvw else weight.flatten(1).t()
-        parts = F.linear(x, matrix, _flat(here["QKVBias"])).view(batch, steps, 3, heads, -1)
+        parts = F.linear(x, matrix, _flat(here["QKVBias"])).view(batch, steps, 3, heads, weight.shape[2 if self.trans_qkvw else 3])
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         if cache is not None:
             begin = step or 0
@@ -183,7 +183,7 @@ class FusedMultiTransformer(Operator):
             key, value = cache[0, :, :, : begin + steps], cache[1, :, :, : begin + steps]
         if mask is not None and mask.shape[3] not in (1, key.shape[2]):
             raise ExecutionError(f"SrcMask must have a column for each of the {key.shape[2]} steps so far, or one; seen {mask.shape[3]}")
-        out = attended(query, key, value, mask, query.shape[-1] ** -0.5).transpose(1, 2).flatten(2)
+        out = attended(query, key, value, mask, max(query.shape[-1], 1) ** -0.5).transpose(1, 2).flatten(2)
         out = F.linear(out, here["OutLinearW"].t(), _flat(here["OutLinearBias"]))
         return kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
 

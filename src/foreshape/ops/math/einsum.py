@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
@@ -88,8 +89,7 @@ class Einsum(Operator):
         return 3 * sum((s.nbytes for s in Operands), 0) + 2 * out.nbytes
 
     def kernel(self, Operands: list[Tensor]) -> Any:
-        out = torch.einsum(self.equation.replace(" ", ""), *Operands).contiguous()
-        return out.clone() if any(out.data_ptr() == x.data_ptr() for x in Operands) else out, [], []
+        return _own(torch.einsum(self.equation.replace(" ", ""), *Operands), Operands), [], []
 
     def _infer_gradient(self, Operands: tuple[Spec, ...], d_out: Spec) -> Any:
         return tuple(s.like() for s in Operands)
@@ -107,7 +107,7 @@ class Einsum(Operator):
             dots = "..." in out or any("..." in t for t, _ in others)
             wanted = ("..." if dots else "") + "".join(c for c in term.replace("...", "") if c in there)
             made = torch.einsum(",".join([out, *(t for t, _ in others)]) + "->" + wanted, d_out, *(o for _, o in others))
-            found.append(_arranged(made, wanted, term, x).contiguous())
+            found.append(_own(_arranged(made, wanted, term, x), (d_out, *Operands)))
         return found
 
     samples = [
@@ -129,6 +129,12 @@ class Einsum(Operator):
         reject(Operands=[f32(2, 3)], equation="ij", says="equation must be letters", error=SchemaError),
         reject(Operands=[f32(2, 3)], equation="...j->j", says="must be in the result too"),
     ]
+
+
+def _own(x: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """``x`` in a row, in memory that is not that of others: a sum over nothing is a view."""
+    shared = any(x.untyped_storage().data_ptr() == o.untyped_storage().data_ptr() for o in others)
+    return x.clone(memory_format=torch.contiguous_format) if shared else x.contiguous()
 
 
 def _arranged(made: Tensor, have: str, term: str, x: Tensor) -> Tensor:
