@@ -65,7 +65,7 @@ know("batch_norm", has("MomentumTensor"), "PaddlePaddle 2.6.2 does not read Mome
 know("batch_norm_grad", lambda a: bool(a.get("trainable_statistics")), EXACT + "of trainable statistics in a test it takes the moving ones")
 know("batch_norm", has("is_test", "use_global_stats"), "of moving statistics PaddlePaddle leaves SavedMean and SavedVariance as it finds them")
 know("coalesce_tensor", always, "what no part takes, or no one sets, is left there as it is found; here it is zeros")
-know("conv2d_transpose", has("Bias"), "PaddlePaddle's kernel for CPUs does not read Bias; here it is added")
+know("conv2d conv2d_transpose conv3d depthwise_conv2d", has("Bias"), "PaddlePaddle's kernel for CPUs does not read Bias; here it is added")
 know("bincount", lambda a: 0 in a["X"].dims, "of no numbers PaddlePaddle counts in int64, whatever the weights are")
 know("bpr_loss_grad", lambda a: len(a["X"].dims) > 2, EXACT + "of more than two dims it is no number there")
 know("cholesky_solve_grad", always, EXACT + "that of Y is another, in every sample")
@@ -77,14 +77,12 @@ know("elementwise_heaviside", lambda a: len(a["X"].dims) < len(a["Y"].dims), "wh
 know("empty", always, "what nobody sets is left there as it is found; here it is zeros")
 know("fake_quantize_moving_average_abs_max", lambda a: a["InScale"].dims == (), STATE)
 know("update_loss_scaling", lambda a: a["PrevLossScaling"].dims == (), STATE)
-know("fused_conv2d", always,
-     "its kernel is oneDNN's, whose numbers stand in that library's order where they are read without a fetch; fetched, they are these")  # fmt: skip
 know("kthvalue_grad mode_grad", lambda a: a["X"].dims == (), EXACT + "of a tensor without dims it is 1 there, whatever comes")
 know("logcumsumexp", lambda a: a["X"].dims == () and bool(a.get("exclusive")),
      "of a tensor without dims PaddlePaddle gives X; here the sum of nothing, as along an axis")  # fmt: skip
 know("merged_momentum", lambda a: a.get("rescale_grad", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs does not read rescale_grad; here it counts")
-know("multiclass_nms", lambda a: a.get("score_threshold", 0.0) > 1.0 or 0 in a["BBoxes"].dims,
-     "where nothing is kept PaddlePaddle gives a single -1, as one sequence; here there are no rows")  # fmt: skip
+know("locality_aware_nms multiclass_nms", lambda a: a.get("score_threshold", 0.0) > 1.0 or 0 in a["BBoxes"].dims,
+     "where nothing is kept PaddlePaddle gives a single -1, as one sequence, in other dims than its programs say; here there are no rows")  # fmt: skip
 know("mv mv_grad", lambda a: 0 in a["X"].dims, "of no columns PaddlePaddle leaves the result as it finds its memory; here it is zeros")
 know("nanmedian", always, "MedianIndex, which is for the gradient alone, has room for all numbers there")
 know("polygamma", lambda a: a.get("n") == 0, "of order 0 PaddlePaddle 2.6.2 gives -infinity")

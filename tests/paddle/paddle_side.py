@@ -147,13 +147,15 @@ def one(case: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def of_ops(case: dict[str, Any], programs: list[Any], fed: dict[str, Any], arrays: dict[str, np.ndarray], folder: Path) -> dict[str, Any]:
-    """A program whose results are looked at in the scope, of whatever kind they are. What is kept is in the scope before."""
+    """A program whose results are looked at in the scope, of whatever kind they are, or fetched. What is kept is in the scope before."""
     block, scope = programs[0].global_block(), paddle.static.global_scope()
     for name in case["wanted"]:
         block.var(name).persistable = True
     for name in [n for n, given in case["feeds"].items() if given["kept"]]:
         scope.var(name).get_tensor().set(np.array(fed.pop(name)), paddle.CPUPlace())
-    paddle.static.Executor(paddle.CPUPlace()).run(programs[0], feed=fed, fetch_list=[])
+    values = paddle.static.Executor(paddle.CPUPlace()).run(programs[0], feed=fed, fetch_list=case.get("fetched", []), return_numpy=False)
+    if values:
+        return {name: fetched(name, value, arrays) for name, value in zip(case["fetched"], values, strict=True)}
     return {name: seen(scope, name, block.var(name).desc.type(), arrays) for name in case["wanted"]}
 
 

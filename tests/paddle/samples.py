@@ -43,6 +43,8 @@ def apart(cls: type[Operator]) -> str | None:
     return APART.get(cls.type) or FAMILIES_APART.get(cls.__module__.split(".")[2])
 
 
+BY_ONEDNN = ("fused_conv2d", "fused_conv3d")
+"""Operators whose results stand in an order of oneDNN's own till they are fetched."""
 NOTHING_FLOWS = {"cross_entropy2": ("MatchX", "XShape")}
 """Results without a gradient, of operators whose gradient is made of others."""
 
@@ -51,7 +53,8 @@ def of_sample(cls: type[Operator], sample: Sample, name: str) -> TwoSided:
     """The program of one op that a sample is."""
     case = harness.build(cls, sample.arguments, as_layers=True)
     wanted = list(dict.fromkeys(n for names in case.outputs.values() for n in names if n in case.block.vars and case.block.vars[n].kind in TENSOR_KINDS))
-    return TwoSided(name, cls.type, case.program, case.feed, wanted, sample.exact and not cls.random, reason(cls.type, sample.arguments) or "")
+    known, told = reason(cls.type, sample.arguments) or "", {"fetched": wanted} if cls.type in BY_ONEDNN else {}
+    return TwoSided(name, cls.type, case.program, case.feed, wanted, sample.exact and not cls.random, known, told=told)
 
 
 def of_gradients(cls: type[Operator], sample: Sample, name: str) -> Iterator[TwoSided]:

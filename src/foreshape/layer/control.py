@@ -133,7 +133,9 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
     Args:
         pred: a bool variable of one element.
         true_fn, false_fn: each gives a variable, or a list (or tuple) of them, or None: both the same number, each pair of one
-            element type and number of dims. A size in which they differ is known only when it runs.
+            element type and number of dims. A size in which they differ is known only when it runs. Where the number of dims differs,
+            nothing that follows could be described: give one of them the other's, as by `unsqueeze` or `reshape`. (A program that is read
+            may have such a result; it can be given on and fetched.)
 
     Returns:
         As the functions give: a variable, a list, or None. Gradients flow through the branch that ran.
@@ -154,7 +156,7 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
         return None
     for t, f in zip(true_out, false_out, strict=True):  # a program that is read may do so, and says nothing of the dims of its result then
         if t.spec.dims is not None and f.spec.dims is not None and t.spec.rank != f.spec.rank:
-            raise ShapeError(f"both branches must give as many dims: true_fn gives {t}, false_fn {f}")
+            raise ShapeError(f"both branches must give as many dims: true_fn gives {t}, false_fn {f}; reshape one of them to the dims of the other")
     chosen = cast(pred, INT32)
     out = [outer.apply("select_input", {"X": [f, t], "Mask": chosen}) for t, f in zip(true_out, false_out, strict=True)]
     return out if true_form is list else tuple(out) if true_form is tuple else out[0]

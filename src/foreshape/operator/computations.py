@@ -28,6 +28,8 @@ class Computation:
     """Those that it gives."""
     forward_only: ClassVar[bool] = False
     """No rewrite asks for the gradient of it."""
+    besides: ClassVar[tuple[str, ...]] = ()
+    """Operands that an operator may have besides. A rewrite of gradients looks whether one is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ class ImageConvolution(Computation):
     operands: ClassVar[int] = 2
     inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
     gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
+    besides: ClassVar[tuple[str, ...]] = ("X2",)
     strides: tuple[int, ...]
     paddings: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -238,4 +241,6 @@ def is_usual_gradient(operator: type[Operator], computation: type[Computation]) 
     names = {f"X{at}": o.name for at, o in enumerate(forward.schema.operands)} | {f"Out{at}": r.name for at, r in enumerate(forward.schema.results)}
     wanted = [[names.get(slot.removesuffix("@GRAD"), "") + slot.removeprefix(slot.removesuffix("@GRAD")) for slot in slots]
               for slots in (computation.inputs, computation.gives)]  # fmt: skip
-    return wanted == [[o.name for o in operator.schema.operands], [r.name for r in operator.schema.results]]
+    besides = {names.get(slot) for slot in computation.besides}
+    found = [[s.name for s in slots if s.name.removesuffix("@GRAD") not in besides] for slots in (operator.schema.operands, operator.schema.results)]
+    return wanted == found

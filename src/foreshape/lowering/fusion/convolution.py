@@ -22,7 +22,7 @@ def apply(graph: Graph) -> int:
 
 
 def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
-    x, w = i.arguments
+    x, w = i.arguments[:2]
     out, like, bias, gone = i.results[0], i, None, list[Instruction]()
     add = graph.only_reader(out)
     if add is not None and _adds_channel_bias(add, out):

@@ -15,15 +15,15 @@ from foreshape.values.torch_proxy import Lazy, aten
 
 
 def apply(graph: Graph) -> int:
-    found = [(i, of) for i, of in graph.undoing(ImageConvolution) if are_images(i)]
+    found = [(i, of) for i, of in graph.undoing(ImageConvolution) if are_images(i) and not any(i.arguments[2:-1])]
     for i, of in found:
         _rewrite(graph, i, of)
     return len(found)
 
 
 def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
-    x, w, d = i.arguments
-    d_x, d_w = i.results
+    x, w, *_, d = i.arguments
+    d_x, d_w, *_ = i.results
     wide = dims_of(d)
     bias = next((s for s in graph.readers(d) if s.tag == "channel bias gradient"), None)
     d_bias = bias.results[0] if bias is not None else None

@@ -6,9 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size, minimum
-from foreshape.errors import TypeMismatchError
-from foreshape.kernels.boxes import overlaps, pairs_taken, unsuppressed
+from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.kernels.boxes import BLOCK, CHUNK, overlaps, pairs_taken, unsuppressed
 from foreshape.kernels.detections import Scored, best_of_images, candidates, detections, per_image, suppress
+from foreshape.kernels.polygons import polygon_overlaps, polygon_pairs_taken
 from foreshape.operator import (
     INDEX,
     NOT_DIFFERENTIABLE,
@@ -29,8 +30,9 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.require import require_at_most, require_divides
 from foreshape.operator.temporaries import copies
-from foreshape.ops.detection.sample_boxes import boxes
+from foreshape.ops.detection.sample_boxes import boxes, polygons
 from foreshape.ops.rules.image_boxes import images_of
 from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows
 from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, Spec
@@ -38,14 +40,30 @@ from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-_POLYGONS = (8, 16, 24, 32)
+_WIDTHS = (4, 8, 16, 24, 32)
+_SAID = "a box must be 4 numbers, or a polygon 8, 16, 24 or 32, not {}"
+
+
+def require_box_or_polygon(width: Size) -> None:
+    """A box is 4 numbers, and a polygon has 4, 8, 12 or 16 corners; where the width is not known yet, `check_width` looks again."""
+    said = _SAID.format(width)
+    require(not isinstance(width, int) or width in _WIDTHS, said, BBoxes=2)
+    require_divides(4, width, said, BBoxes=2)
+    require_at_most(4, width, said, BBoxes=2)
+    require_at_most(width, 32, said, BBoxes=2)
+
+
+def check_width(boxes: Tensor) -> None:
+    if boxes.shape[-1] not in _WIDTHS:
+        raise ExecutionError(_SAID.format(boxes.shape[-1]))
 
 
 class _Suppression(Operator):
     """What the three forms share."""
 
     abstract = True
-    BBoxes = operand((FP32, FP64), doc="[images, boxes, 4]; or, of boxes of their own for each class, [rows, classes, 4], ragged")
+    BBoxes = operand((FP32, FP64), doc="[images, boxes, 4], or polygons of 8, 16, 24 or 32 numbers; or, of boxes of their own for each class, "
+                     "[rows, classes, 4], ragged")  # fmt: skip
     Scores = operand((FP32, FP64), same_type_as="BBoxes", doc="[images, classes, boxes]; or [rows, classes], ragged as BBoxes")
     score_threshold = attribute(AttrType.FLOAT, doc="a box counts whose score is larger")
     nms_top_k = attribute(AttrType.INT, doc="so many of the best boxes of a class count; -1: all")
@@ -61,8 +79,10 @@ class _Suppression(Operator):
         require_rank(3, BBoxes, "BBoxes")
         require(Scores.rank in (2, 3), f"Scores must have 3 dims, or 2 for boxes of their own for each class; not {Scores.rank}", Scores=None)
         count, middle, width = BBoxes.known_dims
-        require(width not in _POLYGONS or Scores.rank == 2, f"BBoxes must be boxes of 4 numbers; polygons of {width} are not supported", BBoxes=2)
-        require_equal(width, 4, f"a box must be 4 numbers, not {width}", BBoxes=2)
+        if Scores.rank == 3:
+            require_box_or_polygon(width)
+        else:
+            require_equal(width, 4, f"a box of its own for each class must be 4 numbers, not {width}", BBoxes=2)
         require_equal(count, Scores.known_dims[0], "BBoxes and Scores must have the same first dim", BBoxes=0, Scores=0)
         if Scores.rank == 3:
             require_equal(middle, Scores.known_dims[2], "there must be one score of each class for each box", BBoxes=1, Scores=2)
@@ -80,15 +100,19 @@ class _Suppression(Operator):
             count = minimum(count, Scores.known_dims[0] * Scores.known_dims[1] * self.nms_top_k)
         # of each score its number, group, rank and copies of these in other orders; of what counts also boxes and how they overlap
         taken = (80 + 4 * item) * Scores.elements + (80 + 22 * item) * count
-        return taken + pairs_taken(count, item) + copies(strided, BBoxes=BBoxes, Scores=Scores)
+        pairs = minimum(count, BLOCK) * minimum(count, CHUNK)
+        width = BBoxes.known_dims[2]
+        polygons = 0 if width == 4 else count * 4 * width * item + polygon_pairs_taken(pairs, width, item)
+        return taken + polygons + pairs_taken(count, item) + copies(strided, BBoxes=BBoxes, Scores=Scores)
 
     def _found(self, BBoxes: Tensor, Scores: Tensor, of: Offsets | None) -> tuple[Scored, int, int]:
         """The boxes that stay, the number of classes and that of images."""
+        check_width(BBoxes)
         classes = Scores.shape[1]
         above = Scores > self.score_threshold
         if 0 <= self.background_label < classes:
             above[:, self.background_label] = False
-        all_boxes = BBoxes.reshape(-1, 4)
+        all_boxes = BBoxes.reshape(-1, BBoxes.shape[-1])
         if Scores.dim() == 3:
             images, _, count = Scores.shape
             place = above.reshape(-1).nonzero().squeeze(1)
@@ -101,8 +125,8 @@ class _Suppression(Operator):
             row = above.reshape(-1).nonzero().squeeze(1)
             group = of.segments[row // max(classes, 1)] * classes + row % max(classes, 1)
             value = Scores.reshape(-1)[row]
-        found = suppress(candidates(value, group, row, self.nms_top_k), all_boxes, self.nms_threshold, self.nms_eta,
-                         partial(overlaps, pixel=0.0 if self.normalized else 1.0))  # fmt: skip
+        overlap = polygon_overlaps if all_boxes.shape[1] > 4 else partial(overlaps, pixel=0.0 if self.normalized else 1.0)
+        found = suppress(candidates(value, group, row, self.nms_top_k), all_boxes, self.nms_threshold, self.nms_eta, overlap)
         if of is not None:  # in the order of the boxes
             order = found.row.argsort(stable=True)
             found = found.chosen(order[found.group[order].argsort(stable=True)])
@@ -115,19 +139,19 @@ class MulticlassNms(_Suppression):
     Of each class (but ``background_label``) the ``nms_top_k`` boxes count with the best scores above ``score_threshold``. From the best on,
     a box stays that overlaps none that stays, of its class and image, by more than ``nms_threshold`` (intersection over union); then of
     all classes of an image the ``keep_top_k`` best. In a class the best is first; where each class has boxes of its own, they keep their
-    order. Where nothing is left in a minibatch, Out has no rows (where PaddlePaddle gives a single -1).
+    order. Where nothing is left in a minibatch, Out has no rows, as its description says (where PaddlePaddle gives a single -1).
     """
 
     type = "multiclass_nms"
-    Out = result(doc="[rows, 6], ragged: the boxes of each image", new_offsets=True)
+    Out = result(doc="[rows, 6] (2 and the numbers of a polygon), ragged: the boxes of each image", new_offsets=True)
 
     def infer_shape(self, BBoxes: Spec, Scores: Spec) -> Spec:
         images = self._images(BBoxes, Scores)
-        return rows(Scores.dtype, (unknown_size("rows"), 6), new_lod("Out", (images,)))
+        return rows(Scores.dtype, (unknown_size("rows"), BBoxes.known_dims[2] + 2), new_lod("Out", (images,)))
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets]:
         found, classes, images = self._found(BBoxes, Scores, _ragged(offsets[0], Scores))
-        return detections(found, classes, BBoxes.reshape(-1, 4)), Offsets.of_lengths(per_image(found, classes, images))
+        return detections(found, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), Offsets.of_lengths(per_image(found, classes, images))
 
     samples = [
         sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
@@ -137,9 +161,14 @@ class MulticlassNms(_Suppression):
                keep_top_k=4, background_label=1),
         sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=2.0, nms_top_k=4, keep_top_k=6),
         sample(BBoxes=boxes(2, 0), Scores=f32(2, 3, 0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
+        sample(BBoxes=polygons(2, 5, 4), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
+        sample(BBoxes=polygons(1, 9, 12, double=True), Scores=f64(1, 3, 9, low=0.0, high=1.0), score_threshold=0.0, nms_top_k=-1, keep_top_k=-1,
+               nms_threshold=0.1, normalized=False),
+        sample(BBoxes=polygons(1, 9, 16), Scores=f32(1, 3, 9, low=0.0, high=1.0), score_threshold=0.0, nms_top_k=-1, keep_top_k=-1, nms_threshold=0.7,
+               nms_eta=0.6, background_label=-1),
     ]  # fmt: skip
     rejects = [
-        reject(BBoxes=f32(2, 5, 8), Scores=f32(2, 3, 5), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="polygons of 8 are not supported"),
+        reject(BBoxes=f32(5, 3, 8).ragged([5]), Scores=f32(5, 3).ragged([5]), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="for each class must be 4"),
         reject(BBoxes=f32(2, 5, 3), Scores=f32(2, 3, 5), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="must be 4 numbers"),
         reject(BBoxes=f32(2, 5, 4), Scores=f32(2, 3, 7), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="one score of each class for each box"),
         reject(BBoxes=f32(3, 5, 4), Scores=f32(2, 3, 5), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="the same first dim"),
@@ -154,22 +183,23 @@ class MulticlassNms2(_Suppression):
     """Out as `multiclass_nms` gives it, and Index = the rows of all boxes, ``[images * boxes, 4]`` or ``[rows * classes, 4]``, that these are."""
 
     type = "multiclass_nms2"
-    Out = result(doc="[rows, 6], ragged: the boxes of each image", new_offsets=True)
+    Out = result(doc="[rows, 6] (2 and the numbers of a polygon), ragged: the boxes of each image", new_offsets=True)
     Index = result(doc="int32 [rows, 1], ragged as Out", new_offsets=True)
 
     def infer_shape(self, BBoxes: Spec, Scores: Spec) -> tuple[Spec, Spec]:
         lod, count = new_lod("Out", (self._images(BBoxes, Scores),)), unknown_size("rows")
-        return rows(Scores.dtype, (count, 6), lod), rows(INT32, (count, 1), lod)
+        return rows(Scores.dtype, (count, BBoxes.known_dims[2] + 2), lod), rows(INT32, (count, 1), lod)
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Offsets, Offsets]:
         found, classes, images = self._found(BBoxes, Scores, _ragged(offsets[0], Scores))
         made = Offsets.of_lengths(per_image(found, classes, images))
-        return detections(found, classes, BBoxes.reshape(-1, 4)), found.row.int().unsqueeze(1), made, made
+        return detections(found, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), found.row.int().unsqueeze(1), made, made
 
     samples = [
         sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
         sample(BBoxes=boxes(7, 3).ragged([5, 0, 2]), Scores=f32(7, 3, low=0.0, high=1.0).ragged([5, 0, 2]), score_threshold=0.2, nms_top_k=-1,
                keep_top_k=-1, background_label=-1),
+        sample(BBoxes=polygons(2, 5, 8), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
     ]  # fmt: skip
     rejects = MulticlassNms.rejects[1:4]
 
@@ -182,13 +212,13 @@ class MulticlassNms3(_Suppression):
 
     type = "multiclass_nms3"
     RoisNum = operand(INDEX, optional=True, doc="[images]: how many rows are of each image")
-    Out = result(doc="[rows, 6]")
+    Out = result(doc="[rows, 6] (2 and the numbers of a polygon)")
     Index = result(doc="int32 [rows, 1]")
     NmsRoisNum = result(optional=True, doc="int32 [images]")
 
     def infer_shape(self, BBoxes: Spec, Scores: Spec, RoisNum: Spec | None) -> tuple[Spec, Spec, Spec]:
         images, count = self._images(BBoxes, Scores, RoisNum), unknown_size("rows")
-        return Scores.dense((count, 6)), Scores.dense((count, 1), INT32), Scores.dense((images,), INT32)
+        return Scores.dense((count, BBoxes.known_dims[2] + 2)), Scores.dense((count, 1), INT32), Scores.dense((images,), INT32)
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor, RoisNum: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Tensor]:
         of = _ragged(offsets[0], Scores)
@@ -196,7 +226,7 @@ class MulticlassNms3(_Suppression):
             of = images_of(RoisNum, len(Scores), "RoisNum")
         found, classes, images = self._found(BBoxes, Scores, of)
         numbers = per_image(found, classes, images).int()
-        return detections(found, classes, BBoxes.reshape(-1, 4)), found.row.int().unsqueeze(1), numbers
+        return detections(found, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), found.row.int().unsqueeze(1), numbers
 
     samples = [
         sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
@@ -204,6 +234,7 @@ class MulticlassNms3(_Suppression):
                keep_top_k=4, nms_eta=0.7, nms_threshold=0.6),
         sample(BBoxes=boxes(7, 3).ragged([5, 2]), Scores=f32(7, 3, low=0.0, high=1.0), score_threshold=0.2, nms_top_k=3, keep_top_k=-1),
         sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=2.0, nms_top_k=4, keep_top_k=6),
+        sample(BBoxes=polygons(2, 5, 4), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
     ]  # fmt: skip
     rejects = [
         reject(BBoxes=f32(7, 3, 4), Scores=f32(7, 3), RoisNum=i32(3, 2), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="RoisNum must have 1 dims"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import cos, pi, prod, sin
 from typing import Any
 
 from foreshape.operator import f32
@@ -20,4 +20,17 @@ def boxes(*dims: int, size: float = 8.0, within: float = 20.0, double: bool = Fa
         left, top, width, height = ((_GOLDEN * (at + 1) * k) % 1 for k in (1, 2.3, 5.9, 7.1))
         numbers += [left * within, top * within, left * within + width * size, top * within + height * size]
     value = f32(*dims, 4, data=numbers)
+    return replace(value, dtype=FP64) if double else value
+
+
+def polygons(images: int, count: int, corners: int, *, double: bool = False) -> Any:
+    """fp32 (or fp64) polygons ``[images, count, 2 corners]`` around middles that lie near each other; some are hollow."""
+    numbers: list[float] = []
+    for at in range(images * count):
+        x, y = ((_GOLDEN * (at + 1) * k) % 1 * 6 for k in (1, 2.3))
+        for corner in range(corners):
+            angle = 2 * pi * (corner + 0.3 * ((_GOLDEN * (at + 3)) % 1)) / corners
+            reach = 2 + 2 * ((_GOLDEN * (at * corners + corner + 1) * 5.9) % 1)
+            numbers += [x + reach * cos(angle), y + reach * sin(angle)]
+    value = f32(images, count, 2 * corners, data=[[numbers[2 * corners * (i * count + n) :][: 2 * corners] for n in range(count)] for i in range(images)])
     return replace(value, dtype=FP64) if double else value

@@ -89,16 +89,23 @@ class Windowed(Operator):
 
 
 class Convolution(Windowed):
-    """The base of the convolutions that make an image smaller."""
+    """The base of the convolutions that make an image smaller.
+
+    Bias is what rewritten inference programs of PaddlePaddle before 2.6 have; others add it by an operator of its own.
+    """
 
     abstract = True
+    Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
     Output = result(doc="[batch, out, *image], in the format of Input")
 
-    def infer_shape(self, Input: Spec, Filter: Spec) -> Spec:
+    def infer_shape(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Spec:
         channels, image, window = self._checked(Input, Filter)
         last = is_channels_last(self.data_format)
         axis = self._axes + 1 if last else 1
         out, per_group = Filter.known_dims[:2]
+        if Bias is not None:
+            require(Bias.rank == 1, f"Bias must have 1 dim, not {Bias.rank}", Bias=None)
+            require_equal(Bias.known_dims[0], out, "Bias must have one number for each channel of Output", Bias=0, Filter=0)
         require_equal(channels, per_group * self.groups, f"the channels of Input must be groups = {self.groups} times dim 1 of Filter", Input=axis, Filter=1)
         require_divides(self.groups, out, f"groups = {self.groups} must divide dim 0 of Filter", Filter=0)
         if self.padding_algorithm == "SAME":
@@ -110,8 +117,8 @@ class Convolution(Windowed):
             sizes.append(count_windows(size, span, pads[at], self.strides[at], "the window of Filter", Input=at + (1 if last else 2), Filter=at + 2))
         return with_image(Input, out, sizes, last)
 
-    def work(self, Input: Spec, Filter: Spec) -> Size:
-        return Convolution.infer_shape(self, Input, Filter).elements * product(Filter.known_dims[1:])
+    def work(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Size:
+        return Convolution.infer_shape(self, Input, Filter, Bias).elements * product(Filter.known_dims[1:])
 
     def computes(self) -> computations.ImageConvolution | None:
         of_images = self._axes == 2 and not is_channels_last(self.data_format)
@@ -119,14 +126,15 @@ class Convolution(Windowed):
             return None
         return computations.ImageConvolution(self.strides, self.paddings, self.dilations, self.groups)
 
-    def kernel(self, Input: Tensor, Filter: Tensor) -> Tensor:
+    def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
         last = is_channels_last(self.data_format)
         x, padding, _ = self._padded(channels_first(Input, last), Filter)
         convolve = torch.conv2d if self._axes == 2 else torch.conv3d
-        return channels_back(convolve(x, Filter, None, self.strides, padding, self._dilations(), self.groups), last)
+        return channels_back(convolve(x, Filter, Bias, self.strides, padding, self._dilations(), self.groups), last)
 
-    def workspace(self, Input: Spec, Filter: Spec, *, strided: frozenset[str]) -> Size:
-        return self._workspace_in_rows(Input, Filter, Convolution.infer_shape(self, Input, Filter), None) + copies(strided, Input=Input, Filter=Filter)
+    def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
+        out = Convolution.infer_shape(self, Input, Filter, Bias)
+        return self._workspace_in_rows(Input, Filter, out, None) + copies(strided, Input=Input, Filter=Filter)
 
     def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None) -> Size:
         """The bytes that it takes where all lies in a row; with ``requested``, that its gradients take."""
@@ -151,14 +159,14 @@ class Convolution(Windowed):
             return x, [before for before, _ in pads], None
         return F.pad(x, [p for pad in reversed(pads) for p in pad]), (0,) * self._axes, pads
 
-    def _infer_gradient(self, Input: Spec, Filter: Spec, d_out: Spec) -> Any:
-        check_made(Output_GRAD=(d_out, Convolution.infer_shape(self, Input, Filter)))
-        return Input.like(), Filter.like()
+    def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Any:
+        check_made(Output_GRAD=(d_out, Convolution.infer_shape(self, Input, Filter, Bias)))
+        return Input.like(), Filter.like(), None if Bias is None else Bias.like()
 
-    def _gradient_workspace(self, Input: Spec, Filter: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: Collection[str]) -> Size:
+    def _gradient_workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, requested: tuple[bool, ...], strided: Collection[str]) -> Size:
         return self._workspace_in_rows(Input, Filter, d_out, requested) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
-    def _input_apart(self, Input: Spec, Filter: Spec, d_out: Spec) -> Part | None:
+    def _input_apart(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Part | None:
         """The gradient of the images as a transposed convolution, which does not need the images."""
         image = image_of(Input, self._axes + 2, is_channels_last(self.data_format), "Input")[2]
         if self._axes != 2 or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2:
@@ -171,15 +179,16 @@ class Convolution(Windowed):
         return Part("Input@GRAD", "conv2d_transpose", {"Input": "Output@GRAD", "Filter": "Filter"}, "Output", settings)
 
     @gradient(
-        "Input", "Filter", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace, apart=_input_apart
-    )
-    def backward(self, Input: Tensor, Filter: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient,
+        workspace=_gradient_workspace, apart=_input_apart,
+    )  # fmt: skip
+    def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         first = channels_first(Input, last)
         x, padding, added = self._padded(first, Filter)
-        d_x, d_filter, _ = aten.convolution_backward(
-            channels_first(d_out, last), x, Filter, None, self.strides, padding, self._dilations(), False, (0,) * self._axes, self.groups,
-            [requested[0], requested[1], False],
+        d_x, d_filter, d_bias = aten.convolution_backward(
+            channels_first(d_out, last), x, Filter, None if Bias is None else [len(Bias)], self.strides, padding, self._dilations(), False,
+            (0,) * self._axes, self.groups, requested,
         )  # fmt: skip
         if d_x is not None and added is not None:
             for axis, (before, _) in enumerate(added, 2):
@@ -187,11 +196,11 @@ class Convolution(Windowed):
             d_x = torch.empty_like(first).copy_(d_x)
         if last and d_filter is not None:
             d_filter = d_filter.contiguous()
-        return None if d_x is None else channels_back(d_x, last), d_filter
+        return None if d_x is None else channels_back(d_x, last), d_filter, d_bias
 
 
 class Conv2d(Convolution):
-    """Output = the images in Input convolved with Filter (cross-correlated, as usual).
+    """Output = the images in Input convolved with Filter (cross-correlated, as usual), plus Bias where there is one.
 
     An axis of size n becomes ``(n + pads - dilation * (window - 1) - 1) // stride + 1`` long, and ``ceil(n / stride)`` with SAME.
     """
@@ -209,6 +218,8 @@ class Conv2d(Convolution):
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), padding_algorithm="VALID", paddings=[1, 1]),
         sample(Input=f32(2, 7, 8, 3), Filter=f32(5, 3, 3, 2), data_format="NHWC", paddings=[0, 1, 2, 1]),
         sample(Input=f32(0, 3, 7, 8), Filter=f32(5, 3, 3, 2)),
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5), paddings=[1, 0]),
+        sample(Input=f32(2, 7, 8, 3), Filter=f32(5, 3, 3, 2), Bias=f32(5), data_format="NHWC"),
     ]
     rejects = [
         reject(Input=f32(2, 3, 7), Filter=f32(5, 3, 3, 3), says="Input must have 4 dims"),
@@ -227,6 +238,8 @@ class Conv2d(Convolution):
         reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), data_format="CHWN", says="one of", error=SchemaError),
         reject(Input=f32(2, 3, 7, 7), Filter=f64(5, 3, 3, 3), says="the element type of Input", error=TypeMismatchError),
         reject(Input=i64(2, 3, 7, 7), Filter=i64(5, 3, 3, 3), says="floating", error=TypeMismatchError),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), Bias=f32(4), says="Bias must have one number for each channel"),
+        reject(Input=f32(2, 3, 7, 7), Filter=f32(5, 3, 3, 3), Bias=f32(5, 1), says="Bias must have 1 dim"),
     ]
 
 
@@ -240,6 +253,7 @@ class DepthwiseConv2d(Convolution):
         sample(Input=f32(2, 3, 7, 8), Filter=f32(3, 1, 3, 2), groups=3, paddings=[1, 1]),
         sample(Input=f32(2, 3, 7, 8), Filter=f32(6, 1, 3, 2), groups=3, strides=[2, 2], padding_algorithm="SAME"),
         sample(Input=f32(2, 7, 8, 3), Filter=f32(3, 1, 3, 2), groups=3, data_format="NHWC"),
+        sample(Input=f32(2, 3, 7, 8), Filter=f32(3, 1, 3, 2), Bias=f32(3), groups=3),
     ]
     rejects = [reject(Input=f32(2, 4, 7, 8), Filter=f32(3, 1, 3, 2), groups=3, says="the channels of Input")]
 
@@ -258,5 +272,6 @@ class Conv3d(Convolution):
     samples = [
         sample(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 2, 3, 2), paddings=[1, 0, 1]),
         sample(Input=f32(2, 4, 5, 6, 3), Filter=f32(2, 3, 2, 3, 2), strides=[1, 2, 1], data_format="NDHWC", padding_algorithm="SAME"),
+        sample(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 2, 3, 2), Bias=f32(5)),
     ]
     rejects = [reject(Input=f32(2, 3, 5, 6), Filter=f32(5, 3, 2, 3, 2), says="Input must have 5 dims")]

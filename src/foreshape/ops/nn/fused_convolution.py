@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size
+from foreshape.errors import SchemaError
 from foreshape.operator import FLOATING, NOT_WRITTEN, AttrType, F, attribute, f32, operand, reject, require, require_equal, result, sample, torch
 from foreshape.operator.temporaries import copies
 from foreshape.ops.nn.convolution import Convolution
-from foreshape.ops.rules.window import is_channels_last
+from foreshape.ops.rules.onednn_activation import ALPHA, BETA, ONEDNN_ACTIVATIONS, by_onednn
+from foreshape.ops.rules.window import VOLUME_FORMATS
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -42,16 +44,12 @@ class FusedConvolution(Convolution):
     """The base: Output = activation(conv2d(Input, Filter) + Bias + ResidualData)."""
 
     abstract = True
-    Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
     ResidualData = operand(FLOATING, optional=True, same_type_as="Input", doc="as Output")
 
     def infer_shape(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, Input: Spec, Filter: Spec, Bias: Spec | None, ResidualData: Spec | None
     ) -> Spec:
-        out = Convolution.infer_shape(self, Input, Filter)
-        if Bias is not None:
-            require(Bias.rank == 1, f"Bias must have 1 dim, not {Bias.rank}", Bias=None)
-            require_equal(Bias.known_dims[0], Filter.known_dims[0], "Bias must have one number for each channel of Output", Bias=0, Filter=0)
+        out = Convolution.infer_shape(self, Input, Filter, Bias)
         if ResidualData is not None:
             require(ResidualData.rank == out.rank, f"ResidualData must have {out.rank} dims, as Output, not {ResidualData.rank}", ResidualData=None)
             for at, (a, b) in enumerate(zip(ResidualData.known_dims, out.known_dims, strict=True)):
@@ -61,7 +59,7 @@ class FusedConvolution(Convolution):
     def work(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, Input: Spec, Filter: Spec, Bias: Spec | None, ResidualData: Spec | None
     ) -> Size:
-        return Convolution.work(self, Input, Filter)
+        return Convolution.work(self, Input, Filter, Bias)
 
     def computes(self) -> None:
         return None
@@ -69,8 +67,7 @@ class FusedConvolution(Convolution):
     def workspace(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, Input: Spec, Filter: Spec, Bias: Spec | None, ResidualData: Spec | None, *, strided: frozenset[str]
     ) -> Size:
-        plain = Convolution.workspace(self, Input, Filter, strided=strided)
-        return plain + copies(strided, ResidualData=ResidualData) + (0 if Bias is None else Bias.nbytes)
+        return Convolution.workspace(self, Input, Filter, Bias, strided=strided) + copies(strided, ResidualData=ResidualData)
 
     def _activated(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -78,39 +75,76 @@ class FusedConvolution(Convolution):
     def kernel(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, ResidualData: Tensor | None
     ) -> Any:
-        out = Convolution.kernel(self, Input, Filter)
-        if Bias is not None:
-            out += Bias if is_channels_last(self.data_format) else Bias.view(-1, *[1] * self._axes)
+        out = Convolution.kernel(self, Input, Filter, Bias)
         if ResidualData is not None:
             out += ResidualData
         return self._activated(out)
 
 
-class FusedConv2d(FusedConvolution):
-    """Output = fuse_activation(conv2d(Input, Filter) + Bias + ResidualData), as oneDNN has it in rewritten inference programs."""
+class ByOnednn(FusedConvolution):
+    """The base of those that oneDNN has."""
 
-    type = "fused_conv2d"
-    gradient = NOT_WRITTEN
-    fuse_activation = attribute(AttrType.STRING, "", choices=ACTIVATIONS)
-    fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc="of leaky_relu: the slope below 0")
+    abstract = True
+    fuse_activation = attribute(AttrType.STRING, "", choices=ONEDNN_ACTIVATIONS)
+    fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc=ALPHA)
+    fuse_beta = attribute(AttrType.FLOAT, 0.0, doc=BETA)
     fuse_residual_connection = attribute(AttrType.BOOLEAN, False, doc="whether ResidualData is given")
     force_fp32_output = attribute(AttrType.BOOLEAN, False)
 
+    def workspace(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, Input: Spec, Filter: Spec, Bias: Spec | None, ResidualData: Spec | None, *, strided: frozenset[str]
+    ) -> Size:
+        inside = FusedConvolution.infer_shape(self, Input, Filter, Bias, ResidualData).nbytes if self.fuse_activation else 0
+        return FusedConvolution.workspace(self, Input, Filter, Bias, ResidualData, strided=strided) + inside
+
     def _activated(self, x: Tensor) -> Tensor:
-        return activated(x, self.fuse_activation, self.fuse_alpha)
+        return by_onednn(x, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
+
+
+class FusedConv2d(ByOnednn):
+    """Output = fuse_activation(conv2d(Input, Filter) + Bias + ResidualData), as oneDNN has it in rewritten inference programs.
+
+    An activation is the one that ``fuse_alpha`` and ``fuse_beta`` make of it, which are 0 where nobody says them: swish is then half its
+    operand, hard_swish 0, and relu6 must have its 6 as ``fuse_beta``.
+    """
+
+    type = "fused_conv2d"
+    gradient = NOT_WRITTEN
 
     samples = [
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5), fuse_activation="relu"),
         sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 3), paddings=[1, 1], Bias=f32(5), ResidualData=f32(2, 5, 7, 8), fuse_residual_connection=True),
         sample(Input=f32(2, 4, 7, 8), Filter=f32(6, 2, 3, 2), groups=2, strides=[2, 1], fuse_activation="leaky_relu", fuse_alpha=0.1),
-        sample(Input=f32(2, 7, 8, 3), Filter=f32(5, 3, 3, 2), Bias=f32(5), data_format="NHWC", fuse_activation="swish"),
-    ]
+        sample(Input=f32(2, 7, 8, 3), Filter=f32(5, 3, 3, 2), Bias=f32(5), data_format="NHWC", fuse_activation="swish", fuse_alpha=1.0),
+        *(sample(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5), fuse_activation=name, fuse_alpha=0.25, fuse_beta=0.5)
+          for name in ONEDNN_ACTIVATIONS if name not in ("relu", "leaky_relu", "sqrt")),
+        sample(Input=f32(2, 3, 7, 8, low=0.1, high=1.0), Filter=f32(5, 3, 3, 2, low=0.1, high=1.0), fuse_activation="sqrt"),
+    ]  # fmt: skip
     rejects = [
         reject(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(4), says="Bias must have one number"),
         reject(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), Bias=f32(5, 1), says="Bias must have 1 dim"),
         reject(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), ResidualData=f32(2, 5, 7, 8), says="ResidualData must have the dims of Output"),
         reject(Input=f32(2, 4, 7, 8), Filter=f32(5, 3, 3, 2), says="the channels of Input"),
+        reject(Input=f32(2, 3, 7, 8), Filter=f32(5, 3, 3, 2), fuse_activation="elu", says="one of", error=SchemaError),
     ]
+
+
+class FusedConv3d(ByOnednn):
+    """As `fused_conv2d`, of volumes."""
+
+    type = "fused_conv3d"
+    gradient = NOT_WRITTEN
+    _axes: ClassVar[int] = 3
+    strides = attribute(AttrType.INTS, [1, 1, 1], low=1)
+    paddings = attribute(AttrType.INTS, [0, 0, 0], low=0, doc="one number per axis, or two: before and after")
+    dilations = attribute(AttrType.INTS, [1, 1, 1], low=1)
+    data_format = attribute(AttrType.STRING, "NCDHW", choices=VOLUME_FORMATS)
+
+    samples = [
+        sample(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 2, 3, 2), Bias=f32(5), fuse_activation="relu"),
+        sample(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 3, 3, 3), paddings=[1, 1, 1], ResidualData=f32(2, 5, 4, 5, 6), fuse_residual_connection=True),
+    ]
+    rejects = [reject(Input=f32(2, 3, 4, 5, 6), Filter=f32(5, 3, 2, 3, 2), Bias=f32(4), says="Bias must have one number")]
 
 
 class Conv2dFusion(FusedConvolution):

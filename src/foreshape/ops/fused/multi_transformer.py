@@ -1,0 +1,218 @@
+"""All layers of a transformer that generates text in one operator, with the keys and values of earlier steps kept beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import product
+from foreshape.errors import ExecutionError, SchemaError
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    NOT_WRITTEN,
+    AttrType,
+    F,
+    Operator,
+    attribute,
+    f32,
+    fail,
+    i32,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+)
+from foreshape.operator.require import require_at_most, require_broadcast_to
+from foreshape.ops.fused.blocks import check_test, kept, mode, rate
+from foreshape.ops.fused.dense import check_norm, normalised
+from foreshape.ops.fused.transformer import attended
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_REFUSED = "must not be there: not supported"
+
+
+class FusedMultiTransformer(Operator):
+    """Out = X after layers of attention and two products each, in a test; of each layer one tensor is in every list.
+
+    A layer is ``x + attention(norm(x))``, and then ``x + FFN2(act(FFN1(norm(x))))``, with a norm before each where ``pre_layer_norm``, and
+    otherwise one after each sum. With CacheKV, a first run (without TimeStep) writes the keys and values of all steps to its beginning; then
+    X is one step, number TimeStep, whose keys and values are written there, and which sees all steps up to itself. CacheKVOut is CacheKV.
+    The order of the numbers in CacheKV is that of its dims, which no other operator but this is meant to read.
+    """
+
+    type = "fused_multi_transformer"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="[batch, steps, width]")
+    LnScale = operand(FLOATING, many=True, doc="[width] each")
+    LnBias = operand(FLOATING, many=True, doc="[width] each")
+    QKVW = operand(FLOATING, many=True, doc="[3, heads, numbers of a head, width] each; [width, 3, heads, numbers of a head] without trans_qkvw")
+    QKVBias = operand(FLOATING, many=True, optional=True, doc="[3, heads, numbers of a head] each")
+    CacheKV = operand(FLOATING, many=True, optional=True, doc="[2, batch, heads, most steps, numbers of a head] each")
+    PreCaches = operand(many=True, optional=True, doc=_REFUSED)
+    RotaryPosEmb = operand(optional=True, doc=_REFUSED)
+    BeamCacheOffset = operand(optional=True, doc=_REFUSED)
+    TimeStep = operand(INDEX, optional=True, doc="one number: how many steps CacheKV has")
+    SeqLengths = operand(optional=True, doc=_REFUSED)
+    SrcMask = operand(FLOATING, optional=True, same_type_as="X", doc="broadcast to [batch, heads, steps, all steps]")
+    OutLinearW = operand(FLOATING, many=True, doc="[hidden, width] each")
+    OutLinearBias = operand(FLOATING, many=True, optional=True, doc="[width] each")
+    FFNLnScale = operand(FLOATING, many=True, doc="[width] each")
+    FFNLnBias = operand(FLOATING, many=True, doc="[width] each")
+    FFN1Weight = operand(FLOATING, many=True, doc="[width, inner] each")
+    FFN1Bias = operand(FLOATING, many=True, optional=True, doc="[inner] each")
+    FFN2Weight = operand(FLOATING, many=True, doc="[inner, width] each")
+    FFN2Bias = operand(FLOATING, many=True, optional=True, doc="[width] each")
+    CacheKVOut = result(many=True, optional=True, updates="CacheKV", doc="CacheKV, with what was written")
+    Out = result(doc="as X")
+    pre_layer_norm = attribute(AttrType.BOOLEAN, True)
+    rotary_emb_dims = attribute(AttrType.INT, 0, choices=(0,), doc="of turned positions: not supported")
+    epsilon = attribute(AttrType.FLOAT, 1e-5, low=0.0)
+    dropout_rate = rate()
+    is_test = attribute(AttrType.BOOLEAN, False)
+    dropout_implementation = mode()
+    act_method = attribute(AttrType.STRING, "gelu", choices=("gelu", "relu"))
+    trans_qkvw = attribute(AttrType.BOOLEAN, True)
+    ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="of weights that are divided over ranks: not supported")
+
+    def infer_shape(self, *specs: Any) -> Any:
+        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        check_test(self.is_test, self.dropout_rate)
+        for slot in ("PreCaches", "RotaryPosEmb", "BeamCacheOffset", "SeqLengths"):
+            require(not given[slot], f"{slot} is not supported", **{slot: None})
+        x, layers = given["X"], len(given["QKVW"])
+        require_rank(3, x, "X")
+        batch, steps, width = x.known_dims
+        for slot in self.schema.operands:
+            if slot.many and slot.name != "PreCaches" and not (slot.optional and not given[slot.name]):
+                if len(given[slot.name]) != layers:
+                    fail(f"{slot.name} must have a tensor for each of the {layers} layers, not {len(given[slot.name])}", SchemaError)
+                for spec in given[slot.name]:
+                    require(spec.dtype is x.dtype, f"{slot.name} must have the element type of X", **{slot.name: None, "X": None})
+        if given["TimeStep"] is not None:
+            require(bool(given["CacheKV"]), "TimeStep must come with CacheKV", TimeStep=None)
+            require_equal(given["TimeStep"].elements, 1, "TimeStep must be one number", TimeStep=None)
+            require_equal(steps, 1, "X must be one step where TimeStep is given", X=1)
+        for at in range(layers):
+            here: dict[str, Any] = {slot: value[at] if isinstance(value, tuple) and value else None for slot, value in given.items()}
+            weight = here["QKVW"]
+            require_rank(4, weight, "QKVW")
+            parts, heads, numbers = weight.known_dims[:3] if self.trans_qkvw else weight.known_dims[1:]
+            require_equal(parts, 3, "QKVW must have three parts, for queries, keys and values", QKVW=None)
+            require_equal(weight.known_dims[3 if self.trans_qkvw else 0], width, "QKVW must take as many numbers as X is wide", QKVW=None, X=2)
+            if here["QKVBias"] is not None:
+                require_equal(here["QKVBias"].elements, 3 * heads * numbers, "QKVBias must have one number for each that QKVW gives", QKVBias=None)
+            if here["CacheKV"] is not None:
+                require_rank(5, here["CacheKV"], "CacheKV")
+                two, of, by, most, each = here["CacheKV"].known_dims
+                for axis, a, b in ((0, two, 2), (1, of, batch), (2, by, heads), (4, each, numbers)):
+                    require_equal(a, b, "CacheKV must have the dims [2, batch, heads, most steps, numbers of a head]", CacheKV=axis)
+                require_at_most(steps, most, "CacheKV must have room for the steps of X", CacheKV=3, X=1)
+            if given["SrcMask"] is not None:
+                require_rank(4, given["SrcMask"], "SrcMask")
+                wide = given["SrcMask"].known_dims[3] if given["TimeStep"] is not None else steps
+                for axis, (a, b) in enumerate(zip(given["SrcMask"].known_dims, (batch, heads, steps, wide), strict=True)):
+                    require_broadcast_to(a, b, "SrcMask must broadcast to [batch, heads, steps, all steps]", SrcMask=axis)
+            self._check_products(here, heads * numbers, width)
+            check_norm(x, 2, "X", **{s: here[s] for s in ("LnScale", "LnBias", "OutLinearBias", "FFNLnScale", "FFNLnBias", "FFN2Bias")})
+        return tuple(c.like() for c in given["CacheKV"]), x.like()
+
+    @staticmethod
+    def _check_products(here: dict[str, Any], hidden: Any, width: Any) -> None:
+        for slot in ("OutLinearW", "FFN1Weight", "FFN2Weight"):
+            require_rank(2, here[slot], slot)
+        inner = here["FFN1Weight"].known_dims[1]
+        for slot, dims in (("OutLinearW", (hidden, width)), ("FFN1Weight", (width, inner)), ("FFN2Weight", (inner, width))):
+            for axis, (a, b) in enumerate(zip(here[slot].known_dims, dims, strict=True)):
+                require_equal(a, b, f"{slot} must have the dims [{dims[0]}, {dims[1]}]", **{slot: axis})
+        if here["FFN1Bias"] is not None:
+            require_equal(here["FFN1Bias"].elements, inner, "FFN1Bias must have one number for each column of FFN1Weight", FFN1Bias=None)
+
+    def work(self, *specs: Any) -> Any:
+        given = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        rows = product(given["X"].known_dims[:2])
+        return rows * sum((w.elements for slot in ("QKVW", "OutLinearW", "FFN1Weight", "FFN2Weight") for w in given[slot]), 0)
+
+    def workspace(self, *specs: Any, strided: frozenset[str]) -> Any:
+        given = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        x = given["X"]
+        batch, steps, _ = x.known_dims
+        total: Any = 6 * x.elements
+        for at, weight in enumerate(given["QKVW"]):
+            heads, numbers = weight.known_dims[1:3] if self.trans_qkvw else weight.known_dims[2:]
+            others = given["CacheKV"][at].known_dims[3] if given["CacheKV"] else steps
+            total = total + 8 * batch * (steps + others) * heads * numbers + 3 * batch * heads * steps * others
+            total = total + 3 * batch * steps * given["FFN1Weight"][at].known_dims[1] + (3 * weight.elements if strided or not self.trans_qkvw else 0)
+        return total * x.known_dtype.itemsize
+
+    def kernel(self, *tensors: Any) -> Any:
+        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
+        x, layers = given["X"], len(given["QKVW"])
+        step = None if given["TimeStep"] is None else int(given["TimeStep"].reshape(-1)[0])
+        for at in range(layers):
+            here: dict[str, Any] = {slot: value[at] if isinstance(value, list | tuple) and value else None for slot, value in given.items()}
+            inner = normalised(x, 2, here["LnScale"], here["LnBias"], self.epsilon) if self.pre_layer_norm else x
+            x = x + self._attended(inner, here, given["SrcMask"], step)
+            if not self.pre_layer_norm:
+                x = normalised(x, 2, here["LnScale"], here["LnBias"], self.epsilon)
+            inner = normalised(x, 2, here["FFNLnScale"], here["FFNLnBias"], self.epsilon) if self.pre_layer_norm else x
+            hidden = getattr(F, self.act_method)(F.linear(inner, here["FFN1Weight"].t(), _flat(here["FFN1Bias"])))
+            hidden = kept(hidden, self.dropout_rate, self.dropout_implementation, self.is_test)
+            out = F.linear(hidden, here["FFN2Weight"].t(), _flat(here["FFN2Bias"]))
+            x = x + kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
+            if not self.pre_layer_norm:
+                x = normalised(x, 2, here["FFNLnScale"], here["FFNLnBias"], self.epsilon)
+        return list(given["CacheKV"]), x
+
+    def _attended(self, x: Tensor, here: dict[str, Any], mask: Tensor | None, step: int | None) -> Tensor:
+        batch, steps, _ = x.shape
+        weight, cache = here["QKVW"], here["CacheKV"]
+        heads = weight.shape[1 if self.trans_qkvw else 2]
+        matrix = weight.flatten(0, 2) if self.trans_qkvw else weight.flatten(1).t()
+        parts = F.linear(x, matrix, _flat(here["QKVBias"])).view(batch, steps, 3, heads, weight.shape[2 if self.trans_qkvw else 3])
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            begin = step or 0
+            if not 0 <= begin <= cache.shape[3] - steps:
+                raise ExecutionError(f"TimeStep must be from 0 to {cache.shape[3] - steps}, where CacheKV ends; seen {begin}")
+            cache[0, :, :, begin : begin + steps], cache[1, :, :, begin : begin + steps] = key, value
+            key, value = cache[0, :, :, : begin + steps], cache[1, :, :, : begin + steps]
+        if mask is not None and mask.shape[3] not in (1, key.shape[2]):
+            raise ExecutionError(f"SrcMask must have a column for each of the {key.shape[2]} steps so far, or one; seen {mask.shape[3]}")
+        out = attended(query, key, value, mask, max(query.shape[-1], 1) ** -0.5).transpose(1, 2).flatten(2)
+        out = F.linear(out, here["OutLinearW"].t(), _flat(here["OutLinearBias"]))
+        return kept(out, self.dropout_rate, self.dropout_implementation, self.is_test)
+
+    samples = [
+        sample(X=f32(2, 3, 8), LnScale=[f32(8), f32(8)], LnBias=[f32(8), f32(8)], QKVW=[f32(3, 2, 5, 8), f32(3, 2, 5, 8)],
+               QKVBias=[f32(3, 2, 5), f32(3, 2, 5)], SrcMask=f32(2, 1, 3, 3), OutLinearW=[f32(10, 8), f32(10, 8)], OutLinearBias=[f32(8), f32(8)],
+               FFNLnScale=[f32(8), f32(8)], FFNLnBias=[f32(8), f32(8)], FFN1Weight=[f32(8, 7), f32(8, 7)], FFN1Bias=[f32(7), f32(7)],
+               FFN2Weight=[f32(7, 8), f32(7, 8)], FFN2Bias=[f32(8), f32(8)], is_test=True, dropout_implementation="upscale_in_train"),
+        sample(X=f32(2, 1, 4), LnScale=[f32(4)], LnBias=[f32(4)], QKVW=[f32(4, 3, 2, 5)], CacheKV=[f32(2, 2, 2, 6, 5)], TimeStep=i32(1, data=[3]),
+               SrcMask=f32(2, 1, 1, 4), OutLinearW=[f32(10, 4)], FFNLnScale=[f32(4)], FFNLnBias=[f32(4)], FFN1Weight=[f32(4, 7)], FFN2Weight=[f32(7, 4)],
+               is_test=True, trans_qkvw=False, pre_layer_norm=False, act_method="relu"),
+        sample(X=f32(2, 3, 4), LnScale=[f32(4)], LnBias=[f32(4)], QKVW=[f32(3, 2, 5, 4)], CacheKV=[f32(2, 2, 2, 6, 5)], OutLinearW=[f32(10, 4)],
+               FFNLnScale=[f32(4)], FFNLnBias=[f32(4)], FFN1Weight=[f32(4, 7)], FFN2Weight=[f32(7, 4)], dropout_rate=0.0),
+    ]  # fmt: skip
+    rejects = [
+        reject(X=f32(2, 3, 4), LnScale=[f32(4)], LnBias=[f32(4)], QKVW=[f32(3, 2, 5, 4)], OutLinearW=[f32(10, 4)], FFNLnScale=[f32(4)], FFNLnBias=[f32(4)],
+               FFN1Weight=[f32(4, 7)], FFN2Weight=[f32(7, 4)], says="its form for training is not supported"),
+        reject(X=f32(2, 3, 4), LnScale=[f32(4)], LnBias=[f32(4)], QKVW=[f32(3, 2, 5, 4)], OutLinearW=[f32(9, 4)], FFNLnScale=[f32(4)], FFNLnBias=[f32(4)],
+               FFN1Weight=[f32(4, 7)], FFN2Weight=[f32(7, 4)], is_test=True, says="OutLinearW must have the dims [10, 4]"),
+        reject(X=f32(2, 3, 4), LnScale=[f32(4)], LnBias=[f32(4)], QKVW=[f32(3, 2, 5, 4)], OutLinearW=[f32(10, 4)] * 2, FFNLnScale=[f32(4)],
+               FFNLnBias=[f32(4)], FFN1Weight=[f32(4, 7)], FFN2Weight=[f32(7, 4)], is_test=True, says="for each of the 1 layers", error=SchemaError),
+        reject(X=f32(2, 3, 4), LnScale=[f32(4)], LnBias=[f32(4)], QKVW=[f32(3, 2, 5, 4)], TimeStep=i32(1), OutLinearW=[f32(10, 4)], FFNLnScale=[f32(4)],
+               FFNLnBias=[f32(4)], FFN1Weight=[f32(4, 7)], FFN2Weight=[f32(7, 4)], is_test=True, says="TimeStep must come with CacheKV"),
+        reject(X=f32(2, 3, 4), LnScale=[f32(4)], LnBias=[f32(4)], QKVW=[f32(3, 2, 5, 4)], CacheKV=[f32(2, 2, 2, 2, 5)], OutLinearW=[f32(10, 4)],
+               FFNLnScale=[f32(4)], FFNLnBias=[f32(4)], FFN1Weight=[f32(4, 7)], FFN2Weight=[f32(7, 4)], is_test=True, says="room for the steps"),
+        reject(X=f32(2, 3, 4), LnScale=[f32(4)], LnBias=[f32(4)], QKVW=[f32(3, 2, 5, 4)], RotaryPosEmb=f32(2, 2), OutLinearW=[f32(10, 4)],
+               FFNLnScale=[f32(4)], FFNLnBias=[f32(4)], FFN1Weight=[f32(4, 7)], FFN2Weight=[f32(7, 4)], is_test=True, says="RotaryPosEmb is not"),
+    ]  # fmt: skip
+
+
+def _flat(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.reshape(-1)

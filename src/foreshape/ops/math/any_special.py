@@ -1,0 +1,52 @@
+"""Whether any number of a tensor is infinite, or none: what old programs ask before they go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
+from foreshape.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, b1, f32, i64, operand, reject, result, sample, torch
+from foreshape.spec import BOOL, INT32, INT64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class AnySpecial(Operator):
+    """The base: one answer about all numbers."""
+
+    abstract = True
+    X = operand((*FLOATING, INT32, INT64), doc="any shape")
+    Out = result(doc="bool [1]")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.dense((1,), BOOL)
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes + 2 * X.elements
+
+
+class AnyInfinite(AnySpecial):
+    """Out = whether a number of X is infinite. (`isinf_v2` tells it of each.)"""
+
+    type = "isinf"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.isinf(X).any().reshape(1)
+
+    samples = [sample(X=f32(3, data=[1.0, float("inf"), 2.0])), sample(X=f32(2, 3)), sample(X=i64(3))]
+    rejects = [reject(X=b1(3), says="X must be", error=TypeMismatchError)]
+
+
+class AnyNan(AnySpecial):
+    """Out = whether a number of X is none. (`isnan_v2` tells it of each.)"""
+
+    type = "isnan"
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return torch.isnan(X).any().reshape(1)
+
+    samples = [sample(X=f32(3, data=[1.0, float("nan"), 2.0])), sample(X=f32(2, 3)), sample(X=i64(3))]
+    rejects = [reject(X=b1(3), says="X must be", error=TypeMismatchError)]

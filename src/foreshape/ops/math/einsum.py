@@ -1,0 +1,159 @@
+"""Products of tensors whose axes are told by letters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError
+from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, fail, gradient, operand, reject, require, require_rank, result, sample, torch
+from foreshape.operator.require import require_broadcast
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FORM = re.compile(r"[A-Za-z.]+(,[A-Za-z.]+)*->[A-Za-z.]*")
+
+
+class Einsum(Operator):
+    """Out = the sum over all letters of ``equation`` that are not right of ``->``, of the products of the numbers of Operands at the letters.
+
+    As in ``ij,jk->ik``, the product of two matrices. An axis of 1 counts as one of any size; ``...`` stands for axes that are broadcast. A
+    letter stands once in each operand. InnerCache and XShape are for PaddlePaddle's gradient alone, and not made here.
+    """
+
+    type = "einsum"
+    multiplies = True
+    Operands = operand(FLOATING, many=True, doc="one or two")
+    Out = result(doc="the dims of the letters right of ->")
+    InnerCache = result(many=True, optional=True, doc="not made here")
+    XShape = result(many=True, optional=True, doc="not made here")
+    equation = attribute(AttrType.STRING)
+
+    def _terms(self, count: int) -> tuple[list[str], str]:
+        """The letters of the operands, and those of the result."""
+        text = self.equation.replace(" ", "")
+        if _FORM.fullmatch(text) is None:
+            fail(f"equation must be letters for each operand, divided by commas, and -> with those of the result; seen {self.equation!r}", SchemaError)
+        left, out = text.split("->")
+        terms = left.split(",")
+        if len(terms) != count or not 1 <= count <= 2:
+            fail(f"equation must have letters for each of the {count} operands, which are one or two; seen {self.equation!r}", SchemaError)
+        for term in (*terms, out):
+            plain = term.replace("...", "", 1)
+            if "." in plain or len(set(plain)) != len(plain):
+                fail(f"a letter must stand once in {term!r} of equation, and ... once at most", SchemaError)
+        if not set(out) - {"."} <= set(left):
+            fail(f"each letter of the result must be one of an operand; seen {self.equation!r}", SchemaError)
+        return terms, out
+
+    def infer_shape(self, Operands: tuple[Spec, ...]) -> Any:
+        terms, out = self._terms(len(Operands))
+        sizes: dict[str, Size] = {}
+        common: list[Size] = []
+        for term, spec in zip(terms, Operands, strict=True):
+            require(spec.dtype is Operands[0].dtype, "Operands must be of one element type", Operands=None)
+            letters = len(term.replace("...", ""))
+            if "..." in term:
+                require(spec.rank >= letters, f"an operand of {term!r} must have at least {letters} dims, not {spec.rank}", Operands=None)
+            else:
+                require_rank(letters, spec, "Operands")
+            before, dots, after = term.partition("...")
+            dims = list(spec.known_dims)
+            more = dims[len(before) : len(dims) - len(after)] if dots else []
+            for letter, size in zip(before + after, dims[: len(before)] + (dims[len(dims) - len(after) :] if after else []), strict=True):
+                said = f"the dims at {letter!r} must be equal, or one of them 1"
+                sizes[letter] = require_broadcast(sizes[letter], size, said, Operands=None) if letter in sizes else size
+            wide = max(len(more), len(common))
+            padded = [[1] * (wide - len(x)) + x for x in (common, more)]
+            common = [require_broadcast(a, b, "the dims at ... must be equal, or one of them 1", Operands=None) for a, b in zip(*padded, strict=True)]
+        require("..." in out or not common, "what ... stands for must be in the result too", Operands=None)
+        before, dots, after = out.partition("...")
+        return Operands[0].dense((*(sizes[c] for c in before), *(common if dots else ()), *(sizes[c] for c in after))), (), ()
+
+    def work(self, Operands: tuple[Spec, ...]) -> Size:
+        terms, out = self._terms(len(Operands))
+        made = self.infer_shape(Operands)[0].elements
+        for term, spec in zip(terms, Operands, strict=True):
+            for letter, size in zip(reversed(term.rpartition("...")[2]), reversed(spec.known_dims), strict=False):
+                if letter not in out:
+                    made = made * size
+                    out += letter
+        return made
+
+    def workspace(self, Operands: tuple[Spec, ...]) -> Size:
+        out = self.infer_shape(Operands)[0]
+        return 3 * sum((s.nbytes for s in Operands), 0) + 2 * out.nbytes
+
+    def kernel(self, Operands: list[Tensor]) -> Any:
+        return _own(torch.einsum(self.equation.replace(" ", ""), *Operands), Operands), [], []
+
+    def _infer_gradient(self, Operands: tuple[Spec, ...], d_out: Spec) -> Any:
+        return tuple(s.like() for s in Operands)
+
+    def _gradient_workspace(self, Operands: tuple[Spec, ...], d_out: Spec) -> Size:
+        return 6 * sum((s.nbytes for s in Operands), 0) + 4 * d_out.nbytes
+
+    @gradient("Operands", "Out@GRAD", gives="Operands@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, Operands: list[Tensor], d_out: Tensor) -> Any:
+        terms, out = self._terms(len(Operands))
+        found: list[Tensor] = []
+        for at, (term, x) in enumerate(zip(terms, Operands, strict=True)):
+            others = [(t, o) for k, (t, o) in enumerate(zip(terms, Operands, strict=True)) if k != at]
+            there = set(out.replace(".", "")).union(*(t.replace(".", "") for t, _ in others))
+            dots = "..." in out or any("..." in t for t, _ in others)
+            wanted = ("..." if dots else "") + "".join(c for c in term.replace("...", "") if c in there)
+            made = torch.einsum(",".join([out, *(t for t, _ in others)]) + "->" + wanted, d_out, *(o for _, o in others))
+            found.append(_own(_arranged(made, wanted, term, x), (d_out, *Operands)))
+        return found
+
+    samples = [
+        sample(Operands=[f32(2, 3), f32(3, 5)], equation="ij,jk->ik"),
+        sample(Operands=[f32(2, 3, 4, 5), f32(2, 6, 4, 5)], equation="bqhd,bkhd->bhqk"),
+        sample(Operands=[f32(2, 3, 4), f32(6, 4)], equation="...i,oi->...o"),
+        sample(Operands=[f32(2, 3, 1), f32(1, 4)], equation="bij,jk->kb"),
+        sample(Operands=[f32(2, 3, 5)], equation="ijk->kj"),
+        sample(Operands=[f32(2, 3)], equation="ij->"),
+        sample(Operands=[f32(5), f32(3)], equation="i,j->ij"),
+        sample(Operands=[f32(2, 3, 4), f32(3, 4)], equation="...ij,ij->...j"),
+    ]
+    rejects = [
+        reject(Operands=[f32(2, 3), f32(4, 5)], equation="ij,jk->ik", says="the dims at 'j' must be equal"),
+        reject(Operands=[f32(2, 3), f32(3, 5, 2)], equation="ij,jk->ik", says="must have 2 dims"),
+        reject(Operands=[f32(2, 3)], equation="ij,jk->ik", says="for each of the 1 operands", error=SchemaError),
+        reject(Operands=[f32(3, 3)], equation="ii->i", says="a letter must stand once", error=SchemaError),
+        reject(Operands=[f32(2, 3)], equation="ij->k", says="one of an operand", error=SchemaError),
+        reject(Operands=[f32(2, 3)], equation="ij", says="equation must be letters", error=SchemaError),
+        reject(Operands=[f32(2, 3)], equation="...j->j", says="must be in the result too"),
+    ]
+
+
+def _own(x: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """``x`` in a row, in memory that is not that of others: a sum over nothing is a view."""
+    shared = any(x.untyped_storage().data_ptr() == o.untyped_storage().data_ptr() for o in others)
+    return x.clone(memory_format=torch.contiguous_format) if shared else x.contiguous()
+
+
+def _arranged(made: Tensor, have: str, term: str, x: Tensor) -> Tensor:
+    """A gradient with the axes of ``have``, the broadcast ones first, as that of the operand x with the axes of ``term``."""
+    letters = have.replace("...", "")
+    lead = made.dim() - len(letters)
+    mine = x.dim() - len(term.replace("...", ""))
+    if lead > mine:
+        made = made.sum(tuple(range(lead - mine)))
+    elif lead < mine:
+        made = made.reshape(*[1] * (mine - lead), *made.shape)
+    before, _, after = term.partition("...")
+    for letter in before + after:
+        if letter not in letters:
+            made, letters = made.unsqueeze(-1), letters + letter
+    order = [mine + letters.index(c) for c in before] + list(range(mine)) + [mine + letters.index(c) for c in after]
+    made = made.permute(order)
+    for axis, size in enumerate(x.shape):
+        if size == 1 and made.shape[axis] != 1:
+            made = made.sum(axis, keepdim=True)
+    return made.expand(x.shape)
+
