@@ -15,8 +15,7 @@ from support.ranks_compared import AMPLIFIED, EXACT, apart, one, rounding
 import foreshape as fs
 from foreshape import layer
 from foreshape.passes import ForRanks
-from foreshape.passes.accumulate import sums_of
-from foreshape.passes.gathered_over_ranks import gathered_over_ranks
+from foreshape.passes.gathered_over_ranks import gathered_over_ranks, sums_of
 from foreshape.program import Role
 from foreshape.training.made import TrainingProgram, training_program
 

@@ -50,17 +50,6 @@ def checked_batches(given: object) -> int:
     return given
 
 
-def sums_of(program: Program) -> dict[str, str]:
-    """Parameter -> the value that its gradients are added to, in a program that `accumulate` has made."""
-    out: dict[str, str] = {}
-    for op in program.all_ops():
-        total = op.input("X") if op.type == "scale" and op.role & Role.OPTIMIZE and len(op.role_variables) == 2 else None
-        variable = program.global_block.find(total) if total is not None else None
-        if total is not None and variable is not None and variable.persistable and not variable.is_parameter and op.output("Out") == op.role_variables[1]:
-            out[op.role_variables[0]] = total
-    return out
-
-
 class _Accumulation:
     """What makes one program accumulate; it appends to the default programs."""
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from foreshape.errors import SchemaError
-from foreshape.passes.accumulate import accumulate, sums_of
+from foreshape.passes.accumulate import accumulate
 from foreshape.passes.data_parallel import update_last
 from foreshape.passes.for_ranks import ForRanks, Part
 from foreshape.passes.framework import Pass
 from foreshape.passes.precision import scale_loss
 from foreshape.program import Program, Role
+from foreshape.spec import SELECTED_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,26 @@ def _updates_last(program: Program) -> Program:
     return Pass("updates last", change)(program)[0]
 
 
+def sums_of(program: Program) -> dict[str, str]:
+    """Parameter -> the value that its gradients are added to, in a program that `accumulate` has made."""
+    out: dict[str, str] = {}
+    for op in program.all_ops():
+        total = op.input("X") if op.type == "scale" and op.role & Role.OPTIMIZE and len(op.role_variables) == 2 else None
+        variable = program.global_block.find(total) if total is not None else None
+        if total is not None and variable is not None and variable.persistable and not variable.is_parameter and op.output("Out") == op.role_variables[1]:
+            out[op.role_variables[0]] = total
+    return out
+
+
 def _parts_of_sums(program: Program, described: Program, shards: tuple[Part, ...]) -> list[Part]:
     """Where a rank gathers its part of gradients: of which sums of the described program it is a part."""
     whole, by_name = sums_of(described), {p.name: p for p in shards}
     out: list[Part] = []
     for parameter, total in sums_of(program).items():
         shard = by_name.get(parameter)
+        if shard is not None and program.global_block.var(total).kind is SELECTED_ROWS:
+            raise SchemaError(f"the rows of {shard.pieces[0].name} are dealt over the ranks, and sums of sparse gradients over several batches are not kept "
+                              "in parts: leave accumulate= out, or split_tables")  # fmt: skip
         if shard is not None:
             pieces = tuple(replace(q, name=whole[q.name], inner="") for q in shard.pieces)
             out.append(replace(shard, name=total, pieces=pieces, begins_whole=False))
