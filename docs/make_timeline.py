@@ -1,6 +1,6 @@
-"""Draws the picture of docs/many-machines.md: the step of two ranks on this machine, planned and, beside it, measured. `python docs/make_timeline.py`
+"""Draws the picture of docs/many-machines.md: the step of two ranks on this machine, planned and measured. python docs/make_timeline.py [CALIBRATION]
 
-It calibrates the machine and times gloo between the ranks first, so that it takes a minute; other machines and other loads draw other pictures.
+It calibrates the machine, where no file is given, and times gloo between the ranks first; other machines and other loads draw other pictures.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.cost import Calibration
 from foreshape.cost.draw import draw_timeline
 from foreshape.cost.measure import calibrate
 from foreshape.cost.measured import Measured
@@ -87,7 +88,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         executor, scope = fs.Executor(), fs.Scope()
-        calibration = calibrate(lambda program, feed, fetch: executor.run(program, feed, [fetch], scope), [1])
+        if sys.argv[1:]:
+            calibration = Calibration.load(sys.argv[1])
+        else:
+            calibration = calibrate(lambda program, feed, fetch: executor.run(program, feed, [fetch], scope), [1])
         launched(folder)
         latency, gathered = json.loads((folder / "network.json").read_text())
         measured = Measured.load(folder / "step.json")
@@ -98,9 +102,13 @@ def main() -> None:
     plan = fs.plan(made.program, ranks=RANKS, batch=BATCH, loss=made.loss, device=calibration, network=network)
     draw_timeline(plan, PICTURE, measured)
     planned = plan.timeline()
-    print(f"a link of {network.bandwidth / 1e9:.2f} GB/s and {1e6 * network.latency:.0f} us; planned {1e3 * planned.seconds:.1f} ms, {planned.hidden:.0%} hidden; "
-          f"measured {1e3 * measured.seconds:.1f} ms, of which a rank waits {1e3 * max(r.exposed for r in measured.ranks):.1f} ms")  # fmt: skip
+    print(f"a link of {network.bandwidth / 1e9:.2f} GB/s and {1e6 * network.latency:.0f} us; planned {1e3 * planned.seconds:.1f} ms, "
+          f"{planned.hidden:.0%} hidden; measured {1e3 * measured.seconds:.1f} ms, "
+          f"of which a rank waits {1e3 * max(r.exposed for r in measured.ranks):.1f} ms")  # fmt: skip
 
 
 if __name__ == "__main__":
-    rank(Path(sys.argv[1])) if len(sys.argv) > 1 else main()
+    if "RANK" in os.environ:
+        rank(Path(sys.argv[1]))
+    else:
+        main()
