@@ -87,9 +87,6 @@ def _parts_of_sums(program: Program, described: Program, shards: tuple[Part, ...
     out: list[Part] = []
     for parameter, total in sums_of(program).items():
         shard = by_name.get(parameter)
-        if shard is not None and program.global_block.var(total).kind is SELECTED_ROWS:
-            raise SchemaError(f"the rows of {shard.pieces[0].name} are dealt over the ranks, and sums of sparse gradients over several batches are not kept "
-                              "in parts: leave accumulate= out, or split_tables")  # fmt: skip
         if shard is not None:
             pieces = tuple(replace(q, name=whole[q.name], inner="") for q in shard.pieces)
             out.append(replace(shard, name=total, pieces=pieces, begins_whole=False))
@@ -102,5 +99,8 @@ def _compare(program: Program, described: Program, parts: tuple[Part, ...]) -> N
     for name, variable in program.global_block.vars.items():
         whole = one.get(name)
         if variable.persistable and name not in of_parts and (whole is None or not whole.persistable or whole.spec != variable.spec):
+            if variable.kind is SELECTED_ROWS:
+                raise SchemaError(f"{name} would have the rows of one rank: sums of sparse gradients over several batches are not kept in parts; "
+                                  "leave accumulate= out, or split_tables")  # fmt: skip
             has = "has not" if whole is None else f"has as {whole.spec.text()}"
             raise SchemaError(f"a rank would keep {name}, {variable.spec.text()}, which the program of one rank {has}")
