@@ -33,7 +33,7 @@ def symbols(training: Training, i: int) -> dict[str, int]:
     """The values that a batch gives to the symbols of the program."""
     step = training.executor.step(training.main, training.fetch)
     tensors, _ = step.feeder.tensors(training.feed(i))
-    return step.feeder.admit(tensors, step.over(training.scope).held)
+    return {**step.feeder.check_shapes(tensors, step.over(training.scope).held), **step.feeder.longest(tensors, step.plan.symbols)}
 
 
 def shortest(training: Training, batches: int, seconds: float) -> list[float]:

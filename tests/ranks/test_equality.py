@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support import launch_ranks as launch
 from support import rank_cases as cases
-from support.ranks_compared import AMPLIFIED, EXACT, ROUNDED, Values, apart, of_case, one
+from support.ranks_compared import EXACT, ROUNDED, Values, apart, of_case, one, rounding
 
 COMPARED = [name for name in cases.CASES if name not in cases.UNEQUAL]
 COUNTS = [2, 3, 4]
@@ -68,7 +68,7 @@ def compare(name: str, found: Values) -> None:
     of_ranks = of_case(found, name)
     assert of_ranks.keys() == exact.keys()
     for key, value in of_ranks.items():
-        assert apart(value, exact[key]) <= max(ROUNDED, AMPLIFIED * apart(single[key], exact[key])), key
+        assert apart(value, exact[key]) <= rounding(name), key
         if key == "losses":
             assert apart(value, single[key]) <= ROUNDED, key
 

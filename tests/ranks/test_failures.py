@@ -9,14 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from support import launch_ranks as launch
 
 import foreshape as fs
 from foreshape.ranks import join
+from foreshape.ranks.join import backend
 from foreshape.training import container
 
 SCRIPT = Path(__file__).parents[1] / "support" / "rank_mishaps.py"
 long = pytest.mark.long
+PLAIN = "data_parallel"
 
 GONE = r"rank {n} is gone or has stopped: no sign of life since it was (before the first step|in step \d+)"
 HOLDER = "the store that the ranks meet at does not answer: rank 0, which holds it, is gone or has stopped"
@@ -24,21 +27,25 @@ OTHERS = r"the ranks are at different things: .*rank {n}: no more data"
 
 
 @pytest.mark.parametrize(
-    ("what", "rank", "says"),
+    ("what", "rank", "says", "strategy"),
     [
-        pytest.param("is killed in a collective", 1, GONE, marks=long),
-        pytest.param("is killed in the forward pass", 1, GONE, marks=long),
-        pytest.param("is killed in the forward pass", 0, HOLDER, marks=long),
-        pytest.param("is killed while it writes", 0, HOLDER, marks=long),
-        pytest.param("is stopped", 1, GONE, marks=long),
-        pytest.param("is stopped", 0, HOLDER, marks=long),
-        pytest.param("stalls in its data", 1, r"rank 1 lives, and has not come for 4 s; it is in step 3, at rank_mishaps\.py:{line}", marks=long),
-        pytest.param("stalls in the forward pass", 0, r"rank 0 lives, and has not come for 4 s; it is in step 4, at rank_mishaps\.py:\d+", marks=long),
+        pytest.param("is killed in a collective", 1, GONE, PLAIN, marks=long),
+        pytest.param("is killed in the forward pass", 1, GONE, PLAIN, marks=long),
+        pytest.param("is killed in the forward pass", 0, HOLDER, PLAIN, marks=long),
+        pytest.param("is killed while it writes", 0, HOLDER, PLAIN, marks=long),
+        pytest.param("is stopped", 1, GONE, PLAIN, marks=long),
+        pytest.param("is stopped", 0, HOLDER, PLAIN, marks=long),
+        pytest.param("stalls in its data", 1, r"rank 1 lives, and has not come for 4 s; it is in step 3, at rank_mishaps\.py:{line}", PLAIN, marks=long),
+        pytest.param("stalls in the forward pass", 0, r"rank 0 lives, and has not come for 4 s; it is in step 4, at rank_mishaps\.py:\d+", PLAIN, marks=long),
+        pytest.param("is killed in a collective", 1, GONE, "shard_parameters", marks=long),
+        pytest.param("is killed while it writes", 1, GONE, "shard_optimizer", marks=long),
+        pytest.param("stalls in the forward pass", 1, r"rank 1 lives, and has not come for 4 s; it is in step 4, at rank_mishaps\.py:\d+", "shard_parameters",
+                     marks=long),
     ],
 )
-def test_who_does_not_come_is_named(what: str, rank: int, says: str, tmp_path: Path) -> None:
+def test_who_does_not_come_is_named(what: str, rank: int, says: str, strategy: str, tmp_path: Path) -> None:
     line = SCRIPT.read_text().split("# the line at which it stalls")[0].count("\n") + 1
-    with launch.started(3, SCRIPT, what, rank, tmp_path) as run:
+    with launch.started(3, SCRIPT, what, rank, tmp_path, strategy) as run:
         living = [n for n in range(3) if n != rank]
         assert run.wait(living) == [3, 3], run.words()
         for n in living:
@@ -52,22 +59,30 @@ def test_who_does_not_come_is_named(what: str, rank: int, says: str, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("what", "rank", "own", "others"),
+    ("what", "rank", "own", "others", "strategy"),
     [
-        ("has other dims", 1, "FeedError: extra must have 2 dims", "rank 1 stopped in step 4: FeedError: extra must have 2 dims"),
-        pytest.param("has more columns", 1, "the ranks are at different things: rank 0: step 4 with .*9.*rank 1: step 4 with .*8", None, marks=long),
-        pytest.param("has another element type", 0, "FeedError: extra must be fp32", "rank 0 stopped in step 4: FeedError: extra must be fp32", marks=long),
-        pytest.param("has no more data", 1, OTHERS, None, marks=long),
-        pytest.param("has no more data", 0, OTHERS, None, marks=long),
-        pytest.param("has another program", 1, "do not run the same program with the same versions .* alike are ranks 0 | 1", None, marks=long),
-        pytest.param("has another version", 1, "do not run the same program with the same versions .* alike are ranks 0 | 1", None, marks=long),
-        pytest.param("has no number", 1, "ExecutionError: the loss .* is nan on rank 1 at step 4", None, marks=long),
-        pytest.param("has a full disk", 0, "FormatError: .*No space left on device", "rank 0 stopped in step 8: FormatError: .*No space left", marks=long),
-        pytest.param("raises", 1, "KeyError: .what the user's code says", "rank 1 stopped in step 3: KeyError: .what the user's code says", marks=long),
+        ("has other dims", 1, "FeedError: extra must have 2 dims", "rank 1 stopped in step 4: FeedError: extra must have 2 dims", PLAIN),
+        pytest.param("has more columns", 1, "the ranks are at different things: rank 0: step 4 with .*9.*rank 1: step 4 with .*8", None, PLAIN, marks=long),
+        pytest.param("has another element type", 0, "FeedError: extra must be fp32", "rank 0 stopped in step 4: FeedError: extra must be fp32", PLAIN,
+                     marks=long),
+        pytest.param("has no more data", 1, OTHERS, None, PLAIN, marks=long),
+        pytest.param("has no more data", 0, OTHERS, None, PLAIN, marks=long),
+        pytest.param("has another program", 1, "do not run the same program with the same versions .* alike are ranks 0 | 1", None, PLAIN, marks=long),
+        pytest.param("has another version", 1, "do not run the same program with the same versions .* alike are ranks 0 | 1", None, PLAIN, marks=long),
+        pytest.param("has no number", 1, "ExecutionError: the loss .* is nan on rank 1 at step 4", None, PLAIN, marks=long),
+        pytest.param("has a full disk", 0, "FormatError: .*No space left on device", "rank 0 stopped in step 8: FormatError: .*No space left", PLAIN,
+                     marks=long),
+        pytest.param("raises", 1, "KeyError: .what the user's code says", "rank 1 stopped in step 3: KeyError: .what the user's code says", PLAIN, marks=long),
+        pytest.param("has more columns", 1, "the ranks are at different things: rank 0: step 4 with .*9.*rank 1: step 4 with .*8", None, "split_layers",
+                     marks=long),
+        pytest.param("has no more data", 0, OTHERS, None, "shard_parameters", marks=long),
+        pytest.param("has no number", 1, "ExecutionError: the loss .* is nan on rank 1 at step 4", None, "shard_optimizer", marks=long),
+        pytest.param("has a full disk", 1, "FormatError: .*No space left on device", "rank 1 stopped in step 8: FormatError: .*No space", "shard_optimizer",
+                     marks=long),
     ],
 )
-def test_what_stops_a_rank_stops_all_and_is_said_on_each(what: str, rank: int, own: str, others: str | None, tmp_path: Path) -> None:
-    with launch.started(2, SCRIPT, what, rank, tmp_path) as run:
+def test_what_stops_a_rank_stops_all_and_is_said_on_each(what: str, rank: int, own: str, others: str | None, strategy: str, tmp_path: Path) -> None:
+    with launch.started(2, SCRIPT, what, rank, tmp_path, strategy) as run:
         codes = run.wait()
         assert codes[1 - rank] == 3 and codes[rank] in (1, 3), run.words()
         for n in range(2):
@@ -79,13 +94,19 @@ def test_what_stops_a_rank_stops_all_and_is_said_on_each(what: str, rank: int, o
 
 
 @long
-@pytest.mark.parametrize(("what", "rank"), [("is killed in a collective", 1), ("is killed while it writes", 0), ("is killed in the forward pass", 0)])
-def test_a_restart_goes_on_with_the_same_bits(what: str, rank: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "rank", "strategy"),
+    [
+        ("is killed in a collective", 1, PLAIN), ("is killed while it writes", 0, PLAIN), ("is killed in the forward pass", 0, PLAIN),
+        ("is killed while it writes", 1, "shard_parameters"), ("is killed in a collective", 0, "split_layers"),
+    ],
+)  # fmt: skip
+def test_a_restart_goes_on_with_the_same_bits(what: str, rank: int, strategy: str, tmp_path: Path) -> None:
     """torchrun starts all ranks again, and they go on from the last checkpoint."""
 
     def ended(what: str) -> set[str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "2", "--master-addr", "127.0.0.1", "--master-port",
-                   str(launch.free_port()), str(SCRIPT), what, str(rank), str(tmp_path / what.replace(" ", "-"))]  # fmt: skip
+                   str(launch.free_port()), str(SCRIPT), what, str(rank), str(tmp_path / what.replace(" ", "-")), strategy]  # fmt: skip
         run = subprocess.run(command, capture_output=True, text=True, timeout=launch.SAFETY, env=launch.variables())
         assert run.returncode == 0, run.stdout + run.stderr
         found = re.findall(r"ENDED rank (\d) (\w+) (\S+)", run.stdout)
@@ -95,6 +116,21 @@ def test_a_restart_goes_on_with_the_same_bits(what: str, rank: int, tmp_path: Pa
     plain = ended("nothing")
     assert len(plain) == 1
     assert ended(what) == plain
+
+
+@long
+@pytest.mark.parametrize("strategy", [PLAIN, "shard_parameters", "split_layers"])
+def test_nothing_that_comes_from_a_rank_is_unpickled(strategy: str, tmp_path: Path) -> None:
+    for rank in range(2):  # of whose unpickling each use is an error
+        words = launch.run(2, SCRIPT, "unpickles nothing", rank, tmp_path / str(rank), strategy)
+        assert all("ENDED rank" in one for one in words)
+
+
+@pytest.mark.parametrize(("gpus", "nccl", "carries"), [(True, True, "cpu:gloo,cuda:nccl"), (True, False, "gloo"), (False, True, "gloo")])
+def test_what_gpus_have_goes_by_nccl(gpus: bool, nccl: bool, carries: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
+    assert backend() == carries
 
 
 def environment(port: int, **changed: str) -> dict[str, str]:

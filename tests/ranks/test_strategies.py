@@ -10,7 +10,7 @@ import pytest
 from support import every_strategy
 from support import launch_ranks as launch
 from support import rank_cases as cases
-from support.ranks_compared import AMPLIFIED, EXACT, ROUNDED, apart, one
+from support.ranks_compared import EXACT, apart, one, rounding
 
 QUICK = {
     "shard_optimizer": ["plain", "wide"],
@@ -35,11 +35,11 @@ def test_divided_training_is_training_on_one_rank(ranks: int, wanted: dict[str, 
         for name in names:
             for of in ("fp64", "fp32"):
                 begin = f"{strategy}/{name}/{of}/"
-                exact, single = one(name, "fp64"), one(name, "fp32")
+                exact = one(name, "fp64")
                 of_ranks = [{key.removeprefix(begin): value for key, value in values.items() if key.startswith(begin)} for values in found]
                 assert of_ranks[0].keys() == exact.keys(), begin
                 for key, value in of_ranks[0].items():
-                    most = EXACT if of == "fp64" else max(ROUNDED, AMPLIFIED * apart(single[key], exact[key]))
+                    most = EXACT if of == "fp64" else rounding(name)
                     assert apart(value, exact[key]) <= most, begin + key
                     for others in of_ranks[1:]:
                         np.testing.assert_array_equal(others[key], value, begin + key)

@@ -257,10 +257,48 @@ def half(r: np.random.RandomState, of: str) -> Any:
 
 
 WHOLE: dict[str, Case] = {"called_back": called_back, "gathered": gathered, "half": half}
-"""Cases whose values no strategy may divide."""
+"""Cases whose values no strategy may divide, or that say how a strategy is to go on."""
 
 
-UNEQUAL = ("apart", "dropped", "dropped_heads", "half")
+def gathered_parts(r: np.random.RandomState, of: str) -> Any:
+    """Gradients of four batches in one update, of layers that are divided and of such as are not, and nothing between sums and updates."""
+    cost, data, _, settings = divided(r, of)
+    return cost, data, fs.optimizer.Adam(0.01), settings | {"accumulate": 4}
+
+
+def gathered_and_clipped(r: np.random.RandomState, of: str) -> Any:
+    """The same with the norm of all gradients and weight decay between sums and updates."""
+    cost, data, _, settings = divided(r, of)
+    optimizer = fs.optimizer.Momentum(0.05, 0.9, weight_decay=1e-3, clip=fs.optimizer.ClipByGlobalNorm(0.1))
+    return cost, data, optimizer, settings | {"accumulate": 2}
+
+
+def scaled(r: np.random.RandomState, of: str) -> Any:
+    """Products in fp16; the gradient of one weight is too large at first, so that updates are left out while the scale falls; two batches in one
+    update."""
+    cost, data, _, settings = divided(r, of)
+    large = layer.fc(cost.block.program.global_block.var("x") * 10.0, output_size=1, bias=False)
+    return layer.mean(cost) + layer.mean(large), data, fs.optimizer.Momentum(1e-4, 0.9), settings | {"accumulate": 2, "precision": "fp16"}
+
+
+def wider(r: np.random.RandomState, of: str) -> Any:
+    """What "brain" is without bf16."""
+    cost, data, _, settings = divided(r, of)
+    return cost, data, fs.optimizer.SGD(0.1), settings
+
+
+def brain(r: np.random.RandomState, of: str) -> Any:
+    """Products in bf16."""
+    cost, data, optimizer, settings = wider(r, of)
+    return cost, data, optimizer, settings | {"precision": "bf16"}
+
+
+GATHERED: dict[str, Case] = {"gathered_parts": gathered_parts, "gathered_and_clipped": gathered_and_clipped}
+LOWERED: dict[str, Case] = {"scaled": scaled, "brain": brain}
+EVERY: dict[str, Case] = CASES | SPLIT | WHOLE | GATHERED | LOWERED | {"wider": wider}
+
+
+UNEQUAL = ("apart", "dropped", "dropped_heads", "half", *LOWERED)
 """Cases that are not the same on another number of ranks: statistics of parts of a batch, random numbers, and sums in 16 bits."""
 
 
@@ -290,7 +328,7 @@ def run(name: str, of: str = "fp32", strategy: str = "data_parallel", epochs: in
     first = _values(name, "fp32")
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     with fs.program_guard(main, startup):
-        cost, data, optimizer, settings = (CASES | SPLIT | WHOLE)[name](np.random.RandomState(5), of)
+        cost, data, optimizer, settings = EVERY[name](np.random.RandomState(5), of)
         fs.Executor().run(startup, scope=scope)
         for n, value in first.items():  # the same numbers in either element type
             scope.set(n, value.astype(scope.get(n).dtype))
@@ -314,7 +352,7 @@ def _values(name: str, of: str) -> dict[str, Any]:
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     startup.random_seed = 7
     with fs.program_guard(main, startup):
-        (CASES | SPLIT | WHOLE)[name](np.random.RandomState(5), of)
+        EVERY[name](np.random.RandomState(5), of)
     fs.Executor().run(startup, scope=scope)
     return {n: scope.get(n) for n in scope.names()}
 

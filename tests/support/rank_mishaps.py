@@ -1,4 +1,4 @@
-"""A run to which something happens: ``python rank_mishaps.py WHAT RANK FOLDER``; the rank is the one that it happens to.
+"""A run to which something happens: ``python rank_mishaps.py WHAT RANK FOLDER [STRATEGY]``; the rank is the one that it happens to.
 
 Each rank prints what stopped it, and a hash of its parameters where nothing did.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import signal
 import sys
 import tempfile
@@ -92,6 +93,9 @@ class Mishap:
             Team.wait = wait  # type: ignore[method-assign]
         elif self.what in ("is killed while it writes", "has a full disk"):
             container.replacing = self._replacing
+        elif self.what == "unpickles nothing":
+            for name in ("load", "loads", "Unpickler"):
+                setattr(pickle, name, _unpickled)
 
     @contextmanager
     def _replacing(self, path: Any) -> Iterator[Any]:
@@ -101,6 +105,10 @@ class Mishap:
             tempfile.mkstemp = lambda **named: (os.open("/dev/full", os.O_WRONLY), str(self.folder / "never-made"))  # type: ignore[assignment]
         with replacing(path) as file:
             yield _Dying(file) if self.files == 2 and self.what == "is killed while it writes" else file
+
+
+def _unpickled(*given: Any, **named: Any) -> Any:
+    raise AssertionError("something was unpickled")
 
 
 class _Dying:
@@ -140,6 +148,11 @@ class Passed(Operator):
 
 
 WHAT, RANK, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+STRATEGIES: dict[str, Any] = {
+    "data_parallel": fs.data_parallel, "shard_optimizer": fs.shard_optimizer, "shard_parameters": fs.shard_parameters,
+    "split_layers": lambda patience: fs.split_layers(patience=patience, layers={"fc_0.w_0": "columns"}),
+}  # fmt: skip
+STRATEGY = STRATEGIES[sys.argv[4] if len(sys.argv) > 4 else "data_parallel"]
 MISHAP = Mishap(WHAT, RANK, FOLDER)
 
 
@@ -156,7 +169,7 @@ def main() -> None:
     try:
         history = fs.train(
             layer.square(predicted - y), MISHAP.batches, optimizer=fs.optimizer.Adam(0.01), epochs=2, progress=False, scope=scope, seed=3,
-            checkpoint=Checkpoint(FOLDER / "checkpoints", every=4), ranks=fs.data_parallel(patience=PATIENCE),
+            checkpoint=Checkpoint(FOLDER / "checkpoints", every=4), ranks=STRATEGY(patience=PATIENCE),
         )  # fmt: skip
     except fs.ForeshapeError as error:
         print("\n".join([f"STOPPED {type(error).__name__}: {error}", *getattr(error, "__notes__", ())]), flush=True)

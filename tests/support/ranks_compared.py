@@ -23,6 +23,14 @@ def one(name: str, of: str) -> Values:
     return cases.run(name, of)
 
 
+@cache
+def rounding(name: str) -> float:
+    """How far what ranks make in fp32 may be from what one rank makes in fp64: by the value that one rank rounds most, since how much it
+    rounds a single one is chance."""
+    exact, single = one(name, "fp64"), one(name, "fp32")
+    return max(ROUNDED, AMPLIFIED * max(apart(single[key], value) for key, value in exact.items()))
+
+
 def of_case(found: Values, name: str, which: str = "") -> Values:
     begin = f"{name}/{which}"
     return {key.removeprefix(begin): value for key, value in found.items() if key.startswith((begin + "value", begin + "losses", begin + "figure"))}

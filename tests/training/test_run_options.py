@@ -161,8 +161,6 @@ def test_what_cannot_be_is_refused_before_anything_is_made() -> None:
         ("accumulate= takes the number of batches", None, {"accumulate": 0}),
         ("accumulate= takes the number of batches", None, {"accumulate": 2.0}),
         ("precision= is 'fp32', 'bf16', 'fp16'; seen 'half'", None, {"precision": "half"}),
-        (r"accumulate=2 is done over ranks with .* alone; seen ShardOptimizer", None, {"accumulate": 2, "ranks": fs.shard_optimizer()}),
-        (r"precision='bf16' is done over ranks with .* alone; seen SplitLayers", None, {"precision": "bf16", "ranks": fs.split_layers()}),
         (r"no parameter is called 'hiden\.\*'; near it are 'hidden\.\*'", SGD(0.1, freeze=["hiden.*"]), {}),
     ]
     for words, optimizer, options in refused:

@@ -52,7 +52,7 @@ class DataParallel:
         def change(copy: Program) -> bool:
             nonlocal total
             total = self.divide_examples(copy, name)
-            _update_last(copy.global_block)
+            update_last(copy.global_block)
             Sender(copy.global_block).sum_all(gradients_of(copy.global_block), self.bucket)
             return True
 
@@ -81,7 +81,7 @@ class DataParallel:
         return {}
 
 
-def _update_last(block: Block) -> None:
+def update_last(block: Block) -> None:
     """Let what takes gradients before the backward pass has ended, as sums over several batches do, wait for that: gradients are sent together."""
     last = max((at for at, op in enumerate(block.ops) if op.role & Role.BACKWARD), default=-1)
     early = [op for op in block.ops[: last + 1] if op.role & Role.OPTIMIZE]

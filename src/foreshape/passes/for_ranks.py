@@ -90,6 +90,8 @@ class ForRanks:
     """The values of which each rank has a part."""
     followers: tuple[tuple[str, str], ...] = ()
     """(name, of): values that no op updates any more, since they are what another is, such as the powers of beta of several parameters."""
+    shards: tuple[Part, ...] = ()
+    """What the updates of a rank change instead of whole parameters, whether it is kept or cut out of these: parts of them."""
     degree: int = 1
     """How many ranks that come one after the other have the same examples. Where there are more, what is called the number of ranks in the
     program is that of their groups."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foreshape.dims import Size
 from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Op, Role
+from foreshape.program import Block, Op, Role
 from foreshape.program.op import is_absent
 
 GRAD = "@GRAD"
@@ -79,3 +79,12 @@ def set_shape(op: Op, shape: list[int]) -> None:
     assert op.operator is not None
     value = op.operator.check_attribute("shape", shape)
     op.attributes = Attributes.of(op.type, tuple((n, t, value if n == "shape" else v) for n, t, v in op.attributes.entries))
+
+
+def casts_of(block: Block, names: Iterable[str]) -> dict[str, str]:
+    """Each of the names, and what casts of the forward pass make of them, such as weights in 16 bits -> the name that it is of."""
+    out = {n: n for n in names}
+    for op in block.ops:
+        if op.type == "cast" and not op.role & LATER and op.inputs["X"][0] in out:
+            out[op.outputs["Out"][0]] = out[op.inputs["X"][0]]
+    return out

@@ -15,7 +15,7 @@ from foreshape.ops.math.smooth_activation import OverAxis
 from foreshape.ops.nn.dropout import Dropout
 from foreshape.ops.update.updates import Update
 from foreshape.passes.for_ranks import TENSOR, Part, Piece
-from foreshape.passes.forward_and_back import GRAD, LATER, Reading, base_of, is_gradient_of, set_shape, shape_of_part, shown
+from foreshape.passes.forward_and_back import GRAD, LATER, Reading, base_of, casts_of, is_gradient_of, set_shape, shape_of_part, shown
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role
 from foreshape.spec import LOD_TENSOR, tensor
@@ -62,6 +62,8 @@ class Divider:
         """(value, operator) -> what the operator has made of it."""
         self._own: set[int] = set()
         """Gradient ops that are of an op which was seen, and ops that were put in."""
+        self._sources = casts_of(block, marks)
+        """The weights to divide, and what casts make of them -> the weight."""
         self._readings = self._find_readings()
         self._writers = Counter(n for op in block.ops if not op.role & LATER for n in op.all_writes())
 
@@ -87,7 +89,7 @@ class Divider:
                 if name in op.all_reads() | op.all_writes():
                     op.rename_input(name, part.name)
                     op.rename_output(name, part.name)
-                    op.role_variables = tuple(part.name if n == name else n for n in op.role_variables)
+            op.role_variables = tuple(self.parts[n].name if n in self.parts else n for n in op.role_variables)
         for name in self.parts:
             self.block.remove_variable(name)
 
@@ -106,7 +108,7 @@ class Divider:
     def _forward(self, op: Op) -> None:
         if op.sub_block_indices() and (read := sorted(self.axes.keys() & op.all_reads())):
             raise SchemaError(f"{read[0]} is divided over ranks and read inside {shown(op)}, which is not understood")
-        weight = op.inputs["Y"][0] if op.type == "mul" else ""
+        weight = self._sources.get(op.inputs["Y"][0], "") if op.type == "mul" else ""
         if weight in self.marks:
             (self._columns if self.marks[weight] == COLUMNS else self._rows)(op, weight)
             return
@@ -362,10 +364,12 @@ class Divider:
         size = dims[at]
         if not isinstance(size, int) or size % self.degree:
             raise SchemaError(f"{name}: {size} {split} cannot be divided over {self.degree} ranks")
-        for op in self.block.ops:
-            if name not in op.all_reads() or op.role & (Role.OPTIMIZE | Role.LEARNING_RATE):
+        read = [(op, n) for op in self.block.ops for n, of in self._sources.items() if of == name and n in op.all_reads()]
+        for op, one in read:
+            kind = op.type.removesuffix("_grad")
+            if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) or kind == "cast":
                 continue
-            if op.type.removesuffix("_grad") != "mul" or op.inputs["Y"] != (name,) or name in op.inputs["X"] or op.attrs["y_num_col_dims"] != 1:
+            if kind != "mul" or op.inputs["Y"] != (one,) or one in op.inputs["X"] or op.attrs["y_num_col_dims"] != 1:
                 raise SchemaError(f"{name} is read by {shown(op)}, so that it cannot be divided over ranks; only products with it may read it")
             if op.type == "mul_grad" and id(op) not in self._own:
                 raise SchemaError(f"it is not clear of which product {shown(op)} is the gradient, so that {name} cannot be divided over ranks")

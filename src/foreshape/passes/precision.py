@@ -17,7 +17,7 @@ from foreshape.passes.framework import Pass
 from foreshape.passes.update_section import move_under, update_section
 from foreshape.program import Block, Op, Program, Role, Variable, program_guard
 from foreshape.program.op import is_absent
-from foreshape.spec import BF16, FP16, FP32, INT32, LOD_TENSOR, DType, Spec, tensor
+from foreshape.spec import BF16, BOOL, FP16, FP32, INT32, LOD_TENSOR, DType, Spec, tensor
 
 TYPES: dict[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}
 """What `precision=` may be, and the type that products compute in; None for that which they have."""
@@ -110,7 +110,7 @@ class _Lowered:
         self.block.append_op("cast", {"X": x}, {"Out": out}, attrs, role=of.role, site=of.site, index=at)
 
 
-def scale_loss(program: Program, loss: str, startup: Program) -> tuple[Program, Program]:
+def scale_loss(program: Program, loss: str, startup: Program, over_ranks: bool = False) -> tuple[Program, Program]:
     """A copy of a training program whose loss is scaled for the backward pass, and one of the program that makes its first values.
 
     The scale begins with 32,768, doubles after 1,000 updates with finite gradients and halves, down to 1, after one without, which is
@@ -120,6 +120,7 @@ def scale_loss(program: Program, loss: str, startup: Program) -> tuple[Program, 
         program: with gradients and updates; left as it is.
         loss: the name of the loss that it minimises.
         startup: left as it is.
+        over_ranks: whether ranks have other gradients than one another, so that one which is not finite must be found by all.
 
     Raises:
         SchemaError: the program has no updates; a gradient is sparse rows; the backward pass does not begin with a constant.
@@ -128,7 +129,7 @@ def scale_loss(program: Program, loss: str, startup: Program) -> tuple[Program, 
 
     def change(copy: Program) -> bool:
         with program_guard(copy, begins):
-            _Scaled(copy.global_block, loss).apply()
+            _Scaled(copy.global_block, loss, over_ranks).apply()
         return True
 
     return Pass("scale_loss", change)(program)[0], begins
@@ -137,8 +138,8 @@ def scale_loss(program: Program, loss: str, startup: Program) -> tuple[Program, 
 class _Scaled:
     """What makes one program scale its loss; it appends to the default programs."""
 
-    def __init__(self, block: Block, loss: str) -> None:
-        self.block, self.program = block, block.program
+    def __init__(self, block: Block, loss: str, over_ranks: bool) -> None:
+        self.block, self.program, self.over_ranks = block, block.program, over_ranks
         self.section = update_section(block, "precision='fp16'")
         self.seed = self._seed(loss)
 
@@ -162,12 +163,22 @@ class _Scaled:
         new = {"LossScaling": scale, "OutGoodSteps": good, "OutBadSteps": bad}
         steps: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
             ("check_finite_and_unscale", {"X": names, "Scale": scale}, {"Out": names, "FoundInfinite": found}, {}),
+            *(self._of_all_ranks(found) if self.over_ranks else ()),
             ("update_loss_scaling", {"X": names, "FoundInfinite": found, **state}, {"Out": names, **new}, attrs),
             ("logical_not", {"X": found}, {"Out": finite}, {}),
         ]
         for number, (type, inputs, outputs, given) in enumerate(steps):
             block.append_op(type, inputs, outputs, given, role=Role.OPTIMIZE, role_variables=roles, site=section.site, index=at + number)
         move_under(block, section.ops, block.var(finite), section.site)
+
+    def _of_all_ranks(self, found: str) -> list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
+        """Let what one rank has found be found by all."""
+        number, most = (self.program.unique_name(f"{found}@{what}") for what in ("RANK", "RANKS"))
+        return [
+            ("cast", {"X": found}, {"Out": number}, {"in_dtype": BOOL.code, "out_dtype": INT32.code}),
+            ("c_allreduce_max", {"X": number}, {"Out": most}, {"ring_id": 0, "use_calc_stream": True}),
+            ("cast", {"X": most}, {"Out": found}, {"in_dtype": INT32.code, "out_dtype": BOOL.code}),
+        ]
 
     def _seed(self, loss: str) -> Op:
         """The op that begins the backward pass."""

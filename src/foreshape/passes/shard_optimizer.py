@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeGuard
 
 from foreshape.dims import Size, product
@@ -14,6 +14,7 @@ from foreshape.ops.update.updates import Update
 from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
 from foreshape.passes.data_parallel import DataParallel
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
+from foreshape.passes.forward_and_back import LATER
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable
 from foreshape.spec import LOD_TENSOR, DType, tensor
@@ -33,7 +34,8 @@ class ShardOptimizer(DataParallel):
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         name = loss if isinstance(loss, str) else loss.name
-        total, parts, followers = "", list[Part](), list[tuple[str, str]]()
+        refuse_conditional_updates(program, self.name)
+        total, parts, followers, shards = "", list[Part](), list[tuple[str, str]](), list[Part]()
 
         def change(copy: Program) -> bool:
             nonlocal total
@@ -49,13 +51,15 @@ class ShardOptimizer(DataParallel):
                     shard = Shard(block, group, bucket.gradients, ranks or 0)
                     followers.extend(shard.followers())
                     parts.extend(shard.write(self.divides_parameters and group.direct))
+                    shards.append(shard.own)
                     if shard.held is not None:
                         held.append(shard)
             gather_before_use(block, [s.held for s in held if s.held is not None], ranks or 0)
             return True
 
         made = Pass(self.name, change)(program)[0]
-        return ForRanks(made, total, startup_for(startup, [p for p in parts if not p.begins_whole]), tuple(parts), tuple(followers))
+        begun = startup_for(startup, [p for p in parts if not p.begins_whole])
+        return ForRanks(made, total, begun, tuple(parts), tuple(followers), tuple(shards))
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the ranks hold: parameters that are in parts are gathered."""
@@ -73,6 +77,21 @@ class ShardOptimizer(DataParallel):
             return bool(here)
 
         return Pass(self.name, change)(program)[0]
+
+
+def refuse_conditional_updates(program: Program, strategy: str) -> None:
+    """Refuse updates that are made in some steps only, which are found in no global block.
+
+    Raises:
+        SchemaError: a block that may not run updates a parameter, with its line.
+    """
+    for op in program.global_block.ops:
+        for index in op.sub_block_indices() if op.role & Role.OPTIMIZE else ():
+            if any(isinstance(inner.operator, Update) for inner in program.blocks[index].ops):
+                site = op.call_site
+                where = f" ({site.short()})" if site is not None else ""
+                raise SchemaError(f"{strategy} divides updates that are made in each step; those of {op.type}{where} are not: divide the program without "
+                                  "accumulate= and precision='fp16', as fs.train does, which writes these into what a rank runs")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -129,6 +148,8 @@ class Shard:
         self.dims = [block.var(p).spec.known_dims for p in self.parameters]
         starts, total = places_of([product(d) for d in self.dims], self.of.itemsize)
         self.held: Part | None = None
+        self.own = Part("", self.of, (), ())
+        """This rank's part of the parameters, from `write` on."""
         self.starts, self.part = starts, part_of(total, ranks_of(nranks), self.of.itemsize)
 
     def followers(self) -> list[tuple[str, str]]:
@@ -149,10 +170,12 @@ class Shard:
         reduced, bucket = self._send() if self.group.direct else (self._cut("gradients@PART", [g.name for g in self.gradients], self._at()), "")
         at = self._at()
         if hold:
-            own = self._hold().name
+            self.held = self._hold()
+            own = self.held.name
         else:
             own = self._cut("parameters@PART", self.parameters, at)
             at += 1
+        self.own = self._part_of_parameters(own)
         if self.group.direct:
             done, sent = self._name("gradients@SUMMED"), self._name("gradients@SENT")  # what is sent is there until it has come
             self._insert(at, "c_sync_comm_stream", {"X": [reduced, bucket]}, {"Out": [done, sent]}, {"ring_id": 0})
@@ -184,9 +207,11 @@ class Shard:
         """This rank's part of the parameters, in place of them."""
         made = self._name("parameters@PART")
         self.block.create_variable(made, tensor(self.of, self.part), persistable=True, is_parameter=True, trainable=True)
+        return replace(self._part_of_parameters(made), begins_whole=True)
+
+    def _part_of_parameters(self, name: str) -> Part:
         pieces = tuple(Piece(n, s, d) for n, s, d in zip(self.parameters, self.starts, self.dims, strict=True))
-        self.held = Part(made, self.of, (self.part,), pieces, begins_whole=True)
-        return self.held
+        return Part(name, self.of, (self.part,), pieces)
 
     def _operator(self, op: Op) -> Update:
         assert isinstance(op.operator, Update)
@@ -220,10 +245,12 @@ class Shard:
 
     def _cut(self, prefix: str, names: Sequence[str], at: int) -> str:
         made = self._name(prefix)
+        of: tuple[str, ...] = ()
         if prefix.startswith("gradients"):  # after the last op that changes one of them
             wanted = set(names)
             at = 1 + max(k for k, op in enumerate(self.block.ops) if wanted & set(op.output_names()))
-        self._insert(at, "own_part", {"X": list(names)}, {"Out": [made]}, {"nranks": self.nranks})
+            of = tuple(n for pair in zip(self.parameters, names, strict=True) for n in pair)
+        self._insert(at, "own_part", {"X": list(names)}, {"Out": [made]}, {"nranks": self.nranks}, of)
         return made
 
     def _name(self, prefix: str) -> str:
@@ -239,7 +266,7 @@ def gather_before_use(block: Block, held: Sequence[Part], nranks: int) -> None:
     """Gather parameters that are held in parts before the first op that reads one, in the forward pass and again in the backward pass, each
     time while what comes before computes; after their last reader of that pass nothing holds them.
 
-    What a block of an op reads is gathered once, for both.
+    What a block of an op reads is gathered once, for both. What the forward pass casts for products in 16 bits is cast again.
     """
     names = [{q.name for q in part.pieces} for part in held]
     inner = {n for op in block.ops if op.sub_block_indices() for n in op.all_reads()}
@@ -254,14 +281,17 @@ def gather_before_use(block: Block, held: Sequence[Part], nranks: int) -> None:
 def _gather(block: Block, held: Sequence[Part], names: Sequence[set[str]], backward: bool, nranks: int, suffix: str) -> None:
     ops = [op for op in block.ops if not op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) and bool(op.role & Role.BACKWARD) is backward]
     uses: list[tuple[int, Op]] = []
+    of_held = {n for one in names for n in one}
+    cast = {n: by for n, by in (_casts(block, ops) if backward else {}).items() if by.inputs["X"][0] in of_held}
     for which, wanted in enumerate(names):
+        wanted = wanted | {n for n, by in cast.items() if by.inputs["X"][0] in wanted}
         first = next((op for op in ops if wanted & op.all_reads()), None)
         if first is not None:
             uses.append((which, first))
     uses.sort(key=lambda use: ops.index(use[1]))
     if backward:
         for op in ops:
-            for of in {n for one in names for n in one} & op.all_reads():
+            for of in (of_held | cast.keys()) & op.all_reads():
                 op.rename_input(of, of + suffix)
     for at, (which, first) in enumerate(uses):
         part, site = held[which], first.site
@@ -275,6 +305,19 @@ def _gather(block: Block, held: Sequence[Part], names: Sequence[set[str]], backw
         out = [q.name + (suffix if q.name in names[which] else "@UNREAD") if backward else q.name for q in part.pieces]
         dims = places([q.dims for q in part.pieces], part.dtype)
         block.append_op("split_coalesced", {"X": [whole]}, {"Out": out}, dims, role=role, site=site, index=index + 1)
+        for name, by in cast.items():
+            of = by.inputs["X"][0]
+            if of in names[which]:
+                attrs = {n: by.attrs[n] for n in ("in_dtype", "out_dtype")}
+                index += 1
+                block.append_op("cast", {"X": [of + suffix]}, {"Out": [name + suffix]}, attrs, role=role, site=by.site, index=index + 1)
+
+
+def _casts(block: Block, ops: Sequence[Op]) -> dict[str, Op]:
+    """What ops of the backward pass read that the forward pass casts, each with the cast; not what a block of an op reads."""
+    inner = {n for op in block.ops if op.sub_block_indices() for n in op.all_reads()}
+    read = {n for op in ops for n in op.all_reads()} - inner
+    return {op.outputs["Out"][0]: op for op in block.ops if op.type == "cast" and not op.role & LATER and op.outputs["Out"][0] in read}
 
 
 def startup_for(startup: Program | None, parts: Sequence[Part]) -> Program | None:

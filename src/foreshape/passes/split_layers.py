@@ -16,7 +16,7 @@ from foreshape.ops.math.elementwise import Elementwise
 from foreshape.ops.math.smooth_activation import OverAxis
 from foreshape.passes.data_parallel import DataParallel
 from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part, Piece
-from foreshape.passes.forward_and_back import LATER
+from foreshape.passes.forward_and_back import LATER, casts_of
 from foreshape.passes.layer_divider import COLUMNS, EACH_ELEMENT, ROWS, divided
 from foreshape.passes.shard_optimizer import startup_for
 from foreshape.passes.split_tables import SplitTables
@@ -81,9 +81,12 @@ class SplitLayers:
         found = self.rest.apply(made, loss, shares, begun)
         _over_groups(found.program, degree)
         rest = [replace(_of_layers(p, parts), ways=shares or 0, stride=degree) for p in found.parts]
+        shards = tuple(replace(_of_layers(p, parts), ways=shares or 0, stride=degree) for p in found.shards)
         within = {q.inner for p in rest for q in p.pieces}
         left = [p for p in parts if p.name not in within]
-        return replace(found, startup=found.startup if found.startup is not None else begun, parts=(*rest, *left), degree=degree)
+        begins = found.startup if found.startup is not None else begun
+        shards = (*shards, *(p for p in left if p.begins_whole))
+        return replace(found, startup=begins, parts=(*rest, *left), shards=shards, degree=degree)
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the parts hold."""
@@ -92,7 +95,8 @@ class SplitLayers:
             return self.rest.evaluated(program, parts, ranks)
         held = [(q.name, p.name, p.axis, p.dims) for p in parts if p.axis is not None for q in p.pieces]
         held += [(q.name, q.inner, q.axis, q.dims) for p in parts if p.begins_whole for q in p.pieces if q.axis is not None]
-        weights = {op.inputs["Y"][0] for op in program.global_block.ops if op.type == "mul"}
+        sources = casts_of(program.global_block, [v.name for v in program.parameters()])
+        weights = {sources.get(op.inputs["Y"][0]) for op in program.global_block.ops if op.type == "mul"}
         marks = {name: COLUMNS if axis else ROWS for name, _, axis, dims in held if name in weights and len(dims) == 2}
         made = divided(program, marks, degree, {name: part for name, part, _, _ in held})[0] if marks else program
         rest = [replace(p, pieces=tuple(Piece(q.inner or q.name, q.start, q.dims) for q in p.pieces)) for p in parts if p.axis is None]
@@ -133,15 +137,16 @@ def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]
     """Weights that are worth dividing, with "columns" or "rows": pairs of products of which the first gives columns that nothing but the second
     takes, after what is done element by element, so that one sum is all that is sent."""
     forward = [op for op in block.ops if not op.role & LATER]
+    sources = casts_of(block, [n for n, v in block.vars.items() if v.is_parameter])
     readers: dict[str, list[Op]] = {}
     for op in forward:
         for name in op.all_reads():
             readers.setdefault(name, []).append(op)
     out: dict[str, str] = {}
     for op in forward:
-        first = _weight(op, block, readers)
+        first = _weight(op, block, readers, sources)
         end = None if first is None else _taker(op, block, readers)
-        second = None if end is None else _weight(end, block, readers)
+        second = None if end is None else _weight(end, block, readers, sources)
         if first is None or second is None or end is None or {first, second} & (said.keys() | out.keys()) or first == second:
             continue
         columns, rows = block.var(first).spec.known_dims[1], block.var(second).spec.known_dims[0]
@@ -150,11 +155,12 @@ def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]
     return out
 
 
-def _weight(op: Op, block: Block, readers: Mapping[str, Sequence[Op]]) -> str | None:
-    """The weight of a product, where nothing else reads it."""
-    name = op.inputs["Y"][0] if op.type == "mul" else ""
+def _weight(op: Op, block: Block, readers: Mapping[str, Sequence[Op]], sources: Mapping[str, str]) -> str | None:
+    """The weight of a product, where nothing else reads it, nor what a cast made of it."""
+    read = op.inputs["Y"][0] if op.type == "mul" else ""
+    name = sources.get(read, "")
     variable = block.vars.get(name)
-    alone = variable is not None and variable.is_parameter and len(variable.spec.known_dims) == 2 and len(readers[name]) == 1
+    alone = variable is not None and len(variable.spec.known_dims) == 2 and len(readers[name]) == len(readers[read]) == 1
     return name if alone and op.attrs["y_num_col_dims"] == 1 else None
 
 

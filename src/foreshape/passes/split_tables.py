@@ -53,7 +53,9 @@ class SplitTables:
         if begun is not None:
             begun.touch()
         found = self.rest.apply(made, loss, ranks, begun)
-        return replace(found, startup=found.startup if found.startup is not None else begun, parts=(*parts, *found.parts))
+        tables = [p for p in parts if made.global_block.vars[p.name].is_parameter]
+        begins = found.startup if found.startup is not None else begun
+        return replace(found, startup=begins, parts=(*parts, *found.parts), shards=(*tables, *found.shards))
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the parts hold."""

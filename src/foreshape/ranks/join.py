@@ -164,11 +164,16 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
     store = store_at(host, port, rank, count, patience)
     try:
         with _on_loopback(host), _one_hook():
-            torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
+            torch.distributed.init_process_group(backend(), store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
     except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
         raise ExecutionError(f"rank {rank} of {count} cannot join the others at {host}:{port} within {patience:g} s: {reason}") from error
     return _of_group(patience, own=True)
+
+
+def backend() -> str:
+    """What carries messages, by the device of what is sent: gloo what processors have, NCCL what GPUs have, where torch finds both."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and torch.distributed.is_nccl_available() else "gloo"
 
 
 @contextmanager

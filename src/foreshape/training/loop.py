@@ -10,7 +10,7 @@ from typing import Any
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.optimizer import Optimizer
-from foreshape.passes import DataParallel, for_test
+from foreshape.passes import for_test
 from foreshape.program import Program, Variable, startup_of
 from foreshape.ranks import alone, join
 from foreshape.training.callbacks import Callback, Run
@@ -72,10 +72,9 @@ def train(
             torchrun it is one rank alone. ``batch_size`` is the whole step's. Every rank is given the same data, and computes on its part
             of each batch; rank 0 shows progress, calls functions given as callbacks and writes the checkpoints, in a folder that all ranks see.
         accumulate: how many batches make one update, as one of so many times the size would: in less memory. Groups of batches do not end with
-            epochs: one that is not full goes on in the next epoch, and after the last one waits for a run that goes on. Of ``ranks`` with
-            ``fs.data_parallel()`` alone.
+            epochs: one that is not full goes on in the next epoch, and after the last one waits for a run that goes on.
         precision: "bf16" or "fp16" lets products and convolutions compute in that; weights, state and everything else stay fp32. "fp16"
-            scales the loss, and leaves out updates that are not finite. Of ``ranks`` with ``fs.data_parallel()`` alone.
+            scales the loss, and leaves out updates that are not finite.
 
     Returns:
         The loss of every step and the figures of every epoch, those before a resumption included; among these "learning rate", that of the epoch's
@@ -100,14 +99,11 @@ def train(
     hooks = [_as_callback(c) for c in callbacks]
     taken = as_data(data, batch_size, shuffle, seed, program)
     measured = None if validation is None else as_data(validation, batch_size, False, seed, program)
-    if ranks is not None and type(ranks) is not DataParallel and (accumulate != 1 or precision != "fp32"):
-        what = f"accumulate={accumulate}" if accumulate != 1 else f"precision={precision!r}"
-        raise SchemaError(f"{what} is done over ranks with ranks=fs.data_parallel() alone; seen {type(ranks).__name__}, which divides what updates")
     made = training_program(
         cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=max(epochs, 1), batches_per_epoch=taken.batches
     )
     with join(ranks.patience) if ranks is not None else alone() as joined:
-        over = OverRanks(joined, ranks, made.loss, made.startup)
+        over = OverRanks(joined, ranks, made.loss, made.startup, made.ungathered)
         over.check_figures(metrics or {})
         run = TheRun(
             over, made, metrics or {}, taken, as_checkpoint(checkpoint), executor if executor is not None else Executor(seed=seed),

@@ -13,6 +13,7 @@ from foreshape.optimizer import SGD, Optimizer
 from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import lower_precision, scale_loss
 from foreshape.passes.accumulate import checked_batches
+from foreshape.passes.gathered_over_ranks import Ungathered
 from foreshape.passes.precision import checked_precision
 from foreshape.program import Program, Variable, startup_of
 from foreshape.training.program import has_updates, optimizer_made, persistables, rate_of, scalar_loss
@@ -35,6 +36,8 @@ class TrainingProgram:
     """The persistable values of the program that was described; all others are the optimizer's."""
     optimizer: Optimizer | None = None
     """None where the program had its updates already."""
+    ungathered: Ungathered | None = None
+    """The same before its loss was scaled and its gradients were gathered over several batches; None where neither was done."""
 
     @property
     def state(self) -> list[str]:
@@ -103,7 +106,8 @@ def training_program(
             raise SchemaError(f"precision={precision!r}: the program has its updates already; leave out minimize, which training does to a copy")
         loss, described = scalar_loss(cost, startup), frozenset(v.name for v in persistables(of))
         program, first = gather_gradients(of, accumulate, startup)
-        return TrainingProgram(program, first, program.var(loss.name), rate_of(program), described)
+        before = Ungathered(of, startup, accumulate) if accumulate > 1 else None
+        return TrainingProgram(program, first, program.var(loss.name), rate_of(program), described, ungathered=before)
     known = _MADE.setdefault(of, [])
     if optimizer is None:
         optimizer = known[-1].optimizer if known else SGD(0.01)
@@ -123,10 +127,12 @@ def training_program(
     loss = scalar_loss(copied, first).name
     program = lower_precision(program, precision)
     for_run.minimize(program.var(loss), first)
-    if precision == "fp16":
+    scaled = precision == "fp16"
+    before = Ungathered(program, first, accumulate, scaled) if scaled or accumulate > 1 else None
+    if scaled:
         program, first = scale_loss(program, loss, first)
     program, first = gather_gradients(program, accumulate, first)
-    made = TrainingProgram(program, first, program.var(loss), rate_of(program), described, optimizer)
+    made = TrainingProgram(program, first, program.var(loss), rate_of(program), described, optimizer, before)
     known[:] = [*known[1 - _REMEMBERED :], _Known(of.version, (ref(startup), startup.version), cost.name, optimizer, settings, options, made)]
     return made
 

@@ -15,6 +15,7 @@ from foreshape.errors import ExecutionError, RankError, SchemaError
 from foreshape.ops.collective.sums import Collective
 from foreshape.passes.data_parallel import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
+from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
 from foreshape.program import Program, Role, Variable
 from foreshape.ranks import Ranks
 from foreshape.ranks.status import WAITED
@@ -62,7 +63,7 @@ class Strategy(Protocol):
 class OverRanks:
     """A run's part of what all ranks do together; of one rank alone it changes nothing."""
 
-    def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable, startup: Program) -> None:
+    def __init__(self, ranks: Ranks, strategy: Strategy | None, loss: Variable, startup: Program, ungathered: Ungathered | None = None) -> None:
         self.ranks = ranks
         self.alone = ranks.count == 1
         self.strategy = strategy
@@ -77,7 +78,10 @@ class OverRanks:
         self.counts = True
         """Whether this rank's figures count: those of one of the ranks that have the same examples do."""
         if not self.alone and strategy is not None:
-            made = strategy.apply(of, loss, ranks.count, startup)
+            if ungathered is None:
+                made = strategy.apply(of, loss, ranks.count, startup)
+            else:
+                made = gathered_over_ranks(strategy, ungathered, of, loss.name, ranks.count)
             self.program, self.loss, self.parts, self.followers = made.program, made.loss, made.parts, made.followers
             self.startup = made.startup if made.startup is not None else startup
             self._divide_ranks(strategy.mesh(ranks.count))

@@ -207,7 +207,7 @@ class Team:
             each = zip(ends, ends[1:], tensors, strict=False)
             return [message[a:b].view(t.dtype)[: most * math.prod(t.shape[1:])].view(most, *t.shape[1:]) for a, b, t in each]
 
-        message = torch.empty(ends[-1], dtype=torch.uint8)
+        message = torch.empty(ends[-1], dtype=torch.uint8, device=tensors[0].device)
         for place, tensor in zip(rows_in(message), tensors, strict=True):
             place[:count] = tensor
             place[count:] = 0
@@ -229,7 +229,7 @@ class Team:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         with _with_others("barrier"):
-            _distributed().barrier(group=self.group)
+            _distributed().all_reduce(torch.zeros(1), group=self.group)  # of the processors: torch's own barrier goes by GPUs where there are any
 
     @contextmanager
     def _passing(self, what: str, tensor: Tensor) -> Generator[None]:

@@ -74,7 +74,7 @@ class SyncBatchNorm(Collective, BatchNorm):
         """
         channels = x.shape[1]
         own = _own_count(x, Counts)
-        sums = torch.zeros(2 * channels + 1, dtype=torch.float64)
+        sums = torch.zeros(2 * channels + 1, dtype=torch.float64, device=x.device)
         from_moving = moving.to(torch.float64)
         if own:
             mean, variance = (t.to(torch.float64) for t in aten.batch_norm_update_stats(x.float() if x.element_size() == 2 else x, None, None, 0.0))
@@ -124,7 +124,7 @@ class SyncBatchNorm(Collective, BatchNorm):
             d_scale, d_bias = torch.zeros_like(Scale), torch.zeros_like(Bias)
         if not requested[0]:
             return None, d_scale, d_bias
-        sums = torch.empty(2 * channels + 1, dtype=torch.float64)
+        sums = torch.empty(2 * channels + 1, dtype=torch.float64, device=x.device)
         sums[0], sums[1 : channels + 1], sums[channels + 1 :] = own, d_scale, d_bias
         team.sum(sums, self.type)
         if not own:  # what is in no mean has no part in its gradient
