@@ -44,10 +44,24 @@ class _Folding:
         self.rough: dict[int, int] = {}
         self.wiring: dict[int, frozenset[bool]] = {}
         self.held: list[Layer] = []
+        self.touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def _touches(self, layer: Layer) -> tuple[frozenset[str], frozenset[str]]:
+        """Which learned values a layer reads, and which it makes."""
+        found = self.touched.get(id(layer))
+        if found is None:
+            within = layer.members or layer.children
+            parts = [self._touches(one) for one in within]
+            if not layer.members:
+                parts += [(self.learned.intersection(op.input_names()), self.learned.intersection(op.output_names())) for op in layer.ops]
+            found = parts[0] if len(parts) == 1 else (frozenset[str]().union(*(p[0] for p in parts)), frozenset[str]().union(*(p[1] for p in parts)))
+            self.touched[id(layer)] = found
+            self.held.append(layer)  # so that no other layer gets its id
+        return found
 
     def level(self, layers: Sequence[Layer], most: int = WIDEST) -> list[Layer]:
         """A row of layers, and all rows below, folded. One of more than so many is divided into blocks."""
-        layers = _blocks(layers, self.learned) if len(layers) > most else list(layers)
+        layers = self._blocks(layers) if len(layers) > most else list(layers)
         before: dict[str, int] = {}
         for at, layer in enumerate(layers):
             if layer.children:
@@ -62,6 +76,38 @@ class _Folding:
             out = self._repeats(out, self.rough, False)
         return out if len(out) <= WIDEST else _parts(out)
 
+    def _blocks(self, layers: Sequence[Layer], most: int = 1) -> list[Layer]:
+        """A row, divided where at most so many values go from what is before to what is after."""
+        count = len(layers)
+        made: dict[str, int] = {}
+        crossing = [0] * (count + 1)
+        last: dict[tuple[str, int], int] = {}
+        for at, layer in enumerate(layers):
+            reads, makes = self._touches(layer)
+            for name in reads:
+                source = made.get(name, at)
+                if source < at:
+                    last[name, source] = at
+            made.update(dict.fromkeys(makes, at))
+        for (_, source), end in last.items():
+            crossing[source] += 1
+            crossing[end] -= 1
+        out: list[Layer] = []
+        piece: list[Layer] = []
+        alive = 0
+        for at, layer in enumerate(layers):
+            alive += crossing[at]
+            piece.append(layer)
+            if alive <= most or at == count - 1:
+                if len(piece) == count and most < _MOST_CROSSING:
+                    return self._blocks(layers, most + 1)
+                if WIDEST < len(piece) < count and most < _MOST_CROSSING:
+                    out += self._blocks(piece, most + 1)
+                else:
+                    out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece), (), piece))
+                piece = []
+        return list(layers) if len(out) == 1 else out
+
     def _number(self, what: object) -> int:
         return self.numbers.setdefault(what, len(self.numbers))
 
@@ -70,20 +116,18 @@ class _Folding:
         made: dict[str, int] = {}
         out = list(range(len(layers)))
         for at, layer in enumerate(layers):
-            ops = list(layer.all_ops())
-            for name in (n for op in ops for n in op.input_names() if n in made):
-                out[made[name]] = at
-            made.update((n, at) for op in ops for n in op.output_names() if n in self.learned)
+            reads, makes = self._touches(layer)
+            for name in reads:
+                if name in made:
+                    out[made[name]] = at
+            made.update(dict.fromkeys(makes, at))
         return out
 
     def _wiring(self, layer: Layer, at: int, before: dict[str, int]) -> frozenset[bool]:
         """Whether a layer reads what the one right before it in its row makes, and what others before it make; ``before``: which made what.
         The first that computes with parameters reads what comes into the row, as the ones after it read on."""
-        out: set[bool] = set()
-        made: list[str] = []
-        for op in layer.all_ops():
-            out.update(before[n] == at - 1 for n in op.input_names() if before.get(n, at) != at)
-            made += (n for n in op.output_names() if n in self.learned)
+        reads, made = self._touches(layer)
+        out = {before[n] == at - 1 for n in reads if before.get(n, at) != at}
         if made and not before:
             out.add(True)
         before.update(dict.fromkeys(made, at))
@@ -131,7 +175,7 @@ class _Folding:
             members = [layers[at + k * period : at + (k + 1) * period] for k in range(times)]
             folded = _folded(members, same)
             self.wiring[id(folded)] = self.wiring[id(layers[at])]
-            self.held.append(folded)  # so that no other layer gets its id
+            self.held.append(folded)
             out.append(folded)
             at += period * times
         return out
@@ -179,7 +223,7 @@ def range_of(first: str, last: str) -> str:
 # --- blocks
 
 
-def _learned(program: Program) -> set[str]:
+def _learned(program: Program) -> frozenset[str]:
     """The values that depend on what is kept, parameters mostly; not numbers of things, such as what only the shape of those tells."""
     out: set[str] = set()
     for op in program.all_ops():
@@ -188,42 +232,7 @@ def _learned(program: Program) -> set[str]:
                 variable = op.block.find(name)
                 if variable is None or variable.dtype is None or not variable.dtype.is_integer:
                     out.add(name)
-    return out
-
-
-def _blocks(layers: Sequence[Layer], learned: set[str], most: int = 1) -> list[Layer]:
-    """A row, divided where at most so many values go from what is before to what is after."""
-    count = len(layers)
-    made: dict[str, int] = {}
-    crossing = [0] * (count + 1)
-    last: dict[tuple[str, int], int] = {}
-    for at, layer in enumerate(layers):
-        ops = list(layer.all_ops())
-        for name in (n for op in ops for n in op.input_names()):
-            source = made.get(name, at)
-            if source < at and name in learned:
-                last[name, source] = at
-        for op in ops:
-            for name in op.output_names():
-                made[name] = at
-    for (_, source), end in last.items():
-        crossing[source] += 1
-        crossing[end] -= 1
-    out: list[Layer] = []
-    piece: list[Layer] = []
-    alive = 0
-    for at, layer in enumerate(layers):
-        alive += crossing[at]
-        piece.append(layer)
-        if alive <= most or at == count - 1:
-            if len(piece) == count and most < _MOST_CROSSING:
-                return _blocks(layers, learned, most + 1)
-            if WIDEST < len(piece) < count and most < _MOST_CROSSING:
-                out += _blocks(piece, learned, most + 1)
-            else:
-                out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece), (), piece))
-            piece = []
-    return list(layers) if len(out) == 1 else out
+    return frozenset(out)
 
 
 def _block_name(piece: Sequence[Layer]) -> str:

@@ -52,11 +52,11 @@ class Summary:
     """The layers of a program. ``str`` of it is a table of at most 80 columns (`text` takes other widths), and a notebook shows it foldable."""
 
     def __init__(self, program: Program, batch: int = 1, depth: int | None = None, rows: int = ROWS, sizes: dict[str, int] | None = None,
-                 layers: Sequence[Layer] | None = None) -> None:  # fmt: skip
+                 layers: Sequence[Layer] | None = None, meter: Meter | None = None) -> None:  # fmt: skip
         if (depth is not None and depth < 1) or rows < 1:
             raise SchemaError(f"a summary has at least one level and one row; seen depth={depth}, rows={rows}")
-        self.sizes = Sizes(program, batch, sizes)
-        self._meter = Meter(program, self.sizes)
+        self.sizes = meter.sizes if meter is not None else Sizes(program, batch, sizes)
+        self._meter = meter if meter is not None else Meter(program, self.sizes)
         self._layers = list(layers) if layers is not None else folded_layers(program)
         self._depth = depth if depth is not None else _deepest_within(self._layers, rows)
         self.inputs: list[tuple[str, str]] = [(v.name, dims_text(v)) for v in inputs_of(program.global_block)]

@@ -29,11 +29,9 @@ function link(words, go) {
   made.addEventListener("click", go);
   return made;
 }
-const OP = { type: 0, role: 1, block: 2, layer: 3, member: 4, line: 5, settings: 6, reads: 7, makes: 8, work: 9, runs: 10, main: 11 };
-const VALUE = { name: 0, spec: 1, what: 2, op: 3, bytes: 4, steps: 5, line: 6 };
+const OP = { type: 0, role: 1, block: 2, layer: 3, member: 4, line: 5, settings: 6, reads: 7, makes: 8, work: 9, runs: 10, main: 11, form: 12 };
+const VALUE = { name: 0, spec: 1, what: 2, op: 3, bytes: 4, line: 5 };
 const LAYER = { name: 0, types: 1, times: 2, above: 3, drawn: 4, opens: 5, parameters: 6, held: 7 };
-const byName = new Map();
-net.values.forEach((value, at) => { if (!byName.has(value[VALUE.name])) byName.set(value[VALUE.name], at); });
 const opsIn = net.layers.map(() => []), under = net.layers.map(() => []);
 net.ops.forEach((op, at) => { if (op[OP.layer] >= 0) opsIn[op[OP.layer]].push(at); });
 net.layers.forEach((layer, at) => { if (layer[LAYER.above] >= 0) under[layer[LAYER.above]].push(at); });

@@ -72,11 +72,18 @@ class Drawings:
     def facts(self) -> list[Any]:
         """Each layer: name, operators, times, the layer around it, its drawing, the drawing of what is in it, and what it holds and computes."""
         out: list[Any] = []
+        put = self.texts.put
+        held = {at: (0, 0) for at in range(len(self.layers))}
+        for at in range(len(self.layers) - 1, -1, -1):  # each after all that is in it
+            layer = self.layers[at]
+            if layer.times > 1 or not layer.children:
+                held[at] = self.meter.all(layer.all_ops())[:2]
+            else:
+                own = self.meter.all(layer.ops)
+                inner = [held[self.numbers[id(c)]] for c in layer.children]
+                held[at] = own.parameters + sum(p for p, _ in inner), own.parameter_bytes + sum(b for _, b in inner)
         for at, layer in enumerate(self.layers):
-            measure = self.meter.all(layer.all_ops())
-            put = self.texts.put
-            out.append([put(layer.name), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], measure.parameters,
-                        measure.parameter_bytes])  # fmt: skip
+            out.append([put(layer.name), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], *held[at]])
         return out
 
     def place_of(self, op: Op) -> tuple[int, int]:
