@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from foreshape.dims import Size
+from foreshape.program.beside import beside, parted, range_of
 from foreshape.program.op import Op
-from foreshape.program.outline import Layer, layers_of
+from foreshape.program.outline import Layer, gradient_layers_of, layers_of, update_layers_of
 
 if TYPE_CHECKING:
     from foreshape.program.program import Program
 
 WIDEST: Final = 32
 """Layers beside each other within one group."""
+SECTIONS: Final = ("forward", "backward", "updates")
 _SHORT: Final = 12
 """A program of so many layers is not divided into blocks; named groups are not, as long as they are not too wide."""
 _MOST_CROSSING: Final = 4
@@ -31,7 +33,23 @@ _ASIDE: Final = frozenset({"seed", "fix_seed"})
 
 def folded_layers(program: Program) -> list[Layer]:
     """The layers of a program with what repeats folded: twelve encoder layers are one layer, ``times`` 12."""
-    return _Folding(program).level(layers_of(program), _SHORT)
+    folding = _Folding(program)
+    return folding.beside_each_other([folding.level(layers_of(program), _SHORT)])[0]
+
+
+def folded_sections(program: Program) -> list[Layer]:
+    """Of a training program three groups: ``forward``, ``backward`` and ``updates``; of any other its folded layers."""
+    folding = _Folding(program)
+    found = (layers_of(program), gradient_layers_of(program), update_layers_of(program))
+    folded = [folding.beside_each_other([folding.level(layers, _SHORT)])[0] for layers in found]
+    if not folded[1] and not folded[2]:
+        return folded[0]
+    return [Layer(name, (), layers) for name, layers in zip(SECTIONS, folded, strict=True) if layers or name == "forward"]
+
+
+def is_sections(layers: Sequence[Layer]) -> bool:
+    """Whether these are what `folded_sections` gives of a training program."""
+    return len(layers) > 1 and layers[0].name == "forward" and all(not layer.ops and layer.name in SECTIONS for layer in layers)
 
 
 class _Folding:
@@ -62,19 +80,42 @@ class _Folding:
     def level(self, layers: Sequence[Layer], most: int = WIDEST) -> list[Layer]:
         """A row of layers, and all rows below, folded. One of more than so many is divided into blocks."""
         layers = self._blocks(layers) if len(layers) > most else list(layers)
-        before: dict[str, int] = {}
         for at, layer in enumerate(layers):
             if layer.children:
                 layer.children = self.level(layer.children)
                 if len(layer.children) == 1 and not layer.ops:  # a group of what repeats is that
                     only = layer.children[0]
                     only.name = f"{layer.name}.{only.name}"
-                    layer = layers[at] = only
-            self._name(layer, self._wiring(layer, at, before))
+                    layers[at] = only
+        self._name_row(layers)
         out = self._repeats(layers, self.exact, True)
         if len(out) > WIDEST:
             out = self._repeats(out, self.rough, False)
+        for same in (True, False):
+            if len(out) > WIDEST:
+                out = parted(out, beside(out, self._names_alone(out, same)), same)
+        self._name_row(out)
         return out if len(out) <= WIDEST else _parts(out)
+
+    def beside_each_other(self, alike: Sequence[Sequence[Layer]]) -> list[list[Layer]]:
+        """Rows of layers that are alike (one, or those of the members of a group), and all below, with alike branches in each as one."""
+        parts = [beside(row, self._names_alone(row, True)) for row in alike]
+        rows = [parted(row, parts[0], True) for row in alike] if all(p == parts[0] for p in parts) else [list(row) for row in alike]
+        for at in range(min(map(len, rows))):
+            bodies = [body for row in rows for body in row[at].bodies()]
+            for body, children in zip(bodies, self.beside_each_other([body.children for body in bodies]), strict=True):
+                body.children = children
+            for row in rows:
+                row[at].children = row[at].bodies()[0].children
+        return rows
+
+    def _names_alone(self, layers: Sequence[Layer], same: bool) -> list[int]:
+        """Numbers for what layers are by themselves, whatever they read; of those without parameters, which are only glue, each its own."""
+        out: list[int] = []
+        for at, layer in enumerate(layers):
+            kept = any(v.persistable for op in layer.all_ops() for v in op.input_variables())
+            out.append(self._number(self._parts_of(layer, frozenset())[0 if same else 1]) if kept else -1 - at)
+        return out
 
     def _blocks(self, layers: Sequence[Layer], most: int = 1) -> list[Layer]:
         """A row, divided where at most so many values go from what is before to what is after."""
@@ -108,6 +149,11 @@ class _Folding:
                 piece = []
         return list(layers) if len(out) == 1 else out
 
+    def _name_row(self, layers: Sequence[Layer]) -> None:
+        before: dict[str, int] = {}
+        for at, layer in enumerate(layers):
+            self._name(layer, self._wiring(layer, at, before))
+
     def _number(self, what: object) -> int:
         return self.numbers.setdefault(what, len(self.numbers))
 
@@ -135,18 +181,28 @@ class _Folding:
 
     def _name(self, layer: Layer, wiring: frozenset[bool]) -> None:
         self.held.append(layer)
+        exact, rough = self._parts_of(layer, wiring)
+        self.exact[id(layer)] = self._number(exact)
+        self.rough[id(layer)] = self._number(rough)
+        self.wiring[id(layer)] = wiring
+
+    def _known(self, layer: Layer, names: dict[int, int]) -> int:
+        if id(layer) not in names:  # one that only divides a long row
+            self._name(layer, frozenset())
+        return names[id(layer)]
+
+    def _parts_of(self, layer: Layer, wiring: frozenset[bool]) -> tuple[tuple[object, ...], tuple[object, ...]]:
+        """What a layer is told from others by: with the sizes and settings of its ops, and without."""
         name = _NUMBER.sub("#", layer.name.split("…")[0])
         made: dict[str, int] = {}
-        exact: list[object] = [name, wiring, layer.times, *(self.exact[id(c)] for c in layer.children)]
-        rough: list[object] = [name, wiring, *(self.rough[id(c)] for c in layer.children)]
+        exact: list[object] = [name, wiring, layer.times, layer.beside, *(self._known(c, self.exact) for c in layer.children)]
+        rough: list[object] = [name, wiring, *(self._known(c, self.rough) for c in layer.children)]
         for at, op in enumerate(layer.ops):
             wired = tuple(made.get(n, -1) for n in op.input_names())
             rough.append((op.type, wired))
             exact.append((op.type, wired, _sizes(op), _settings(op)))
             made.update(dict.fromkeys(op.output_names(), at))
-        self.exact[id(layer)] = self._number(tuple(exact))
-        self.rough[id(layer)] = self._number(tuple(rough))
-        self.wiring[id(layer)] = wiring
+        return tuple(exact), tuple(rough)
 
     def _repeats(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
         """Fold until nothing repeats any more."""
@@ -199,7 +255,7 @@ def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
 def _folded(members: Sequence[Sequence[Layer]], same: bool) -> Layer:
     first, last = members[0][0], members[-1][0]
     out = Layer(range_of(first.name, (last.members or [last])[-1].name), first.ops, first.children)
-    if len(members[0]) == 1:
+    if len(members[0]) == 1 and not any(row[0].beside for row in members):
         out.members = [m for row in members for m in (row[0].members or row)]
         out.same = same and all(row[0].same for row in members)
         return out
@@ -207,17 +263,6 @@ def _folded(members: Sequence[Sequence[Layer]], same: bool) -> Layer:
     out.members = [Layer(row[0].name, (), row) for row in members]
     out.same = same
     return out
-
-
-def range_of(first: str, last: str) -> str:
-    """``conv2d_7…12``."""
-    first, last = first.split("…")[0], last.split("…")[0]
-    at = 0
-    while at < min(len(first), len(last)) and first[at] == last[at]:
-        at += 1
-    while at and first[at - 1].isdigit():
-        at -= 1
-    return first if first == last else f"{first}…{last[at:]}"
 
 
 # --- blocks

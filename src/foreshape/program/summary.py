@@ -46,6 +46,8 @@ class Row(NamedTuple):
     output: str
     measure: Measure
     hidden: int
+    many: str = ""
+    """``times`` in words: ``x 12``; ``x 3 in parallel``."""
 
 
 class Summary:
@@ -80,7 +82,7 @@ class Summary:
     def _row(self, alike: Sequence[Layer], depth: int, hide: bool) -> Row:
         layer = alike[0]
         hidden = _leaves(layer.children) if hide and layer.children else 0
-        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1]), self._meter.all(op for one in alike for op in one.all_ops()), hidden)
+        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1]), self._meter.all(op for one in alike for op in one.all_ops()), hidden, layer.times_words())
 
     def _others(self, program: Program) -> Iterator[Row]:
         ops = [op for op in program.global_block.ops if op.type not in ("feed", "fetch")]
@@ -182,7 +184,7 @@ def _name(row: Row) -> str:
     stem = row.name.rpartition("_")[0] if row.name.rpartition("_")[2][:1].isdigit() else row.name
     first, _, others = row.types.partition(", ")
     kinds = plural(row.hidden, "layer") if row.hidden else others if first == stem else row.types
-    shown = escape(row.name).replace("\n", " ") + (f" x {row.times}" if row.times > 1 else "")
+    shown = escape(row.name).replace("\n", " ") + (f" {row.many}" if row.many else "")
     return shown + (f"  {escape(kinds)}" if kinds else "")
 
 

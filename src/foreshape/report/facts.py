@@ -50,7 +50,7 @@ def facts(program: Program, title: str) -> dict[str, Any]:
         "batches": BATCHES,
         "symbols": {escape(n): v for n, v in sizes.values.items() if n not in batch},
         "batch": [escape(n) for n in batch],
-        "summary": escape(Summary(program, layers=drawings.top, meter=drawings.meter).text(_WIDTH)),
+        "summary": escape(Summary(program, layers=drawings.forward, meter=drawings.meter).text(_WIDTH)),
         "takes": _takes(program, texts, numbers, bool(errors)),
         "errors": [texts.put(f"{type(e).__name__}: {e}") for e in errors[:50]],
         "unknown": [texts.put(f"{plural(sum(o.type == t for o in unknown), 'op')} of {t}, which is not known") for t in dict.fromkeys(o.type for o in unknown)],
