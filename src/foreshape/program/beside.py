@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,6 +18,9 @@ def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int
     Branches stand beside each other where none reads what another makes; within each, layers read each other in the same way, and all read the
     same of what is before them in the row.
     """
+    several = {name for name, count in Counter(names).items() if count > 1}
+    if not several:
+        return [(1, 1)] * len(layers)
     touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
 
     def touches(at: int) -> tuple[frozenset[str], frozenset[str]]:
@@ -40,27 +44,28 @@ def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int
     def branches(begin: int, period: int) -> int:
         """How many alike branches of so many layers begin here."""
         made: set[str] = set()
-        before = sources(begin, period)
-        first = wiring(begin, period) if period > 1 else None
-        if first is not None and not all(first[1:]):
-            return 1  # no branch: layers of it stand beside each other themselves
+        before: set[int] | None = None
+        first: list[list[int]] = []
         at = begin
         while at + period <= len(layers):
-            if at > begin and any(names[at + i] != names[begin + i] for i in range(period)):
-                break
-            if at > begin and any(not made.isdisjoint(touches(at + i)[0]) for i in range(period)):
-                break
-            if at > begin and (sources(at, period) != before or (first is not None and wiring(at, period) != first)):
-                break
             made.update(*(touches(at + i)[1] for i in range(period)))
             at += period
+            after = range(at, min(at + period, len(layers)))
+            if any(names[j] != names[begin + i] or not made.isdisjoint(touches(j)[0]) for i, j in enumerate(after)):
+                break
+            if before is None:
+                before, first = sources(begin, period), wiring(begin, period)
+                if not all(first[1:]):
+                    return 1  # no branch: layers of it stand beside each other themselves
+            if len(after) < period or sources(at, period) != before or wiring(at, period) != first:
+                break
         return (at - begin) // period
 
     out: list[tuple[int, int]] = []
     at = 0
     while at < len(layers):
         best, times = 1, 1
-        for period in range(1, min(_LONGEST_BRANCH, (len(layers) - at) // 2) + 1):
+        for period in range(1, 1 if names[at] not in several else min(_LONGEST_BRANCH, (len(layers) - at) // 2) + 1):
             if names[at] == names[at + period] and (found := branches(at, period)) > 1 and found * period > best * times:
                 best, times = period, found
         out.append((best, times))

@@ -62,6 +62,8 @@ class _Folding:
         self.rough: dict[int, int] = {}
         self.wiring: dict[int, frozenset[bool]] = {}
         self.held: list[Layer] = []
+        self.own: dict[int, tuple[tuple[object, ...], tuple[object, ...]]] = {}
+        self.has_kept: dict[int, bool] = {}
         self.touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
 
     def _touches(self, layer: Layer) -> tuple[frozenset[str], frozenset[str]]:
@@ -94,7 +96,6 @@ class _Folding:
         for same in (True, False):
             if len(out) > WIDEST:
                 out = parted(out, beside(out, self._names_alone(out, same)), same)
-        self._name_row(out)
         return out if len(out) <= WIDEST else _parts(out)
 
     def beside_each_other(self, alike: Sequence[Sequence[Layer]]) -> list[list[Layer]]:
@@ -113,9 +114,19 @@ class _Folding:
         """Numbers for what layers are by themselves, whatever they read; of those without parameters, which are only glue, each its own."""
         out: list[int] = []
         for at, layer in enumerate(layers):
-            kept = any(v.persistable for op in layer.all_ops() for v in op.input_variables())
+            kept = self._has_kept(layer)
             out.append(self._number(self._parts_of(layer, frozenset())[0 if same else 1]) if kept else -1 - at)
         return out
+
+    def _has_kept(self, layer: Layer) -> bool:
+        """Whether a layer reads what is kept from run to run."""
+        found = self.has_kept.get(id(layer))
+        if found is None:
+            found = any(self._has_kept(one) for one in layer.members or layer.children)
+            found = found or any(v.persistable for op in layer.ops for v in op.input_variables())
+            self.has_kept[id(layer)] = found
+            self.held.append(layer)
+        return found
 
     def _blocks(self, layers: Sequence[Layer], most: int = 1) -> list[Layer]:
         """A row, divided where at most so many values go from what is before to what is after."""
@@ -194,15 +205,13 @@ class _Folding:
     def _parts_of(self, layer: Layer, wiring: frozenset[bool]) -> tuple[tuple[object, ...], tuple[object, ...]]:
         """What a layer is told from others by: with the sizes and settings of its ops, and without."""
         name = _NUMBER.sub("#", layer.name.split("…")[0])
-        made: dict[str, int] = {}
         exact: list[object] = [name, wiring, layer.times, layer.beside, *(self._known(c, self.exact) for c in layer.children)]
         rough: list[object] = [name, wiring, *(self._known(c, self.rough) for c in layer.children)]
-        for at, op in enumerate(layer.ops):
-            wired = tuple(made.get(n, -1) for n in op.input_names())
-            rough.append((op.type, wired))
-            exact.append((op.type, wired, _sizes(op), _settings(op)))
-            made.update(dict.fromkeys(op.output_names(), at))
-        return tuple(exact), tuple(rough)
+        own = self.own.get(id(layer))
+        if own is None:
+            own = self.own[id(layer)] = _own_ops(layer)
+            self.held.append(layer)
+        return (*exact, own[0]), (*rough, own[1])
 
     def _repeats(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
         """Fold until nothing repeats any more."""
@@ -304,6 +313,19 @@ def _parts(layers: list[Layer]) -> list[Layer]:
     return layers
 
 
+def _own_ops(layer: Layer) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """What the own ops of a layer are told from others by, with sizes and settings and without."""
+    made: dict[str, int] = {}
+    exact: list[object] = []
+    rough: list[object] = []
+    for at, op in enumerate(layer.ops):
+        wired = tuple([made.get(n, -1) for n in op.input_names()])
+        rough.append((op.type, wired))
+        exact.append((op.type, wired, _sizes(op), _settings(op)))
+        made.update(dict.fromkeys(op.output_names(), at))
+    return tuple(exact), tuple(rough)
+
+
 def _sizes(op: Op) -> tuple[object, ...]:
     """The sizes of what an op reads that is kept, and of its results."""
     out: list[tuple[Size, ...] | None] = []
@@ -317,8 +339,10 @@ def _sizes(op: Op) -> tuple[object, ...]:
     return tuple(out)
 
 
-def _settings(op: Op) -> str:
+def _settings(op: Op) -> object:
     operator = op.operator
     if operator is None or op.sub_block_indices():
         return ""
+    if _ASIDE.isdisjoint(operator.schema.attributes):
+        return id(operator)  # there is one of each operator with the same settings
     return repr([(n, getattr(operator, n)) for n in operator.schema.attributes if n not in _ASIDE])

@@ -208,7 +208,8 @@ def _fill(box: Box, wiring: Wiring, layers: Sequence[Layer], opened: set[int], k
     if any(b == _EXIT for _, b in arrows):
         bottom = numbers[_EXIT] = len(sizes)
         sizes.append((1.0, 0.0))
-    layout = layered(sizes, [(numbers[a], numbers[b]) for a, b in arrows if a in numbers and b in numbers and (a < 0 or b < 0 or numbers[a] < numbers[b])], top, bottom)
+    drawn = [(numbers[a], numbers[b]) for a, b in arrows if a in numbers and b in numbers and (a < 0 or b < 0 or numbers[a] < numbers[b])]
+    layout = layered(sizes, drawn, top, bottom)
     for (_, one), (x, y) in zip(boxes, layout.centres, strict=False):
         one.x, one.y = x - one.width / 2 + margin, y - one.height / 2 + margin + head
     box.inside = [b for _, b in boxes]

@@ -82,7 +82,8 @@ class Summary:
     def _row(self, alike: Sequence[Layer], depth: int, hide: bool) -> Row:
         layer = alike[0]
         hidden = _leaves(layer.children) if hide and layer.children else 0
-        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1]), self._meter.all(op for one in alike for op in one.all_ops()), hidden, layer.times_words())
+        measure = self._meter.all(op for one in alike for op in one.all_ops())
+        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1]), measure, hidden, layer.times_words())
 
     def _others(self, program: Program) -> Iterator[Row]:
         ops = [op for op in program.global_block.ops if op.type not in ("feed", "fetch")]

@@ -42,6 +42,7 @@ function paintList() {
     row.setAttribute("aria-setsize", listed.length);
     const bar = make("i");
     bar.style.width = 100 * value / most + "%";
+    row.title = result >= 0 ? text(net.values[result][VALUE.name]) : "";
     row.append(bar, make("span", String(at), "at"), make("span", text(op[OP.type])), make("span", result >= 0 ? text(net.values[result][VALUE.name]) : "", "of"),
       make("span", value ? show(value) : "", "much"));
     made.push(row);
