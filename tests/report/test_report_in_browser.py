@@ -182,7 +182,7 @@ def test_where_no_rule_was_asked_the_page_compares_sizes(show: Open) -> None:
     page.locator(".row").first.click()
     page.locator("#detail summary", has_text="w[1] = x[1]").click()
     steps = page.locator("#detail details[open] li").all_inner_texts()
-    assert steps[0].startswith("w[1] = x[1]    relu, which has an input of this size") and steps[1].startswith("x[1], ")
+    assert steps[0].startswith("w[1] = x[1] relu, which has an input of this size") and steps[1].startswith("x[1], ")
     assert "the sizes alone were compared" in page.inner_text("#detail")
 
 
