@@ -78,7 +78,7 @@ class Drawings:
         """Each layer: name, operators, times, the layer around it, its drawing, the drawing of what is in it, what it holds, and its times in words."""
         out: list[Any] = []
         put = self.texts.put
-        held = dict.fromkeys(range(len(self.layers)), (0, 0))
+        held: dict[int, tuple[int, int]] = {}
         for at in range(len(self.layers) - 1, -1, -1):  # each after all that is in it
             layer = self.layers[at]
             if layer.times > 1 or not layer.children:
