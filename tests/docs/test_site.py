@@ -41,6 +41,17 @@ def test_the_reference_has_every_public_name(site: ModuleType) -> None:
     assert all(f"`{n}`" in pages["reference/fs.md"] for n in constants)
 
 
+def test_every_public_name_says_what_it_is() -> None:
+    silent: list[str] = []
+    for room in (fs, fs.layer, fs.optimizer, fs.callbacks):
+        for name in room.__all__:
+            value = getattr(room, name)
+            own = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__  # of a class not what it inherits
+            if callable(value) and not (own or "").strip():
+                silent.append(f"{room.__name__}.{name}")
+    assert silent == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_relative_links_lead_to_files(page: Path) -> None:
     prose = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)

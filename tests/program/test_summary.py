@@ -10,7 +10,7 @@ from support import pictured
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.program.folding import WIDEST, folded_layers
+from foreshape.program.folding import WIDEST, folded_layers, folded_sections, is_sections
 from foreshape.program.outline import Layer, forward_ops
 from foreshape.program.summary import ROWS
 
@@ -68,10 +68,33 @@ def test_blocks_with_a_mask_and_a_memory_for_all_are_repeated() -> None:
     assert [line for line in lines if " x " in line] == ["  0…2 x 3", "  0…3 x 4"]
 
 
-def test_what_stands_beside_each_other_is_not_repeated() -> None:
+def test_branches_that_are_alike_and_beside_each_other_are_one() -> None:
     x = layer.fc(layer.data("x", shape=["batch", 8]), 8)
-    layer.concat([layer.fc(x, 4) for _ in range(4)], 1)
-    assert outline(folded_layers(fs.default_main_program())) == ["fc_0", "fc_1", "fc_2", "fc_3", "fc_4", "concat"]
+    towers = [layer.fc(layer.fc(x, 4, "relu"), 6) for _ in range(3)]
+    layer.concat([*towers, layer.fc(x, 6)], 1)
+    layers = folded_layers(fs.default_main_program())
+    assert outline(layers) == ["fc_0", "fc_1…5 x 3", "  fc_1", "  fc_2", "fc_7", "concat"]
+    assert [one.times_words() for one in layers] == ["", "x 3 in parallel", "", ""]
+    assert "fc_1…5 x 3 in parallel" in str(fs.default_main_program().summary()) and "x 3 in parallel" in str(fs.default_main_program().graph())
+    with fs.program() as other:
+        h = layer.fc(layer.data("x", shape=["batch", 8]), 8)
+        layer.concat([layer.fc(layer.fc(h, 8, "relu"), 8), layer.fc(h, 8)], 1)  # what is joined reads different things: no branches that are alike
+    assert " x " not in " ".join(outline(folded_layers(other)))
+
+
+def test_a_training_program_has_three_sections() -> None:
+    h = layer.data("x", shape=["batch", 8])
+    for _ in range(3):
+        h = layer.fc(h, 8, "relu")
+    cost = layer.mean(layer.square(layer.fc(h, 1)))
+    assert not is_sections(folded_sections(fs.default_main_program()))
+    fs.optimizer.Adam(0.1).minimize(cost)
+    program = fs.default_main_program()
+    sections = folded_sections(program)
+    assert is_sections(sections) and [s.name for s in sections] == ["forward", "backward", "updates"]
+    assert sorted(id(op) for s in sections for op in s.all_ops()) == sorted(id(op) for op in program.all_ops())
+    assert outline(sections[0].children) == outline(folded_layers(program))
+    assert outline(sections[1].children) == ["fill_constant", "mean_grad", "square_grad", "fc_3", "fc_2…1 x 2", "fc_0"]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

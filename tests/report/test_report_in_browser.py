@@ -163,6 +163,29 @@ def test_a_group_is_opened_and_left(show: Open) -> None:
     assert "fc_250" in page.inner_text("#detail") and page.locator("#drawing .picked").count() == 1
 
 
+def test_the_gradients_and_updates_of_a_training_program_are_drawn(show: Open) -> None:
+    program = load("transformer_adamw")
+    page = show(program)
+    assert [box(page, name).count() for name in ("forward", "backward", "updates")] == [1, 1, 1]
+    gradient = [op.type for op in program.global_block.ops].index("softmax_grad")
+    page.fill("#search", "softmax_grad")
+    page.keyboard.press("Enter")
+    assert page.inner_text("#path").startswith("the whole network / backward") and page.locator("#drawing .picked").count() == 1
+    assert page.locator(".row[aria-selected=true]").get_attribute("data-op") == str(gradient)
+    page.locator("#path").get_by_role("button", name="the whole network").click()
+    assert box(page, "updates").count() == 1
+    picture(page, "training")
+
+
+def test_where_no_rule_was_asked_the_page_compares_sizes(show: Open) -> None:
+    page = show(fs.Program.parse("block 0\ninput x: f32[4, 5]\ninput y: f32[3, 2]\nw: f32[4, 5] = relu(X=x)\nz: f32[4, 2] = mul(X=w, Y=y)\n"))
+    page.locator(".row").first.click()
+    page.locator("#detail summary", has_text="w[1] = x[1]").click()
+    steps = page.locator("#detail details[open] li").all_inner_texts()
+    assert steps[0].startswith("w[1] = x[1] relu, which has an input of this size") and steps[1].startswith("x[1], ")
+    assert "the sizes alone were compared" in page.inner_text("#detail")
+
+
 def test_a_narrow_window_needs_no_scrolling_to_the_side(show: Open) -> None:
     page = show(load("resnet50"), width=390, height=844)
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

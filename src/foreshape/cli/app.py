@@ -66,7 +66,7 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
     """Describe a network, know everything about it, then run and train it."""
 
 
-@app.command()
+@app.command(short_help="A program as a table: ops, shapes, types, bytes.")
 def show(
     file: File,
     shape: Shapes = None,
@@ -101,7 +101,7 @@ def show(
             print_tables(program, unknown, errors)
 
 
-@app.command()
+@app.command(short_help="Every error of a network, and the sizes its inputs take.")
 def check(
     file: File,
     shape: Shapes = None,
@@ -124,7 +124,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(short_help="One page about a network, for any browser.")
 def report(
     file: File,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Where to; beside the model, as NAME.html, where left out.")] = None,
@@ -146,7 +146,7 @@ def report(
             print_plain(f"{path}: {path.stat().st_size:,} bytes")
 
 
-@app.command()
+@app.command(short_help="The memory that a program needs before it runs.")
 def plan(
     file: File,
     fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A requested output. May be repeated.")] = None,
@@ -201,7 +201,7 @@ def plan(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(short_help="Measure this machine, so that plans know times.")
 def calibrate(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to; in the user's cache directory where left out.")] = None,
     threads: Annotated[list[int] | None, typer.Option("--threads", help="A number of threads. May be repeated; 1 and all where left out.")] = None,
@@ -214,7 +214,7 @@ def calibrate(
         calibrate_here(out, list(threads or ()), json)
 
 
-@app.command()
+@app.command(short_help="Simulate the training of a program on many ranks.")
 def simulate(
     file: File,
     ranks: Annotated[list[int] | None, typer.Option("--ranks", min=1, help="A number of ranks. May be repeated; 8 to 4,096 where left out.")] = None,
@@ -244,7 +244,7 @@ def simulate(
                          threads, seed, plot, json)  # fmt: skip
 
 
-@app.command()
+@app.command(short_help="Run a saved network: feeds and results are .npy files.")
 def run(
     file: File,
     params: Annotated[Path | None, typer.Option("--params", help="The parameters: a .pdiparams file, or a folder of files.")] = None,
@@ -279,7 +279,7 @@ def run(
                 print_plain(f"{path}: {words}")
 
 
-@app.command()
+@app.command(short_help="Convert parameters from one form of file to another.")
 def convert(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The saved program (.pdmodel), which has the names of its parameters.")],
     source: Annotated[Path, typer.Argument(metavar="FROM", help="Its parameters: a .pdiparams or .safetensors file, or a folder with a file for each.")],
@@ -296,7 +296,7 @@ def convert(
             print_plain(f"{target}: {count_words(len(found), 'parameter')}, {human_bytes(sum(len(one.data) for one in found.values()))}")
 
 
-@app.command()
+@app.command(short_help="List the operators by family, or those with a word.")
 def ops(
     word: Annotated[str | None, typer.Argument(metavar="[WORD]", help="Only operators with this in their name, family, file or line of help.")] = None,
     json: Json = False,
@@ -308,7 +308,8 @@ def ops(
         print_operators(word, json)
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(short_help="Run a script; its mistakes are told in plain words.",
+             context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def train(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python script that describes a network and trains it.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script finds in sys.argv.")] = None,
@@ -321,7 +322,7 @@ def train(
         raise typer.Exit(code)
 
 
-@app.command()
+@app.command(short_help="Train what is sent here: a process for each rank.")
 def worker(
     listen: Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where rank 0 waits for a client; 127.0.0.1:29600 if not given.")] = None,
     connect: Annotated[str | None, typer.Option("--connect", metavar="HOST:PORT", help="Where a client waits for rank 0, which goes there.")] = None,
@@ -338,7 +339,7 @@ def worker(
         run_worker(listen, connect, job, folder, wait, patience, keep)
 
 
-@app.command()
+@app.command(short_help="A network from its description to its use.")
 def demo(out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the files are written to.")] = Path("out")) -> None:
     """Describe, train, save, open again and use a network that reads handwritten digits."""
     from foreshape.cli.output import console

@@ -26,7 +26,7 @@ def plan_html(plan: Figures) -> str:
     parts.append(tag("div", "peak = ", tag("code", cut(str(plan.peak_formula()), _LONGEST)), unknown_words(plan.unknown(**symbols))))
     line = plan.timeline(**symbols)
     if len(line):
-        parts.append(line_chart(line.tolist(), "bytes of the arena at every op", "op", filled=True))
+        parts.append(line_chart(line.tolist(), "bytes of the arena at every op", "op", filled=True, words=byte_text))
     holders = plan.holders(**symbols)[:_LISTED]
     rows = [(cut(h.name, 120), h.spec, f"{h.size:,}", h.what, h.line) for h in holders]
     if rows:

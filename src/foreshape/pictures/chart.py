@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import Markup, tag
@@ -24,8 +24,10 @@ def thinned(values: Sequence[float], most: int) -> list[tuple[int, float, float]
     return out
 
 
-def line_chart(values: Sequence[float], title: str, label: str, width: int = 460, height: int = 120, filled: bool = False) -> Markup:
-    """A line over the places of its values, with the largest and the least at the side; what falls to a fiftieth, on a scale of logarithms."""
+def line_chart(values: Sequence[float], title: str, label: str, width: int = 460, height: int = 120, filled: bool = False,
+               words: Callable[[float], str] = "{:.4g}".format) -> Markup:  # fmt: skip
+    """A line over the places of its values, with the largest and the least (in ``words``) at the side; what falls to a fiftieth, on a scale of
+    logarithms."""
     columns = thinned(values, width // 2)
     if not columns:
         return Markup("")
@@ -52,7 +54,7 @@ def line_chart(values: Sequence[float], title: str, label: str, width: int = 460
     parts.append(tag("line", x1=left, y1=bottom, x2=width - 8, y2=bottom, stroke="#b9c3cd"))
     style = "font:11px system-ui,sans-serif"
     for value, place in zip((marks[0], low if filled else marks[1]), (top + 8, bottom), strict=True):
-        parts.append(tag("text", f"{value:.4g}", x=left - 6, y=place, text_anchor="end", fill="#5b6672", style=style))
+        parts.append(tag("text", words(value), x=left - 6, y=place, text_anchor="end", fill="#5b6672", style=style))
     parts.append(tag("text", plural(len(values), label), x=width - 8, y=height - 5, text_anchor="end", fill="#5b6672", style=style))
     return tag("svg", *parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width} {height}", width=width, height=height, role="img",
                style="max-width:100%;height:auto;display:block")  # fmt: skip

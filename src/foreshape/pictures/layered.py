@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 RANK_GAP, BOX_GAP, LINE_GAP = 26.0, 22.0, 12.0
 _SWEEPS = 8
+_STILL = 1e-6
+"""What moves less than this in a sweep down and in one up is where it stays."""
 
 
 class Segment(NamedTuple):
@@ -150,11 +152,17 @@ class _Graph:
             middle = at / 2
             for node in row:
                 x[node] -= middle
+        still = False
         for sweep in range(2 * _SWEEPS):
             rows = self.rows if sweep % 2 == 0 else self.rows[::-1]
             links = self.above if sweep % 2 == 0 else self.below
+            before = list(x)
             for row in rows:
                 self._settle(row, x, links)
+            moved = max(abs(a - b) for a, b in zip(before, x, strict=True))
+            if moved < _STILL and still:
+                break
+            still = moved < _STILL
         left = min(x[n] - w / 2 for n, (w, _) in enumerate(self.sizes))
         right = max(x[n] + w / 2 for n, (w, _) in enumerate(self.sizes))
         tops: list[float] = []

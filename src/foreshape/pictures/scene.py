@@ -41,6 +41,8 @@ class Box:
     times: int = 1
     key: int = -1
     """What whoever draws it knows it by."""
+    many: str = ""
+    """``times`` in words: ``x 12``."""
     inside: list[Box] = field(default_factory=list["Box"])
     segments: list[Segment] = field(default_factory=list[Segment])
     x: float = 0.0
@@ -107,7 +109,7 @@ def _drawn(box: Box) -> Markup:
         parts.append(tag("rect", class_="group", width=number(width), height=number(height), rx="6"))
         parts += [_line(line, 9, 16 + LINE * at, "soft" if at else None) for at, line in enumerate(box.lines)]
         if box.times > 1:
-            parts.append(_line(f"x {box.times}", width - 8, 16, "times", "end"))
+            parts.append(_line(box.many, width - 8, 16, "times", "end"))
         return tag("g", *parts, *_inside(box), class_="inner", transform=place)
     fill = None if box.round else f"fill:var(--{box.family})"
     parts.append(tag("rect", class_="end" if box.round else "box", width=number(width), height=number(height), rx=corner, style=fill))

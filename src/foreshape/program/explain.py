@@ -140,8 +140,10 @@ def _size_at(spec: Spec, place: Place) -> Size | None:
 # --- what a rule makes a size of
 
 
-def step_of(place: Place) -> Step | None:
-    """How the op that makes a variable makes one of its sizes; None where no rule does: inputs, parameters, unknown operators."""
+def step_of(place: Place, probes: Probes | None = None) -> Step | None:
+    """How the op that makes a variable makes one of its sizes; None where no rule does: inputs, parameters, unknown operators.
+
+    ``probes``: those of that op, for whoever asks about several of its sizes."""
     variable, op = place.variable, place.variable.op
     operator = op.operator if op is not None else None
     if op is None or operator is None or operator.described_results or not variable.known:
@@ -150,22 +152,22 @@ def step_of(place: Place) -> Step | None:
     own = _size_at(variable.spec, place)
     if slot is None or own is None or variable.persistable:
         return None
-    probes = _Probes(op, operator)
+    probes = probes if probes is not None else Probes(op, operator)
     at = [r.name for r in operator.schema.results].index(slot[0])
 
-    def found(key: Key) -> Size | None:
-        answer = probes.ask(key)
+    def found(probed: frozenset[str]) -> Size | None:
+        answer = probes.ask(probed)
         result = answer.results[at] if answer is not None else None
         spec = result[slot[1]] if isinstance(result, tuple) else result
         return _size_at(spec, place) if spec is not None else None
 
-    everything = found(probes.key(probes.telling))
+    everything = found(frozenset(probes.telling))
     everything = None if everything is None else probes.without_repeats(everything)
     if everything is not None and probes.is_right(everything, own):
         used = symbols_of(everything) & probes.places.keys()
         return Step(probes.text(everything, used), [probes.places[n] for n in sorted(used, key=list(probes.places).index)], True)
     for name in islice(probes.places, _MAX_SINGLE):
-        single = found(probes.key({name}))
+        single = found(frozenset({name}))
         if single is not None and name in symbols_of(single) and probes.is_right(single, own):
             return Step(probes.text(single, {name}), [probes.places[name]], True)
     same = next((p for n, p in probes.places.items() if probes.sizes[n] is own and isinstance(own, Dim)), None)
@@ -179,7 +181,7 @@ def _symbol_name(place: Place) -> str:
     return text if len(text) <= 300 else f"{text[:250]}...{zlib.crc32(text.encode('utf-8', 'replace'))}"
 
 
-class _Probes:
+class Probes:
     """A symbol of its own for each size of an op's inputs, so that the op's rule can be asked what it makes of which."""
 
     def __init__(self, op: Op, operator: Operator) -> None:
@@ -191,6 +193,7 @@ class _Probes:
         known = op.block.program.guards.known
         self.inputs: list[tuple[bool, list[Variable]]] = []
         self.specs: dict[str, Spec] = {}
+        self._answers: dict[frozenset[str], Answer | None] = {}
         for operand in operator.schema.operands:
             variables = [v for n in op.inputs.get(operand.name, ()) if (v := op.block.find(n)) is not None]
             self.inputs.append((operand.many, variables))
@@ -208,14 +211,14 @@ class _Probes:
                         if part == "value" or not isinstance(size, int) or size > 1:
                             self.telling.add(name)
 
-    def key(self, probed: set[str]) -> Key:
+    def key(self, probed: frozenset[str]) -> Key:
         """The inputs' specs, with the named sizes replaced by symbols of their own."""
         return tuple(
             tuple(self._probed(v, probed) for v in variables) if many else self._probed(variables[0], probed) if variables else None
             for many, variables in self.inputs
         )
 
-    def _probed(self, variable: Variable, probed: set[str]) -> Spec:
+    def _probed(self, variable: Variable, probed: frozenset[str]) -> Spec:
         spec = self.specs[variable.name]
 
         def each(part: str, sizes: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
@@ -229,11 +232,14 @@ class _Probes:
             lod = Lod(lod.source, each("count", lod.counts) or ())
         return Spec(spec.kind, spec.dtype, each("dim", spec.dims), lod, each("value", spec.value))
 
-    def ask(self, key: Key) -> Answer | None:
-        try:
-            return ask(self.operator, key)
-        except (RuleError, ForeshapeError):
-            return None  # the rule needs numbers where it was shown symbols
+    def ask(self, probed: frozenset[str]) -> Answer | None:
+        """What the rule makes of inputs whose named sizes are symbols; None where it needs numbers there."""
+        if probed not in self._answers:
+            try:
+                self._answers[probed] = ask(self.operator, self.key(probed))
+            except (RuleError, ForeshapeError):
+                self._answers[probed] = None
+        return self._answers[probed]
 
     def without_repeats(self, formula: Size) -> Size:
         """A formula in which what is broadcast to a size that it has already is left out: only the first place of that size stays."""

@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from foreshape.dims import Size
+from foreshape.program.beside import beside, parted, range_of
 from foreshape.program.op import Op
-from foreshape.program.outline import Layer, layers_of
+from foreshape.program.outline import Layer, gradient_layers_of, layers_of, update_layers_of
 
 if TYPE_CHECKING:
     from foreshape.program.program import Program
 
 WIDEST: Final = 32
 """Layers beside each other within one group."""
+SECTIONS: Final = ("forward", "backward", "updates")
 _SHORT: Final = 12
 """A program of so many layers is not divided into blocks; named groups are not, as long as they are not too wide."""
 _MOST_CROSSING: Final = 4
@@ -31,7 +33,23 @@ _ASIDE: Final = frozenset({"seed", "fix_seed"})
 
 def folded_layers(program: Program) -> list[Layer]:
     """The layers of a program with what repeats folded: twelve encoder layers are one layer, ``times`` 12."""
-    return _Folding(program).level(layers_of(program), _SHORT)
+    folding = _Folding(program)
+    return folding.beside_each_other([folding.level(layers_of(program), _SHORT)])[0]
+
+
+def folded_sections(program: Program) -> list[Layer]:
+    """Of a training program three groups: ``forward``, ``backward`` and ``updates``; of any other its folded layers."""
+    folding = _Folding(program)
+    found = (layers_of(program), gradient_layers_of(program), update_layers_of(program))
+    folded = [folding.beside_each_other([folding.level(layers, _SHORT)])[0] for layers in found]
+    if not folded[1] and not folded[2]:
+        return folded[0]
+    return [Layer(name, (), layers) for name, layers in zip(SECTIONS, folded, strict=True) if layers or name == "forward"]
+
+
+def is_sections(layers: Sequence[Layer]) -> bool:
+    """Whether these are what `folded_sections` gives of a training program."""
+    return len(layers) > 1 and layers[0].name == "forward" and all(not layer.ops and layer.name in SECTIONS for layer in layers)
 
 
 class _Folding:
@@ -44,23 +62,108 @@ class _Folding:
         self.rough: dict[int, int] = {}
         self.wiring: dict[int, frozenset[bool]] = {}
         self.held: list[Layer] = []
+        self.own: dict[int, tuple[tuple[object, ...], tuple[object, ...]]] = {}
+        self.has_kept: dict[int, bool] = {}
+        self.touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
+
+    def _touches(self, layer: Layer) -> tuple[frozenset[str], frozenset[str]]:
+        """Which learned values a layer reads, and which it makes."""
+        found = self.touched.get(id(layer))
+        if found is None:
+            within = layer.members or layer.children
+            parts = [self._touches(one) for one in within]
+            if not layer.members:
+                parts += [(self.learned.intersection(op.input_names()), self.learned.intersection(op.output_names())) for op in layer.ops]
+            found = parts[0] if len(parts) == 1 else (frozenset[str]().union(*(p[0] for p in parts)), frozenset[str]().union(*(p[1] for p in parts)))
+            self.touched[id(layer)] = found
+            self.held.append(layer)  # so that no other layer gets its id
+        return found
 
     def level(self, layers: Sequence[Layer], most: int = WIDEST) -> list[Layer]:
         """A row of layers, and all rows below, folded. One of more than so many is divided into blocks."""
-        layers = _blocks(layers, self.learned) if len(layers) > most else list(layers)
-        before: dict[str, int] = {}
+        layers = self._blocks(layers) if len(layers) > most else list(layers)
         for at, layer in enumerate(layers):
             if layer.children:
                 layer.children = self.level(layer.children)
                 if len(layer.children) == 1 and not layer.ops:  # a group of what repeats is that
                     only = layer.children[0]
                     only.name = f"{layer.name}.{only.name}"
-                    layer = layers[at] = only
-            self._name(layer, self._wiring(layer, at, before))
+                    layers[at] = only
+        self._name_row(layers)
         out = self._repeats(layers, self.exact, True)
         if len(out) > WIDEST:
             out = self._repeats(out, self.rough, False)
+        for same in (True, False):
+            if len(out) > WIDEST:
+                out = parted(out, beside(out, self._names_alone(out, same)), same)
         return out if len(out) <= WIDEST else _parts(out)
+
+    def beside_each_other(self, alike: Sequence[Sequence[Layer]]) -> list[list[Layer]]:
+        """Rows of layers that are alike (one, or those of the members of a group), and all below, with alike branches in each as one."""
+        parts = [beside(row, self._names_alone(row, True)) for row in alike]
+        rows = [parted(row, parts[0], True) for row in alike] if all(p == parts[0] for p in parts) else [list(row) for row in alike]
+        for at in range(min(map(len, rows))):
+            bodies = [body for row in rows for body in row[at].bodies()]
+            for body, children in zip(bodies, self.beside_each_other([body.children for body in bodies]), strict=True):
+                body.children = children
+            for row in rows:
+                row[at].children = row[at].bodies()[0].children
+        return rows
+
+    def _names_alone(self, layers: Sequence[Layer], same: bool) -> list[int]:
+        """Numbers for what layers are by themselves, whatever they read; of those without parameters, which are only glue, each its own."""
+        out: list[int] = []
+        for at, layer in enumerate(layers):
+            kept = self._has_kept(layer)
+            out.append(self._number(self._parts_of(layer, frozenset())[0 if same else 1]) if kept else -1 - at)
+        return out
+
+    def _has_kept(self, layer: Layer) -> bool:
+        """Whether a layer reads what is kept from run to run."""
+        found = self.has_kept.get(id(layer))
+        if found is None:
+            found = any(self._has_kept(one) for one in layer.members or layer.children)
+            found = found or any(v.persistable for op in layer.ops for v in op.input_variables())
+            self.has_kept[id(layer)] = found
+            self.held.append(layer)
+        return found
+
+    def _blocks(self, layers: Sequence[Layer], most: int = 1) -> list[Layer]:
+        """A row, divided where at most so many values go from what is before to what is after."""
+        count = len(layers)
+        made: dict[str, int] = {}
+        crossing = [0] * (count + 1)
+        last: dict[tuple[str, int], int] = {}
+        for at, layer in enumerate(layers):
+            reads, makes = self._touches(layer)
+            for name in reads:
+                source = made.get(name, at)
+                if source < at:
+                    last[name, source] = at
+            made.update(dict.fromkeys(makes, at))
+        for (_, source), end in last.items():
+            crossing[source] += 1
+            crossing[end] -= 1
+        out: list[Layer] = []
+        piece: list[Layer] = []
+        alive = 0
+        for at, layer in enumerate(layers):
+            alive += crossing[at]
+            piece.append(layer)
+            if alive <= most or at == count - 1:
+                if len(piece) == count and most < _MOST_CROSSING:
+                    return self._blocks(layers, most + 1)
+                if WIDEST < len(piece) < count and most < _MOST_CROSSING:
+                    out += self._blocks(piece, most + 1)
+                else:
+                    out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece), (), piece))
+                piece = []
+        return list(layers) if len(out) == 1 else out
+
+    def _name_row(self, layers: Sequence[Layer]) -> None:
+        before: dict[str, int] = {}
+        for at, layer in enumerate(layers):
+            self._name(layer, self._wiring(layer, at, before))
 
     def _number(self, what: object) -> int:
         return self.numbers.setdefault(what, len(self.numbers))
@@ -70,20 +173,18 @@ class _Folding:
         made: dict[str, int] = {}
         out = list(range(len(layers)))
         for at, layer in enumerate(layers):
-            ops = list(layer.all_ops())
-            for name in (n for op in ops for n in op.input_names() if n in made):
-                out[made[name]] = at
-            made.update((n, at) for op in ops for n in op.output_names() if n in self.learned)
+            reads, makes = self._touches(layer)
+            for name in reads:
+                if name in made:
+                    out[made[name]] = at
+            made.update(dict.fromkeys(makes, at))
         return out
 
     def _wiring(self, layer: Layer, at: int, before: dict[str, int]) -> frozenset[bool]:
         """Whether a layer reads what the one right before it in its row makes, and what others before it make; ``before``: which made what.
         The first that computes with parameters reads what comes into the row, as the ones after it read on."""
-        out: set[bool] = set()
-        made: list[str] = []
-        for op in layer.all_ops():
-            out.update(before[n] == at - 1 for n in op.input_names() if before.get(n, at) != at)
-            made += (n for n in op.output_names() if n in self.learned)
+        reads, made = self._touches(layer)
+        out = {before[n] == at - 1 for n in reads if before.get(n, at) != at}
         if made and not before:
             out.add(True)
         before.update(dict.fromkeys(made, at))
@@ -91,18 +192,26 @@ class _Folding:
 
     def _name(self, layer: Layer, wiring: frozenset[bool]) -> None:
         self.held.append(layer)
-        name = _NUMBER.sub("#", layer.name.split("…")[0])
-        made: dict[str, int] = {}
-        exact: list[object] = [name, wiring, layer.times, *(self.exact[id(c)] for c in layer.children)]
-        rough: list[object] = [name, wiring, *(self.rough[id(c)] for c in layer.children)]
-        for at, op in enumerate(layer.ops):
-            wired = tuple(made.get(n, -1) for n in op.input_names())
-            rough.append((op.type, wired))
-            exact.append((op.type, wired, _sizes(op), _settings(op)))
-            made.update(dict.fromkeys(op.output_names(), at))
-        self.exact[id(layer)] = self._number(tuple(exact))
-        self.rough[id(layer)] = self._number(tuple(rough))
+        exact, rough = self._parts_of(layer, wiring)
+        self.exact[id(layer)] = self._number(exact)
+        self.rough[id(layer)] = self._number(rough)
         self.wiring[id(layer)] = wiring
+
+    def _known(self, layer: Layer, names: dict[int, int]) -> int:
+        if id(layer) not in names:  # one that only divides a long row
+            self._name(layer, frozenset())
+        return names[id(layer)]
+
+    def _parts_of(self, layer: Layer, wiring: frozenset[bool]) -> tuple[tuple[object, ...], tuple[object, ...]]:
+        """What a layer is told from others by: with the sizes and settings of its ops, and without."""
+        name = _NUMBER.sub("#", layer.name.split("…")[0])
+        exact: list[object] = [name, wiring, layer.times, layer.beside, *(self._known(c, self.exact) for c in layer.children)]
+        rough: list[object] = [name, wiring, *(self._known(c, self.rough) for c in layer.children)]
+        own = self.own.get(id(layer))
+        if own is None:
+            own = self.own[id(layer)] = _own_ops(layer)
+            self.held.append(layer)
+        return (*exact, own[0]), (*rough, own[1])
 
     def _repeats(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
         """Fold until nothing repeats any more."""
@@ -131,7 +240,7 @@ class _Folding:
             members = [layers[at + k * period : at + (k + 1) * period] for k in range(times)]
             folded = _folded(members, same)
             self.wiring[id(folded)] = self.wiring[id(layers[at])]
-            self.held.append(folded)  # so that no other layer gets its id
+            self.held.append(folded)
             out.append(folded)
             at += period * times
         return out
@@ -155,7 +264,7 @@ def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
 def _folded(members: Sequence[Sequence[Layer]], same: bool) -> Layer:
     first, last = members[0][0], members[-1][0]
     out = Layer(range_of(first.name, (last.members or [last])[-1].name), first.ops, first.children)
-    if len(members[0]) == 1:
+    if len(members[0]) == 1 and not any(row[0].beside for row in members):
         out.members = [m for row in members for m in (row[0].members or row)]
         out.same = same and all(row[0].same for row in members)
         return out
@@ -165,21 +274,10 @@ def _folded(members: Sequence[Sequence[Layer]], same: bool) -> Layer:
     return out
 
 
-def range_of(first: str, last: str) -> str:
-    """``conv2d_7…12``."""
-    first, last = first.split("…")[0], last.split("…")[0]
-    at = 0
-    while at < min(len(first), len(last)) and first[at] == last[at]:
-        at += 1
-    while at and first[at - 1].isdigit():
-        at -= 1
-    return first if first == last else f"{first}…{last[at:]}"
-
-
 # --- blocks
 
 
-def _learned(program: Program) -> set[str]:
+def _learned(program: Program) -> frozenset[str]:
     """The values that depend on what is kept, parameters mostly; not numbers of things, such as what only the shape of those tells."""
     out: set[str] = set()
     for op in program.all_ops():
@@ -188,42 +286,7 @@ def _learned(program: Program) -> set[str]:
                 variable = op.block.find(name)
                 if variable is None or variable.dtype is None or not variable.dtype.is_integer:
                     out.add(name)
-    return out
-
-
-def _blocks(layers: Sequence[Layer], learned: set[str], most: int = 1) -> list[Layer]:
-    """A row, divided where at most so many values go from what is before to what is after."""
-    count = len(layers)
-    made: dict[str, int] = {}
-    crossing = [0] * (count + 1)
-    last: dict[tuple[str, int], int] = {}
-    for at, layer in enumerate(layers):
-        ops = list(layer.all_ops())
-        for name in (n for op in ops for n in op.input_names()):
-            source = made.get(name, at)
-            if source < at and name in learned:
-                last[name, source] = at
-        for op in ops:
-            for name in op.output_names():
-                made[name] = at
-    for (_, source), end in last.items():
-        crossing[source] += 1
-        crossing[end] -= 1
-    out: list[Layer] = []
-    piece: list[Layer] = []
-    alive = 0
-    for at, layer in enumerate(layers):
-        alive += crossing[at]
-        piece.append(layer)
-        if alive <= most or at == count - 1:
-            if len(piece) == count and most < _MOST_CROSSING:
-                return _blocks(layers, learned, most + 1)
-            if WIDEST < len(piece) < count and most < _MOST_CROSSING:
-                out += _blocks(piece, learned, most + 1)
-            else:
-                out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece), (), piece))
-            piece = []
-    return list(layers) if len(out) == 1 else out
+    return frozenset(out)
 
 
 def _block_name(piece: Sequence[Layer]) -> str:
@@ -250,6 +313,19 @@ def _parts(layers: list[Layer]) -> list[Layer]:
     return layers
 
 
+def _own_ops(layer: Layer) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    """What the own ops of a layer are told from others by, with sizes and settings and without."""
+    made: dict[str, int] = {}
+    exact: list[object] = []
+    rough: list[object] = []
+    for at, op in enumerate(layer.ops):
+        wired = tuple([made.get(n, -1) for n in op.input_names()])
+        rough.append((op.type, wired))
+        exact.append((op.type, wired, _sizes(op), _settings(op)))
+        made.update(dict.fromkeys(op.output_names(), at))
+    return tuple(exact), tuple(rough)
+
+
 def _sizes(op: Op) -> tuple[object, ...]:
     """The sizes of what an op reads that is kept, and of its results."""
     out: list[tuple[Size, ...] | None] = []
@@ -263,8 +339,10 @@ def _sizes(op: Op) -> tuple[object, ...]:
     return tuple(out)
 
 
-def _settings(op: Op) -> str:
+def _settings(op: Op) -> object:
     operator = op.operator
     if operator is None or op.sub_block_indices():
         return ""
+    if _ASIDE.isdisjoint(operator.schema.attributes):
+        return id(operator)  # there is one of each operator with the same settings
     return repr([(n, getattr(operator, n)) for n in operator.schema.attributes if n not in _ASIDE])

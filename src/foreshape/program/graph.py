@@ -12,8 +12,8 @@ from foreshape.pictures.figures import plural
 from foreshape.pictures.layered import Segment, layered
 from foreshape.pictures.scene import LINE, MARGIN, Box, shown, svg_of
 from foreshape.program.feeds import inputs_of
-from foreshape.program.folding import folded_layers
-from foreshape.program.op import Op
+from foreshape.program.folding import SECTIONS, folded_layers, is_sections
+from foreshape.program.op import Op, Role
 from foreshape.program.outline import Layer, result_of
 from foreshape.program.summary import dims_text
 
@@ -57,6 +57,7 @@ class Wiring:
         """Op -> the layers that it is in, outermost first, each with the number of the member. Layers are those that are shown: the first members."""
         self.arrows: dict[int, set[tuple[int, int]]] = {}
         """Layer (its id; 0: the program) -> arrows between what is in it, by their ids; `_ENTRY` and `_EXIT` are its ends."""
+        self.sections = is_sections(layers)
         self.inputs = inputs_of(program.global_block)
         many = len(self.inputs) > _INPUTS
         self.fed: dict[int, int] = {id(v): _ALL_INPUTS if many else id(v) for v in self.inputs}
@@ -95,6 +96,8 @@ class Wiring:
             self.arrows.setdefault(within, set()).add((a, b))
 
     def _enter(self, source: int, path: Sequence[tuple[Layer, int]]) -> None:
+        if self.sections and path[0][0].name != SECTIONS[0]:
+            return
         self._add(0, source, id(path[0][0]))
         for (outer, _), (inner, _) in pairwise(path):
             self._add(id(outer), _ENTRY, id(inner))
@@ -103,6 +106,9 @@ class Wiring:
         at = 0
         while at < min(len(a), len(b)) and a[at] == b[at]:
             at += 1
+        if self.sections and not at:  # what is kept for the gradients goes out of everywhere
+            self._add(0, id(a[0][0]), id(b[0][0]))
+            return
         if at == len(a) or at == len(b):
             return  # within one layer, or between an op and what it runs
         if a[at][0] is not b[at][0]:
@@ -160,11 +166,11 @@ def scene_of(wiring: Wiring, layers: Sequence[Layer], opened: set[int], group: L
 
 
 def _box(wiring: Wiring, layer: Layer, opened: set[int]) -> Box:
-    box = Box([layer.name], family_of(layer), layer.times, id(layer))
+    box = Box([layer.name], family_of(layer), layer.times, id(layer), layer.times_words())
     if id(layer) in opened:
         box.lines = [shown(layer.name, 60)]
         _fill(box, wiring, layer.children, opened, id(layer), [], 10.0, LINE + 12)
-        title = (len(box.lines[0]) + (7 if box.times > 1 else 0)) * 6.9 + 24
+        title = (len(box.lines[0]) + (len(box.many) + 3 if box.times > 1 else 0)) * 6.9 + 24
         if box.width < title:
             _widen(box, title)
         return box
@@ -172,7 +178,7 @@ def _box(wiring: Wiring, layer: Layer, opened: set[int]) -> Box:
     if layer.children:
         types = plural(sum(1 for _ in layer.bodies()[0].all_ops()), "op")
     kinds = [] if types == layer.name else [types]
-    box.lines = [layer.name + (f"  x {layer.times}" if layer.times > 1 else ""), *kinds, *_dims(layer)]
+    box.lines = [layer.name + (f"  {layer.times_words()}" if layer.times > 1 else ""), *kinds, *_dims(layer)]
     box.measure()
     return box
 
@@ -181,6 +187,8 @@ def _dims(layer: Layer) -> Iterable[str]:
     last: Op | None = None
     for op in layer.bodies()[-1].all_ops():
         last = op
+    if layer.children and last is not None and last.role & (Role.BACKWARD | Role.OPTIMIZE):
+        return []  # the last of many gradients, or updates, is not what they are for
     found = result_of(last) if last is not None else None
     return [dims_text(found)] if found is not None else []
 
@@ -200,7 +208,8 @@ def _fill(box: Box, wiring: Wiring, layers: Sequence[Layer], opened: set[int], k
     if any(b == _EXIT for _, b in arrows):
         bottom = numbers[_EXIT] = len(sizes)
         sizes.append((1.0, 0.0))
-    layout = layered(sizes, [(numbers[a], numbers[b]) for a, b in arrows if a in numbers and b in numbers], top, bottom)
+    drawn = [(numbers[a], numbers[b]) for a, b in arrows if a in numbers and b in numbers and (a < 0 or b < 0 or numbers[a] < numbers[b])]
+    layout = layered(sizes, drawn, top, bottom)
     for (_, one), (x, y) in zip(boxes, layout.centres, strict=False):
         one.x, one.y = x - one.width / 2 + margin, y - one.height / 2 + margin + head
     box.inside = [b for _, b in boxes]

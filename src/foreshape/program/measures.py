@@ -123,10 +123,11 @@ class Meter:
 
     def all(self, ops: Iterable[Op]) -> Measure:
         """Several ops together."""
-        out = Measure(0, 0, 0, 0)
+        parameters = held = results = work = 0
         for op in ops:
-            out += self.op(op)
-        return out
+            one = self.op(op)
+            parameters, held, results, work = parameters + one[0], held + one[1], results + one[2], work + one[3]
+        return Measure(parameters, held, results, work)
 
     def _measured(self, op: Op) -> Measure:
         number = self.sizes.number

@@ -9,7 +9,7 @@ stand by themselves, among the layers between which they are. A group is always 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from foreshape.program.op import Op, Role
@@ -19,7 +19,7 @@ from foreshape.spec import TENSOR_KINDS
 if TYPE_CHECKING:
     from foreshape.program.program import Program
 
-_MADE: Final = re.compile(r"(.+)\.tmp_\d+\Z")
+_MADE: Final = re.compile(r"(.+)\.tmp_\d+(?:@GRAD.*)?\Z")
 _FLAT: Final = re.compile(r"[a-z0-9_]+_\d+\Z")
 _NORMS: Final = frozenset({"batch_norm", "sync_batch_norm"})
 DEEPEST: Final = 12
@@ -33,11 +33,12 @@ class Layer:
         name: without the names of the groups around it.
         ops: its own, in their order; of a group only the op that runs the block that the group is.
         children: of a group, in their order.
-        members: of layers that follow each other and are alike: all of them; ``ops`` and ``children`` are the first one's.
+        members: of layers that are alike and follow each other: all of them; ``ops`` and ``children`` are the first one's.
+        beside: of members: that none reads what another makes, so that they stand beside each other and not one after the other.
         same: of members: whether they are of the same sizes and settings too.
     """
 
-    __slots__ = ("children", "members", "name", "ops", "same")
+    __slots__ = ("beside", "children", "members", "name", "ops", "same")
 
     def __init__(self, name: str, ops: Sequence[Op] = (), children: Sequence[Layer] = ()) -> None:
         self.name = name
@@ -45,11 +46,16 @@ class Layer:
         self.children = list(children)
         self.members: list[Layer] = []
         self.same = True
+        self.beside = False
 
     @property
     def times(self) -> int:
         """How many alike layers it stands for."""
         return len(self.members) or 1
+
+    def times_words(self) -> str:
+        """``x 12``; empty of one that stands for itself."""
+        return "" if self.times == 1 else f"x {self.times} in parallel" if self.beside else f"x {self.times}"
 
     def all_ops(self) -> Iterator[Op]:
         """Every op in it, those of all its members."""
@@ -79,23 +85,36 @@ def forward_ops(ops: Iterable[Op]) -> list[Op]:
 def layers_of(program: Program) -> list[Layer]:
     """The layers of a program, as they are named and in their order; nothing is folded."""
     program.refresh_quietly()
-    return _layers(program, forward_ops(program.global_block.ops), frozenset({0}))
+    return _layers(program, forward_ops(program.global_block.ops), frozenset({0}), forward_ops)
 
 
-def _layers(program: Program, ops: Sequence[Op], within: frozenset[int]) -> list[Layer]:
+def gradient_layers_of(program: Program) -> list[Layer]:
+    """What a training program computes its gradients with, in layers: those that have the names of what they undo."""
+    ops = [op for op in program.global_block.ops if op.role & Role.BACKWARD and op.type not in ("feed", "fetch")]
+    return _layers(program, ops, frozenset({0}), list)
+
+
+def update_layers_of(program: Program) -> list[Layer]:
+    """What a training program changes its parameters with, and works out its learning rate, in layers."""
+    updates = Role.OPTIMIZE | Role.LEARNING_RATE
+    ops = [op for op in program.global_block.ops if not op.role & Role.BACKWARD and op.role & updates and op.type not in ("feed", "fetch")]
+    return _layers(program, ops, frozenset({0}), list)
+
+
+def _layers(program: Program, ops: Sequence[Op], within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> list[Layer]:
     leaves = _leaves(ops)
-    items = [(path, _with_blocks(program, Layer(path[-1], own), within)) for path, own in leaves]
+    items = [(path, _with_blocks(program, Layer(path[-1], own), within, chosen)) for path, own in leaves]
     return _grouped(items, 0)
 
 
-def _with_blocks(program: Program, layer: Layer, within: frozenset[int]) -> Layer:
+def _with_blocks(program: Program, layer: Layer, within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> Layer:
     """A layer whose op runs blocks is a group of what is in them."""
     if len(within) > DEEPEST:
         return layer
     for op in layer.ops:
         for index in op.sub_block_indices():
             if index not in within and 0 <= index < len(program.blocks):
-                layer.children += _layers(program, forward_ops(program.blocks[index].ops), within | {index})
+                layer.children += _layers(program, chosen(program.blocks[index].ops), within | {index}, chosen)
     return layer
 
 
@@ -133,8 +152,12 @@ def _leaves(ops: Sequence[Op]) -> list[tuple[list[str], list[Op]]]:
                 own.append(op)
                 continue
         if path is None:
-            around = scopes[at] or _shared(before, after[at])
-            path = [*around, op.type][:DEEPEST]
+            if op.role & Role.BACKWARD and after[at][-1:] == [named] and any(_MADE.sub(r"\1", n) == named for n in op.input_names() if "@GRAD" in n):
+                # the gradient of an activation comes before those of its layer
+                path = after[at]
+            else:
+                around = scopes[at] or _shared(before, after[at])
+                path = [*around, op.type][:DEEPEST]
         leaves.append((path, [op]))
         key = named
     return leaves

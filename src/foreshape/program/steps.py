@@ -1,73 +1,84 @@
-"""`Steps`: how each op makes each size of its results, of thousands of ops: alike ops are asked once."""
+"""`Steps`: how ops make the sizes of their results, of any number of ops: alike ops are asked once, and named when they are read."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from foreshape.program.explain import Place, Step, by_words, step_of
+from foreshape.program.explain import Place, Probes, by_words, step_of
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable
 
+_PLACE: Final = re.compile("\0(\\d+)\0")
+
 
 class Made(NamedTuple):
-    """One step: ``place`` (``y[2]``) is ``formula`` (``(x[2] - 1) // 2 + 1``), which has sizes of ``sources``: each a variable and which dim."""
+    """How dim ``at`` of a result is made: a formula over sizes of the op's inputs, as ``("(", " - 1) // 2 + 1")`` around one size.
 
-    place: str
-    formula: str
-    sources: tuple[tuple[str, int], ...]
+    Attributes:
+        text: the formula, cut where sizes stand.
+        places: which of the ``sources`` stands behind each piece but the last.
+        sources: each the number of an input (see `read_by`), ``dim``, ``count`` or ``value``, and which of those.
+        by: the operator, in words.
+    """
+
+    at: int
+    text: tuple[str, ...]
+    places: tuple[int, ...]
+    sources: tuple[tuple[int, str, int], ...]
     by: str
 
 
 class Steps:
-    """Asks the rules of ops, at most so many times."""
+    """Asks the rules of ops, of at most so many that are different."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._found: dict[object, tuple[str, tuple[tuple[int, str, int], ...], Step]] = {}
+        self.forms: list[list[list[Made]]] = []
+        """Forms that ops share: for each result, in the order of the slots, its sizes."""
+        self._found: dict[object, int] = {}
 
-    def of(self, variable: Variable) -> list[Made] | None:
-        """Where each dim of a variable comes from, one step back; empty where no op makes it. None after too many questions."""
-        op = variable.op
-        if op is None or op.operator is None or variable.persistable:
-            return []
-        out: list[Made] = []
-        for at in range(len(variable.spec.dims or ())):
-            place = Place(variable, "dim", at)
-            made = self._made(place, op)
-            if made is None:
-                return None
-            if made.formula:
-                out.append(made)
-        return out
-
-    def _made(self, place: Place, op: Op) -> Made | None:
-        variable = place.variable
-        inputs = list(dict.fromkeys(op.input_variables()))
-        numbers = {id(v): at for at, v in enumerate(inputs)}
-        wired = tuple((slot, tuple(numbers.get(id(op.block.find(n)), -1) for n in names)) for slot, names in op.inputs.items())
-        slot = next(((s, names.index(variable.name)) for s, names in op.outputs.items() if variable.name in names), None)
-        key = (op.type, _settings(op), wired, tuple(v.spec for v in inputs), slot, place.at, variable.known)
+    def of(self, op: Op) -> int | None:
+        """The form of an op, a place in `forms`; -1 of one that has no rule; None where it would be one more than are asked about."""
+        operator = op.operator
+        if operator is None:
+            return -1
+        inputs = read_by(op)
+        numbers = {v.name: at for at, v in enumerate(inputs)}
+        wired = tuple([(slot, tuple([numbers.get(n, -1) for n in names])) for slot, names in op.inputs.items()])
+        results = [v for n in op.output_names() if (v := op.block.find(n)) is not None]
+        if not any(v.known for v in results):
+            return -1
+        kinds = tuple([(v.known, v.persistable, v.op is op, v.spec) for v in results])
+        key = (id(operator), wired, tuple([v.spec for v in inputs]), tuple([(s, len(names)) for s, names in op.outputs.items()]), kinds)
         found = self._found.get(key)
         if found is None:
-            if len(self._found) >= self.most:
+            if len(self.forms) >= self.most:
                 return None
-            step = step_of(place)
-            if step is None:
-                found = ("", (), Step("", [], True))
-            else:
-                formula = step.formula
+            found = self._found[key] = len(self.forms)
+            self.forms.append(list(_form(op, Probes(op, operator), results, {id(v): at for at, v in enumerate(inputs)})))
+        return found
+
+
+def read_by(op: Op) -> list[Variable]:
+    """The variables that an op reads, each once, in the order in which `Made` numbers them."""
+    return list(dict.fromkeys(op.input_variables()))
+
+
+def _form(op: Op, probes: Probes, results: list[Variable], numbers: dict[int, int]) -> Iterator[list[Made]]:
+    for variable in results:
+        made: list[Made] = []
+        if variable.op is op and not variable.persistable and variable.known:
+            for at in range(len(variable.spec.dims or ())):
+                step = step_of(Place(variable, "dim", at), probes)
+                if step is None:
+                    continue
+                formula = step.formula.replace("\0", "?")
                 places = [p for p in step.places if id(p.variable) in numbers]
                 for number, one in sorted(enumerate(places), key=lambda p: -len(p[1].text())):
-                    formula = formula.replace(one.text(), f"\0{number}\0")
-                found = (formula, tuple((numbers[id(p.variable)], p.part, p.at) for p in places), step)
-            self._found[key] = found
-        formula, sources, step = found
-        read = [Place(inputs[at], part, axis) for at, part, axis in sources]
-        for number, one in enumerate(read):
-            formula = formula.replace(f"\0{number}\0", one.text())
-        return Made(place.text(), formula, tuple((p.variable.name, p.at) for p in read if p.part == "dim"), by_words(op, step) if formula else "")
-
-
-def _settings(op: Op) -> str:
-    operator = op.operator
-    return "" if operator is None else repr([(n, getattr(operator, n)) for n in operator.schema.attributes])
+                    formula = formula.replace(one.text().replace("\0", "?"), f"\0{number}\0")
+                pieces = _PLACE.split(formula)
+                sources = tuple((numbers[id(p.variable)], p.part, p.at) for p in places)
+                made.append(Made(at, tuple(pieces[::2]), tuple(int(n) for n in pieces[1::2]), sources, by_words(op, step)))
+        yield made

@@ -46,17 +46,19 @@ class Row(NamedTuple):
     output: str
     measure: Measure
     hidden: int
+    many: str = ""
+    """``times`` in words: ``x 12``; ``x 3 in parallel``."""
 
 
 class Summary:
     """The layers of a program. ``str`` of it is a table of at most 80 columns (`text` takes other widths), and a notebook shows it foldable."""
 
     def __init__(self, program: Program, batch: int = 1, depth: int | None = None, rows: int = ROWS, sizes: dict[str, int] | None = None,
-                 layers: Sequence[Layer] | None = None) -> None:  # fmt: skip
+                 layers: Sequence[Layer] | None = None, meter: Meter | None = None) -> None:  # fmt: skip
         if (depth is not None and depth < 1) or rows < 1:
             raise SchemaError(f"a summary has at least one level and one row; seen depth={depth}, rows={rows}")
-        self.sizes = Sizes(program, batch, sizes)
-        self._meter = Meter(program, self.sizes)
+        self.sizes = meter.sizes if meter is not None else Sizes(program, batch, sizes)
+        self._meter = meter if meter is not None else Meter(program, self.sizes)
         self._layers = list(layers) if layers is not None else folded_layers(program)
         self._depth = depth if depth is not None else _deepest_within(self._layers, rows)
         self.inputs: list[tuple[str, str]] = [(v.name, dims_text(v)) for v in inputs_of(program.global_block)]
@@ -80,7 +82,8 @@ class Summary:
     def _row(self, alike: Sequence[Layer], depth: int, hide: bool) -> Row:
         layer = alike[0]
         hidden = _leaves(layer.children) if hide and layer.children else 0
-        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1]), self._meter.all(op for one in alike for op in one.all_ops()), hidden)
+        measure = self._meter.all(op for one in alike for op in one.all_ops())
+        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1]), measure, hidden, layer.times_words())
 
     def _others(self, program: Program) -> Iterator[Row]:
         ops = [op for op in program.global_block.ops if op.type not in ("feed", "fetch")]
@@ -182,7 +185,7 @@ def _name(row: Row) -> str:
     stem = row.name.rpartition("_")[0] if row.name.rpartition("_")[2][:1].isdigit() else row.name
     first, _, others = row.types.partition(", ")
     kinds = plural(row.hidden, "layer") if row.hidden else others if first == stem else row.types
-    shown = escape(row.name).replace("\n", " ") + (f" x {row.times}" if row.times > 1 else "")
+    shown = escape(row.name).replace("\n", " ") + (f" {row.many}" if row.many else "")
     return shown + (f"  {escape(kinds)}" if kinds else "")
 
 

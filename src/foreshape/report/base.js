@@ -29,11 +29,9 @@ function link(words, go) {
   made.addEventListener("click", go);
   return made;
 }
-const OP = { type: 0, role: 1, block: 2, layer: 3, member: 4, line: 5, settings: 6, reads: 7, makes: 8, work: 9, runs: 10, main: 11 };
-const VALUE = { name: 0, spec: 1, what: 2, op: 3, bytes: 4, steps: 5, line: 6 };
-const LAYER = { name: 0, types: 1, times: 2, above: 3, drawn: 4, opens: 5, parameters: 6, held: 7 };
-const byName = new Map();
-net.values.forEach((value, at) => { if (!byName.has(value[VALUE.name])) byName.set(value[VALUE.name], at); });
+const OP = { type: 0, role: 1, block: 2, layer: 3, member: 4, line: 5, settings: 6, reads: 7, makes: 8, work: 9, runs: 10, main: 11, form: 12 };
+const VALUE = { name: 0, spec: 1, what: 2, op: 3, bytes: 4, line: 5 };
+const LAYER = { name: 0, types: 1, times: 2, above: 3, drawn: 4, opens: 5, parameters: 6, held: 7, many: 8 };
 const opsIn = net.layers.map(() => []), under = net.layers.map(() => []);
 net.ops.forEach((op, at) => { if (op[OP.layer] >= 0) opsIn[op[OP.layer]].push(at); });
 net.layers.forEach((layer, at) => { if (layer[LAYER.above] >= 0) under[layer[LAYER.above]].push(at); });
@@ -47,5 +45,5 @@ function allOps(layer) {
 const firstResult = op => net.ops[op][OP.main];
 const bytesMade = op => net.ops[op][OP.makes].reduce((sum, [, names]) => sum + names.reduce((s, v) => s + (sizeNow(net.values[v][VALUE.bytes]) || 0), 0), 0);
 const workOf = op => sizeNow(net.ops[op][OP.work]) || 0;
-const layerWords = at => text(net.layers[at][LAYER.name]) + (net.layers[at][LAYER.times] > 1 ? " x " + net.layers[at][LAYER.times] : "");
+const layerWords = at => text(net.layers[at][LAYER.name]) + (net.layers[at][LAYER.times] > 1 ? " " + text(net.layers[at][LAYER.many]) : "");
 let pickedOp = -1, pickedLayer = -1;

@@ -23,6 +23,41 @@ function values(title, slots) {
   for (const [slot, names] of slots) for (const number of names) part.append(valueLine(text(slot), number));
   return part.childNodes.length ? [make("h3", title), part] : [];
 }
+const PARTS = ["", ".count", ".value"];
+const unique = slots => [...new Set(slots.flatMap(([, of]) => of))];
+/** The sizes of a value as texts; none of values that are ragged, whose rows are told otherwise. */
+function sizesOf(number) {
+  const all = /^[^[|]*\[([^|]*)\]/.exec(text(net.values[number][VALUE.spec])), out = [""];
+  if (!all || !all[1]) return [];
+  let depth = 0;
+  for (const c of all[1]) {
+    if (c === "," && !depth) { out.push(""); continue; }
+    depth += c === "(" ? 1 : c === ")" ? -1 : 0;
+    out[out.length - 1] += c;
+  }
+  return out.map(one => one.trim());
+}
+/** How an op makes each size of a value, one step back: what, by what, and the sizes that it is made of (value, size). */
+function stepsOf(number) {
+  const value = net.values[number], op = net.ops[value[VALUE.op]];
+  if (!op) return [];
+  const form = op[OP.form], reads = unique(op[OP.reads]), name = text(value[VALUE.name]);
+  if (form === null) return sizesOf(number).map((size, at) => alike(op, reads, name, size, at));
+  const made = form < 0 ? [] : net.forms[form][op[OP.makes].flatMap(([, of]) => of).indexOf(number)] || [];
+  const place = ([input, part, at]) => text(net.values[reads[input]][VALUE.name]) + PARTS[part] + "[" + at + "]";
+  return made.map(([at, pieces, places, sources, by]) => ({
+    at, by: text(by), of: sources.filter(([, part]) => part === 0).map(([input, , axis]) => [reads[input], axis]),
+    words: name + "[" + at + "] = " + pieces.map((piece, k) => text(piece) + (k < places.length ? place(sources[places[k]]) : "")).join(""),
+  }));
+}
+/** What the sizes alone tell, where the rule was not asked: an input of the same size. */
+function alike(op, reads, name, size, at) {
+  for (const input of size === "1" ? [] : reads) {
+    const axis = sizesOf(input)[at] === size ? at : sizesOf(input).indexOf(size);
+    if (axis >= 0) return { at, by: text(op[OP.type]) + ", which has an input of this size", of: [[input, axis]], words: name + "[" + at + "] = " + text(net.values[input][VALUE.name]) + "[" + axis + "]" };
+  }
+  return { at, by: text(op[OP.type]) + ", by its rule" + (text(op[OP.settings]) ? " and " + text(op[OP.settings]) : ""), of: [], words: name + "[" + at + "] = " + size };
+}
 /** Every step from a size back to where it begins. */
 function chain(number, dim) {
   const steps = [], seen = new Set(), waiting = [[number, dim]];
@@ -30,32 +65,34 @@ function chain(number, dim) {
     const [of, at] = waiting.shift();
     if (seen.has(of + "." + at)) continue;
     seen.add(of + "." + at);
-    const value = net.values[of], made = value[VALUE.steps];
-    const step = made && made[at];
+    const value = net.values[of], step = stepsOf(of).find(one => one.at === at);
     if (!step) {
-      steps.push(text(value[VALUE.name]) + "[" + at + "], " + (text(value[VALUE.what]) || "given") + (made === null ? " (not worked out in this page)" : ""));
+      steps.push(text(value[VALUE.name]) + "[" + at + "], " + (text(value[VALUE.what]) || "given"));
       continue;
     }
-    steps.push(text(step[0]) + "    " + text(step[1]) + (text(value[VALUE.line]) ? "    " + text(value[VALUE.line]) : ""));
-    for (const [name, axis] of step[2]) if (byName.has(name)) waiting.push([byName.get(name), axis]);
+    steps.push(step.words + "    " + step.by + (text(value[VALUE.line]) ? "    " + text(value[VALUE.line]) : ""));
+    waiting.push(...step.of);
   }
   if (waiting.length) steps.push("and more steps, which are not told");
   return steps;
 }
 function explained(number) {
-  const made = net.values[number][VALUE.steps];
-  if (made === null) return [make("p", "of so large a network not every shape is worked out here: program.explain(" + JSON.stringify(text(net.values[number][VALUE.name])) + ") tells", "soft")];
-  return made.map((step, at) => {
+  const guessed = net.values[number][VALUE.op] >= 0 && net.ops[net.values[number][VALUE.op]][OP.form] === null;
+  const folds = stepsOf(number).map(step => {
     const fold = make("details");
-    fold.append(make("summary", text(step[0])));
+    fold.append(make("summary", step.words));
     fold.addEventListener("toggle", () => {
       if (!fold.open || fold.querySelector("ol")) return;
       const steps = make("ol");
-      for (const line of chain(number, at)) steps.append(make("li", line));
+      for (const line of chain(number, step.at)) steps.append(make("li", line));
       fold.append(steps);
     });
     return fold;
   });
+  if (guessed && net.errors.length) folds.push(make("p", "The network has errors, so that no rule was asked: the sizes alone were compared.", "soft"));
+  else if (guessed) folds.push(make("p", "More than " + net.forms.length.toLocaleString("en") + " ops of this network are different from each other. The rules of those were asked; of this one the sizes alone were compared. program.explain(" +
+    JSON.stringify(text(net.values[number][VALUE.name])) + ") asks its rule.", "soft"));
+  return folds;
 }
 const memoryAt = new Map();
 if (net.memory.order) net.memory.order.forEach((op, at) => memoryAt.set(op, at));

@@ -22,7 +22,7 @@ function drawBox([layer, x, y, w, h, family, times, round, lines, inside]) {
   group.append(shape("rect", inside ? { class: "group", width: w, height: h, rx: 6 } : { class: round ? "end" : "box", width: w, height: h, rx: corner,
     style: round ? "" : `fill:var(--${family})` }));
   lines.forEach((line, at) => group.append(shape("text", { x: middle, y: top + 15 * at, class: at ? "soft" : "", "text-anchor": inside ? "start" : "middle" }, text(line))));
-  if (inside && times > 1) group.append(shape("text", { x: w - 8, y: 16, class: "times", "text-anchor": "end" }, "x " + times));
+  if (inside && times > 1) group.append(shape("text", { x: w - 8, y: 16, class: "times", "text-anchor": "end" }, text(net.layers[layer][LAYER.many])));
   if (inside) {
     arrows(group, inside[1]);
     for (const box of inside[0]) group.append(drawBox(box));

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from foreshape.pictures.scene import Box, number, path_of
 from foreshape.program import Op, Program
-from foreshape.program.folding import folded_layers
+from foreshape.program.folding import folded_sections, is_sections
 from foreshape.program.graph import Wiring, opened_within, scene_of
 from foreshape.program.measures import Meter
 from foreshape.program.outline import Layer
@@ -31,13 +31,18 @@ class Drawings:
         self.opens: list[int] = []
         """Layer -> the drawing of what is in it; -1 where it has none of its own."""
         self.drawings: list[dict[str, Any]] = []
-        self.top = top = folded_layers(program)
+        top = folded_sections(program)
+        sections = is_sections(top)
+        self.forward = top[0].children if sections else top
         self._number(top, -1)
         self.wiring = Wiring(program, top)
         waiting: list[tuple[Sequence[Layer], Layer | None]] = [(top, None)]
         while waiting:
             layers, group = waiting.pop(0)
-            opened = opened_within(layers, _BOXES)
+            if group is None and sections:  # the network itself is shown at once, what trains it when it is asked for
+                opened = {id(top[0])} | opened_within(self.forward, _BOXES)
+            else:
+                opened = opened_within(layers, _BOXES)
             if group is not None:
                 self.opens[self.numbers[id(group)]] = len(self.drawings)
             self._mark(layers, opened, waiting)
@@ -70,13 +75,21 @@ class Drawings:
         return [self.numbers.get(box.key, -1), *place, box.family, box.times, int(box.round), lines, inside]
 
     def facts(self) -> list[Any]:
-        """Each layer: name, operators, times, the layer around it, its drawing, the drawing of what is in it, and what it holds and computes."""
+        """Each layer: name, operators, times, the layer around it, its drawing, the drawing of what is in it, what it holds, and its times in words."""
         out: list[Any] = []
+        put = self.texts.put
+        held: dict[int, tuple[int, int]] = {}
+        for at in range(len(self.layers) - 1, -1, -1):  # each after all that is in it
+            layer = self.layers[at]
+            if layer.times > 1 or not layer.children:
+                held[at] = self.meter.all(layer.all_ops())[:2]
+            else:
+                own = self.meter.all(layer.ops)
+                inner = [held[self.numbers[id(c)]] for c in layer.children]
+                held[at] = own.parameters + sum(p for p, _ in inner), own.parameter_bytes + sum(b for _, b in inner)
         for at, layer in enumerate(self.layers):
-            measure = self.meter.all(layer.all_ops())
-            put = self.texts.put
-            out.append([put(layer.name), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], measure.parameters,
-                        measure.parameter_bytes])  # fmt: skip
+            out.append([put(layer.name), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], *held[at],
+                        put(layer.times_words())])  # fmt: skip
         return out
 
     def place_of(self, op: Op) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from foreshape.dims import symbols_of
 from foreshape.pictures.figures import plural
 from foreshape.program import Op, Program, Role, Variable
+from foreshape.program.collector import collector_waits
 from foreshape.program.feeds import inputs_of
 from foreshape.program.kept import size_of
 from foreshape.program.literal import escape
@@ -23,11 +24,13 @@ from foreshape.report.sizes import BATCHES, over_batches
 from foreshape.report.texts import Texts
 
 _QUESTIONS: Final = 6000
-"""So many different steps of shapes are worked out, a millisecond or two each."""
+"""The rules of so many ops that are different are asked how sizes are made; of any others the page itself says what it can."""
+_PARTS: Final = ("dim", "count", "value")
 _GUARDS: Final = 500
 _WIDTH: Final = 110
 
 
+@collector_waits
 def facts(program: Program, title: str) -> dict[str, Any]:
     """All that the page shows."""
     unknown, errors = program.diagnose()
@@ -37,7 +40,7 @@ def facts(program: Program, title: str) -> dict[str, Any]:
     numbers = {id(op): at for at, op in enumerate(ops)}
     batch = _batch_symbols(program)
     drawings = Drawings(program, texts, Meter(program, sizes))
-    values = _Values(program, texts, numbers, sizes, batch)
+    values = _Values(program, texts, numbers, sizes, batch, bool(errors))
     listed = [_op(op, at, values, drawings, texts) for at, op in enumerate(ops)]
     memory = memory_facts(program, texts, numbers, batch, sizes) if not errors else {"why": texts.put("the network has errors")}
     layers = drawings.facts()
@@ -47,12 +50,13 @@ def facts(program: Program, title: str) -> dict[str, Any]:
         "batches": BATCHES,
         "symbols": {escape(n): v for n, v in sizes.values.items() if n not in batch},
         "batch": [escape(n) for n in batch],
-        "summary": escape(Summary(program, layers=drawings.top).text(_WIDTH)),
+        "summary": escape(Summary(program, layers=drawings.forward, meter=drawings.meter).text(_WIDTH)),
         "takes": _takes(program, texts, numbers, bool(errors)),
         "errors": [texts.put(f"{type(e).__name__}: {e}") for e in errors[:50]],
         "unknown": [texts.put(f"{plural(sum(o.type == t for o in unknown), 'op')} of {t}, which is not known") for t in dict.fromkeys(o.type for o in unknown)],
         "ops": listed,
         "values": values.listed,
+        "forms": values.forms(),
         "layers": layers,
         "drawings": drawings.drawings,
         "memory": memory,
@@ -73,14 +77,14 @@ def _batch_symbols(program: Program) -> list[str]:
 class _Values:
     """The variables of a program, numbered as they are met."""
 
-    def __init__(self, program: Program, texts: Texts, ops: dict[int, int], sizes: Sizes, batch: list[str]) -> None:
+    def __init__(self, program: Program, texts: Texts, ops: dict[int, int], sizes: Sizes, batch: list[str], wrong: bool) -> None:
         self.listed: list[Any] = []
         self._texts, self._ops, self._batch = texts, ops, batch
         self._sizes = [_at(sizes, batch, b) for b in BATCHES]
         self._numbers: dict[int, int] = {}
-        self._steps = Steps(_QUESTIONS)
+        self._steps = Steps(0 if wrong else _QUESTIONS)  # the rules of a network with errors cannot be asked
         self._known: dict[object, Any] = {}
-        self._program = program
+        self._words: dict[object, int] = {}
 
     def over_batches(self, size: Any) -> Any:
         """A size as a function of the batch."""
@@ -92,19 +96,35 @@ class _Values:
         return found
 
     def number(self, variable: Variable) -> int:
-        """The number of a variable: name, spec, what it is, the op that makes it, bytes, and how each of its dims is made of others'."""
+        """The number of a variable: name, spec, what it is, the op that makes it, bytes, line."""
         at = self._numbers.get(id(variable))
         if at is None:
             at = self._numbers[id(variable)] = len(self.listed)
-            put = self._texts.put
-            self.listed.append([])
-            steps = self._steps.of(variable) if variable.known else []
-            made = None if steps is None else [[put(f"{s.place} = {s.formula}"), put(s.by), [[put(n), d] for n, d in s.sources]] for s in steps]
+            put, spec = self._texts.put, variable.spec
+            words = self._words.get((spec, variable.known))
+            if words is None:
+                words = self._words[spec, variable.known] = put(spec.text() + ("" if variable.known else " ?"))
             site = variable.call_site
-            self.listed[at] = [put(variable.name), put(variable.spec.text() + ("" if variable.known else " ?")), put(variable.role_words),
-                               -1 if variable.op is None else self._ops.get(id(variable.op), -1), self.over_batches(size_of(variable)), made,
-                               put(site.short()) if site is not None else -1]  # fmt: skip
+            self.listed.append([put(variable.name), words, put(variable.role_words), -1 if variable.op is None else self._ops.get(id(variable.op), -1),
+                                self.over_batches(size_of(variable)), put(site.short()) if site is not None else -1])  # fmt: skip
         return at
+
+    def form(self, op: Op) -> int | None:
+        """The number of the form in which an op makes the sizes of its results; None where that is not asked."""
+        return self._steps.of(op)
+
+    def forms(self) -> list[Any]:
+        """Each form: of each result of an op its sizes, as the pieces of a formula with what stands between them (an input, a part, a place)."""
+        put = self._texts.put
+        return [[[[m.at, [put(t) for t in m.text], m.places, [[n, _PARTS.index(part), at] for n, part, at in m.sources], put(m.by)] for m in result]
+                 for result in form] for form in self._steps.forms]  # fmt: skip
+
+    def settings(self, op: Op) -> int:
+        """The settings of an op; alike ops share theirs."""
+        found = self._words.get(id(op.attributes))
+        if found is None:
+            found = self._words[id(op.attributes)] = self._texts.put(settings_text(op))
+        return found
 
 
 def _at(sizes: Sizes, batch: list[str], size: int) -> Sizes:
@@ -116,7 +136,7 @@ def _at(sizes: Sizes, batch: list[str], size: int) -> Sizes:
 
 def _op(op: Op, at: int, values: _Values, drawings: Drawings, texts: Texts) -> list[Any]:
     """Operator, role, block, layer and which of its members, line, settings, inputs and outputs (slot, values), work, the blocks that it
-    runs, its main result."""
+    runs, its main result, its form."""
     put = texts.put
     role = "gradient" if op.role & Role.BACKWARD else "update" if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else ""
 
@@ -126,8 +146,9 @@ def _op(op: Op, at: int, values: _Values, drawings: Drawings, texts: Texts) -> l
     site = op.call_site
     layer, member = drawings.place_of(op)
     main = result_of(op)
-    return [put(op.type), put(role), op.block.idx, layer, member, put(site.short()) if site is not None else -1, put(settings_text(op)), named(op.inputs),
-            named(op.outputs), values.over_batches(multiplications(op)), op.sub_block_indices(), -1 if main is None else values.number(main)]  # fmt: skip
+    return [put(op.type), put(role), op.block.idx, layer, member, put(site.short()) if site is not None else -1, values.settings(op), named(op.inputs),
+            named(op.outputs), values.over_batches(multiplications(op)), op.sub_block_indices(), -1 if main is None else values.number(main),
+            values.form(op)]  # fmt: skip
 
 
 def _takes(program: Program, texts: Texts, numbers: dict[int, int], wrong: bool) -> dict[str, Any]:

@@ -1,12 +1,16 @@
 const list = $("list"), rows = $("rows"), ROW = 26;
 let listed = net.ops.map((_, at) => at), haystack = null, most = 1;
 function searchWords() {
+  const within = net.layers.map((layer, at) => layerNames(at));
   return net.ops.map((op, at) => {
     const names = [...op[OP.makes], ...op[OP.reads]].flatMap(([, of]) => of.map(v => text(net.values[v][VALUE.name])));
-    const layers = [];
-    for (let layer = op[OP.layer]; layer >= 0; layer = net.layers[layer][LAYER.above]) layers.push(text(net.layers[layer][LAYER.name]));
-    return [at, text(op[OP.type]), text(op[OP.role]), text(op[OP.line]), ...names, ...layers].join(" ").toLowerCase();
+    return [at, text(op[OP.type]), text(op[OP.role]), text(op[OP.line]), ...names, op[OP.layer] < 0 ? "" : within[op[OP.layer]]].join(" ").toLowerCase();
   });
+}
+function layerNames(layer) {
+  const names = [];
+  for (; layer >= 0; layer = net.layers[layer][LAYER.above]) names.push(text(net.layers[layer][LAYER.name]));
+  return names.join(" ");
 }
 const measure = () => $("order").value === "bytes" ? bytesMade : workOf;
 function search(stay) {
@@ -38,6 +42,7 @@ function paintList() {
     row.setAttribute("aria-setsize", listed.length);
     const bar = make("i");
     bar.style.width = 100 * value / most + "%";
+    row.title = result >= 0 ? text(net.values[result][VALUE.name]) : "";
     row.append(bar, make("span", String(at), "at"), make("span", text(op[OP.type])), make("span", result >= 0 ? text(net.values[result][VALUE.name]) : "", "of"),
       make("span", value ? show(value) : "", "much"));
     made.push(row);

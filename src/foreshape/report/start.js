@@ -32,5 +32,6 @@ document.addEventListener("keydown", event => {
 });
 $("keys").addEventListener("click", () => $("help").showModal());
 window.addEventListener("resize", () => { paintList(); paintMemory(); fit(); });
+for (const event of ["beforeprint", "afterprint"]) window.addEventListener(event, () => { paintMemory(); all(); });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintMemory);
 start();
