@@ -60,7 +60,7 @@ class _Folding:
         out = self._repeats(layers, self.exact, True)
         if len(out) > WIDEST:
             out = self._repeats(out, self.rough, False)
-        return out if len(out) <= WIDEST else _parts(out)
+        return out if len(out) <= WIDEST else self._parts(out)
 
     def _number(self, what: object) -> int:
         return self.numbers.setdefault(what, len(self.numbers))
@@ -135,6 +135,19 @@ class _Folding:
             out.append(folded)
             at += period * times
         return out
+
+    def _parts(self, layers: list[Layer]) -> list[Layer]:
+        """A long row in parts, all about as long."""
+        while len(layers) > WIDEST:
+            size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
+            pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
+            layers = [p[0] if len(p) == 1 else Layer(_block_name(p), (), p) for p in pieces]
+            before: dict[str, int] = {}
+            for at, layer in enumerate(layers):
+                wiring = self._wiring(layer, at, before)
+                if id(layer) not in self.exact:
+                    self._name(layer, wiring)
+        return layers
 
 
 def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
@@ -239,15 +252,6 @@ def _ends(name: str) -> list[str]:
     """``conv2d_7`` and ``conv2d_12`` of ``conv2d_7…12``."""
     first, _, last = name.partition("…")
     return [first, first.rstrip("0123456789") + last] if last.isdecimal() else [first]
-
-
-def _parts(layers: list[Layer]) -> list[Layer]:
-    """A long row in parts, all about as long."""
-    while len(layers) > WIDEST:
-        size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
-        pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
-        layers = [p[0] if len(p) == 1 else Layer(_block_name(p), (), p) for p in pieces]
-    return layers
 
 
 def _sizes(op: Op) -> tuple[object, ...]:
