@@ -13,6 +13,7 @@ from foreshape.optimizer import Optimizer
 from foreshape.passes import DataParallel, for_test
 from foreshape.program import Program, Variable, startup_of
 from foreshape.ranks import alone, join
+from foreshape.training.augmented import Augment, Augmented
 from foreshape.training.callbacks import Callback, Run
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, as_data
@@ -35,6 +36,7 @@ def train(
     shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
     on_change: OnChange = "refuse", ranks: Strategy | None = None, accumulate: int = 1, precision: str = "fp32",
+    augment: Augment | None = None,
 ) -> History:  # fmt: skip
     """Train the parameters that a cost depends on.
 
@@ -76,6 +78,9 @@ def train(
             ``fs.data_parallel()`` alone.
         precision: "bf16" or "fp16" lets products and convolutions compute in that; weights, state and everything else stay fp32. "fp16"
             scales the loss, and leaves out updates that are not finite. Of ``ranks`` with ``fs.data_parallel()`` alone.
+        augment: ``function(batch, random)``, which gives what is trained on in place of each batch (a dict, input -> array): ``random`` is a numpy
+            ``Generator`` for this batch, from the seed, the epoch and the batch's number, so that a resumed run and every rank draw the same. It
+            runs between steps, in the thread of the loop. Validation data are left alone. Layers that do so in the network: `layer.random_flip` ...
 
     Returns:
         The loss of every step and the figures of every epoch, those before a resumption included; among these "learning rate", that of the epoch's
@@ -99,6 +104,7 @@ def train(
     startup = startup if startup is not None else startup_of(program)
     hooks = [_as_callback(c) for c in callbacks]
     taken = as_data(data, batch_size, shuffle, seed, program)
+    taken = taken if augment is None else Augmented(taken, augment, seed)
     measured = None if validation is None else as_data(validation, batch_size, False, seed, program)
     if ranks is not None and type(ranks) is not DataParallel and (accumulate != 1 or precision != "fp32"):
         what = f"accumulate={accumulate}" if accumulate != 1 else f"precision={precision!r}"
