@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ShapeError,
         TypeMismatchError,
     )
-    from foreshape.interop import InferenceModel, Predictor, load_inference_model, save_inference_model
+    from foreshape.interop import InferenceModel, Predictor, load_inference_model, load_safetensors, save_inference_model, save_safetensors
     from foreshape.layer import ParamAttr
     from foreshape.memory import Plan, Recomputation, recompute
     from foreshape.operator import Operator
@@ -47,7 +47,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope", "reset"), "engine"),
     **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "ForeshapeWarning", "FormatError", "GuardError", "MemoryPlanError",
                      "RankError", "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
-    **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "save_inference_model"), "interop"),
+    **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "load_safetensors", "save_inference_model", "save_safetensors"), "interop"),
     **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_layers", "split_tables"), "passes"),
     "ParamAttr": "layer",
     **dict.fromkeys(("Network", "plan"), "cost"),
@@ -142,6 +142,7 @@ __all__ = [
     "layer",
     "load_inference_model",
     "load_program",
+    "load_safetensors",
     "name_scope",
     "optimizer",
     "plan",
@@ -152,6 +153,7 @@ __all__ = [
     "reset",
     "save_inference_model",
     "save_program",
+    "save_safetensors",
     "send",
     "shard_optimizer",
     "shard_parameters",

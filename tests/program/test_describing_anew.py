@@ -83,6 +83,20 @@ def test_an_optimizer_finds_the_startup_program_of_a_program() -> None:
         assert fs.default_startup_program() is startup
 
 
+def test_a_startup_program_of_another_network_is_told() -> None:
+    startup = fs.Program()
+    for wide, start in ((3, None), (3, None), (5, None), (3, layer.Constant(1.0))):
+        main = fs.Program()
+        with fs.program_guard(main, startup):
+            x = layer.data("x", wide)
+            if len(list(startup.all_ops())) < 2 or (wide == 3 and start is None):  # one to train and one to test are alike
+                layer.fc(x, 2, weight=start)
+                continue
+            with pytest.raises(fs.SchemaError, match=r"makes fc_0.w_0: f32\[3, 2\] already, described at test_describing_anew.py:\d+, .* of its own"):
+                layer.fc(x, 2, weight=start)
+            assert not main.parameters()
+
+
 def test_where_a_reset_is_refused_and_what_another_thread_has() -> None:
     with fs.program() as p:
         cell()

@@ -71,7 +71,7 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
     "character-language-model": (character_language_model, {"[:150_000]": "[:60_000]", "epochs=6": "epochs=1", "range(200)": "range(5)"}, {"most": 5}),
-    "fine-tuning": (fine_tuning, {"epochs=10": "epochs=3", "epochs=40": "epochs=15"}, {"least": 0.5}),
+    "fine-tuning": (fine_tuning, {"epochs=10)": "epochs=3)", "epochs=100": "epochs=15"}, {"least": 0.5}),
     "recommender": (recommender, {"1_000_000, 50_000, 2_000_000": "50_000, 3_000, 100_000", "Adam(0.02": "Adam(0.05", "batch_size=1024": "batch_size=500"}, {}),
     "custom-loss": (custom_loss, {"epochs=40": "epochs=8"}, {"apart": 0.1}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.engine.converted import converted
@@ -28,16 +28,17 @@ from foreshape.values.torch_types import torch_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
+NOTED: Final[set[str]] = set()
+"""The inputs of which a note on rounded numbers was given."""
+
 
 class Feeder:
     """Turns the fed values of one step into tensors, in the order of its inputs."""
 
-    __slots__ = ("device", "guards", "inputs", "names", "noted", "program", "types")
+    __slots__ = ("device", "guards", "inputs", "names", "program", "types")
 
-    def __init__(self, program: Program, inputs: Sequence[Value], guards: Guards, device: Any, noted: set[str] | None = None) -> None:
+    def __init__(self, program: Program, inputs: Sequence[Value], guards: Guards, device: Any) -> None:
         self.program = program
-        self.noted: set[str] = noted if noted is not None else set()
-        """The inputs of which a note was given, which is given once."""
         self.inputs = inputs
         self.guards = guards
         self.device = device
@@ -127,15 +128,15 @@ class Feeder:
         """The same numbers in the program's element type.
 
         Where that is exact by kind, as int32 for int64, or for these numbers, as int64 for int32 where all fit; and float64 for float32,
-        which is noted once.
+        which is noted once in a process: who predicts in a loop, or trains several networks in a row, knows it then.
 
         Raises:
             FeedError: they would be others.
         """
         want = _spec(value).known_dtype
         out, rounds = converted(value.name, tensor, want, wanted)
-        if rounds and value.name not in self.noted:
-            self.noted.add(value.name)
+        if rounds and value.name not in NOTED:
+            NOTED.add(value.name)
             warn_user(f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that")
         return out
 
