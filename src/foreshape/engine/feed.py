@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.engine.converted import converted
 from foreshape.engine.held import NOTHING, Held, OpenDim
+from foreshape.engine.no_numbers import not_numbers
 from foreshape.engine.ragged import as_ragged
 from foreshape.engine.tables import array_of, in_order, named
 from foreshape.errors import FeedError, GuardError
@@ -258,7 +259,7 @@ def _tensor(value: Value, given: Any) -> Tensor:
             packed = array_of(value.name, given, _spec(value))
             if packed is not given:
                 return _tensor(value, packed)
-        raise FeedError(f"{value.name}: {type(given).__name__} is not an array of numbers: {error}") from None
+        raise not_numbers(value.name, given, given, error) from None
 
 
 def _unpacked(value: Value, given: Any) -> Any:
