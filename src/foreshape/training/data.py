@@ -304,7 +304,7 @@ def as_data(
             return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
     if callable(given) or hasattr(given, "__iter__"):
         return Batches(cast("Iterable[Any]", given), taken)
-    rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(cast("Any", given), n) for n in ("__getitem__", "__len__")) else ""
+    rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(given, n) for n in ("__getitem__", "__len__")) else ""
     raise FeedError("data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
                     f"returns one; seen {type(given).__name__}{rows}")  # fmt: skip
 
