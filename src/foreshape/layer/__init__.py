@@ -1,5 +1,8 @@
 """What a user writes: each layer appends ops to the default main program and returns the variable that comes out."""
 
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import no_such_name
 from foreshape.layer import detection
 from foreshape.layer.arrays import (
     array_length,
@@ -29,6 +32,7 @@ from foreshape.layer.augmentation import (
     random_zoom,
 )
 from foreshape.layer.basic import activate, data, fc, mean
+from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE
 from foreshape.layer.class_losses import cross_entropy, sigmoid_focal_loss, softmax_focal_loss, softmax_with_cross_entropy
 from foreshape.layer.control import case, cond, switch_case, while_loop
 from foreshape.layer.creation import (
@@ -321,6 +325,12 @@ from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, po
 from foreshape.layer.volumes import conv1d, conv3d, conv3d_transpose, pool3d
 from foreshape.layer.watching import assert_true, print
 from foreshape.layer.weights import weighted_mean
+
+if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
+
+    def __getattr__(name: str) -> Any:
+        raise no_such_name(__name__, name, CALLED_ELSEWHERE)
+
 
 __all__ = [
     "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "acos", "acosh", "activate",

@@ -91,6 +91,7 @@ def train(
         of another run. FormatError: a checkpoint that cannot be written; none of those that there are is whole. SchemaError: a metric of
         another program; ``accumulate`` or ``precision`` that cannot be. RankError: another rank has died, does not come, or is at something else.
     """
+    _check_given(cost, optimizer, metrics)
     program = cost.block.program
     for name, metric in (metrics or {}).items():
         if metric.block.program is not program:
@@ -128,6 +129,16 @@ def train(
         except KeyboardInterrupt as interrupt:
             _say_what_was_kept(interrupt, run)
             raise
+
+
+def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
+    """Raises `SchemaError` for things of other kinds, as other libraries take them."""
+    if not isinstance(cost, Variable):
+        raise SchemaError(f"the cost is a variable, such as layer.mse_loss(guess, truth) gives; seen {cost!r:.60}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise SchemaError(f"optimizer is an object, such as fs.optimizer.Adam(0.001); seen {optimizer!r}")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise SchemaError(f"metrics is a dict, name -> variable, such as {{'accuracy': layer.accuracy(shares, label)}}; seen {metrics!r:.60}")
 
 
 class _Function(Callback):
