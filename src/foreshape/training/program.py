@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError
@@ -112,8 +112,7 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
     for variable in state:
         if variable.name in scope:
             held = scope.tensor(variable.name)
-            sizes = zip(variable.packed_dims, held.shape, strict=False)
-            if held.dim() != variable.spec.rank or dtype_of_torch(held.dtype) is not variable.dtype or any(d not in (-1, s) for d, s in sizes):
+            if not _fits(variable, held):
                 seen = f"{dtype_of_torch(held.dtype).short}{list(held.shape)}"
                 raise ExecutionError(f"{variable.name} must be {variable.spec.text()}; the scope holds {seen}: give each network a Scope of its own")
     missing = [v.name for v in state if v.name not in scope]
@@ -123,9 +122,21 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
         random = {n for op in startup.all_ops() if op.operator is not None and op.operator.random for n in op.output_names()}
         if not random.intersection(missing):  # what was drawn is not taken: the run goes on with the numbers that were next
             executor.set_random_state(before)
-        for name in missing:
-            if name in first:
-                scope.store(name, first.tensor(name))
+        described = {v.name: v for v in state}
+        made = {name: first.tensor(name) for name in missing if name in first}
+        for name, tensor in made.items():
+            if not _fits(described[name], tensor):
+                seen = f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}"
+                raise ExecutionError(f"{name} must be {described[name].spec.text()}; the startup program makes {seen}, of another network: give this one a "
+                                     "startup program of its own, with fs.program() or fs.program_guard(main, startup)")  # fmt: skip
+        for name, tensor in made.items():
+            scope.store(name, tensor)
+
+
+def _fits(variable: Variable, tensor: Any) -> bool:
+    """Whether a value is of the dims and the element type that are described."""
+    sizes = zip(variable.packed_dims, tensor.shape, strict=False)
+    return tensor.dim() == variable.spec.rank and dtype_of_torch(tensor.dtype) is variable.dtype and all(d in (-1, s) for d, s in sizes)
 
 
 def persistables(program: Program) -> list[Variable]:
