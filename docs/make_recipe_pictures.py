@@ -31,14 +31,13 @@ def tabular_regression(found: dict[str, Any], figure: Any) -> None:
 
 
 def image_classifier(found: dict[str, Any], figure: Any) -> None:
+    import foreshape as fs
+
     rows = figure.subplots(3, 10)
-    order = [np.random.default_rng(epoch).permutation(1200) for epoch in (1, 2)]
-    shown = order[0][:10]
-    seen = []
-    for epoch in (1, 2):
-        batches = list(found["moved"](epoch))
-        seen.append(np.concatenate([batch["image"] for batch in batches])[[list(order[epoch - 1]).index(n) for n in shown], 0])
-    for row, images, title in zip(rows, [found["images"][shown, 0], *seen], ["as it is", "epoch 1", "epoch 2"], strict=True):
+    shown = found["images"][:10]
+    executor = fs.Executor(seed=0)  # a run of what was described is a step of training
+    seen = [executor.run(found["x"].block.program, feed={"image": shown}, fetch=[found["seen"]])[0][:, 0] for _ in range(2)]
+    for row, images, title in zip(rows, [shown[:, 0], *seen], ["as it is", "one step", "another"], strict=True):
         for axes, image in zip(row, images, strict=True):
             axes.imshow(image, cmap="gray_r", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[])

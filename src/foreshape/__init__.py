@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         ShapeError,
         TypeMismatchError,
     )
-    from foreshape.interop import InferenceModel, Predictor, load_inference_model, save_inference_model
+    from foreshape.interop import InferenceModel, Predictor, load_inference_model, load_safetensors, save_inference_model, save_safetensors
     from foreshape.layer import ParamAttr
     from foreshape.memory import Plan, Recomputation, recompute
     from foreshape.operator import Operator
@@ -47,7 +47,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope", "reset"), "engine"),
     **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "ForeshapeWarning", "FormatError", "GuardError", "MemoryPlanError",
                      "RankError", "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
-    **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "save_inference_model"), "interop"),
+    **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "load_safetensors", "save_inference_model", "save_safetensors"), "interop"),
     **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_layers", "split_tables"), "passes"),
     "ParamAttr": "layer",
     **dict.fromkeys(("Network", "plan"), "cost"),
@@ -63,6 +63,20 @@ _ROOM: dict[str, str] = {
 """Public name -> the room that it lives in; a room is entered when its name is first used."""
 _ROOMS = ("layer", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
 
+_CALLED_ELSEWHERE = {
+    "fit": "fs.train(cost, data, ...)",
+    "compile": "nothing: a loss is a variable that fs.train is given, with optimizer= and metrics=",
+    **dict.fromkeys(("data", "Input", "input"), "layer.data(name, shape=['batch', ...])"),
+    **dict.fromkeys(("layers", "nn"), "fs.layer"),
+    **dict.fromkeys(("optim", "optimizers"), "fs.optimizer"),
+    **dict.fromkeys(("SGD", "Adam", "AdamW", "Momentum", "RMSProp"), "in fs.optimizer"),
+    **dict.fromkeys(("seed", "manual_seed", "set_seed"), "fs.train(..., seed=0), fs.Executor(seed=0) and program.random_seed"),
+    "save": "fs.save_inference_model for use, fs.save_safetensors for values, fs.save_program for a program",
+    "load": "fs.load_inference_model, fs.load_safetensors, fs.load_program",
+    "summary": "fs.default_main_program().summary()",
+    "Model": "nothing: layers are functions, and a program holds what they describe",
+}
+
 
 def __getattr__(name: str) -> Any:
     room = _ROOM.get(name)
@@ -74,7 +88,9 @@ def __getattr__(name: str) -> Any:
         importlib.import_module("foreshape.wire")
         value = importlib.import_module(f"foreshape.{name}")
     else:
-        raise AttributeError(f"module 'foreshape' has no attribute {name!r}")
+        from foreshape.errors import no_such_name
+
+        raise no_such_name("foreshape", name, _CALLED_ELSEWHERE)
     globals()[name] = value
     return value
 
@@ -142,6 +158,7 @@ __all__ = [
     "layer",
     "load_inference_model",
     "load_program",
+    "load_safetensors",
     "name_scope",
     "optimizer",
     "plan",
@@ -152,6 +169,7 @@ __all__ = [
     "reset",
     "save_inference_model",
     "save_program",
+    "save_safetensors",
     "send",
     "shard_optimizer",
     "shard_parameters",

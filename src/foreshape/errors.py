@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Mapping
 from types import TracebackType
 
 _UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -122,3 +123,14 @@ class border(contextlib.ContextDecorator):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, Exception) and not isinstance(error, ForeshapeError):
             raise self.kind(f"{self.what}: {type(error).__name__}: {error}") from error
+
+
+def no_such_name(module: str, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
+    """The error for a name that a module has not.
+
+    Args:
+        elsewhere: names that other libraries have for it -> what to say here.
+    """
+    here = elsewhere.get(name)
+    words = f"module {module!r} has no attribute {name!r}"
+    return AttributeError(words if here is None else f"{words}: here it is {here}", name=name)

@@ -231,6 +231,8 @@ def test_a_note_on_rounded_numbers_is_given_once_and_at_the_users_line() -> None
             executor.run(main, {"x": X.astype("float64")}, fetch)
         executor.run(main, {"x": X.tolist()}, [one])
         executor.run(main, {"x": X.astype("float16")}, [one])
+        fs.Executor().run(main, {"x": X.astype("float64")}, [one])
+        fs.predict(two, {"x": X.astype("float64")})
     assert [str(w.message) for w in seen] == ["x is float32 and is fed float64: it is rounded at every step; .astype('float32') once saves that"]
     assert seen[0].category is fs.ForeshapeWarning and seen[0].filename == __file__
 

@@ -110,6 +110,27 @@ def test_moving_statistics_follow_the_batches(saved: str) -> None:
     assert not same(held, values(base.scope, held))
 
 
+def test_inputs_are_changed_in_training_and_not_in_a_test(saved: str, tmp_path: Path) -> None:
+    model = fs.load_inference_model(saved, scope=fs.Scope())
+    image = examples()["image"]
+    base = model.for_training("last pool", augment=lambda image: layer.gaussian_noise(image, 0.5))
+    plain = fs.predict(model.for_training("last pool").fetches[0], {"image": image}, scope=model.scope)
+    np.testing.assert_array_equal(fs.predict(base.fetches[0], {"image": image}, scope=base.scope), plain)
+    (seen,) = fs.Executor(seed=0).run(base.program, {"image": image}, base.fetches, base.scope)
+    assert np.abs(seen - plain).max() > 1e-3
+    scores = tuned(base)
+    fs.save_inference_model(tmp_path / "tuned", base.feeds, [scores], program=base.program, scope=base.scope)
+    assert "gaussian_random" not in {op.type for op in fs.load_inference_model(tmp_path / "tuned", scope=fs.Scope()).program.all_ops()}
+    for augment, error, words in [
+        ({"x": layer.relu}, fs.SchemaError, "has no input 'x'; they are: image"),
+        (lambda image: None, fs.SchemaError, "must give a variable"),
+        (lambda image: layer.cast(image, "float64"), fs.TypeMismatchError, "must keep the element type"),
+        (lambda image: layer.reduce_mean(image, 1, keepdim=True), fs.ShapeError, "conv2d"),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=words):
+            model.for_training("last pool", augment=augment)
+
+
 def test_what_is_marked_in_a_file_is_what_is_trained(saved: str) -> None:
     model = fs.load_inference_model(saved, scope=fs.Scope())
     program = model.program.clone()

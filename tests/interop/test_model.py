@@ -40,6 +40,16 @@ def test_a_model_runs_in_two_lines_and_names_what_it_gives(saved: str) -> None:
     assert repr(model).startswith("InferenceModel(image: f32[batch, 3, height, width] -> ")
 
 
+def test_a_result_is_found_by_its_place_and_by_the_name_it_was_saved_by(saved: str) -> None:
+    features, scores = [op.outputs["Out"][0] for op in fs.default_main_program().global_block.ops if op.type in ("softmax", "relu")]
+    for found in (fs.load_inference_model(saved, scope=fs.Scope()).run(images(2, 3, 6, 5)), fs.Predictor(saved, batch_queue=4)(images(2, 3, 6, 5))):
+        first, second = found.values()
+        assert found[0] is found[-2] is found[scores] is first and found[1] is found[features] is second
+        for wrong in (2, "nothing", True):
+            with pytest.raises(KeyError, match=rf"gives 2 results, found by their place or as save_infer_model/scale_0.tmp_0, .*{scores}"):
+                found[wrong]
+
+
 def test_other_sizes_share_what_is_compiled_and_the_fetches_stay_good(saved: str) -> None:
     model = fs.load_inference_model(saved, scope=fs.Scope())
     x = images(1, 3, 8, 8)

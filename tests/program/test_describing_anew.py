@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -81,6 +83,22 @@ def test_an_optimizer_finds_the_startup_program_of_a_program() -> None:
     assert np.isfinite(executor.run(main, {"x": X}, [cost], scope)[0]) and fs.default_startup_program().global_block.ops == []
     with fs.program_guard(main):
         assert fs.default_startup_program() is startup
+
+
+def test_a_startup_program_of_another_network_is_told() -> None:
+    startup = fs.Program()
+    said: list[list[str]] = []
+    for wide, start in ((3, None), (3, None), (5, None), (3, layer.Constant(1.0))):  # two that are alike, as one to train and one to test are
+        with warnings.catch_warnings(record=True) as seen, fs.program_guard(fs.Program(), startup):
+            warnings.simplefilter("always")
+            out = layer.fc(layer.data("x", wide), 2, weight=start)
+            said.append([str(w.message) for w in seen])
+        if wide == 5:
+            with pytest.raises(fs.ExecutionError, match=r"must be f32\[5, 2\]; the startup program makes f32\[3, 2\], of another network"):
+                fs.train(out, {"x": np.ones((4, 5), "float32")}, progress=False)
+            assert not fs.default_main_program().parameters() and "fc_0.w_0" not in fs.default_scope()
+    assert [len(words) for words in said] == [0, 0, 1, 1]
+    assert all(re.match(r"the startup program makes fc_0.w_0: f32\[3, 2\] already, described at test_describing_anew.py:.* of its own", w) for (w,) in said[2:])
 
 
 def test_where_a_reset_is_refused_and_what_another_thread_has() -> None:

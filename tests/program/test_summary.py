@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from random import Random
 
 import pytest
 from support import pictured
@@ -207,3 +208,15 @@ def test_names_from_a_file_are_text_in_table_and_drawing() -> None:
 def test_many_inputs_are_one_box() -> None:
     layer.concat([layer.data(f"x{k}", shape=["batch", 4]) for k in range(300)], 1)
     assert "300 inputs" in (svg := fs.default_main_program().graph().svg) and "x299" not in svg and svg.count("class=\"head\"") == 1
+
+
+def test_a_wide_group_in_which_nothing_repeats_is_divided_too() -> None:
+    random = Random(0)
+    values = [layer.data("x", shape=["batch", 3])]
+    with fs.name_scope("wide"):
+        for _ in range(60):
+            values.append(random.choice([layer.relu, layer.tanh, layer.exp, layer.abs])(random.choice(values) + random.choice(values)))
+        out = layer.concat(values, 1)
+    layer.fc(out, 2)
+    text = str(fs.default_main_program().summary())
+    assert "wide" in text and "8 layers" in text

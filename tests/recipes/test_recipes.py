@@ -26,8 +26,7 @@ def tabular_regression(found: Found) -> None:
 def image_classifier(found: Found, least: float = 0.95) -> None:
     held = {"image": found["images"][1500:], "label": found["labels"][1500:]}
     assert fs.evaluate({"accuracy": found["accuracy"]}, held)["accuracy"] > least
-    assert not np.array_equal(next(found["moved"](1))["image"], next(found["moved"](2))["image"])
-    assert np.array_equal(next(found["moved"](1))["image"], next(found["moved"](1))["image"])
+    assert np.array_equal(fs.predict(found["seen"], held), held["image"])  # nothing is moved in a test
 
 
 def character_language_model(found: Found, most: float = 3.2) -> None:
@@ -70,9 +69,9 @@ def notebooks(found: Found) -> None:
 
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
-    "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "range(0, 1200, 50)": "range(0, 600, 50)"}, {"least": 0.6}),
+    "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
     "character-language-model": (character_language_model, {"[:150_000]": "[:60_000]", "epochs=6": "epochs=1", "range(200)": "range(5)"}, {"most": 5}),
-    "fine-tuning": (fine_tuning, {"epochs=10": "epochs=3", "epochs=40": "epochs=15"}, {"least": 0.5}),
+    "fine-tuning": (fine_tuning, {"epochs=10)": "epochs=3)", "epochs=100": "epochs=15"}, {"least": 0.5}),
     "recommender": (recommender, {"1_000_000, 50_000, 2_000_000": "50_000, 3_000, 100_000", "Adam(0.02": "Adam(0.05", "batch_size=1024": "batch_size=500"}, {}),
     "custom-loss": (custom_loss, {"epochs=40": "epochs=8"}, {"apart": 0.1}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),

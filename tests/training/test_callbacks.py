@@ -117,7 +117,7 @@ def test_the_best_is_saved_and_figures_are_written(tmp_path: Path) -> None:
     best = callbacks.SaveBest(saved)
     history, _, cost = run([best, callbacks.CSVLog(table)], optimizer=SGD(0.15), epochs=8)
     held = fs.Scope()
-    fs.interop.load_safetensors(saved, held)
+    fs.load_safetensors(saved, held)
     assert held.names() == ["fc_0.b_0", "fc_0.w_0", "fc_1.b_0", "fc_1.w_0"]
     assert fs.evaluate({"loss": cost}, OTHER, scope=held)["loss"] == pytest.approx(min(history.column("validation loss")), rel=1e-5)
     lines = table.read_text().splitlines()

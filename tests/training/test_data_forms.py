@@ -78,6 +78,23 @@ def test_tables(library: str) -> None:
     assert len({k for b in as_data(table[:8], 4, True, 0, main, main.global_block.apply_names(["x"])).epoch(2) for k in np.asarray(b["x"])[:, 0].tolist()}) == 8
 
 
+@pytest.mark.parametrize("kind", [None, "torch", "numpy", "pandas", "polars", "arrow"])
+def test_data_sets_of_hugging_face(kind: str | None) -> None:
+    sets: Any = pytest.importorskip("datasets")
+    if kind not in (None, "torch", "numpy"):
+        pytest.importorskip({"arrow": "pyarrow"}.get(kind, kind))
+    rows = sets.Dataset.from_dict({"x": X.tolist(), "y": Y[:, 0].tolist(), "name": ["n"] * 10}).with_format(kind)
+
+    def numbers(given: Any) -> list[dict[str, Any]]:
+        return [{n: np.asarray(v, "float32").reshape(-1, 3 if n == "x" else 1).tolist() for n, v in b.items()} for b in batches(given, inputs=2)]
+
+    assert numbers(rows) == numbers(rows.to_iterable_dataset()) == numbers((X, Y))
+    if kind == "torch":
+        assert numbers(DataLoader(rows, batch_size=4)) == numbers((X, Y))
+    with pytest.raises(fs.FeedError, match=r"a dict of data sets is given, train, test: give one of them, as \['train'\]"):
+        batches(sets.DatasetDict({"train": rows, "test": rows}))
+
+
 def test_what_is_not_wanted_is_left_out_and_what_is_must_be_there() -> None:
     x_only = [{"x": b["x"]} for b in PLAIN]
     for given in ({"x": X, "y": Y}, {"x": X}, (X, Y), X, torch.from_numpy(X), [(X[k : k + 4], Y[k : k + 4]) for k in (0, 4, 8)], [X[:4], X[4:8], X[8:]],
@@ -99,7 +116,7 @@ def test_what_is_not_wanted_is_left_out_and_what_is_must_be_there() -> None:
         ((X, Y, Y), "3 values in order are fed, and the program has the inputs x, y"),
         ([X, Y], r"a list is a list of batches, and this one has arrays: give a tuple, \(x, y\)"),
         (X, "one ndarray is fed, and the program has the inputs x, y"),
-        (TensorDataset(torch.from_numpy(X)), "seen TensorDataset"),
+        (TensorDataset(torch.from_numpy(X)), "seen TensorDataset, rows without batches: put it in a torch.utils.data.DataLoader"),
         ("words", "a batch is a dict, input -> array; seen str"),
     ],
 )

@@ -27,19 +27,22 @@ base.save("low.keras")
 
 base = keras.saving.load_model("low.keras")
 base.get_layer("first").trainable = False
-h = keras.layers.Flatten()(base.get_layer("pool").output)
+features = keras.Model(base.inputs, base.get_layer("pool").output)
+image = keras.Input([8, 8, 1])
+h = features(keras.layers.RandomTranslation(0.125, 0.125, fill_mode="constant")(image))
+h = keras.layers.Flatten()(h)
 h = keras.layers.Dropout(0.3)(h)
 scores = keras.layers.Dense(5, name="head")(h)
-model = keras.Model(base.inputs, scores)
+model = keras.Model(image, scores)
 model.compile(optimizer=keras.optimizers.Adam(0.002), loss=loss, metrics=["accuracy"])
 
 history = model.fit(
     images[few],
     classes[few] - 5,
     validation_data=(images[high[50:200]], classes[high[50:200]] - 5),
-    epochs=40,
+    epochs=100,
     batch_size=10,
-    callbacks=[keras.callbacks.EarlyStopping(patience=8, restore_best_weights=True)],
+    callbacks=[keras.callbacks.EarlyStopping(patience=20, restore_best_weights=True)],
 )
 pandas.DataFrame(history.history)[["accuracy", "val_accuracy"]].plot().figure.savefig("training.png")
 

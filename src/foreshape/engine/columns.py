@@ -81,8 +81,10 @@ def _arrow(name: str, array: Any) -> tuple[list[Any], Any]:
             begin, end, counts = _lengths(name, array.offsets, len(array), len(values))
             lengths.append(counts)
             array = values.slice(begin, end - begin)
+        elif hasattr(array, "indices") and hasattr(array, "dictionary"):
+            raise FeedError(f"{name}: a column of categories has no numbers of its own: feed its .indices, of .combine_chunks()")
         else:
-            return lengths, _numbers(name, array.to_numpy(zero_copy_only=False))
+            return lengths, _numbers(name, array.to_numpy(zero_copy_only=False), f", Arrow's {array.type}")
     raise FeedError(f"{name}: a column of more than {_MOST_DEPTH} levels of lists")
 
 
@@ -112,7 +114,7 @@ def _awkward(name: str, layout: Any) -> tuple[list[Any], Any]:
     raise FeedError(f"{name}: a column of more than {_MOST_DEPTH} levels of lists")
 
 
-def _numbers(name: str, array: Any) -> Any:
+def _numbers(name: str, array: Any, of: str = "") -> Any:
     if array.dtype.kind not in "iufb":
-        raise FeedError(f"{name}: a column is made of numbers or lists of numbers; fed are elements of {array.dtype.name}")
+        raise FeedError(f"{name}: a column is made of numbers or lists of numbers; fed are elements of {array.dtype.name}{of}")
     return array

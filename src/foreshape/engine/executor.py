@@ -70,7 +70,6 @@ class Step:
     @collector_waits
     def __init__(
         self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
-        noted: set[str] | None = None,
     ) -> None:  # fmt: skip
         self.program = program
         self.fastest = fastest
@@ -83,7 +82,7 @@ class Step:
             fuse(lowered)
         self.live = find_liveness(lowered, reuse=fused)
         self.emitted: Emitted = emit(lowered)
-        self.feeder = Feeder(program, lowered.feeds, guards, device, noted)
+        self.feeder = Feeder(program, lowered.feeds, guards, device)
         self.version = program.version
         self.plan_cache: dict[Any, ShapePlan] = {}
         self._plan: Plan | None = None
@@ -211,7 +210,6 @@ class Executor:
                 self._generator.seed()
             else:
                 self._generator.manual_seed(seed)
-        self._noted: set[str] = set()
         self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
 
     def run(
@@ -314,7 +312,7 @@ class Executor:
                 with self._threads.planned():
                     fused = self.check is not True and self._target is None
                     warn_of_updates(program, names)
-                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self._noted)
+                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
             return found
 
     def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.engine.converted import converted
 from foreshape.engine.held import NOTHING, Held, OpenDim
+from foreshape.engine.no_numbers import not_numbers
 from foreshape.engine.ragged import as_ragged
 from foreshape.engine.tables import array_of, in_order, named
 from foreshape.errors import FeedError, GuardError
@@ -28,16 +29,17 @@ from foreshape.values.torch_types import torch_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
+NOTED: Final[set[str]] = set()
+"""The inputs of which a note on rounded numbers was given."""
+
 
 class Feeder:
     """Turns the fed values of one step into tensors, in the order of its inputs."""
 
-    __slots__ = ("device", "guards", "inputs", "names", "noted", "program", "types")
+    __slots__ = ("device", "guards", "inputs", "names", "program", "types")
 
-    def __init__(self, program: Program, inputs: Sequence[Value], guards: Guards, device: Any, noted: set[str] | None = None) -> None:
+    def __init__(self, program: Program, inputs: Sequence[Value], guards: Guards, device: Any) -> None:
         self.program = program
-        self.noted: set[str] = noted if noted is not None else set()
-        """The inputs of which a note was given, which is given once."""
         self.inputs = inputs
         self.guards = guards
         self.device = device
@@ -127,15 +129,15 @@ class Feeder:
         """The same numbers in the program's element type.
 
         Where that is exact by kind, as int32 for int64, or for these numbers, as int64 for int32 where all fit; and float64 for float32,
-        which is noted once.
+        which is noted once in a process: who predicts in a loop, or trains several networks in a row, knows it then.
 
         Raises:
             FeedError: they would be others.
         """
         want = _spec(value).known_dtype
         out, rounds = converted(value.name, tensor, want, wanted)
-        if rounds and value.name not in self.noted:
-            self.noted.add(value.name)
+        if rounds and value.name not in NOTED:
+            NOTED.add(value.name)
             warn_user(f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that")
         return out
 
@@ -257,7 +259,7 @@ def _tensor(value: Value, given: Any) -> Tensor:
             packed = array_of(value.name, given, _spec(value))
             if packed is not given:
                 return _tensor(value, packed)
-        raise FeedError(f"{value.name}: {type(given).__name__} is not an array of numbers: {error}") from None
+        raise not_numbers(value.name, given, given, error) from None
 
 
 def _unpacked(value: Value, given: Any) -> Any:

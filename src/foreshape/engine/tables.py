@@ -199,7 +199,7 @@ def _of_pandas(name: str, given: Any) -> Any:
     if hasattr(given, "columns"):
         import numpy
 
-        return numpy.stack([_dense_column(f"{name}, column {at!r}", given.iloc[:, k]) for k, at in enumerate(given.columns)], axis=1)
+        return numpy.stack([_dense_column(f"{name}, column {at!r}", given.iloc[:, k], _of_pandas) for k, at in enumerate(given.columns)], axis=1)
     of = given.dtype
     if type(of).__module__.partition(".")[0] == "numpy":
         return given.to_numpy()
@@ -213,8 +213,8 @@ def _of_pandas(name: str, given: Any) -> Any:
     return given.to_numpy(dtype=of.numpy_dtype) if hasattr(of, "numpy_dtype") else given.to_numpy()
 
 
-def _dense_column(name: str, given: Any) -> Any:
-    array = _of_pandas(name, given)
+def _dense_column(name: str, given: Any, read: Callable[[str, Any], Any]) -> Any:
+    array = read(name, given)
     if getattr(array, "dtype", None) is None or array.dtype.kind not in "iufb":
         raise FeedError(f"{name}: the columns of a table that is fed to one input must be of numbers; seen {given.dtype}")
     return array
@@ -224,11 +224,18 @@ def _of_polars(name: str, given: Any) -> Any:
     if hasattr(given, "get_column"):
         import numpy
 
-        return numpy.stack([_of_polars(f"{name}, column {at!r}", given.get_column(at)) for at in given.columns], axis=1)
+        return numpy.stack([_dense_column(f"{name}, column {at!r}", given.get_column(at), _of_polars) for at in given.columns], axis=1)
     missing = given.null_count()
     if missing:
         raise FeedError(f"{name}: {missing} of the {len(given)} values of the column are missing: fill them, or leave their rows out")
-    if type(given.dtype).__name__ != "List":
+    of = type(given.dtype).__name__
+    if of in ("Categorical", "Enum"):
+        raise FeedError(f"{name}: a column of categories has no numbers of its own: feed its .to_physical()")
+    if of == "Struct":
+        raise FeedError(f"{name}: a column of structs is several columns: feed .struct.unnest(), or one of its fields")
+    if of == "Decimal":
+        raise FeedError(f"{name}: a column of decimals is no column of numbers: convert it with .cast(polars.Float64)")
+    if of != "List":
         return given.to_numpy()
     try:
         return given.to_arrow()

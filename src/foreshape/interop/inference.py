@@ -8,7 +8,7 @@ from typing import Any
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
-from foreshape.interop.model import InferenceModel
+from foreshape.interop.model import COPIES, InferenceModel
 from foreshape.interop.parameters import read_parameters, write_parameters
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.passes import for_test, prune
@@ -20,7 +20,6 @@ from foreshape.values.torch_types import torch_dtype
 from foreshape.wire import load_program, save_program
 
 Given = Sequence[Variable | str] | Variable | str
-_COPIES = "save_infer_model/scale_"
 
 
 def save_inference_model(
@@ -129,7 +128,7 @@ def _add_fetches(program: Program, names: Sequence[str]) -> None:
         variable = block.vars[name]
         if not is_copy(variable):
             attrs = {"scale": 1.0, "bias": 0.0, "bias_after_scale": True}
-            output = program.unique_name(f"{_COPIES}{column}.tmp")
+            output = program.unique_name(f"{COPIES}{column}.tmp")
             block.append_op("scale", {"X": variable}, {"Out": output}, attrs)
             variable = block.vars[output]
         block.append_op("fetch", {"X": variable}, {"Out": holder}, {"col": column})
@@ -137,7 +136,7 @@ def _add_fetches(program: Program, names: Sequence[str]) -> None:
 
 def is_copy(variable: Variable) -> bool:
     """Whether it is the output of a saved model, a copy of what the user asked for: that needs no further name."""
-    return variable.name.startswith(_COPIES) and variable.op is not None and variable.op.type == "scale"
+    return variable.name.startswith(COPIES) and variable.op is not None and variable.op.type == "scale"
 
 
 def parameters_of(program: Program) -> dict[str, Variable]:

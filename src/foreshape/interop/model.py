@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeAlias
 
+from foreshape.backward.append import rename_reads
 from foreshape.engine import Executor, Scope
-from foreshape.errors import FeedError, SchemaError
+from foreshape.errors import FeedError, SchemaError, TypeMismatchError
+from foreshape.interop.results import Results
 from foreshape.passes.for_training import Frozen, Statistics, for_training
-from foreshape.program import Program, Variable
+from foreshape.program import Program, Variable, program_guard
+
+Augment: TypeAlias = Callable[[Variable], Variable]
+COPIES: Final = "save_infer_model/scale_"
+"""What the names begin with of the copies that a saved model gives."""
 
 
 class InferenceModel(tuple[Program, list[str], list[Variable]]):
@@ -26,12 +32,15 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
     executor: Executor | None
     _open: Program
     _fixed: dict[str, Sequence[Any]]
+    _asked: dict[str, str]
 
     @classmethod
     def of(cls, program: Program, feeds: list[str], fetches: list[Variable], scope: Scope, executor: Executor | None = None) -> InferenceModel:
         """A model of its parts."""
         out = cls((program, feeds, fetches))
         out.scope, out.executor, out._open, out._fixed = scope, executor, program, {}
+        copies = [(v.name, v.op.input("X") if v.op is not None and v.op.type == "scale" and v.name.startswith(COPIES) else None) for v in fetches]
+        out._asked = {asked: name for name, asked in copies if asked is not None}
         return out
 
     @property
@@ -46,14 +55,14 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
     def fetches(self) -> list[Variable]:
         return self[2]
 
-    def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> dict[str, Any]:
+    def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
         """Compute what the model gives.
 
         Args:
             feed: input -> array; or the arrays themselves, in the order of ``feeds``.
 
         Returns:
-            What comes out, by its variable's name: arrays, `LoDTensor` where ragged.
+            What comes out, by its variable's name, its place or the name that it was saved by (`Results`): arrays, `LoDTensor` where ragged.
 
         Raises:
             FeedError, GuardError: what the network does not take.
@@ -66,7 +75,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         if self.executor is None:
             self.executor = Executor()
         names = [v.name for v in self.fetches]
-        return dict(zip(names, self.executor.run(self._open, named, names, self.scope), strict=True))
+        return Results(dict(zip(names, self.executor.run(self._open, named, names, self.scope), strict=True)), self._asked)
 
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> InferenceModel:
         """The model with inputs of these shapes; see `Program.with_feed_shapes`. It shares the parameters and what is compiled with this one."""
@@ -78,8 +87,9 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         return out
 
     def for_training(
-        self, ends: Variable | str | Sequence[Variable | str] | None = None, *, frozen: Frozen = False, statistics: Statistics = "fixed"
-    ) -> InferenceModel:
+        self, ends: Variable | str | Sequence[Variable | str] | None = None, *, frozen: Frozen = False, statistics: Statistics = "fixed",
+        augment: Augment | Mapping[str, Augment] | None = None,
+    ) -> InferenceModel:  # fmt: skip
         """The model to be trained, up to where it is cut: its tensors are parameters of its program, which layers can be added to.
 
         This model stays as it is. The other one has a scope of its own, with copies of what training changes; what is frozen is shared.
@@ -88,15 +98,27 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
             ends: what it gives: words for layers (see `Program.outputs_of`), such as "last pool", or variables; what this one gives where
                 it is left out. What only the rest needs is not in it.
             frozen, statistics: as for `foreshape.passes.for_training`.
+            augment: what its input goes through before the network, such as ``lambda image: layer.random_flip(image)``; of several inputs, name ->
+                function.
 
         Raises:
-            SchemaError: words that no layer answers to, or several; an operator that is not known; what `for_training` refuses.
+            SchemaError: words that no layer answers to, or several; an operator that is not known; what `for_training` refuses. ShapeError,
+            TypeMismatchError: the network does not take what ``augment`` makes of an input.
         """
         given = self.fetches if ends is None else [ends] if isinstance(ends, (Variable, str)) else list(ends)
         found = [v for one in given for v in ([one] if isinstance(one, Variable) else self.program.outputs_of(one))]
         program = for_training(self.program, self.feeds, found, frozen=frozen, statistics=statistics)
         block = program.global_block
         read = {n for op in program.all_ops() for n in op.input_names()}
+        feeds = [n for n in self.feeds if n in read]
+        if augment is not None:
+            if callable(augment) and len(feeds) != 1:
+                raise SchemaError(f"the network has the inputs {', '.join(feeds)}: give augment a dict, input -> function")
+            each = {feeds[0]: augment} if callable(augment) else augment
+            for name, function in each.items():
+                if name not in feeds:
+                    raise SchemaError(f"augment: the network has no input {name!r}; they are: {', '.join(feeds)}")
+                _put_before(program, name, function)
         written = {n for op in program.all_ops() for n in op.output_names()}
         scope = Scope()
         for name, variable in block.vars.items():
@@ -105,11 +127,28 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
                     scope.set(name, self.scope.tensor(name))
                 else:
                     scope.defer(name, partial(self.scope.tensor, name))
-        return InferenceModel.of(program, [n for n in self.feeds if n in read], [block.var(v.name) for v in found], scope)
+        return InferenceModel.of(program, feeds, [block.var(v.name) for v in found], scope)
 
     def __repr__(self) -> str:
         specs = [str(self.program.global_block.var(n)) for n in self.feeds]
         return f"InferenceModel({', '.join(specs)} -> {', '.join(map(str, self.fetches))})"
+
+
+def _put_before(program: Program, name: str, function: Augment) -> None:
+    """Let the ops of a program read what a function makes of an input in its place."""
+    block = program.global_block
+    given, before = block.var(name), len(block.ops)
+    with program_guard(program):
+        made = function(given)
+    if not isinstance(made, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SchemaError(f"augment must give a variable; of {name} it gives {made!r}")
+    if made.dtype is not given.dtype:
+        raise TypeMismatchError(f"augment must keep the element type; of {given} it makes {made}")
+    new = block.ops[before:]
+    block.ops = block.ops[:before]
+    rename_reads(block, name, made.name)
+    block.ops = [*new, *block.ops]
+    program.infer()
 
 
 def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:

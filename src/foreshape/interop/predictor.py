@@ -15,6 +15,7 @@ from foreshape.engine import Executor, Scope
 from foreshape.errors import SchemaError
 from foreshape.interop.inference import load_inference_model
 from foreshape.interop.model import InferenceModel, batch_symbol, feed_of
+from foreshape.interop.results import Results
 from foreshape.memory import Plan
 
 
@@ -52,7 +53,7 @@ class Predictor:
         for shapes in warm:
             self._warm(shapes)
 
-    def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> dict[str, Any]:
+    def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
         """What the network gives for a feed (input -> array, or the arrays in order), by name. Raises what `InferenceModel.run` raises."""
         return self.model.run(feed, *more) if self._queue is None else self._queue.run(feed_of(self.inputs, (feed, *more)))
 
@@ -78,7 +79,7 @@ class _Request(NamedTuple):
     feed: dict[str, Any]
     examples: int
     key: Any
-    answer: Future[dict[str, Any]]
+    answer: Future[Results]
 
 
 class _Queue:
@@ -92,14 +93,14 @@ class _Queue:
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()
         threading.Thread(target=self._serve, name="foreshape-batch-queue", daemon=True).start()
 
-    def run(self, feed: dict[str, Any]) -> dict[str, Any]:
+    def run(self, feed: dict[str, Any]) -> Results:
         import numpy
 
         arrays = {n: numpy.asarray(a) for n, a in feed.items()}
         counts = {a.shape[0] if a.ndim else 0 for a in arrays.values()}
         if set(arrays) != set(self._model.feeds) or len(counts) != 1:
             return self._model.run(feed)  # which says what is wrong
-        answer: Future[dict[str, Any]] = Future()
+        answer: Future[Results] = Future()
         key = tuple((n, a.shape[1:], a.dtype.str) for n, a in sorted(arrays.items()))
         self._requests.put(_Request(arrays, counts.pop(), key, answer))
         return answer.result()
@@ -148,5 +149,5 @@ class _Queue:
             return
         at = 0
         for r in together:
-            r.answer.set_result({n: a[at : at + r.examples] for n, a in found.items()})
+            r.answer.set_result(Results({n: a[at : at + r.examples] for n, a in found.items()}, found.asked))
             at += r.examples

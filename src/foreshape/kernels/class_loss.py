@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
+from foreshape.errors import ExecutionError
 from foreshape.spec import INT64, Spec
 from foreshape.values.torch_proxy import aten, aten_into, torch
 
@@ -35,7 +36,11 @@ class ClassLoss:
             label = label.view(-1)
         if label.dtype is not torch.int64:
             label = label.long()
-        loss, counted = aten.nll_loss_forward(logs, label, None, _MEAN, self.ignored)
+        try:
+            loss, counted = aten.nll_loss_forward(logs, label, None, _MEAN, self.ignored)
+        except IndexError:
+            low, high = label.aminmax()
+            raise ExecutionError(f"a class number must be in [0, {logs.shape[1]}); seen {low.item()} to {high.item()}") from None
         rows = logs.shape[0]
         if counted.item() != rows:
             loss = loss.mul_(counted / rows) if counted.item() else torch.zeros_like(loss)

@@ -1,5 +1,8 @@
 """What a user writes: each layer appends ops to the default main program and returns the variable that comes out."""
 
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import no_such_name
 from foreshape.layer import detection
 from foreshape.layer.arrays import (
     array_length,
@@ -15,7 +18,21 @@ from foreshape.layer.arrays import (
     tensor_array_to_tensor,
 )
 from foreshape.layer.attention import attention_mask, multi_head_attention
+from foreshape.layer.augmentation import (
+    cutout,
+    gaussian_noise,
+    mixup,
+    random_affine,
+    random_brightness,
+    random_contrast,
+    random_crop,
+    random_flip,
+    random_rotation,
+    random_translation,
+    random_zoom,
+)
 from foreshape.layer.basic import activate, data, fc, mean
+from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE
 from foreshape.layer.class_losses import cross_entropy, sigmoid_focal_loss, softmax_focal_loss, softmax_with_cross_entropy
 from foreshape.layer.control import case, cond, switch_case, while_loop
 from foreshape.layer.creation import (
@@ -302,43 +319,51 @@ from foreshape.layer.special import (
 )
 from foreshape.layer.stepwise import rnn
 from foreshape.layer.tables import embedding, embedding_bag
+from foreshape.layer.training_only import in_training
 from foreshape.layer.transformer import mlp, transformer_decoder, transformer_decoder_block, transformer_encoder, transformer_encoder_block
 from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, pool2d
 from foreshape.layer.volumes import conv1d, conv3d, conv3d_transpose, pool3d
 from foreshape.layer.watching import assert_true, print
 from foreshape.layer.weights import weighted_mean
 
+if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
+
+    def __getattr__(name: str) -> Any:
+        raise no_such_name(__name__, name, CALLED_ELSEWHERE)
+
+
 __all__ = [
-    "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "acos", "acosh",
-    "activate", "adaptive_pool2d", "add", "affine_grid", "allclose", "amax", "amin", "argmax", "argmin", "argsort", "array_length", "array_read",
+    "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "acos", "acosh", "activate",
+    "adaptive_pool2d", "add", "affine_grid", "allclose", "amax", "amin", "argmax", "argmin", "argsort", "array_length", "array_read",
     "array_to_lod_tensor", "array_write", "asin", "asinh", "assert_true", "assign", "atan", "atan2", "atanh", "attention_mask", "batch_norm",
     "bce_loss", "beam_search", "beam_search_decode", "bincount", "bmm", "bpr_loss", "broadcast_tensors", "case", "cast", "ceil", "celu",
-    "channel_shuffle", "cholesky", "cholesky_solve", "chunk_eval", "clip", "concat", "cond", "contrastive_loss", "conv1d", "conv2d",
-    "conv2d_transpose", "conv3d", "conv3d_transpose", "cos", "cos_sim", "cosh", "create_array", "create_parameter", "crf_decoding", "crop", "cross",
-    "cross_entropy", "ctc_greedy_decoder", "cummax", "cummin", "cumprod", "cumsum", "data", "deform_conv2d", "det", "detection", "diag", "diag_embed",
-    "diagonal", "dice_loss", "digamma", "dist", "divide", "dot", "dropout", "edit_distance", "elu", "embedding", "embedding_bag", "equal",
-    "equal_all", "erf", "erfinv", "exp", "expand", "expand_as", "expm1", "eye", "fc", "fill_constant", "fill_diagonal", "fill_like", "flatten",
-    "flip", "floor", "fmax", "fmin", "fold", "frac", "frobenius_norm", "gather", "gather_nd", "gather_tree", "gaussian_random", "gelu",
+    "channel_shuffle", "cholesky", "cholesky_solve", "chunk_eval", "clip", "concat", "cond", "contrastive_loss", "conv1d", "conv2d", "conv2d_transpose",
+    "conv3d", "conv3d_transpose", "cos", "cos_sim", "cosh", "create_array", "create_parameter", "crf_decoding", "crop", "cross", "cross_entropy",
+    "ctc_greedy_decoder", "cummax", "cummin", "cumprod", "cumsum", "cutout", "data", "deform_conv2d", "det", "detection", "diag", "diag_embed",
+    "diagonal", "dice_loss", "digamma", "dist", "divide", "dot", "dropout", "edit_distance", "elu", "embedding", "embedding_bag", "equal", "equal_all",
+    "erf", "erfinv", "exp", "expand", "expand_as", "expm1", "eye", "fc", "fill_constant", "fill_diagonal", "fill_like", "flatten", "flip", "floor",
+    "fmax", "fmin", "fold", "frac", "frobenius_norm", "gather", "gather_nd", "gather_tree", "gaussian_noise", "gaussian_random", "gelu",
     "greater_equal", "greater_than", "grid_sample", "group_norm", "gru", "gumbel_softmax", "hard_shrink", "hard_sigmoid", "hard_swish", "hard_tanh",
-    "heaviside", "hierarchical_sigmoid", "hinge_loss", "histogram", "hsigmoid", "huber_loss", "im2sequence", "increment", "index_add", "index_put",
-    "index_sample", "index_select", "info_nce_loss", "instance_norm", "interpolate", "inverse", "is_finite", "is_inf", "is_nan", "isclose",
+    "heaviside", "hierarchical_sigmoid", "hinge_loss", "histogram", "hsigmoid", "huber_loss", "im2sequence", "in_training", "increment", "index_add",
+    "index_put", "index_sample", "index_select", "info_nce_loss", "instance_norm", "interpolate", "inverse", "is_finite", "is_inf", "is_nan", "isclose",
     "kldiv_loss", "kron", "kthvalue", "label_smooth", "layer_norm", "leaky_relu", "lerp", "less_equal", "less_than", "lgamma", "linear_chain_crf",
     "linspace", "lod_append", "lod_rank_table", "lod_reset", "lod_tensor_to_array", "log", "log1p", "log2", "log10", "log_loss", "log_sigmoid",
     "log_softmax", "logcumsumexp", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "logsumexp", "lrn", "lstm", "margin_rank_loss",
     "masked_select", "matmul", "matrix_power", "max_pool2d_with_index", "max_sequence_len", "max_unpool2d", "maximum", "maxout", "mean", "meshgrid",
-    "minimum", "mish", "mlp", "mode", "mse_loss", "multi_dot", "multi_head_attention", "multinomial", "multiplex", "multiply", "mv", "nanmedian",
-    "nce", "nll_loss", "nonzero", "norm", "not_equal", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "pool2d", "pool3d", "position_numbers",
-    "pow", "prelu", "print", "psroi_pool", "put_along_axis", "randint", "range", "rank_loss", "reciprocal", "recompute_scope", "reduce_all",
-    "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6", "reorder_lod_tensor_by_rank",
+    "minimum", "mish", "mixup", "mlp", "mode", "mse_loss", "multi_dot", "multi_head_attention", "multinomial", "multiplex", "multiply", "mv",
+    "nanmedian", "nce", "nll_loss", "nonzero", "norm", "not_equal", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "pool2d", "pool3d",
+    "position_numbers", "pow", "prelu", "print", "psroi_pool", "put_along_axis", "randint", "random_affine", "random_brightness", "random_contrast",
+    "random_crop", "random_flip", "random_rotation", "random_translation", "random_zoom", "range", "rank_loss", "reciprocal", "recompute_scope",
+    "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6", "reorder_lod_tensor_by_rank",
     "repeat_interleave", "reshape", "rnn", "roi_align", "roi_pool", "roll", "rotary_positions", "round", "rrelu", "rsqrt", "sampling_id", "scale",
     "scatter", "scatter_nd", "scatter_nd_add", "searchsorted", "selu", "sequence_attention", "sequence_concat", "sequence_conv", "sequence_enumerate",
     "sequence_erase", "sequence_expand", "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad",
     "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_topk_avg_pooling",
     "sequence_unpad", "set_value", "setitem", "shape", "shard_index", "shrink_memory", "sigmoid", "sigmoid_cross_entropy_with_logits",
-    "sigmoid_focal_loss", "sign", "silu", "simple_rnn", "sin", "sinh", "sinusoidal_positions", "slice", "slogdet", "smooth_l1", "soft_relu",
-    "softmax", "softmax_focal_loss", "softmax_with_cross_entropy", "softplus", "softshrink", "softsign", "solve", "spectral_norm", "split", "sqrt",
-    "square", "square_error_cost", "squeeze", "stack", "stanh", "strided_slice", "subtract", "sum", "swish", "switch_case", "take_along_axis", "tan",
-    "tanh", "tanh_shrink", "temporal_shift", "tensor_array_to_tensor", "thresholded_relu", "tile", "topk", "trace", "transformer_decoder",
+    "sigmoid_focal_loss", "sign", "silu", "simple_rnn", "sin", "sinh", "sinusoidal_positions", "slice", "slogdet", "smooth_l1", "soft_relu", "softmax",
+    "softmax_focal_loss", "softmax_with_cross_entropy", "softplus", "softshrink", "softsign", "solve", "spectral_norm", "split", "sqrt", "square",
+    "square_error_cost", "squeeze", "stack", "stanh", "strided_slice", "subtract", "sum", "swish", "switch_case", "take_along_axis", "tan", "tanh",
+    "tanh_shrink", "temporal_shift", "tensor_array_to_tensor", "thresholded_relu", "tile", "topk", "trace", "transformer_decoder",
     "transformer_decoder_block", "transformer_encoder", "transformer_encoder_block", "transpose", "triangular_solve", "tril", "tril_indices",
     "triplet_margin_loss", "triu", "triu_indices", "trunc", "unfold", "uniform_random", "unique", "unique_consecutive", "unsqueeze", "unstack",
     "viterbi_decode", "warpctc", "weighted_mean", "where", "while_loop",

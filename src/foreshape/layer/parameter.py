@@ -9,7 +9,7 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.layer.initializer import Constant, Initializer, Xavier
-from foreshape.program.call_site import here
+from foreshape.program.call_site import here, warn_user
 from foreshape.program.current import current_block, default_startup_program
 from foreshape.program.program import Program
 from foreshape.program.scopes import current_scope, scoped_parameter
@@ -94,11 +94,11 @@ def create_parameter(
     variable.is_parameter = is_parameter
     variable.trainable = trainable and given.trainable
     variable.stop_gradient = not variable.trainable
+    initialise(variable, given.initializer or initializer or (_BIAS if is_bias else _WEIGHT))
     block.vars[name] = variable
     block.program.touch()
     if given.learning_rate != 1.0 or not given.need_decay or given.split is not None:
         settings(block.program)[name] = given
-    initialise(variable, given.initializer or initializer or (_BIAS if is_bias else _WEIGHT))
     return variable
 
 
@@ -109,10 +109,16 @@ def _name(program: Program, prefix: str | None, suffix: str, called: str | None)
 
 
 def initialise(variable: Variable, initializer: Initializer) -> None:
-    """Let the startup program make the first value of a persistable variable."""
+    """Let the startup program make the first value of a persistable variable.
+
+    Two programs may have one startup program, as one to train and one to test do. Where that makes another value of this name already, a
+    warning tells it: a program that is only looked at needs none.
+    """
     startup = default_startup_program().global_block
     name, spec = variable.name, variable.spec
-    if name in startup.vars:
+    there = startup.vars.get(name)
+    if there is not None:
+        _warn_of_another(there, variable, initializer)
         return
     copy = Variable._new(name, startup, spec, variable.site)  # pyright: ignore[reportPrivateUsage]
     copy.persistable = True
@@ -121,6 +127,20 @@ def initialise(variable: Variable, initializer: Initializer) -> None:
     startup.vars[name] = copy
     type, attrs = initializer.op(spec.known_dims, spec.known_dtype)
     copy.op = startup.append_op(type, {}, {"Out": copy}, attrs, site=variable.site)
+
+
+def _warn_of_another(there: Variable, variable: Variable, initializer: Initializer) -> None:
+    type, attrs = initializer.op(variable.spec.known_dims, variable.spec.known_dtype)
+    other = there.spec.dims != variable.spec.dims or there.dtype is not variable.dtype
+    if there.op is not None and not other:
+        made = there.op.operator
+        wanted = made.describe(attrs).values if made is not None and there.op.type == type else None
+        other = wanted is None or any(there.op.attributes.values.get(n) != v for n, v in wanted.items())
+    if other:
+        site = there.call_site
+        where = f", described at {site.short()}" if site is not None else ""
+        warn_user(f"the startup program makes {there} already{where}, of other dims or in another way than {variable} here: give this network a "
+                  "startup program of its own, with fs.program() or fs.program_guard(main, startup), or another name")  # fmt: skip
 
 
 def settings(program: Any) -> dict[str, ParamAttr]:

@@ -73,8 +73,8 @@ def embedding_bag(
 def _lookup(
     type: str, ids: Variable, size: Sequence[int], is_sparse: bool, padding_idx: int | None, weight: Any, dtype: Any, name: str | None, layer: str
 ) -> Variable:
-    if len(size) != 2 or min(size) < 0:
-        raise ShapeError(f"{layer}({ids.name}): size must be [rows, width]; seen {list(size)}")
+    if not isinstance(size, Sequence) or len(size) != 2 or min(size) < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ShapeError(f"{layer}({ids.name}): size must be [rows, width]; seen {size!r}")
     rows = size[0]
     if padding_idx is not None and not -rows <= padding_idx < rows:
         raise ShapeError(f"{layer}({ids.name}): padding_idx must be in [{-rows}, {rows}); seen {padding_idx}")

@@ -1,5 +1,8 @@
 """Optimizers: each appends the ops that update the parameters of a loss."""
 
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import no_such_name
 from foreshape.optimizer.adam import Adam, AdamW
 from foreshape.optimizer.adaptive import Adagrad, Ftrl, RMSProp
 from foreshape.optimizer.base import Optimizer
@@ -22,6 +25,21 @@ from foreshape.optimizer.schedule import (
     Schedule,
 )
 from foreshape.optimizer.sgd import SGD
+
+_CALLED_ELSEWHERE = {
+    **dict.fromkeys(("RMSprop", "Rmsprop"), "fs.optimizer.RMSProp"),
+    **dict.fromkeys(("Nesterov", "NesterovMomentum"), "fs.optimizer.Momentum(rate, 0.9, use_nesterov=True)"),
+    **dict.fromkeys(("CosineAnnealingLR", "CosineAnnealingDecay", "StepLR", "MultiStepLR", "LinearLR", "OneCycleLR"),
+                    "a learning rate that is a function, as fs.optimizer.cosine, piecewise, warmup or one_cycle give it"),
+    "lr_scheduler": "fs.optimizer.cosine, piecewise, polynomial, warmup, one_cycle and the classes that end in Decay",
+}  # fmt: skip
+
+
+if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
+
+    def __getattr__(name: str) -> Any:
+        raise no_such_name(__name__, name, _CALLED_ELSEWHERE)
+
 
 __all__ = [
     "SGD",

@@ -8,6 +8,7 @@ from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.passes.framework import Pass, named
+from foreshape.passes.training_only import drop_training_only
 from foreshape.program import Block, Op, Program, Role, Variable
 
 _TRAINING = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
@@ -44,7 +45,7 @@ def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Ite
 
 
 def for_test(program: Program) -> Program:
-    """A copy for inference: without backward, update and learning-rate ops, and with ``is_test`` set in the others."""
+    """A copy for inference: without backward, update and learning-rate ops and what is `foreshape.layer.in_training`, and with ``is_test`` set."""
     return FOR_TEST(program)[0]
 
 
@@ -64,6 +65,10 @@ def FOR_TEST(program: Program) -> bool:
                 changed |= _set_test(op)
         changed |= len(kept) != len(block.ops)
         block.ops = kept
+    for op in drop_training_only(program):
+        read.update(op.input_names())
+        written.update(n for n in op.output_names() if op.type != "select_input")
+        changed = True
     drop_blocks(program)
     _drop_unread_results(program, read)
     _drop_variables(program, {v.name for v in program.all_variables()} - read - written)

@@ -96,7 +96,7 @@ class _Folding:
         for same in (True, False):
             if len(out) > WIDEST:
                 out = parted(out, beside(out, self._names_alone(out, same)), same)
-        return out if len(out) <= WIDEST else _parts(out)
+        return out if len(out) <= WIDEST else self._parts(out)
 
     def beside_each_other(self, alike: Sequence[Sequence[Layer]]) -> list[list[Layer]]:
         """Rows of layers that are alike (one, or those of the members of a group), and all below, with alike branches in each as one."""
@@ -245,6 +245,19 @@ class _Folding:
             at += period * times
         return out
 
+    def _parts(self, layers: list[Layer]) -> list[Layer]:
+        """A long row in parts, all about as long."""
+        while len(layers) > WIDEST:
+            size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
+            pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
+            layers = [p[0] if len(p) == 1 else Layer(_block_name(p), (), p) for p in pieces]
+            before: dict[str, int] = {}
+            for at, layer in enumerate(layers):
+                wiring = self._wiring(layer, at, before)
+                if id(layer) not in self.exact:
+                    self._name(layer, wiring)
+        return layers
+
 
 def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
     """At each place, the period and the times of the repetition from there that covers most; the shortest period of those."""
@@ -302,15 +315,6 @@ def _ends(name: str) -> list[str]:
     """``conv2d_7`` and ``conv2d_12`` of ``conv2d_7…12``."""
     first, _, last = name.partition("…")
     return [first, first.rstrip("0123456789") + last] if last.isdecimal() else [first]
-
-
-def _parts(layers: list[Layer]) -> list[Layer]:
-    """A long row in parts, all about as long."""
-    while len(layers) > WIDEST:
-        size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
-        pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
-        layers = [p[0] if len(p) == 1 else Layer(_block_name(p), (), p) for p in pieces]
-    return layers
 
 
 def _own_ops(layer: Layer) -> tuple[tuple[object, ...], tuple[object, ...]]:

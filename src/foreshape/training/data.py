@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from foreshape.engine import LoDTensor, SelectedRows
 from foreshape.engine.converted import converted
+from foreshape.engine.no_numbers import not_numbers
 from foreshape.engine.ragged import as_ragged
 from foreshape.engine.tables import array_of, described, formatted, is_dataset, is_value, named, table_of
 from foreshape.errors import FeedError
@@ -177,7 +178,10 @@ def _whole(name: str, given: Any, variable: Variable | None) -> Any:
         return given
     else:
         array = given if spec is None else array_of(name, given, spec)
-        array = first = to_tensor(array) if array.__class__.__name__ == "Tensor" else numpy.asarray(array)
+        try:
+            array = first = to_tensor(array) if array.__class__.__name__ == "Tensor" else numpy.asarray(array)
+        except (TypeError, ValueError) as error:
+            raise not_numbers(name, given, array, error) from None
     if spec is None:
         return array
     dims = spec.known_dims
@@ -186,7 +190,7 @@ def _whole(name: str, given: Any, variable: Variable | None) -> Any:
     try:
         seen = to_tensor(first[:1] if len(first.shape) else first)
     except (TypeError, ValueError) as error:
-        raise FeedError(f"{name}: {type(given).__name__} is not an array of numbers: {error}") from None
+        raise not_numbers(name, given, first, error) from None
     if seen.dtype is not torch_dtype(spec.known_dtype):
         converted(name, seen, spec.known_dtype, torch_dtype(spec.known_dtype))
     for axis, (dim, size) in enumerate(zip(dims, first.shape, strict=False)):
@@ -279,6 +283,9 @@ def as_data(
     taken = Taken(program, None if inputs is None else [v.name for v in inputs])
     kind = cast("type[Any]", type(given))
     if issubclass(kind, Mapping):
+        sets = [name for name, value in given.items() if is_dataset(value)]
+        if sets:
+            raise FeedError(f"a dict of data sets is given, {', '.join(map(str, sets))}: give one of them, as [{sets[0]!r}]")
         return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
     if program is not None:
         if is_dataset(given):
@@ -297,8 +304,9 @@ def as_data(
             return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
     if callable(given) or hasattr(given, "__iter__"):
         return Batches(cast("Iterable[Any]", given), taken)
+    rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(given, n) for n in ("__getitem__", "__len__")) else ""
     raise FeedError("data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
-                    f"returns one; seen {type(given).__name__}")  # fmt: skip
+                    f"returns one; seen {type(given).__name__}{rows}")  # fmt: skip
 
 
 def examples(name: str, value: Any) -> int:

@@ -13,6 +13,7 @@ from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test
 from foreshape.program import Program, Variable, startup_of
 from foreshape.ranks import alone, join
+from foreshape.training.augmented import Augment, Augmented
 from foreshape.training.callbacks import Callback, Run
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, as_data
@@ -35,6 +36,7 @@ def train(
     shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
     on_change: OnChange = "refuse", ranks: Strategy | None = None, accumulate: int = 1, precision: str = "fp32",
+    augment: Augment | None = None,
 ) -> History:  # fmt: skip
     """Train the parameters that a cost depends on.
 
@@ -75,6 +77,9 @@ def train(
             epochs: one that is not full goes on in the next epoch, and after the last one waits for a run that goes on.
         precision: "bf16" or "fp16" lets products and convolutions compute in that; weights, state and everything else stay fp32. "fp16"
             scales the loss, and leaves out updates that are not finite.
+        augment: ``function(batch, random)``, which gives what is trained on in place of each batch (a dict, input -> array): ``random`` is a numpy
+            ``Generator`` for this batch, from the seed, the epoch and the batch's number, so that a resumed run and every rank draw the same. It
+            runs between steps, in the thread of the loop. Validation data are left alone. Layers that do so in the network: `layer.random_flip` ...
 
     Returns:
         The loss of every step and the figures of every epoch, those before a resumption included; among these "learning rate", that of the epoch's
@@ -85,6 +90,7 @@ def train(
         of another run. FormatError: a checkpoint that cannot be written; none of those that there are is whole. SchemaError: a metric of
         another program; ``accumulate`` or ``precision`` that cannot be. RankError: another rank has died, does not come, or is at something else.
     """
+    _check_given(cost, optimizer, metrics)
     program = cost.block.program
     for name, metric in (metrics or {}).items():
         if metric.block.program is not program:
@@ -98,6 +104,7 @@ def train(
     startup = startup if startup is not None else startup_of(program)
     hooks = [_as_callback(c) for c in callbacks]
     taken = as_data(data, batch_size, shuffle, seed, program)
+    taken = taken if augment is None else Augmented(taken, augment, seed)
     measured = None if validation is None else as_data(validation, batch_size, False, seed, program)
     made = training_program(
         cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=max(epochs, 1), batches_per_epoch=taken.batches
@@ -118,6 +125,16 @@ def train(
         except KeyboardInterrupt as interrupt:
             _say_what_was_kept(interrupt, run)
             raise
+
+
+def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
+    """Raises `SchemaError` for things of other kinds, as other libraries take them."""
+    if not isinstance(cost, Variable):
+        raise SchemaError(f"the cost is a variable, such as layer.mse_loss(guess, truth) gives; seen {cost!r:.60}")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise SchemaError(f"optimizer is an object, such as fs.optimizer.Adam(0.001); seen {optimizer!r}")
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise SchemaError(f"metrics is a dict, name -> variable, such as {{'accuracy': layer.accuracy(shares, label)}}; seen {metrics!r:.60}")
 
 
 class _Function(Callback):

@@ -121,6 +121,8 @@ def evaluate(
 
 def _variables(given: Variable | Sequence[Variable] | Mapping[str, Variable]) -> list[Variable]:
     """The variables that are asked for, all of one program."""
+    if isinstance(given, (str, Program)):
+        raise SchemaError(f"what is computed is given as variables; seen {given!r:.60}")
     out = [given] if isinstance(given, Variable) else list(given.values() if isinstance(given, Mapping) else given)
     if not out:
         raise SchemaError("there is nothing to compute: give a variable, or several")

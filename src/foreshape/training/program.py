@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError
@@ -10,6 +11,9 @@ from foreshape.layer import mean
 from foreshape.optimizer import Optimizer
 from foreshape.program import Op, Program, Role, Variable, program_guard
 from foreshape.values.torch_types import dtype_of_torch
+
+_SCORES: Final = frozenset({"mul", "matmul", "matmul_v2", "elementwise_add", "conv2d", "relu", "tanh"})
+"""What makes scores of any sign."""
 
 
 def infer_shape(y: Variable) -> Variable:
@@ -64,6 +68,16 @@ def scalar_loss(cost: Variable, startup: Program) -> Variable:
         return mean(cost)
 
 
+def scores_for_shares(program: Program) -> str:
+    """Words on a cross entropy that reads what a layer made without a softmax, whose logarithm is none; empty where there is no such one."""
+    for op in program.all_ops():
+        read = op.block.find(op.input("X") or "") if op.type in ("cross_entropy", "cross_entropy2") else None
+        if read is not None and read.op is not None and read.op.type in _SCORES:
+            return (f"; cross_entropy takes shares that sum to 1, and {read.name} has scores: layer.softmax_with_cross_entropy takes these, "
+                    "or layer.softmax first")  # fmt: skip
+    return ""
+
+
 def has_updates(program: Program) -> bool:
     """Whether a program has the updates of an optimizer."""
     return any(op.role & Role.OPTIMIZE for op in program.all_ops())
@@ -98,8 +112,7 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
     for variable in state:
         if variable.name in scope:
             held = scope.tensor(variable.name)
-            sizes = zip(variable.packed_dims, held.shape, strict=False)
-            if held.dim() != variable.spec.rank or dtype_of_torch(held.dtype) is not variable.dtype or any(d not in (-1, s) for d, s in sizes):
+            if not _fits(variable, held):
                 seen = f"{dtype_of_torch(held.dtype).short}{list(held.shape)}"
                 raise ExecutionError(f"{variable.name} must be {variable.spec.text()}; the scope holds {seen}: give each network a Scope of its own")
     missing = [v.name for v in state if v.name not in scope]
@@ -109,9 +122,21 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
         random = {n for op in startup.all_ops() if op.operator is not None and op.operator.random for n in op.output_names()}
         if not random.intersection(missing):  # what was drawn is not taken: the run goes on with the numbers that were next
             executor.set_random_state(before)
-        for name in missing:
-            if name in first:
-                scope.store(name, first.tensor(name))
+        described = {v.name: v for v in state}
+        made = {name: first.tensor(name) for name in missing if name in first}
+        for name, tensor in made.items():
+            if not _fits(described[name], tensor):
+                seen = f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}"
+                raise ExecutionError(f"{name} must be {described[name].spec.text()}; the startup program makes {seen}, of another network: give this one a "
+                                     "startup program of its own, with fs.program() or fs.program_guard(main, startup)")  # fmt: skip
+        for name, tensor in made.items():
+            scope.store(name, tensor)
+
+
+def _fits(variable: Variable, tensor: Any) -> bool:
+    """Whether a value is of the dims and the element type that are described."""
+    sizes = zip(variable.packed_dims, tensor.shape, strict=False)
+    return tensor.dim() == variable.spec.rank and dtype_of_torch(tensor.dtype) is variable.dtype and all(d in (-1, s) for d, s in sizes)
 
 
 def persistables(program: Program) -> list[Variable]:

@@ -20,7 +20,7 @@ from foreshape.training.figures import add, mean_of, mean_of_value
 from foreshape.training.history import RATE, History
 from foreshape.training.made import TrainingProgram, begin_numbers, drop_state, own_state
 from foreshape.training.over_ranks import OverRanks
-from foreshape.training.program import initialise_missing, network_values
+from foreshape.training.program import initialise_missing, network_values, scores_for_shares
 from foreshape.training.progress import Quiet
 from foreshape.training.random_state import random_state, set_global_state
 from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
@@ -274,7 +274,7 @@ class TheRun:
                 hint = "" if self.executor.check else "; check=True finds the op that made it"
                 where = over.not_finite(float(fetched[-1].reshape(())))
                 at = f"step {len(losses) + 1} (epoch {position.epoch}, batch {position.batch + 1})"
-                raise ExecutionError(f"the loss {over.local_loss} is {loss}{where} at {at}{hint}")
+                raise ExecutionError(f"the loss {over.local_loss} is {loss}{where} at {at}{hint}{scores_for_shares(self.described)}")
             losses.append(loss)
             position.batch += 1
             add(sums, "loss", loss, share.total if over.ranks.first else 0)

@@ -134,7 +134,7 @@ class AffineGrid(Operator):
     Theta = operand(FLOATING, doc="[batch, 2, 3], or [batch, 3, 4] of volumes")
     OutputShape = operand(INDEX, optional=True, doc="[4] or [5]: batch, channels and the sizes of the image, instead of output_shape")
     Output = result(doc="[batch, height, width, 2], or [batch, depth, height, width, 3]", layout="row")
-    output_shape = attribute(AttrType.INTS, [], doc="batch, channels and the sizes of the image")
+    output_shape = attribute(AttrType.INTS, [], doc="batch (or -1), channels and the sizes of the image")
     align_corners = attribute(AttrType.BOOLEAN, True, doc="-1 and 1 are the middle of the outer pixels, not their outer edges")
 
     def infer_shape(self, Theta: Spec, OutputShape: Spec | None) -> Spec:
@@ -145,7 +145,7 @@ class AffineGrid(Operator):
         axes = len(shape) - 2
         for at, (size, wanted) in enumerate(zip((rows, columns), (axes, axes + 1), strict=True), 1):
             require_equal(size, wanted, f"Theta must be [batch, {axes}, {axes + 1}], since output_shape has {axes + 2} numbers", Theta=at)
-        if shape[0] is not None:
+        if shape[0] is not None and (OutputShape is not None or shape[0] != -1):
             require_equal(shape[0], batch, "the batch of output_shape must be that of Theta", Theta=0)
         image = [unknown_size(str(at)) if size is None else size for at, size in enumerate(shape[2:])]
         for size in image:
@@ -166,7 +166,8 @@ class AffineGrid(Operator):
     def kernel(self, Theta: Tensor, OutputShape: Tensor | None) -> Tensor:
         shape = sizes_at_run(self.output_shape, OutputShape)
         axes = Theta.shape[1]
-        if len(shape) != axes + 2 or shape[0] != Theta.shape[0] or min(shape[2:]) < 1:
+        batch = Theta.shape[0] if OutputShape is None and shape[0] == -1 else shape[0]
+        if len(shape) != axes + 2 or batch != Theta.shape[0] or min(shape[2:]) < 1:
             wanted = f"the batch, {Theta.shape[0]}, the channels and {axes} sizes of at least 1"
             raise ExecutionError(f"affine_grid: OutputShape must be {wanted}; seen {list(shape)}")
         image = list(shape[2:])
@@ -196,6 +197,7 @@ class AffineGrid(Operator):
         sample(Theta=f32(2, 2, 3), output_shape=[2, 7, 4, 5]),
         sample(Theta=f32(2, 2, 3), output_shape=[2, 7, 1, 5], align_corners=False),
         sample(Theta=f32(2, 3, 4), output_shape=[2, 7, 4, 5, 6]),
+        sample(Theta=f32(2, 2, 3), output_shape=[-1, 7, 4, 5]),
         sample(Theta=f32(2, 2, 3), OutputShape=i32(4, data=[2, 7, 4, 5]), align_corners=False),
         sample(Theta=f32(0, 2, 3), output_shape=[0, 7, 4, 5]),
     ]

@@ -1,5 +1,8 @@
 """Callbacks: what is told how a training run goes, and can change it."""
 
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import no_such_name
 from foreshape.training.callbacks.base import Callback, Run, Watch
 from foreshape.training.callbacks.early_stopping import EarlyStopping
 from foreshape.training.callbacks.logs import CSVLog, TensorBoard
@@ -9,3 +12,19 @@ from foreshape.training.callbacks.save_best import SaveBest
 from foreshape.training.callbacks.timer import Timer
 
 __all__ = ["CSVLog", "Callback", "EarlyStopping", "MovingAverage", "ReduceOnPlateau", "Run", "SaveBest", "TensorBoard", "Timer", "Watch"]
+
+_CALLED_ELSEWHERE = {
+    "ModelCheckpoint": "callbacks.SaveBest(path, metric) for the best values; fs.train(..., checkpoint=folder) for a run that can go on",
+    "BackupAndRestore": "fs.train(..., checkpoint=folder)",
+    "ReduceLROnPlateau": "callbacks.ReduceOnPlateau",
+    "LearningRateScheduler": "a learning rate that is a schedule: fs.optimizer.cosine, warmup and others",
+    "CSVLogger": "callbacks.CSVLog",
+    "LambdaCallback": "a plain function of an epoch's number and row, in the list of callbacks",
+    **dict.fromkeys(("EMA", "ExponentialMovingAverage", "SwapEMAWeights"), "callbacks.MovingAverage"),
+}
+
+
+if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
+
+    def __getattr__(name: str) -> Any:
+        raise no_such_name(__name__, name, _CALLED_ELSEWHERE)

@@ -13,7 +13,7 @@ from foreshape.training.callbacks.base import Run, Watch
 class SaveBest(Watch):
     """Writes the network's values, parameters and statistics, into a safetensors file whenever an epoch is the best so far.
 
-    ``fs.interop.load_safetensors(path)`` puts them into a scope.
+    ``fs.load_safetensors(path)`` puts them into a scope.
 
     Args:
         path: the file; it is replaced by a better one only when that is whole.

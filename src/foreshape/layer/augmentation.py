@@ -1,0 +1,374 @@
+"""Augmentation: what is done to the examples of a batch by chance, each in its own way, in training only (`in_training`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.layer.creation import fill_constant, gaussian_random, randint, uniform_random
+from foreshape.layer.creation import range as numbers_before
+from foreshape.layer.images import affine_grid, grid_sample
+from foreshape.layer.logic import greater_equal, less_than, logical_and, where
+from foreshape.layer.manipulation import concat, expand_as, flip, pad, reshape, roll, shape, slice
+from foreshape.layer.math import cast, clip, cos, reciprocal, scale, sin
+from foreshape.layer.positions import size_of
+from foreshape.layer.reductions import reduce_mean
+from foreshape.layer.training_only import in_training
+from foreshape.layer.vision import Pair
+from foreshape.layer.vision import pair as two
+from foreshape.program.call_site import tells_line
+from foreshape.program.scopes import name_scope
+from foreshape.program.variable import Variable
+
+Range: TypeAlias = tuple[float, float]
+
+
+@tells_line
+def random_flip(x: Variable, axis: int = -1, probability: float = 0.5) -> Variable:
+    """Each example with the order along ``axis`` reversed, with this probability, in training: mirrored by the last axis, upside down by -2.
+
+    Args:
+        x: ``[batch, ...]``, as images ``[batch, channels, height, width]``.
+
+    Returns:
+        As ``x``.
+
+    Raises:
+        SchemaError: a probability that is none. ShapeError: an axis that is none of an example.
+    """
+    _check_share("random_flip", "probability", probability)
+    if x.spec.lod is not None or not (-x.spec.rank < axis < 0 or 0 < axis < x.spec.rank):
+        raise ShapeError(f"random_flip({x.name}): axis must be one of an example's, from 1 to {x.spec.rank - 1} or below 0, of dense x; "
+                         f"seen {axis}, and x is {x.spec.text()}")  # fmt: skip
+    with name_scope("random_flip"):
+        return _changed(x, lambda x: where(_spread(_chance(x, probability), x), flip(x, axis), x))
+
+
+@tells_line
+def random_crop(x: Variable, size: Pair, padding: Pair = 0) -> Variable:
+    """A part of each image, ``size`` high and wide, at a place of its own in training; in a test the middle part.
+
+    Args:
+        x: ``[batch, channels, height, width]``, height and width known; float.
+        size: one number, or height and width.
+        padding: how many zeros there are around an image before it is cut: one number, or height and width.
+
+    Returns:
+        ``[batch, channels, *size]``.
+
+    Raises:
+        ShapeError: a part that is larger than the padded image.
+    """
+    of, around = two(size, "size"), two(padding, "padding")
+    image = _image("random_crop", x)
+    for n, part, zeros in zip(image, of, around, strict=True):
+        if zeros < 0 or not 1 <= part <= n + 2 * zeros:
+            raise ShapeError(f"random_crop({x.name}): the part must fit in the padded image: padding at least 0, and size from 1 to that of the image "
+                             f"with twice the padding; seen size {of}, padding {around}, and x is {x.spec.text()}")  # fmt: skip
+    with name_scope("random_crop"):
+        middle = _middle(x, image, of)
+
+        def cut(x: Variable) -> Variable:
+            places = [_whole(x, -zeros, n + zeros - part) for n, part, zeros in zip(image, of, around, strict=True)]
+            return _read(x, of, places)
+
+        return _changed(x, cut, middle)
+
+
+@tells_line
+def random_translation(x: Variable, height: float, width: float | None = None, fill: str = "zeros") -> Variable:
+    """Each image moved up or down by at most ``height`` and to a side by at most ``width``, in training.
+
+    Args:
+        x: ``[batch, channels, height, width]``, height and width known; float.
+        height, width: whole numbers are pixels, and the pixels of the image stay as they are; fractions (``0.1``) are shares of the image's
+            size, and pixels are means of those that they lie between. One number is both.
+        fill: what comes in: "zeros", "border" (the nearest pixel) or "reflection".
+
+    Returns:
+        As ``x``.
+    """
+    far = (height, height if width is None else width)
+    _check_fill("random_translation", fill)
+    high, wide = _image("random_translation", x)
+    if any(isinstance(n, bool) or not (math.isfinite(n) and n >= 0) for n in far):
+        raise SchemaError(f"random_translation({x.name}): height and width must be numbers of at least 0; seen {far[0]!r} and {far[1]!r}")
+    with name_scope("random_translation"):
+        if all(isinstance(n, int) for n in far):
+            return _changed(x, lambda x: _read(x, [high, wide], [_whole(x, -int(n), int(n)) for n in far], fill))
+        share = [n / size if isinstance(n, int) else n for n, size in zip(far, (high, wide), strict=True)]
+        return _affine(x, 0.0, (1.0, 1.0), (share[0], share[1]), fill)
+
+
+@tells_line
+def random_rotation(x: Variable, degrees: float, fill: str = "zeros") -> Variable:
+    """Each image turned about its middle by at most so many degrees to either side, in training; the other arguments are those of `random_affine`."""
+    with name_scope("random_rotation"):
+        return _affine(x, degrees, (1.0, 1.0), (0.0, 0.0), fill)
+
+
+@tells_line
+def random_zoom(x: Variable, amount: float | Range, fill: str = "zeros") -> Variable:
+    """Each image made larger or smaller about its middle, in training, within the same size.
+
+    Args:
+        amount: 0.2 is from 0.8 to 1.2 times as large; ``(0.8, 1.5)`` says both ends.
+        The other arguments are those of `random_affine`.
+    """
+    with name_scope("random_zoom"):
+        return _affine(x, 0.0, _factors("random_zoom", "amount", amount), (0.0, 0.0), fill)
+
+
+@tells_line
+def random_affine(x: Variable, degrees: float = 0.0, zoom: float | Range = 0.0, translation: float | Range = 0.0, fill: str = "zeros") -> Variable:
+    """Each image turned, made larger or smaller, and moved, in training: read once between its pixels, which is better than one after the other.
+
+    The point ``p`` of the result, from the middle, is read at ``R(-angle) p / zoom - move``, with numbers drawn uniformly for each image.
+
+    Args:
+        x: ``[batch, channels, height, width]``, height and width known; float.
+        degrees: at most so many to either side.
+        zoom: as `random_zoom` has its amount.
+        translation: at most this share of the height and of the width; or one for each.
+        fill: what comes in: "zeros", "border" (the nearest pixel) or "reflection".
+
+    Returns:
+        As ``x``.
+    """
+    moved = (translation, translation) if isinstance(translation, (int, float)) else tuple(translation)
+    if len(moved) != 2:
+        raise SchemaError(f"random_affine({x.name}): translation must be one number or two (height, width); seen {translation!r}")
+    with name_scope("random_affine"):
+        return _affine(x, degrees, _factors("random_affine", "zoom", zoom), moved, fill)
+
+
+@tells_line
+def gaussian_noise(x: Variable, std: float) -> Variable:
+    """``x`` with normal numbers of this standard deviation added, in training; float, of any shape.
+
+    Raises:
+        SchemaError: a deviation below 0.
+    """
+    with name_scope("gaussian_noise"):
+        return _changed(x, lambda x: x + gaussian_random(shape(x), 0.0, std, dtype=x.dtype))
+
+
+@tells_line
+def random_brightness(x: Variable, amount: float, limits: Range | None = None) -> Variable:
+    """Each example with one number between ``-amount`` and ``amount`` added, in training.
+
+    Args:
+        x: ``[batch, ...]``, float.
+        limits: what the results are clipped to, as ``(0, 1)``.
+    """
+    low, high = _around_zero("random_brightness", amount)
+    with name_scope("random_brightness"):
+        return _changed(x, lambda x: _limited(x + _uniform(x, low, high), limits))
+
+
+@tells_line
+def random_contrast(x: Variable, amount: float | Range, limits: Range | None = None) -> Variable:
+    """Each example with its distances from the mean of their channel multiplied by one number, in training.
+
+    Args:
+        x: ``[batch, channels, ...]``, float.
+        amount: 0.2 is a number from 0.8 to 1.2; ``(0.5, 1.1)`` says both ends.
+        limits: what the results are clipped to, as ``(0, 1)``.
+    """
+    low, high = _factors("random_contrast", "amount", amount)
+    if x.spec.lod is not None or x.spec.rank < 3:
+        raise ShapeError(f"random_contrast({x.name}): x must be [batch, channels, ...]; seen {x.spec.text()}")
+
+    def contrast(x: Variable) -> Variable:
+        mean = reduce_mean(x, list(range(2, x.spec.rank)), keepdim=True)
+        return _limited(mean + (x - mean) * _uniform(x, low, high), limits)
+
+    with name_scope("random_contrast"):
+        return _changed(x, contrast)
+
+
+@tells_line
+def cutout(x: Variable, size: Pair, probability: float = 1.0, value: float = 0.0) -> Variable:
+    """Each image with a rectangle about one of its pixels set to ``value``, in training (DeVries and Taylor, 2017: parts may lie outside).
+
+    Args:
+        x: ``[batch, channels, height, width]``, height and width known.
+        size: of the rectangle: one number, or height and width.
+        probability: of an image to have one.
+    """
+    of = two(size, "size")
+    _check_share("cutout", "probability", probability)
+    image = _image("cutout", x)
+
+    def cut(x: Variable) -> Variable:
+        inside = _chance(x, probability)
+        for axis, (n, part) in enumerate(zip(image, of, strict=True)):
+            at = reshape(numbers_before(n), [1, 1, n, 1] if axis == 0 else [1, 1, 1, n])
+            first = reshape(_whole(x, -(part // 2), n - 1 - part // 2, "int64"), [-1, 1, 1, 1])
+            inside = logical_and(inside, logical_and(greater_equal(at, first), less_than(at, first + part)))
+        return where(_spread(inside, x), _spread(fill_constant([1] * x.spec.rank, x.dtype, value), x), x)
+
+    with name_scope("cutout"):
+        return _changed(x, cut)
+
+
+@tells_line
+def mixup(x: Variable, label: Variable, share: float = 0.5) -> tuple[Variable, Variable]:
+    """Each example mixed with another one of its batch, and its label likewise, in training (Zhang et al., "mixup", 2018).
+
+    ``(1 - s) x[i] + s x[i - 1]`` with ``s`` drawn uniformly from 0 to ``share`` for each example; 0.5 is as much as the paper's with alpha 1, where
+    the order of two does not count. The batches must be shuffled, or neighbours mix alone.
+
+    Args:
+        x: ``[batch, ...]``, float.
+        label: ``[batch, classes]``, float: shares of classes, such as ``layer.one_hot`` makes of their numbers; or what is to be estimated.
+
+    Raises:
+        TypeMismatchError: numbers of classes, which cannot be mixed.
+    """
+    _check_share("mixup", "share", share)
+    for one in (x, label):
+        if one.dtype is None or not one.dtype.is_floating:
+            hint = "; make shares of numbers of classes: layer.one_hot(label, classes)" if one is label else ""
+            raise TypeMismatchError(f"mixup mixes floats; seen {one}{hint}")
+
+    def mix(x: Variable, label: Variable) -> tuple[Variable, Variable]:
+        s = _draw(x, 0.0, share)
+        return _mixed(x, s), _mixed(label, s)
+
+    with name_scope("mixup"):
+        out: tuple[Variable, Variable] = in_training((x, label), mix)
+        return out
+
+
+# --- numbers for each example
+
+
+def _changed(x: Variable, function: Callable[[Variable], Variable], otherwise: Variable | None = None) -> Variable:
+    out: Variable = in_training(x, function, otherwise)
+    return out
+
+
+def _draw(x: Variable, low: float, high: float) -> Variable:
+    """``[batch]`` uniform numbers of fp32."""
+    return uniform_random([size_of(x, 0)], "fp32", low, high)
+
+
+def _beside(numbers: Variable, x: Variable) -> Variable:
+    """A number for each example, of the element type of ``x``, as ``[batch, 1, ...]``."""
+    return cast(reshape(numbers, [-1] + [1] * (x.spec.rank - 1)), x.dtype)
+
+
+def _uniform(x: Variable, low: float, high: float) -> Variable:
+    return _beside(_draw(x, low, high), x)
+
+
+def _chance(x: Variable, probability: float) -> Variable:
+    """bool ``[batch, 1, ...]``, true with this probability."""
+    return reshape(_draw(x, 0.0, 1.0) < probability, [-1] + [1] * (x.spec.rank - 1))
+
+
+def _whole(x: Variable, low: int, high: int, dtype: str = "fp32") -> Variable:
+    """``[batch]`` whole numbers from low to high, both included."""
+    drawn = randint(low, high + 1, [size_of(x, 0)])
+    return drawn if dtype == "int64" else cast(drawn, dtype)
+
+
+def _same(x: Variable, number: float) -> Variable:
+    return fill_constant([size_of(x, 0)], "fp32", float(number))
+
+
+def _spread(x: Variable, like: Variable) -> Variable:
+    """To the dims of another: PaddlePaddle's operator of ``where`` broadcasts nothing."""
+    return expand_as(x, like)
+
+
+def _mixed(x: Variable, shares: Variable) -> Variable:
+    s = _beside(shares, x)
+    return x * (1.0 - s) + roll(x, 1, 0) * s
+
+
+def _limited(x: Variable, limits: Range | None) -> Variable:
+    return x if limits is None else clip(x, limits[0], limits[1])
+
+
+# --- images read elsewhere
+
+
+def _image(what: str, x: Variable) -> list[int]:
+    """The height and the width of images. Raises `ShapeError` for anything else, or where they are open."""
+    image = x.spec.known_dims[2:]
+    if x.spec.lod is not None or x.spec.rank != 4 or not all(isinstance(n, int) for n in image):
+        raise ShapeError(f"{what}({x.name}): x must be images [batch, channels, height, width] whose height and width are numbers; it is {x.spec.text()}")
+    return [n for n in image if isinstance(n, int)]
+
+
+def _middle(x: Variable, image: list[int], size: list[int]) -> Variable:
+    """The middle part of this size, with zeros around the image where that is smaller."""
+    over = [max(0, part - n) for n, part in zip(image, size, strict=True)]
+    if any(over):
+        x = pad(x, [0, 0, 0, 0, *(n for both in over for n in ((both + 1) // 2, both // 2))])
+    first = [max(0, n - part) // 2 for n, part in zip(image, size, strict=True)]
+    less = [axis for axis in (0, 1) if image[axis] > size[axis]]
+    return slice(x, [2 + a for a in less], [first[a] for a in less], [first[a] + size[a] for a in less]) if less else x
+
+
+def _theta(rows: list[Variable]) -> Variable:
+    return reshape(concat([reshape(n, [-1, 1]) for n in rows], 1), [-1, 2, 3])
+
+
+def _read(x: Variable, size: list[int], first: list[Variable], fill: str = "zeros") -> Variable:
+    """The part of each image of this size that begins at a whole pixel of its own."""
+    (high, wide), (h, w) = _image("", x), size
+    zero = _same(x, 0.0)
+    down, right = (scale(at, 2.0 / n, (part - n) / n) for at, part, n in zip(first, size, (high, wide), strict=True))
+    theta = _theta([_same(x, w / wide), zero, right, zero, _same(x, h / high), down])
+    grid = affine_grid(theta, [-1, x.dims[1], h, w], align_corners=False)
+    return grid_sample(x, cast(grid, x.dtype), "nearest", fill, align_corners=False)
+
+
+def _affine(x: Variable, degrees: float, zoom: Range, moved: Any, fill: str) -> Variable:
+    high, wide = _image("random_affine", x)
+    _check_fill("random_affine", fill)
+    if not all(math.isfinite(n) and n >= 0 for n in (degrees, *moved)):
+        raise SchemaError(f"an image ({x.name}) is turned and moved by at most numbers of at least 0; seen {degrees} degrees and {moved}")
+
+    def turned(x: Variable) -> Variable:
+        angle = _draw(x, -math.radians(degrees), math.radians(degrees)) if degrees else _same(x, 0.0)
+        larger = _draw(x, *zoom) if zoom[0] < zoom[1] else _same(x, zoom[0])
+        down, right = (_draw(x, -2.0 * n, 2.0 * n) if n else _same(x, 0.0) for n in moved)
+        less = reciprocal(larger)
+        c, s = cos(angle) * less, sin(angle) * less
+        grid = affine_grid(_theta([c, s * (high / wide), right, s * (-wide / high), c, down]), [-1, x.dims[1], high, wide], align_corners=False)
+        return grid_sample(x, cast(grid, x.dtype), "bilinear", fill, align_corners=False)
+
+    return _changed(x, turned)
+
+
+# --- what is asked for
+
+
+def _check_share(what: str, name: str, share: float) -> None:
+    if not 0.0 <= share <= 1.0:
+        raise SchemaError(f"{what}: {name} must be from 0 to 1; seen {share!r}")
+
+
+def _check_fill(what: str, fill: str) -> None:
+    if fill not in ("zeros", "border", "reflection"):
+        raise SchemaError(f"{what}: fill must be 'zeros', 'border' or 'reflection'; seen {fill!r}")
+
+
+def _around_zero(what: str, amount: float) -> Range:
+    if not (math.isfinite(amount) and amount >= 0):
+        raise SchemaError(f"{what}: amount must be a number of at least 0; seen {amount!r}")
+    return -float(amount), float(amount)
+
+
+def _factors(what: str, name: str, amount: float | Range) -> Range:
+    """The least and the largest factor."""
+    low, high = (1.0 - amount, 1.0 + amount) if isinstance(amount, (int, float)) else (float(amount[0]), float(amount[1])) if len(amount) == 2 else (1.0, 0.0)
+    if not (0.0 < low <= high < math.inf):
+        raise SchemaError(f"{what}: {name} must be a number from 0 to below 1, or two, the smaller one first and above 0; seen {amount!r}")
+    return low, high

@@ -1,0 +1,40 @@
+"""What other libraries call the layers, for whoever looks for them by those names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+CALLED_ELSEWHERE: Final = {
+    **dict.fromkeys(("dense", "Dense", "linear", "Linear"), "layer.fc(x, output_size)"),
+    **dict.fromkeys(("input", "Input", "placeholder"), "layer.data(name, shape=['batch', ...])"),
+    **dict.fromkeys(("Conv1D", "Conv1d"), "layer.conv1d"),
+    **dict.fromkeys(("Conv2D", "Conv2d"), "layer.conv2d"),
+    **dict.fromkeys(("Conv3D", "Conv3d"), "layer.conv3d"),
+    **dict.fromkeys(("max_pool2d", "MaxPool2d", "MaxPooling2D"), "layer.pool2d(x, 2, stride=2)"),
+    **dict.fromkeys(("avg_pool2d", "AvgPool2d", "AveragePooling2D"), "layer.pool2d(x, 2, pool_type='avg', stride=2)"),
+    **dict.fromkeys(("global_average_pooling2d", "GlobalAveragePooling2D"), "layer.reduce_mean(x, [2, 3])"),
+    **dict.fromkeys(("BatchNorm", "BatchNorm2d", "BatchNormalization"), "layer.batch_norm"),
+    **dict.fromkeys(("LayerNorm", "LayerNormalization"), "layer.layer_norm"),
+    "Dropout": "layer.dropout",
+    "Embedding": "layer.embedding(ids, [rows, width])",
+    **dict.fromkeys(("LSTM", "GRU"), "layer.lstm, layer.gru"),
+    **dict.fromkeys(("MultiHeadAttention", "MultiheadAttention"), "layer.multi_head_attention"),
+    **dict.fromkeys(("ReLU", "leakyrelu", "LeakyReLU"), "layer.relu, layer.leaky_relu"),
+    "Softmax": "layer.softmax",
+    **dict.fromkeys(("Flatten", "Reshape", "view"), "layer.flatten, layer.reshape"),
+    **dict.fromkeys(("concatenate", "cat", "Concatenate"), "layer.concat"),
+    "permute": "layer.transpose",
+    "clamp": "layer.clip",
+    **dict.fromkeys(("mse", "MSELoss", "MeanSquaredError", "mean_squared_error"), "layer.mse_loss"),
+    **dict.fromkeys(("mae", "l1_loss", "L1Loss", "mean_absolute_error"), "layer.abs(guess - truth)"),
+    **dict.fromkeys(("binary_cross_entropy", "BCELoss", "binary_crossentropy"), "layer.bce_loss of shares, layer.sigmoid_cross_entropy_with_logits of scores"),
+    **dict.fromkeys(("binary_cross_entropy_with_logits", "BCEWithLogitsLoss"), "layer.sigmoid_cross_entropy_with_logits"),
+    **dict.fromkeys(("CrossEntropyLoss", "sparse_categorical_crossentropy", "categorical_crossentropy", "SparseCategoricalCrossentropy"),
+                    "layer.softmax_with_cross_entropy of scores, layer.cross_entropy of shares"),
+    "kl_div": "layer.kldiv_loss",
+    **dict.fromkeys(("RandomFlip", "RandomHorizontalFlip"), "layer.random_flip"),
+    **dict.fromkeys(("RandomCrop", "RandomRotation", "RandomTranslation", "RandomZoom", "RandomAffine"), "layer.random_crop, layer.random_affine and others"),
+    **dict.fromkeys(("GaussianNoise", "noise"), "layer.gaussian_noise"),
+    **dict.fromkeys(("RandomErasing", "random_erasing"), "layer.cutout"),
+}  # fmt: skip
+"""Name -> what to write here."""

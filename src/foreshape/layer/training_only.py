@@ -1,0 +1,77 @@
+"""`in_training`: what is done to a value in training, and not in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foreshape.dims import equal
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.layer.creation import assign, fill_constant
+from foreshape.layer.math import cast
+from foreshape.layer.norm import dropout
+from foreshape.program.call_site import tells_line
+from foreshape.program.current import current_block
+from foreshape.program.scopes import name_scope
+from foreshape.program.variable import Variable
+
+
+@tells_line
+def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], otherwise: Any = None) -> Any:
+    """What ``function(x)`` gives in training; in a test ``x`` itself.
+
+    >>> x = layer.in_training(image, lambda image: image + layer.uniform_random([1, 3, 1, 1], min=-0.1, max=0.1))
+
+    Training is what `foreshape.train` and ``minimize`` do, and a run of the program as it is described. `foreshape.predict`, `foreshape.evaluate`,
+    the validation data of a training, a saved model for inference and `foreshape.passes.for_test` are tests: there ``x`` is read in its place, and
+    what only the function needs is dropped. Random numbers within are drawn as those of dropout are: from the executor's generator, anew in each
+    step, by the seed of the run, goes on after a resumption, and differs between ranks that have examples of their own.
+
+    In the program the choice is a ``select_input`` by a number that ``dropout`` makes, so that PaddlePaddle's clone for a test chooses in the same way.
+
+    Args:
+        x: a variable; or several, which the function takes one by one.
+        function: takes as many variables, and gives as many.
+        otherwise: what stands in a test in place of ``x``, where the function gives other dims: a variable, or as many.
+
+    Returns:
+        A variable; or a tuple, where several were given.
+
+    Raises:
+        SchemaError, TypeMismatchError, ShapeError: what the function gives does not fit what stands in its place in a test.
+    """
+    given = _variables(x, "x")
+    block = current_block()
+    before = len(block.ops)
+    made = _variables(function(*given), "the function of in_training")
+    learns = any(v.persistable for op in block.ops[before:] for v in op.input_variables())
+    instead = given if otherwise is None else _variables(otherwise, "otherwise")
+    if not len(made) == len(instead) == len(given):
+        raise SchemaError(f"in_training gives as many variables as it takes, {len(given)}; the function makes {len(made)}, and otherwise has {len(instead)}")
+    for new, old in zip(made, instead, strict=True):
+        if new.dtype is not old.dtype:
+            raise TypeMismatchError(f"in_training: the function must keep the element type; it makes {new} of {old}")
+        if new.spec.rank != old.spec.rank or any(equal(a, b) is False for a, b in zip(new.spec.known_dims, old.spec.known_dims, strict=True)):
+            raise ShapeError(f"in_training: the function must keep the dims, or otherwise= say what stands there in a test; it makes {new} of {old}")
+    with name_scope("in_training"):
+        testing = cast(dropout(fill_constant([1], "fp32", 1.0), 1.0), "int32")  # 0 in training, where all is dropped, and 1 in a test
+        out = [block.apply("select_input", {"X": [new, _apart(old)], "Mask": testing}) for new, old in zip(made, instead, strict=True)]
+    for chosen in out:  # nothing that learns is before it: no gradient needs to come here
+        chosen.stop_gradient = not learns and all(v.stop_gradient for v in (*given, *instead))
+    return out[0] if isinstance(x, Variable) else tuple(out)
+
+
+def _apart(x: Variable) -> Variable:
+    """The same value, by which no gradient flows: a value that was not chosen has none."""
+    if x.stop_gradient:
+        return x
+    out = assign(x)
+    out.stop_gradient = True
+    return out
+
+
+def _variables(given: Any, what: str) -> list[Variable]:
+    listed: list[Any] = [given] if isinstance(given, Variable) else list(given) if isinstance(given, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
+    if not listed or not all(isinstance(one, Variable) for one in listed):
+        raise SchemaError(f"{what} must be a variable, or several; seen {given!r}")
+    return listed

@@ -1,0 +1,68 @@
+"""Batches that a function of the user changes before they are trained on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from foreshape.errors import FeedError
+from foreshape.training.changes import Scalar
+from foreshape.training.data import Batch, Data
+
+Augment = Callable[[dict[str, Any], Any], Mapping[str, Any]]
+
+_APART: Final = 0x617567
+"""Keeps the numbers of batches apart from those of the order of the examples, which are drawn from the seed and the epoch."""
+
+
+class Augmented:
+    """``function(batch, random)`` of each batch of other data.
+
+    ``batch`` is a dict from inputs to arrays of its own, which may be written. ``random`` is a numpy ``Generator`` that begins anew for each batch,
+    from the seed, the epoch and the number of the batch: a run that goes on, and every rank, draws the same.
+
+    Raises:
+        FeedError: no function of two things; what it gives is no dict of the same inputs.
+    """
+
+    def __init__(self, data: Data, function: Augment, seed: int) -> None:
+        try:
+            inspect.signature(function).bind({}, None)
+        except TypeError:
+            raise FeedError(f"augment is a function of a batch (a dict, input -> array) and a numpy Generator; seen {function!r}") from None
+        except ValueError:  # of no known signature
+            pass
+        self.data, self.function, self.seed = data, function, seed
+        self.batches = data.batches
+        self.watched = False
+        self.first: str | None = None
+
+    def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
+        """As of the other data: what is to be skipped is skipped when this returns."""
+        self.data.watched = self.watched
+        batches = self.data.epoch(number, skip)
+        self.first = self.data.first
+        return self._changed(batches, number, skip)
+
+    def facts(self) -> dict[str, Scalar]:
+        return {**self.data.facts(), "augment": getattr(self.function, "__qualname__", type(self.function).__name__)}
+
+    def _changed(self, batches: Iterator[Batch], number: int, at: int) -> Iterator[Batch]:
+        import numpy
+
+        for batch in batches:
+            self.first = self.data.first
+            random = numpy.random.Generator(numpy.random.PCG64([self.seed, number, at, _APART]))
+            own = {name: _own(value) for name, value in batch.items()}
+            given: Any = self.function(own, random)
+            if not isinstance(given, Mapping) or set(given) != set(batch):  # pyright: ignore[reportUnknownArgumentType]
+                seen = f"a dict of {', '.join(map(str, given)) or 'nothing'}" if isinstance(given, Mapping) else type(given).__name__  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+                raise FeedError(f"augment must give a dict of the inputs that it takes, {', '.join(batch)}; it gave {seen}")
+            yield given
+            at += 1
+
+
+def _own(value: Any) -> Any:
+    kind = value.__class__.__name__
+    return value.copy() if kind == "ndarray" else value.clone() if kind == "Tensor" else value
