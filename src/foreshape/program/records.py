@@ -20,7 +20,7 @@ from foreshape.program.call_site import Site, call_site
 from foreshape.program.op import EMPTY, Op
 from foreshape.program.structure import makers
 from foreshape.program.variable import Variable
-from foreshape.spec import LOD_TENSOR_ARRAY, Spec
+from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from foreshape.program.block import Block
@@ -43,21 +43,25 @@ class Plan(NamedTuple):
 
     Attributes:
         operator: with the attributes of the pattern.
+        answers: those of its rules that are kept.
         reads: for each operand the place of its one name; -1 where it has none.
+        first: where those are the first names, one for each operand, how many there are; otherwise -1.
         lists: for each operand that takes a list where its names stand, by its place among the operands.
-        writes: the results that have names: the place of the result, where its names stand, whether it is a list, and whether it may be without a spec.
+        writes: the results that have names: the place of the result, where its names stand, and whether it may be without a spec.
     """
 
     operator: Operator
+    answers: dict[Key, Answer]
     reads: tuple[int, ...]
+    first: int
     lists: tuple[tuple[int, int, int], ...]
-    writes: tuple[tuple[int, int, int, bool, bool], ...]
+    writes: tuple[tuple[int, int, int, bool], ...]
 
 
 class Pattern:
     """All of an op but the names of its variables; shared by the ops that differ in these only."""
 
-    __slots__ = ("_plan", "attributes", "inputs", "is_target", "outputs", "role", "role_variables", "site", "unknown_fields")
+    __slots__ = ("attributes", "inputs", "is_target", "outputs", "plan", "role", "role_variables", "site", "unknown_fields")
 
     def __init__(
         self, attributes: Attributes, inputs: tuple[Slot, ...], outputs: tuple[Slot, ...], role: int, role_variables: tuple[str, ...], is_target: bool,
@@ -66,7 +70,8 @@ class Pattern:
         self.attributes, self.inputs, self.outputs = attributes, inputs, outputs
         self.role, self.role_variables, self.is_target = role, role_variables, is_target
         self.site, self.unknown_fields = site, unknown_fields
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None
+        """How its ops are inferred, once that was asked."""
 
     def op(self, block: Block, names: Names) -> Op:
         """The op of this pattern with these names."""
@@ -77,15 +82,8 @@ class Pattern:
         made.unknown_fields = self.unknown_fields
         return made
 
-    @property
-    def plan(self) -> Plan:
+    def planned(self) -> Plan:
         """How its ops are inferred. Raises `NeedsObjects` where they are not as records."""
-        found = self._plan
-        if found is None:
-            found = self._plan = self._planned()
-        return found
-
-    def _planned(self) -> Plan:
         operator = self.attributes.operator
         if operator is None or operator.sub_blocks or operator.reads_numbers or operator.accumulates:
             raise NeedsObjects
@@ -103,12 +101,14 @@ class Pattern:
                 raise NeedsObjects
             reads.append(first if last > first and not operand.many else -1)
         places = {result.name: (at, result) for at, result in enumerate(schema.results)}
-        writes: list[tuple[int, int, int, bool, bool]] = []
+        writes: list[tuple[int, int, int, bool]] = []
         for slot, first, last in self.outputs:
             if slot in places and last > first:
                 at, result = places[slot]
-                writes.append((at, first, last, result.many, result.optional))
-        return Plan(operator, tuple(reads), tuple(lists), tuple(writes))
+                writes.append((at, first, last, result.optional))
+        first = len(reads) if reads == [*range(len(reads))] else -1
+        self.plan = Plan(operator, operator.cache, tuple(reads), first, tuple(lists), tuple(writes))
+        return self.plan
 
 
 class _Specs(dict[str, Spec]):
@@ -188,60 +188,61 @@ class Records:
         return True
 
     def _infer(self, specs: _Specs, guards: Guards) -> None:
-        forms = self.forms
+        forms, spec_of = self.forms, specs.__getitem__
         written: set[str] = set()
+        known = guards.known or None
         for pattern, names in zip(self.patterns, self.names, strict=True):
-            operator, reads, lists, writes = pattern.plan
-            key: Key = tuple([specs[names[at]] if at >= 0 else None for at in reads])
-            if lists:
-                key = _with_lists(key, lists, specs, names)
-            if guards.known:
-                key = replace_symbols(key, guards.known)
-            found = operator.cache.get(key) or answer(operator, key)
+            operator, answers, reads, first, lists, writes = pattern.plan or pattern.planned()
+            key: Key
+            if first >= 0:
+                key = tuple(map(spec_of, names[:first]))
+            else:
+                key = tuple([specs[names[at]] if at >= 0 else None for at in reads])
+                if lists:
+                    key = _with_lists(key, lists, specs, names)
+            if known is not None:
+                key = replace_symbols(key, known)
+            found = answers.get(key) or answer(operator, key)
             if found.conditions or found.unknown:
-                found = self._settled(pattern, key, found, guards)
-            results = found.results
-            for place, first, last, many, optional in writes:
-                given: Any = results[place]
+                found = _settled(pattern, key, found, guards)
+                known = guards.known or None
+            for place, at, end, optional in writes:
+                given: Any = found.results[place]
                 if given is None:
-                    if not optional and any(n != EMPTY for n in names[first:last]):
+                    if not optional and any(n != EMPTY for n in names[at:end]):
                         raise NeedsObjects
                     continue
-                if not many and last - first == 1:
-                    self._set(names[first], given, specs, written, forms)
-                    continue
                 several: tuple[Spec, ...] = given if isinstance(given, tuple) else (given,)
-                if len(several) != last - first:
+                if len(several) != end - at:
                     raise NeedsObjects
-                for name, spec in zip(names[first:last], several, strict=True):
-                    self._set(name, spec, specs, written, forms)
+                for spec in several:
+                    name = names[at]
+                    at += 1
+                    form = forms[name]
+                    if form.persistable and form.declared.dims is not None:
+                        if specs[name] is not spec:
+                            raise NeedsObjects
+                    elif name in written:
+                        raise NeedsObjects
+                    else:
+                        written.add(name)
+                        specs[name] = spec
 
-    def _set(self, name: str, spec: Spec, specs: _Specs, written: set[str], forms: dict[str, Form]) -> None:
-        form = forms[name]
-        if form.persistable and form.declared.dims is not None:
-            if specs[name] is not spec:
-                raise NeedsObjects
-            return
-        if name in written or form.declared.kind is LOD_TENSOR_ARRAY:
-            raise NeedsObjects
-        written.add(name)
-        specs[name] = spec
 
-    @staticmethod
-    def _settled(pattern: Pattern, key: Key, found: Answer, guards: Guards) -> Answer:
-        """The answer when its conditions are known."""
-        if found.unknown:
-            raise NeedsObjects
-        known = guards.known
-        for condition in found.conditions:
-            guards.add(condition, pattern.attributes.type, call_site(pattern.site))
-        if guards.known is known:
-            return found
-        assert pattern.attributes.operator is not None
-        found = answer(pattern.attributes.operator, replace_symbols(key, guards.known))
-        if found.unknown:
-            raise NeedsObjects
+def _settled(pattern: Pattern, key: Key, found: Answer, guards: Guards) -> Answer:
+    """The answer when its conditions are known."""
+    if found.unknown:
+        raise NeedsObjects
+    known = guards.known
+    for condition in found.conditions:
+        guards.add(condition, pattern.attributes.type, call_site(pattern.site))
+    if guards.known is known:
         return found
+    assert pattern.attributes.operator is not None
+    found = answer(pattern.attributes.operator, replace_symbols(key, guards.known))
+    if found.unknown:
+        raise NeedsObjects
+    return found
 
 
 def _with_lists(key: Key, lists: tuple[tuple[int, int, int], ...], specs: _Specs, names: Names) -> Key:

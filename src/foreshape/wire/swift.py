@@ -111,17 +111,16 @@ def read_records(
                     break
                 name = letters[start + 2 : rest_at]
                 form = form_of(data[rest_at:stop])
-                left -= VARIABLE_COST
-                if form is None or left < 0 or name in variables or not name.isascii():
+                if form is None or left < VARIABLE_COST or name in variables or not name.isascii():
                     break
                 variables[name] = form
+                left -= VARIABLE_COST
             elif tag == _OP:
                 op = letters[start:stop]
                 layout = layout_of(size)
                 if layout is not None and layout.rest(op) == layout.expected:
-                    names, pattern = layout.named(op), layout.pattern
-                    left -= layout.cost
-                    if left < 0 or not "".join(names).isascii():
+                    names, pattern, cost = layout.named(op), layout.pattern, layout.cost
+                    if left < cost or not (op.isascii() or "".join(names).isascii()):  # of the whole op it is known at once
                         break
                 else:
                     slots, spans, tail_at = _slots(data, letters, start, stop)
@@ -129,8 +128,7 @@ def read_records(
                         break
                     found = tail_of(data[tail_at:stop])
                     cost = OP_COST + (SLOT_COST + NAME_COST) * (len(slots[0]) + len(slots[1])) + (tail_at - start) * 24
-                    left -= cost
-                    if found is None or left < 0 or found.attributes.operands:
+                    if found is None or left < cost or found.attributes.operands:
                         break
                     pattern = patterns.seen(found, slots)
                     if pattern is None:
@@ -140,12 +138,13 @@ def read_records(
                     names = tuple([op[span] for span in spans])
                 add_pattern(pattern)
                 add_names(names)
+                left -= cost
             else:
                 break
             record = stop
-            budget.left = left
     except IndexError:  # a length at the very end of the file: the careful reader says where
         pass
+    budget.left = left
     return record
 
 
