@@ -21,7 +21,7 @@ _walk_lock = threading.RLock()
 _walked = False
 _registered = 0
 _PACKAGE = "foreshape.ops"
-_DEFINED = re.compile(rb'^ +type = "(\w+)"', re.MULTILINE)
+_DEFINED = re.compile(rb'\n    type = "(\w+)"')
 _GRADIENT = "_grad"
 
 

@@ -215,10 +215,10 @@ def _op(data: bytes, start: int, stop: int, where: str, records: Records, patter
                     _slot(body, 0, len(body), into, where, budget)
         else:
             _tails.put(tail, found, found.cost)
-    for slot, names in found.attributes.operands.items():  # variables that attributes name
+    for slot, named in found.attributes.operands.items():  # variables that attributes name
         if slot in inputs:
             raise FormatError(f"{where}: the slot {slot!r} is given twice, as a slot and in an attribute")
-        inputs[slot] = names
+        inputs[slot] = named
     names: list[str] = []
     records.patterns.append(patterns.pattern(found, (_places(inputs, names), _places(outputs, names))))
     records.names.append(tuple(names))

@@ -159,7 +159,7 @@ def _slots(data: bytes, letters: str, begin: int, stop: int) -> tuple[Slots, lis
         tag = data[at]
         if tag == _OUTPUT:
             if into is inputs:
-                into, taken = outputs, set()
+                into, taken = outputs, set[str]()
         elif tag != _NAME or into is outputs:
             break
         slot_at = at + 2
