@@ -38,12 +38,10 @@ class Block(FromRecords):
         self.idx = idx
         self.parent_idx = parent_idx
         self.forward_idx = -1
-        self.vars = {}
-        self.ops = []
+        self.vars, self.ops, self.records = {}, [], None
         self.unknown_fields = b""
         self.before: dict[str, tuple[Variable, Spec | None, bool]] | None = None
         """While it is written for an op to run: what was known of variables around it before it wrote them."""
-        self.records = None
 
     @property
     def parent(self) -> Block | None:
