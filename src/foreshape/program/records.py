@@ -8,7 +8,7 @@ in names only.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.errors import ForeshapeError
 from foreshape.infer.guards import Guards
@@ -212,7 +212,7 @@ class Records:
                     if not optional and any(n != EMPTY for n in names[at:end]):
                         raise NeedsObjects
                     continue
-                several = cast("tuple[Spec, ...]", given if isinstance(given, tuple) else (given,))
+                several: Any = given if given.__class__ is tuple else (given,)
                 if len(several) != end - at:
                     raise NeedsObjects
                 for spec in several:
