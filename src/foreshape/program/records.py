@@ -189,7 +189,6 @@ class Records:
 
     def _infer(self, specs: _Specs, guards: Guards) -> None:
         forms, spec_of = self.forms, specs.__getitem__
-        written: set[str] = set()
         known = guards.known or None
         for pattern, names in zip(self.patterns, self.names, strict=True):
             operator, answers, reads, first, lists, writes = pattern.plan or pattern.planned()
@@ -222,10 +221,9 @@ class Records:
                     if form.persistable and form.declared.dims is not None:
                         if specs[name] is not spec:
                             raise NeedsObjects
-                    elif name in written:
+                    elif name in specs:  # written twice, or read before
                         raise NeedsObjects
                     else:
-                        written.add(name)
                         specs[name] = spec
 
 
