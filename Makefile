@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +63,10 @@ bench-inference: $(VENV)/dev ## saved networks beside onnxruntime: make bench-in
 
 bench-predict: $(VENV)/dev ## fs.predict beside a bare loop of Executor.run
 	$(VENV)/bin/python benchmarks/predict.py
+
+bench-reading: $(VENV)/dev ## opening saved networks: first answers, foreshape check, shapes beside onnx: make bench-reading MODELS="path/model ..."
+	$(PIP) -e '.[bench]'
+	$(VENV)/bin/python benchmarks/reading.py $(MODELS)
 
 SECONDS ?= 60
 SEED ?= 0

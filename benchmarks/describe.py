@@ -62,7 +62,6 @@ def onnx_chain(layers: int) -> bytes:
 
 def from_bytes(data: bytes) -> fs.Program:
     program = fs.Program.from_bytes(data)
-    program.forget()
     program.infer()
     return program
 

@@ -41,9 +41,10 @@ class Attributes:
     _gradient: Attributes | None
 
     @staticmethod
-    def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...]) -> Attributes:
+    def of(type: str, entries: tuple[tuple[str, AttrType, Any], ...], keys: tuple[Any, ...] | None = None) -> Attributes:
+        """The attributes with these entries. ``keys``: what `exact` gives for each of them, where that is known."""
         cls = find(type)
-        key = (cls, type, exact(entries))  # a class that is made later, or made anew, is bound by what is read after that
+        key = (cls, type, exact(entries) if keys is None else keys)  # a class that is made later, or made anew, is bound by what is read after that
         found = _attributes.get(key)
         if found is None:
             found = object.__new__(Attributes)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
 import threading
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from foreshape.errors import SchemaError
@@ -20,13 +21,13 @@ _walk_lock = threading.RLock()
 _walked = False
 _registered = 0
 _PACKAGE = "foreshape.ops"
-_WORD = re.compile(r'"(\w+)"')
+_DEFINED = re.compile(rb'\n    type = "(\w+)"')
 _GRADIENT = "_grad"
 
 
 def find(type: str) -> type[Operator] | None:
-    """The operator of this type, or None. At the first question those modules are imported whose text has the type as a word, and all others
-    only where it is in none of them, so that a small program does not wait for operators that it has not."""
+    """The operator of this type, or None. At the first question the module is imported whose text defines the type, and all others
+    only where none does, so that a small program does not wait for operators that it has not."""
     found = _registry.get(type)
     if found is None and not _walked:
         with _walk_lock:
@@ -73,8 +74,8 @@ def all_operators() -> dict[str, type[Operator]]:
     return dict(_registry)
 
 
-_words: dict[str, list[str]] | None = None
-"""The modules whose text has a quoted word, by the word."""
+_modules: dict[str, list[str]] | None = None
+"""The modules whose text defines a type, by the type."""
 
 
 def _import_modules_with(type: str) -> None:
@@ -83,19 +84,31 @@ def _import_modules_with(type: str) -> None:
 
 
 def modules_with(type: str) -> list[str]:
-    """The modules that may define a type: those that have it in quotes, or for a gradient the type that it is of."""
-    global _words
-    if _words is None:
-        _words = {}
+    """The modules that define a type with ``type = "..."``, or for a gradient the type that it is of."""
+    global _modules
+    if _modules is None:
+        found: dict[str, list[str]] = {}
         for folder in importlib.import_module(_PACKAGE).__path__:
-            for path in sorted(Path(folder).rglob("*.py")):
-                parts = path.relative_to(folder).with_suffix("").parts
-                name = ".".join((_PACKAGE, *(parts[:-1] if parts[-1] == "__init__" else parts)))
-                for word in set(_WORD.findall(path.read_text(encoding="utf-8"))):
-                    _words.setdefault(word, []).append(name)
-    while type not in _words and type.endswith(_GRADIENT):
+            for name, path in _files(folder, _PACKAGE):
+                with open(path, "rb") as file:
+                    for defined in set(_DEFINED.findall(file.read())):
+                        found.setdefault(defined.decode(), []).append(name)
+        _modules = found
+    while type not in _modules and type.endswith(_GRADIENT):
         type = type.removesuffix(_GRADIENT)
-    return _words.get(type, [])
+    return _modules.get(type, [])
+
+
+def _files(folder: str, package: str) -> Iterator[tuple[str, str]]:
+    """The modules of a package and of those in it, in the order of their names, each with its file."""
+    with os.scandir(folder) as entries:
+        inside = sorted(entries, key=lambda entry: entry.name)
+    for entry in inside:
+        name = entry.name.removesuffix(".py")
+        if name != entry.name:
+            yield package if name == "__init__" else f"{package}.{name}", entry.path
+        elif entry.is_dir() and name != "__pycache__":
+            yield from _files(entry.path, f"{package}.{name}")
 
 
 def _walk() -> None:

@@ -18,6 +18,7 @@ from foreshape.program.constants import with_numbers
 from foreshape.program.current import is_default
 from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op, Slots
+from foreshape.program.records import FromRecords
 from foreshape.program.regions import infer_region
 from foreshape.program.scopes import current_scope, placed
 from foreshape.program.variable import Variable, note_made
@@ -27,18 +28,17 @@ if TYPE_CHECKING:
     from foreshape.program.program import Program
 
 
-class Block:
+class Block(FromRecords):
     """One scope of a program. Names are looked up here, then in the parents."""
 
-    __slots__ = ("__weakref__", "before", "forward_idx", "idx", "ops", "parent_idx", "program", "unknown_fields", "vars")
+    __slots__ = ("__weakref__", "before", "forward_idx", "idx", "parent_idx", "program", "unknown_fields")
 
     def __init__(self, program: Program, idx: int, parent_idx: int) -> None:
         self.program = program
         self.idx = idx
         self.parent_idx = parent_idx
         self.forward_idx = -1
-        self.vars: dict[str, Variable] = {}
-        self.ops: list[Op] = []
+        self.vars, self.ops, self.records = {}, [], None
         self.unknown_fields = b""
         self.before: dict[str, tuple[Variable, Spec | None, bool]] | None = None
         """While it is written for an op to run: what was known of variables around it before it wrote them."""

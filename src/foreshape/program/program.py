@@ -133,7 +133,10 @@ class Program:
     def var(self, name: str) -> Variable:
         """The variable of this name in the global block, else in any block. Raises `SchemaError` where there is none."""
         for block in self.blocks:
-            if name in block.vars:
+            records = block.records
+            if records is not None and name in records.forms:
+                return records.variable(name)
+            if records is None and name in block.vars:
                 return block.vars[name]
         raise SchemaError(f"the program has no variable {name!r}")
 
@@ -199,6 +202,12 @@ class Program:
     @collector_waits
     def _infer_all(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
         self._guards = Guards()
+        records = self.blocks[0].records
+        if records is not None and len(self.blocks) == 1:
+            self.uncertain = False
+            if records.infer(self._guards):
+                return [], []
+            self._guards = Guards()
         forget_elements(self)
         unknown = [op for op in self.all_ops() if is_unknown(op)]
         errors: list[DescriptionError] = []

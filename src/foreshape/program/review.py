@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from foreshape.dims import Size, equal
 from foreshape.program.names import names_of_op
 from foreshape.program.needed import needed_ops
-from foreshape.program.op import EMPTY
 from foreshape.program.unknown import is_unknown
 from foreshape.spec import LOD_TENSOR_ARRAY, TENSOR_KINDS, DType
 
@@ -97,24 +96,33 @@ def _inner_blocks(program: Program) -> Iterator[Block]:
 
 
 def _early(block: Block) -> list[Early]:
+    readers: dict[str, Op] = {}
+    """Name -> the first op that reads it before it is written, though it has to be."""
+    written: set[str] = set()
+    for op in block.ops:
+        reads, writes = names_of_op(op) if op.attributes.sub_blocks else (op.input_names(), op.output_names())
+        missing = [n for n in reads if n not in written and n not in readers]
+        if missing and op.attributes.sub_blocks:
+            missing = [n for n in missing if n not in writes]
+        written.update(writes)
+        for name in sorted(set(missing)) if missing and not is_unknown(op) else ():
+            variable = block.vars.get(name)
+            if block.find(name) is None if variable is None else _must_be_written(variable):
+                readers[name] = op
+    if not readers:
+        return []
     writers: dict[str, Op] = {}
-    named = [(op, *names_of_op(op)) for op in block.ops]
-    for op, _, writes in named:
-        for name in writes:
+    for op in block.ops:
+        for name in names_of_op(op)[1]:
             writers.setdefault(name, op)
     fed = any(op.type == "feed" for op in block.ops) or block.idx > 0
-    written: set[str] = set()
-    found: dict[str, Early] = {}
-    for op, reads, writes in named:
-        seen = set(op.input_names()) if not op.sub_block_indices() else reads - writes.keys()
-        seen -= written
-        for name in sorted(seen) if seen and not is_unknown(op) else ():
-            variable, writer = block.vars.get(name), writers.get(name)
-            missing = variable is None and block.find(name) is None
-            if missing or (variable is not None and _must_be_written(variable) and (writer is not None or fed)):
-                found.setdefault(name, Early(name, op, writer if writer is not op else None))
-        written.update(writes)
-    return [one for name, one in found.items() if name and name != EMPTY]
+    out: list[Early] = []
+    for name, reader in readers.items():
+        writer = writers.get(name)
+        if name in block.vars and writer is None and not fed:
+            continue
+        out.append(Early(name, reader, writer if writer is not reader else None))
+    return out
 
 
 def _must_be_written(variable: Variable) -> bool:

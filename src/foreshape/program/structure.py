@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foreshape.errors import FormatError
@@ -14,8 +15,8 @@ MAX_DEPTH = 64
 """How deeply sub-blocks may be nested unless a reader is told otherwise."""
 
 
-def check_structure(program: Program, depth_limit: int = MAX_DEPTH) -> None:
-    """Refuse blocks that do not form a tree, and sub-blocks that are not there or that two ops own.
+def check_structure(program: Program, depth_limit: int = MAX_DEPTH, runs_blocks: bool = True) -> None:
+    """Refuse blocks that do not form a tree, and sub-blocks that are not there or that two ops own. ``runs_blocks``: whether any op runs one.
 
     Raises:
         FormatError: with the place.
@@ -34,7 +35,7 @@ def check_structure(program: Program, depth_limit: int = MAX_DEPTH) -> None:
     for block in blocks:
         if not -1 <= block.forward_idx < len(blocks):
             raise FormatError(f"blocks[{block.idx}]: it undoes the block {block.forward_idx}, and there are {len(blocks)}")
-        for at, op in enumerate(block.ops):
+        for at, op in enumerate(block.ops) if runs_blocks else ():
             for index in op.attributes.sub_blocks:
                 place = f"blocks[{block.idx}].ops[{at}] ({op.type})"
                 if not block.idx < index < len(blocks):
@@ -45,16 +46,24 @@ def check_structure(program: Program, depth_limit: int = MAX_DEPTH) -> None:
 
 
 def link_makers(program: Program) -> None:
-    """Say of each variable which op makes it: the first of its own block that writes it and does not read it."""
+    """Say of each variable which op makes it."""
     for block in program.blocks:
-        local = block.vars
-        for op in block.ops:
-            read: set[str] | None = None
-            for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
-                for name in names:
-                    variable = local.get(name)
-                    if variable is not None and variable.op is None:
-                        if read is None:
-                            read = set[str]().union(*op._inputs.values())  # pyright: ignore[reportPrivateUsage]
-                        if name not in read:
-                            variable.op = op
+        for name, op in makers(block.ops).items():
+            variable = block.vars.get(name)
+            if variable is not None and variable.op is None:
+                variable.op = op
+
+
+def makers(ops: Sequence[Op]) -> dict[str, Op]:
+    """Name -> the op of a block that makes the variable: the first that writes it and does not read it."""
+    out: dict[str, Op] = {}
+    for op in ops:
+        read: set[str] | None = None
+        for names in op._outputs.values():  # pyright: ignore[reportPrivateUsage]
+            for name in names:
+                if name not in out:
+                    if read is None:
+                        read = set[str]().union(*op._inputs.values())  # pyright: ignore[reportPrivateUsage]
+                    if name not in read:
+                        out[name] = op
+    return out

@@ -107,14 +107,13 @@ class Variable(ArrayMethods):
 
     @classmethod
     def _read(cls, name: str, block: Block, form: Form) -> Variable:
-        """A variable of a file; thousands are made at once, so that each field is set once."""
+        """A variable of a file; thousands are made at once, so that each field is set once. Which op makes it is not said yet."""
         made = object.__new__(cls)
         made.name = name
         made.block = block
         made._spec = None
         made._declared = form.declared
         made._known = True
-        made.op = None
         made.site = form.site
         made.value = form.value
         made.persistable = form.persistable
@@ -125,6 +124,14 @@ class Variable(ArrayMethods):
         made.extra_attributes = form.extra
         made.unknown_fields = form.unknown_fields
         return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """``op`` of a variable that was read alone: it is said when all of its block is made."""
+            if name == "op" and self.block.ops is not None:
+                return object.__getattribute__(self, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # --- what is known of it
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from foreshape.errors import FormatError
-from foreshape.operator.attributes import AttrType, Raw
+from foreshape.operator.attributes import AttrType, Raw, exact
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.call_site import Site
 from foreshape.wire import framework_pb2 as pb
-from foreshape.wire.limits import ATTRIBUTE_COST, ELEMENT_COST, TAIL_COST
+from foreshape.wire.limits import ATTRIBUTE_COST, ELEMENT_COST, TAIL_COST, Kept
 from foreshape.wire.scan import delimited, fields
 
 _FIELD: dict[int, str] = {
@@ -41,6 +41,28 @@ _LISTS = frozenset({AttrType.INTS, AttrType.FLOATS, AttrType.STRINGS, AttrType.B
 _TEXTS = frozenset({AttrType.STRINGS, AttrType.VARS})
 
 
+class Entry(NamedTuple):
+    """One attribute as it was read.
+
+    Attributes:
+        name: of the attribute.
+        entry: name, type and value, without a value of ``op_role`` and ``op_role_var``, of which each op has its own;
+        key: what tells it from others.
+        role, role_variables: those values.
+        cost: an estimate of the memory that it takes, in bytes.
+    """
+
+    name: str
+    entry: tuple[str, AttrType, Any]
+    key: Any
+    role: int | None
+    role_variables: tuple[str, ...] | None
+    cost: int
+
+
+_entries: Kept[Entry] = Kept(8 * 2**20)
+
+
 class Tail:
     """The part of an OpDesc after its slots: type, attributes, and what only this project or a newer writer puts there."""
 
@@ -63,24 +85,24 @@ def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
         raise FormatError(f"{where}: the type is missing, at byte {offset}")
     utf8(message.type, f"{where}.type", offset)
     cost = TAIL_COST + 2 * len(data)
-    entries: list[tuple[str, AttrType, Any]] = []
-    seen: dict[str, pb.OpDesc.Attr] = {}
+    entries: list[Entry] = []
+    seen: dict[str, bytes] = {}
     role = 0
     role_variables: tuple[str, ...] = ()
     for at, attr in enumerate(message.attrs):
-        place = f"{where}.attrs[{at}]"
-        if not attr.HasField("name") or not attr.HasField("type"):
-            raise FormatError(f"{place}: the name or the type is missing or unknown, at byte {offset}")
-        name, type = utf8(attr.name, place, offset), AttrType(attr.type)
-        if seen.setdefault(name, attr) != attr:  # PaddlePaddle repeats some attributes of reshape2, with one and the same value
-            raise FormatError(f"{place}: the attribute {name!r} is given twice, with two values, at byte {offset}")
-        value = _value(attr, type, place, offset)
-        cost += ATTRIBUTE_COST + (ELEMENT_COST * len(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else 0)
-        if name == "op_role" and type is AttrType.INT and isinstance(value, int):
-            role, value = value, None
-        elif name == "op_role_var" and type is AttrType.STRINGS and isinstance(value, tuple):
-            role_variables, value = cast("tuple[str, ...]", value), None
-        entries.append((name, type, cast("Any", value)))
+        written = attr.SerializePartialToString()
+        entry = _entries.get(written)
+        if entry is None:
+            entry = _entry(attr, f"{where}.attrs[{at}]", offset)
+            _entries.put(written, entry, entry.cost)
+        if seen.setdefault(entry.name, written) != written:  # PaddlePaddle repeats some attributes of reshape2, with one and the same value
+            raise FormatError(f"{where}.attrs[{at}]: the attribute {entry.name!r} is given twice, with two values, at byte {offset}")
+        cost += entry.cost
+        if entry.role is not None:
+            role = entry.role
+        if entry.role_variables is not None:
+            role_variables = entry.role_variables
+        entries.append(entry)
     site: Site = None
     if message.HasField("call_site"):
         site = decode_site(message.call_site, where, offset)
@@ -91,9 +113,27 @@ def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
         for field in ("inputs", "outputs", "type", "attrs", "is_target", "call_site"):
             keep.ClearField(field)
         unknown = keep.SerializePartialToString()
-    out = Tail(Attributes.of(message.type, tuple(entries)), role, role_variables, message.is_target, site, unknown)
+    attributes = Attributes.of(message.type, tuple([e.entry for e in entries]), tuple([e.key for e in entries]))
+    out = Tail(attributes, role, role_variables, message.is_target, site, unknown)
     out.cost = cost
     return out, message
+
+
+def _entry(attr: pb.OpDesc.Attr, place: str, offset: int) -> Entry:
+    """What an attribute says. Raises `FormatError` where it is none."""
+    if not attr.HasField("name") or not attr.HasField("type"):
+        raise FormatError(f"{place}: the name or the type is missing or unknown, at byte {offset}")
+    name, type = utf8(attr.name, place, offset), AttrType(attr.type)
+    value = _value(attr, type, place, offset)
+    cost = ATTRIBUTE_COST + (ELEMENT_COST * len(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else 0)
+    role: int | None = None
+    role_variables: tuple[str, ...] | None = None
+    if name == "op_role" and type is AttrType.INT and isinstance(value, int):
+        role, value = value, None
+    elif name == "op_role_var" and type is AttrType.STRINGS and isinstance(value, tuple):
+        role_variables, value = cast("tuple[str, ...]", value), None
+    entry = (name, type, cast("Any", value))
+    return Entry(name, entry, exact(entry), role, role_variables, cost)
 
 
 def expected_tail_cost(data: bytes, where: str) -> int:

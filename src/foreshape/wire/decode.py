@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Container
 
 from foreshape.errors import FormatError, border
-from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.registry import registrations
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
-from foreshape.program.op import Op, Slots
+from foreshape.program.op import Slots
 from foreshape.program.program import Program
-from foreshape.program.structure import check_structure, link_makers
+from foreshape.program.records import Records, Slot
+from foreshape.program.structure import check_structure
 from foreshape.program.variable import Variable
 from foreshape.wire.attributes import Tail, decode_tail, expected_tail_cost
 from foreshape.wire.limits import (
@@ -28,7 +28,7 @@ from foreshape.wire.limits import (
     Limits,
 )
 from foreshape.wire.scan import expect, fields, int32, text, varint
-from foreshape.wire.swift import read_records
+from foreshape.wire.swift import Patterns, read_records
 from foreshape.wire.variables import VariableForm, decode_form, form_cost
 from foreshape.wire.versions import honour_versions
 
@@ -84,13 +84,18 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
     program.unknown_fields = bytes(unknown)
     program.blocks = [Block(program, at, 0) for at in range(len(spans))]
     letters = data.decode("latin-1")
+    patterns = Patterns()
     for block, (start, stop) in zip(program.blocks, spans, strict=True):
-        _block(data, letters, start, stop, block, budget)
-    check_structure(program, budget.limits.depth)
-    link_makers(program)
-    honour_versions(program)
+        records = Records(block)
+        _block(data, letters, start, stop, block, records, patterns, budget)
+        block.keep_records(records)
+    runs_blocks = any(p.attributes.sub_blocks for p in patterns.distinct())
+    check_structure(program, budget.limits.depth, runs_blocks)
+    honour_versions(program, {p.attributes.type for p in patterns.distinct()})
     read: set[str] | None = None
     for block in program.blocks:
+        if block.records is not None and all(form.declared.negative is None for form in set(block.records.forms.values())):
+            continue
         for at, variable in enumerate(block.vars.values()):
             declared = variable._declared  # pyright: ignore[reportPrivateUsage]
             if declared is not None and declared.negative is not None:
@@ -101,22 +106,21 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
     return program
 
 
-def _block(data: bytes, letters: str, at: int, end: int, block: Block, budget: Budget) -> None:
+def _block(data: bytes, letters: str, at: int, end: int, block: Block, records: Records, patterns: Patterns, budget: Budget) -> None:
     where = f"blocks[{block.idx}]"
     idx = parent = None
     unknown = bytearray()
-    ops = block.ops
     begin = at
-    while (at := read_records(data, letters, at, end, block, budget, _forms, _tails)) < end:
+    while (at := read_records(data, letters, at, end, records, budget, _forms, _tails, patterns)) < end:
         number, wire_type, tag_at, start, stop = next(fields(data, at, end, where))
         at = stop
         if number == 3:
             expect(wire_type, 2, f"{where}.vars", tag_at)
-            _variable(data, start, stop, block, budget)
+            _variable(data, start, stop, f"{where}.vars[{len(records.forms)}]", records, budget)
         elif number == 4:
             expect(wire_type, 2, f"{where}.ops", tag_at)
             budget.take(OP_COST, where)
-            ops.append(_op(data, start, stop, block, budget))
+            _op(data, start, stop, f"{where}.ops[{len(records.names)}]", records, patterns, budget)
         elif number in (1, 2, 5):
             budget.take(FIELD_COST, where)
             expect(wire_type, 0, where, tag_at)
@@ -138,8 +142,7 @@ def _block(data: bytes, letters: str, at: int, end: int, block: Block, budget: B
     block.unknown_fields = bytes(unknown)
 
 
-def _variable(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> None:
-    where = f"blocks[{block.idx}].vars[{len(block.vars)}]"
+def _variable(data: bytes, start: int, stop: int, where: str, records: Records, budget: Budget) -> None:
     budget.take(VARIABLE_COST, where)
     if stop - start > 1 and data[start] == 0x0A and data[start + 1] < 0x80:  # the name comes first, as every writer puts it
         name_end = start + 2 + data[start + 1]
@@ -172,12 +175,12 @@ def _variable(data: bytes, start: int, stop: int, block: Block, budget: Budget) 
         budget.take(cost, where)
         form = decode_form(rest, f"{where} ({name[:60]!r})", start)
         _forms.put(rest, form, cost)
-    if name in block.vars:
+    if name in records.forms:
         raise FormatError(f"{where}: the name {name[:60]!r} is taken by another variable of this block, at byte {start}")
-    block.vars[name] = form.variable(name, block)
+    records.forms[name] = form
 
 
-def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
+def _op(data: bytes, start: int, stop: int, where: str, records: Records, patterns: Patterns, budget: Budget) -> None:
     inputs: Slots = {}
     outputs: Slots = {}
     at = start
@@ -193,15 +196,14 @@ def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
         size = data[at + 1]
         begin = at + 2
         if size >= 0x80:
-            size, begin = varint(data, at + 1, stop, f"blocks[{block.idx}].ops[{len(block.ops)}]")
+            size, begin = varint(data, at + 1, stop, where)
         at = begin + size
         if at > stop:
-            raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: a slot runs past the end of the op, at byte {begin}")
-        _slot(data, begin, at, slots, block, budget)
+            raise FormatError(f"{where}: a slot runs past the end of the op, at byte {begin}")
+        _slot(data, begin, at, slots, where, budget)
     tail = data[at:stop]
     found = _tails.get(tail)
     if found is None:
-        where = f"blocks[{block.idx}].ops[{len(block.ops)}]"
         if len(tail) > LARGE:
             budget.expect(expected_tail_cost(tail, where), where)
         found, message = decode_tail(tail, where, at)
@@ -210,26 +212,28 @@ def _op(data: bytes, start: int, stop: int, block: Block, budget: Budget) -> Op:
             for given, into in ((message.inputs, inputs), (message.outputs, outputs)):
                 for slot in given:
                     body = slot.SerializePartialToString()
-                    _slot(body, 0, len(body), into, block, budget)
+                    _slot(body, 0, len(body), into, where, budget)
         else:
             _tails.put(tail, found, found.cost)
-    if found.attributes.operands:
-        _from_attributes(found.attributes, inputs, block)
-    op = Op(block, found.attributes, inputs, outputs, found.role, found.role_variables, found.site)
-    op.is_target = found.is_target
-    op.unknown_fields = found.unknown_fields
-    return op
-
-
-def _from_attributes(attributes: Attributes, inputs: Slots, block: Block) -> None:
-    """Put the variables that attributes name into their slots."""
-    for slot, names in attributes.operands.items():
+    for slot, named in found.attributes.operands.items():  # variables that attributes name
         if slot in inputs:
-            raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: the slot {slot!r} is given twice, as a slot and in an attribute")
-        inputs[slot] = names
+            raise FormatError(f"{where}: the slot {slot!r} is given twice, as a slot and in an attribute")
+        inputs[slot] = named
+    names: list[str] = []
+    records.patterns.append(patterns.pattern(found, (_places(inputs, names), _places(outputs, names))))
+    records.names.append(tuple(names))
 
 
-def _slot(data: bytes, at: int, end: int, into: Slots, block: Block, budget: Budget) -> None:
+def _places(slots: Slots, names: list[str]) -> tuple[Slot, ...]:
+    """Where the names of slots stand, which are put behind those that there are."""
+    out: list[Slot] = []
+    for slot, given in slots.items():
+        out.append((slot, len(names), len(names) + len(given)))
+        names += given
+    return tuple(out)
+
+
+def _slot(data: bytes, at: int, end: int, into: Slots, where: str, budget: Budget) -> None:
     names: list[str] = []
     slot: str | None = None
     wide = 0
@@ -255,12 +259,12 @@ def _slot(data: bytes, at: int, end: int, into: Slots, block: Block, budget: Bud
                     if len(_slot_names) < 4096 and len(value) < 64:
                         _slot_names[value] = slot
     except (IndexError, UnicodeDecodeError):
-        raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: a slot is not a name and its variables, at byte {at}") from None
+        raise FormatError(f"{where}: a slot is not a name and its variables, at byte {at}") from None
     if slot is None:
-        raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: a slot without a name, at byte {at}")
+        raise FormatError(f"{where}: a slot without a name, at byte {at}")
     if slot in into:
-        raise FormatError(f"blocks[{block.idx}].ops[{len(block.ops)}]: the slot {slot!r} is given twice, at byte {at}")
-    budget.take(SLOT_COST + NAME_COST * len(names) + wide, f"blocks[{block.idx}].ops[{len(block.ops)}]")
+        raise FormatError(f"{where}: the slot {slot!r} is given twice, at byte {at}")
+    budget.take(SLOT_COST + NAME_COST * len(names) + wide, where)
     into[slot] = tuple(names)
 
 

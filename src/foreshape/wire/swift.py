@@ -6,10 +6,11 @@ at the first that is anything else; `foreshape.wire.decode` then reads that one 
 
 from __future__ import annotations
 
-from sys import intern
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
 
-from foreshape.program.block import Block
-from foreshape.program.op import Op, Slots
+from foreshape.program.records import Names, Pattern, Records, Slot
 from foreshape.wire.attributes import Tail
 from foreshape.wire.limits import NAME_COST, OP_COST, SLOT_COST, VARIABLE_COST, Budget, Kept
 from foreshape.wire.variables import VariableForm
@@ -17,17 +18,79 @@ from foreshape.wire.variables import VariableForm
 _VARIABLE, _OP = 0x1A, 0x22  # the tags of a block's fields
 _NAME, _ARGUMENT, _OUTPUT = 0x0A, 0x12, 0x12
 
+_MOST_NAMES = 64
+
+Slots = tuple[tuple[Slot, ...], tuple[Slot, ...]]
+"""The slots that an op reads, and those that it writes."""
+
+
+class Layout(NamedTuple):
+    """Where the names stand in an op of so many bytes.
+
+    Attributes:
+        named: takes the names out of an op.
+        rest: takes out what is between them,
+        expected: and what that has to be.
+        pattern: what the op is then.
+        cost: the memory that it takes.
+    """
+
+    named: Callable[[str], Names]
+    rest: Callable[[str], tuple[str, ...]]
+    expected: tuple[str, ...]
+    pattern: Pattern
+    cost: int
+
+
+class Patterns:
+    """What the ops have been that were read of a program so far."""
+
+    __slots__ = ("_layouts", "_patterns")
+
+    def __init__(self) -> None:
+        self._patterns: dict[tuple[Tail, Slots], Pattern] = {}
+        self._layouts: dict[int, Layout] = {}
+        """By the number of bytes the last layout of that many."""
+
+    @property
+    def layout(self) -> Callable[[int], Layout | None]:
+        """How the last op of so many bytes was laid out whose pattern had been seen before."""
+        return self._layouts.get
+
+    def pattern(self, tail: Tail, slots: Slots) -> Pattern:
+        """The pattern of an op."""
+        found = self._patterns.get((tail, slots))
+        if found is None:
+            found = Pattern(tail.attributes, *slots, tail.role, tail.role_variables, tail.is_target, tail.site, tail.unknown_fields)
+            self._patterns[tail, slots] = found
+        return found
+
+    def seen(self, tail: Tail, slots: Slots) -> Pattern | None:
+        """The pattern of an op, if there was one before."""
+        return self._patterns.get((tail, slots))
+
+    def distinct(self) -> list[Pattern]:
+        return list(self._patterns.values())
+
+    def keep_layout(self, op: str, spans: list[slice], pattern: Pattern, cost: int) -> None:
+        """Note where the names stand in an op, where it has a few."""
+        if 1 < len(spans) <= _MOST_NAMES:
+            edges = [0, *(at for span in spans for at in (span.start, span.stop)), len(op)]
+            rest = itemgetter(*(slice(edges[k], edges[k + 1]) for k in range(0, len(edges), 2)))
+            self._layouts[len(op)] = Layout(itemgetter(*spans), rest, rest(op), pattern, cost)
+
 
 def read_records(
-    data: bytes, letters: str, at: int, end: int, block: Block, budget: Budget, forms: Kept[VariableForm], tails: Kept[Tail]
+    data: bytes, letters: str, at: int, end: int, records: Records, budget: Budget, forms: Kept[VariableForm], tails: Kept[Tail], patterns: Patterns
 ) -> int:
     """Read records from ``at`` on; returns where the first one stands that has to be read with care, or ``end``.
 
     ``letters`` are the same bytes as characters, one each.
     """
-    variables, ops = block.vars, block.ops
+    variables: dict[str, Any] = records.forms
+    add_pattern, add_names = records.patterns.append, records.names.append
     left = budget.left
-    form_of, tail_of = forms.get, tails.get
+    form_of, tail_of, layout_of = forms.get, tails.get, patterns.layout
     record = at
     try:
         while record < end:
@@ -48,61 +111,78 @@ def read_records(
                     break
                 name = letters[start + 2 : rest_at]
                 form = form_of(data[rest_at:stop])
+                if form is None or left < VARIABLE_COST or name in variables or not name.isascii():
+                    break
+                variables[name] = form
                 left -= VARIABLE_COST
-                if form is None or left < 0 or name in variables or not name.isascii():
-                    break
-                variables[name] = form.variable(name, block)
             elif tag == _OP:
-                inputs: Slots = {}
-                outputs: Slots = {}
-                tail_at = _slots(data, letters, start, stop, inputs, outputs)
-                if tail_at < 0:
-                    break
-                found = tail_of(data[tail_at:stop])
-                left -= OP_COST + (SLOT_COST + NAME_COST) * (len(inputs) + len(outputs)) + (tail_at - start) * 24
-                if found is None or left < 0 or found.attributes.operands:
-                    break
-                op = Op(block, found.attributes, inputs, outputs, found.role, found.role_variables, found.site)
-                op.is_target = found.is_target
-                op.unknown_fields = found.unknown_fields
-                ops.append(op)
+                op = letters[start:stop]
+                layout = layout_of(size)
+                if layout is not None and layout.rest(op) == layout.expected:
+                    names, pattern, cost = layout.named(op), layout.pattern, layout.cost
+                    if left < cost or not (op.isascii() or "".join(names).isascii()):  # of the whole op it is known at once
+                        break
+                else:
+                    slots, spans, tail_at = _slots(data, letters, start, stop)
+                    if tail_at < 0:
+                        break
+                    found = tail_of(data[tail_at:stop])
+                    cost = OP_COST + (SLOT_COST + NAME_COST) * (len(slots[0]) + len(slots[1])) + (tail_at - start) * 24
+                    if found is None or left < cost or found.attributes.operands:
+                        break
+                    pattern = patterns.seen(found, slots)
+                    if pattern is None:
+                        pattern = patterns.pattern(found, slots)
+                    else:
+                        patterns.keep_layout(op, spans, pattern, cost)
+                    names = tuple([op[span] for span in spans])
+                add_pattern(pattern)
+                add_names(names)
+                left -= cost
             else:
                 break
             record = stop
-            budget.left = left
     except IndexError:  # a length at the very end of the file: the careful reader says where
         pass
+    budget.left = left
     return record
 
 
-def _slots(data: bytes, letters: str, at: int, stop: int, inputs: Slots, outputs: Slots) -> int:
-    """Read the slots of an op; returns where they end, or -1 where they are not as every writer puts them."""
-    begin = at
-    into = inputs
+def _slots(data: bytes, letters: str, begin: int, stop: int) -> tuple[Slots, list[slice], int]:
+    """The slots of an op, where their names stand in it, and where they end; -1 where they are not as every writer puts them."""
+    at = begin
+    inputs: list[Slot] = []
+    outputs: list[Slot] = []
+    spans: list[slice] = []
+    into, taken = inputs, set[str]()
     while at < stop:
         tag = data[at]
         if tag == _OUTPUT:
-            into = outputs
+            if into is inputs:
+                into, taken = outputs, set[str]()
         elif tag != _NAME or into is outputs:
             break
         slot_at = at + 2
         at = slot_at + data[at + 1]
         names_at = slot_at + 2 + data[slot_at + 1]
         if at > stop or data[slot_at] != _NAME or names_at > at:
-            return -1
-        slot = intern(letters[slot_at + 2 : names_at])
-        if slot in into:
-            return -1
-        names: list[str] = []
+            return _OTHERWISE
+        slot = letters[slot_at + 2 : names_at]
+        if slot in taken:
+            return _OTHERWISE
+        taken.add(slot)
+        count = len(spans)
         while names_at < at:
             first = names_at + 2
             names_at = first + data[names_at + 1]
             if data[first - 2] != _ARGUMENT:
-                return -1
-            names.append(letters[first:names_at])
+                return _OTHERWISE
+            spans.append(slice(first - begin, names_at - begin))
         if names_at != at:
-            return -1
-        into[slot] = tuple(names)
+            return _OTHERWISE
+        into.append((slot, count, len(spans)))
     # a length of 128 or more, or a letter that is not ASCII, is a byte above 127
-    return at if letters[begin:at].isascii() else -1
+    return ((tuple(inputs), tuple(outputs)), spans, at) if letters[begin:at].isascii() else _OTHERWISE
 
+
+_OTHERWISE: tuple[Slots, list[slice], int] = (((), ()), [], -1)

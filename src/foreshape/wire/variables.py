@@ -9,10 +9,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from foreshape.dims import Size, parse
 from foreshape.errors import ForeshapeError, FormatError
-from foreshape.program.block import Block
 from foreshape.program.call_site import Site
 from foreshape.program.declared import Declared
-from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, DTYPE_OF_CODE, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Kind, Lod, Spec, kind, other_kind
 from foreshape.wire import framework_pb2 as pb
 from foreshape.wire.attributes import decode_site, utf8
@@ -40,10 +38,6 @@ class VariableForm:
         self.unknown_fields = b""
         self.data = b""
         """The bytes that it was read from."""
-
-    def variable(self, name: str, block: Block) -> Variable:
-        """A variable of this form."""
-        return Variable._read(name, block, self)  # pyright: ignore[reportPrivateUsage]
 
     def flags(self) -> tuple[Any, ...]:
         return (self.persistable, self.need_check_feed, self.is_parameter, self.stop_gradient, self.trainable)

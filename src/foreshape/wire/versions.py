@@ -6,7 +6,7 @@ an attribute with the default that changes nothing, or rename one, which the ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -68,9 +68,9 @@ def versions_of(program: Program) -> dict[str, int] | None:
     return {pair.op_name: pair.op_version.version for pair in found.pair}
 
 
-def honour_versions(program: Program) -> None:
-    """Write the ops anew that mean something else in the version that the file names."""
-    if program.op_versions is None:
+def honour_versions(program: Program, types: Set[str]) -> None:
+    """Write the ops anew that mean something else in the version that the file names. ``types``: those of all ops."""
+    if program.op_versions is None or types.isdisjoint(_CHANGED):
         return
     versions: dict[str, int] | None = None
     for block in program.blocks:
