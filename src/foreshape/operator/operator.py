@@ -55,6 +55,9 @@ class Operator:
     ``retained_bytes(self, <slots>)``
         from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be. A
         keyword-only ``requested`` receives which results are requested. ``carries``, an older name of the hook, will do as well.
+    ``rows_bytes(self, <slots>, *, rows)``
+        of an operator that gives sparse rows: at most how many bytes these have, where ``rows`` are the bytes of those that it is given; the
+        default is that.
     ``computes(self)``
         what it does with these attributes, where the rewrites of a step are to know it: one of `foreshape.operator.computations`. Its
         gradient operator answers ``undoes(self)`` with that; a gradient operator that is a class of its own defines ``undoes``.
@@ -133,6 +136,9 @@ class Operator:
 
     def workspace(self, *specs: Any, **named: Any) -> Size:
         return 0
+
+    def rows_bytes(self, *specs: Any, **named: Any) -> Size:
+        return named["rows"]
 
     def retained_bytes(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
         return {}

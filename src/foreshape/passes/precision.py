@@ -122,7 +122,7 @@ def scale_loss(program: Program, loss: str, startup: Program) -> tuple[Program, 
         startup: left as it is.
 
     Raises:
-        SchemaError: the program has no updates; a gradient is sparse rows; the backward pass does not begin with a constant.
+        SchemaError: the program has no updates; the backward pass does not begin with a constant.
     """
     begins = startup.clone()
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from foreshape.engine import Executor, Scope
+from foreshape.engine.held import compare_spec
 from foreshape.errors import ExecutionError
 from foreshape.layer import mean
 from foreshape.optimizer import Optimizer
 from foreshape.program import Op, Program, Role, Variable, program_guard
+from foreshape.spec import SELECTED_ROWS
+from foreshape.values.rows import Rows
 from foreshape.values.torch_types import dtype_of_torch
 
 
@@ -97,7 +101,10 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
     state = persistables(program)
     for variable in state:
         if variable.name in scope:
-            held = scope.tensor(variable.name)
+            held: Any = scope.tensor(variable.name)
+            if isinstance(held, Rows) or variable.kind is SELECTED_ROWS:
+                compare_spec(variable.name, variable.spec, held)
+                continue
             sizes = zip(variable.packed_dims, held.shape, strict=False)
             if held.dim() != variable.spec.rank or dtype_of_torch(held.dtype) is not variable.dtype or any(d not in (-1, s) for d, s in sizes):
                 seen = f"{dtype_of_torch(held.dtype).short}{list(held.shape)}"
