@@ -90,6 +90,8 @@ class Operator:
     random: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     """Whether its work is products of its operands' numbers and their sums, so that it may compute in 16 bits where the others do not."""
+    multiplies_steps: ClassVar[bool] = False
+    """Whether it multiplies step by step inside, a few rows at a time, which is done in the precision of its operands and is not lowered."""
     described_results: ClassVar[bool] = False
     """Whether its results are what their variables say, as those of feed are, and no rule gives them."""
     accumulates: ClassVar[tuple[str, ...]] = ()
