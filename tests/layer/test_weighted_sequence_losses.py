@@ -73,9 +73,12 @@ def costs(net: Callable[..., fs.Variable], inputs: Callable[[], Any], times: np.
     return [np.asarray(v.data if isinstance(v, fs.LoDTensor) else v) for v in out]
 
 
+COLUMN = S[:, None]
+CASES = [(crf, ragged, COLUMN), (ctc, labelled, COLUMN), (entropy, ragged, BY_ROW), (nce, plain_rows, COLUMN), (tree, plain_rows, COLUMN)]
+
+
 @pytest.mark.parametrize("column", [False, True])
-@pytest.mark.parametrize(("net", "inputs", "by"), [(crf, ragged, S[:, None]), (ctc, labelled, S[:, None]), (entropy, ragged, BY_ROW), (nce, plain_rows, S[:, None]),
-                                                   (tree, plain_rows, S[:, None])])  # fmt: skip
+@pytest.mark.parametrize(("net", "inputs", "by"), CASES)
 def test_each_example_counts_as_its_weight(net: Callable[..., fs.Variable], inputs: Any, by: np.ndarray[Any, Any], column: bool) -> None:
     (cost, _), (_, gradient) = costs(net, inputs), costs(net, inputs, by)
     found, found_gradient = costs(net, inputs, sample_weight=S[:, None] if column else S)

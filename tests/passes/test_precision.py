@@ -166,8 +166,7 @@ def test_what_has_no_products_or_another_type_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("net", [layer.lstm, layer.gru])
 def test_a_recurrence_stays_and_says_so(net: Callable[..., Any]) -> None:
     words = layer.data("words", ["words", 6], lod_level=1)
-    out = net(layer.fc(words, 8), 4)
-    out = out[0] if isinstance(out, tuple) else out
+    out: fs.Variable = net(layer.fc(words, 8), 4)[0]
     assert "computes in" not in fs.default_main_program().explain(out)
     main = lower_precision(fs.default_main_program(), "bf16")
     assert main.var(out.name).dtype is fs.FP32
