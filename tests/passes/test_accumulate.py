@@ -170,7 +170,3 @@ def test_what_cannot_accumulate_is_refused() -> None:
         accumulate(net.startup, 2, fs.Program())
     with pytest.raises(SchemaError, match="do not say of which gradients"):
         accumulate(net.gathered, 2, net.begins)
-    ids = layer.data("ids", ["batch", 5], "int64")
-    optimizer.SGD(0.1).minimize(layer.mean(layer.embedding(ids, size=(20, 4), weight="table", is_sparse=True)))
-    with pytest.raises(SchemaError, match=r"the gradient of table is sparse rows, of the lookup at test_accumulate.py:\d+; leave is_sparse out"):
-        accumulate(fs.default_main_program(), 2, fs.default_startup_program())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -160,6 +161,16 @@ def test_what_has_no_products_or_another_type_is_left_as_it_is() -> None:
     layer.matmul(layer.data("a", [2, 3], "float64"), layer.data("b", [3, 2], "float64"))
     main = fs.default_main_program()
     assert lower_precision(main, "bf16") is main and lower_precision(main, "fp32") is main
+
+
+@pytest.mark.parametrize("net", [layer.lstm, layer.gru])
+def test_a_recurrence_stays_and_says_so(net: Callable[..., Any]) -> None:
+    words = layer.data("words", ["words", 6], lod_level=1)
+    out: fs.Variable = net(layer.fc(words, 8), 4)[0]
+    assert "computes in" not in fs.default_main_program().explain(out)
+    main = lower_precision(fs.default_main_program(), "bf16")
+    assert main.var(out.name).dtype is fs.FP32
+    assert re.search(r"\w+ multiplies a few rows in each step: it computes in fp32, and only products outside of it in bf16", main.explain(out.name))
 
 
 def test_words_and_programs_without_sense_are_refused() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from foreshape.dims import Size, equal, evaluate, symbol_name, symbols_of
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Value
-from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_types import torch_dtype
 
@@ -80,6 +80,11 @@ def compare_held(places: Sequence[Value], tensors: Sequence[Any]) -> Held:
 
 def compare_spec(name: str, spec: Spec, value: Any) -> None:
     """Refuse a value that a described variable cannot have, whatever its symbols are. Raises `ExecutionError`."""
+    if spec.kind is SELECTED_ROWS:
+        fits = isinstance(value, Rows) and value.dtype is torch_dtype(spec.known_dtype) and len(value.shape) == spec.rank
+        if not fits or any(equal(d, s) is False for d, s in zip(spec.known_dims, value.shape, strict=True)):
+            raise ExecutionError(f"{name} must be {spec.text()}; the scope holds {shown(value)}")
+        return
     if spec.kind is not LOD_TENSOR or spec.dtype is None:
         return
     if isinstance(value, Rows):
@@ -89,6 +94,6 @@ def compare_spec(name: str, spec: Spec, value: Any) -> None:
         raise ExecutionError(f"{name} must be {spec.text()}; the scope holds {shown(value)}")
 
 
-def shown(tensor: Tensor) -> str:
-    """A tensor's element type and shape, in words."""
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+def shown(tensor: Tensor | Rows) -> str:
+    """A tensor's element type and shape, in words; of sparse rows those of their table."""
+    return f"{'rows ' if isinstance(tensor, Rows) else ''}{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -12,6 +12,7 @@ from foreshape.pictures.figures import plural, short_bytes
 from foreshape.pictures.markup import card, cut, escape, folded, markup_table, tag
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.rows import Rows
+from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
@@ -43,19 +44,22 @@ class Scope:
             ExecutionError: it is no array of numbers.
         """
         with border(f"{name}: {type(array).__name__} is not an array of numbers", ExecutionError), torch.inference_mode():
-            self.store(name, to_tensor(array), owned=False)
+            value: Any = rows_of(array) if isinstance(array, SelectedRows) else to_tensor(array)
+            self.store(name, value, owned=False)
 
     def fill(self, values: Mapping[str, Tensor]) -> None:
         """Set values from tensors (they are copied), all or none: the memory of all is there before the first is put in."""
         with torch.inference_mode():
             held = {name: self._values.get(name) for name in values}
-            new = {n: copied(v) for n, v in values.items() if (old := held[n]) is None or old.shape != v.shape or old.dtype != v.dtype}
+            new = {n: _kept(v, owned=False) for n, v in values.items() if not _same_place(held[n], v)}
             for name, value in values.items():
                 self.store(name, new.get(name, value))
 
     def get(self, name: str) -> Any:
-        """A copy of a value as a numpy array. Raises `ExecutionError` where there is none."""
-        value = self.tensor(name)
+        """A copy of a value as a numpy array, of sparse rows as a `SelectedRows`. Raises `ExecutionError` where there is none."""
+        value: Any = self.tensor(name)
+        if isinstance(value, Rows):
+            return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
         return to_numpy(value).copy() if value.device.type == "cpu" else to_numpy(value)
 
     def tensor(self, name: str) -> Tensor:
@@ -145,9 +149,9 @@ class Scope:
         What is held begins where torch's own memory would, so that a run that is resumed computes the same bits.
         """
         old = self._values.get(name)
-        if old is not None and old.shape == value.shape and old.dtype == value.dtype:
+        if old is not None and _same_place(old, value):
             if old is not value:
-                old.copy_(value)
+                _ = old.become(_kept(value, owned)) if isinstance(old, Rows) else old.copy_(value)
                 self.overwritten += 1
             return old
         self._values[name] = kept = _kept(value, owned)
@@ -156,8 +160,20 @@ class Scope:
         return kept
 
 
-def _kept(value: Tensor, owned: bool) -> Tensor:
-    return value if owned and (isinstance(value, Rows) or is_aligned(value)) else copied(value)
+def _same_place(old: Any, value: Any) -> bool:
+    """Whether a value goes into the place of another: of one shape and element type, both tensors or both sparse rows."""
+    return old is not None and isinstance(old, Rows) is isinstance(value, Rows) and old.shape == value.shape and old.dtype == value.dtype
+
+
+def _kept(value: Any, owned: bool) -> Any:
+    if isinstance(value, Rows):
+        return value if owned else Rows(copied(value.rows), copied(value.values), value.height)
+    return value if owned and is_aligned(value) else copied(value)
+
+
+def rows_of(given: SelectedRows) -> Rows:
+    """Sparse rows as kernels take them, of what is fed as such."""
+    return Rows(to_tensor(given.rows).clone(), to_tensor(given.values).clone(), given.height)
 
 
 def _bytes(value: Tensor | Rows) -> int:

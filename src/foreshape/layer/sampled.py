@@ -10,6 +10,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.initializer import Initializer
 from foreshape.layer.parameter import create_parameter, initialise
+from foreshape.layer.weights import ClassWeight, by_example, by_label, by_row
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -34,7 +35,7 @@ class _Written(Initializer):
 def nce(
     input: Variable, label: Variable, num_total_classes: int, sample_weight: Variable | None = None, num_neg_samples: int = 10,
     sampler: str = "uniform", custom_dist: Sequence[float] | None = None, seed: int = 0, is_sparse: bool = False, *, weight: Any = None,
-    bias: Any = None, name: str | None = None,
+    bias: Any = None, class_weight: ClassWeight = None, name: str | None = None,
 ) -> Variable:  # fmt: skip
     """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010): tells the true classes of each row from a few that are drawn, so that
     a step does not cost what the vocabulary's size is.
@@ -42,13 +43,15 @@ def nce(
     Args:
         input: ``[batch, width]``, dense or ragged.
         label: the true classes (int64), ``[batch, labels]``.
-        sample_weight: what the cost of each row counts, ``[batch, 1]``.
+        sample_weight: what the cost of each row is multiplied by, ``[batch]`` or ``[batch, 1]``.
         num_neg_samples: how many classes are drawn for each row.
         sampler: "uniform"; "log_uniform", for classes numbered by falling frequency; "custom_dist".
         custom_dist: with which probability each class is drawn, for "custom_dist"; its numbers are stored in the program.
         seed: draws the same classes in every step; 0 draws others each time, from the executor's generator.
         is_sparse: the weight's gradient is the rows that were looked at, not a whole table.
         weight, bias: ``[classes, width]`` and ``[classes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
+        class_weight: what the cost of each row is multiplied by, too, by its true class, of which there is one: a variable ``[classes]``, a
+            list, or a dict of those that are not 1.
 
     Returns:
         The cost ``[batch, 1]``, divided by ``num_neg_samples + 1``.
@@ -68,7 +71,7 @@ def nce(
     if bias is not False:
         slots["Bias"] = create_parameter((num_total_classes, 1), input.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
     if sample_weight is not None:
-        slots["SampleWeight"] = sample_weight
+        slots["SampleWeight"] = by_row(sample_weight, input, "nce")
     if custom_dist is not None:
         probabilities = [float(p) for p in custom_dist]
         if len(probabilities) != num_total_classes or not all(p >= 0.0 for p in probabilities) or abs(sum(probabilities) - 1.0) > 1e-3:
@@ -81,7 +84,8 @@ def nce(
     attrs = {"num_total_classes": num_total_classes, "num_neg_samples": num_neg_samples, "sampler": _SAMPLERS[sampler], "seed": seed,
              "is_sparse": is_sparse, "remote_prefetch": is_sparse}  # fmt: skip
     cost = block.apply("nce", slots, attrs, prefix)[0]
-    return block.apply("scale", {"X": cost}, {"scale": 1.0 / (num_neg_samples + 1)}, prefix)
+    cost = block.apply("scale", {"X": cost}, {"scale": 1.0 / (num_neg_samples + 1)}, prefix)
+    return by_label(cost, class_weight, label, num_total_classes, "nce")
 
 
 def alias_tables(probabilities: Sequence[float]) -> tuple[list[int], list[float]]:
@@ -114,7 +118,8 @@ def _constant(prefix: str, of: DType, numbers: Sequence[float]) -> Variable:
 @tells_line
 def hierarchical_sigmoid(
     input: Variable, label: Variable, num_classes: int, path_table: Variable | None = None, path_code: Variable | None = None,
-    is_sparse: bool = False, *, weight: Any = None, bias: Any = None, name: str | None = None,
+    is_sparse: bool = False, *, weight: Any = None, bias: Any = None, class_weight: ClassWeight = None, sample_weight: Variable | None = None,
+    name: str | None = None,
 ) -> Variable:  # fmt: skip
     """The loss of a hierarchical softmax (Morin and Bengio, 2005): each class is a leaf of a binary tree, and a row looks at the inner
     nodes on the path to its class alone.
@@ -128,12 +133,15 @@ def hierarchical_sigmoid(
         is_sparse: the weight's gradient is the rows that were looked at, not a whole table.
         weight, bias: ``[inner nodes, width]`` and ``[inner nodes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves
             the bias out.
+        class_weight: what the cost of each row is multiplied by, by its class: a variable ``[classes]``; of the complete tree a list, too, or
+            a dict of those that are not 1.
+        sample_weight: ``[batch]`` or ``[batch, 1]``: what the cost of each row is multiplied by.
 
     Returns:
         The cost, ``[batch, 1]``. As in PaddlePaddle, a path that is shorter than the longest adds log(2) for each place it leaves free.
 
     Raises:
-        SchemaError: a path_table without path_code. ShapeError: operands that do not fit.
+        SchemaError: a path_table without path_code, or with a list of weights. ShapeError: operands or weights that do not fit.
     """
     block = current_block()
     prefix = block.program.layer_name("hierarchical_sigmoid", name)
@@ -146,7 +154,12 @@ def hierarchical_sigmoid(
         slots["Bias"] = create_parameter((nodes, 1), input.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
     if path_table is not None and path_code is not None:
         slots |= {"PathTable": path_table, "PathCode": path_code}
-    return block.apply("hierarchical_sigmoid", slots, {"num_classes": num_classes, "is_sparse": is_sparse}, prefix)[0]
+    if path_table is not None and class_weight is not None and not isinstance(class_weight, Variable):
+        raise SchemaError(f"hierarchical_sigmoid({input.name}): of a tree of your own the number of classes is not known: class_weight must be a variable "
+                          f"with one number for each; seen {type(class_weight).__name__}")  # fmt: skip
+    cost = block.apply("hierarchical_sigmoid", slots, {"num_classes": num_classes, "is_sparse": is_sparse}, prefix)[0]
+    cost = by_label(cost, class_weight, label, None if path_table is not None else num_classes, "hierarchical_sigmoid")
+    return by_example(cost, sample_weight, "hierarchical_sigmoid")
 
 
 hsigmoid = hierarchical_sigmoid

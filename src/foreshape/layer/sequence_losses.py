@@ -10,6 +10,7 @@ from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.parameter import create_parameter, param_attr
+from foreshape.layer.weights import by_example
 from foreshape.program.block import Block
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
@@ -21,7 +22,10 @@ def _given(**slots: Variable | None) -> dict[str, Variable]:
 
 
 @tells_line
-def linear_chain_crf(input: Variable, label: Variable, transition: Any = None, length: Variable | None = None, *, name: str | None = None) -> Variable:
+def linear_chain_crf(
+    input: Variable, label: Variable, transition: Any = None, length: Variable | None = None, *, sample_weight: Variable | None = None,
+    name: str | None = None,
+) -> Variable:  # fmt: skip
     """The negative log-likelihood (a cost, to be minimised) of each sequence's tags under a linear-chain conditional random field.
 
     Args:
@@ -30,12 +34,14 @@ def linear_chain_crf(input: Variable, label: Variable, transition: Any = None, l
         transition: the parameter ``[tags + 2, tags]``: the weights of starting, of ending, and of tag i followed by tag j at
             ``[i + 2, j]``. A name (by which `crf_decoding` finds it), an initializer, a `ParamAttr`, or the variable itself.
         length: the sequences' lengths, ``[sequences]``, where they are padded.
+        sample_weight: ``[sequences]`` or ``[sequences, 1]``: what the cost of each sequence is multiplied by. It is of a sequence as a whole,
+            and no sum over its tags, so that no tag has a weight of its own.
 
     Returns:
         ``[sequences, 1]``; 0 of a sequence without rows.
 
     Raises:
-        ShapeError: the number of tags is not known, or label is not divided as input is.
+        ShapeError: the number of tags is not known, or label is not divided as input is; weights that do not fit.
     """
     block = current_block()
     tags = input.spec.known_dims[-1] if input.spec.known_dims else None
@@ -46,7 +52,7 @@ def linear_chain_crf(input: Variable, label: Variable, transition: Any = None, l
         transition = create_parameter((tags + 2, tags), input.spec.known_dtype, transition, prefix=prefix)
     inputs = _given(Emission=input, Transition=transition, Label=label, Length=length)
     _, _, _, cost = block.apply("linear_chain_crf", inputs, prefix=prefix)
-    return cost
+    return by_example(cost, sample_weight, "linear_chain_crf")
 
 
 @tells_line
@@ -77,9 +83,10 @@ def _parameter(block: Block, attr: Any) -> Variable:
     return found
 
 
+@tells_line
 def warpctc(
     input: Variable, label: Variable, blank: int = 0, norm_by_times: bool = False, input_length: Variable | None = None,
-    label_length: Variable | None = None,
+    label_length: Variable | None = None, *, sample_weight: Variable | None = None,
 ) -> Variable:  # fmt: skip
     """The loss of connectionist temporal classification: -log of the probability of all alignments of a label with the steps.
 
@@ -90,13 +97,18 @@ def warpctc(
         blank: the class that stands for no label.
         norm_by_times: divide the gradient, though not the loss, by the number of steps.
         input_length, label_length: ``[sequences]``, where they are padded.
+        sample_weight: ``[sequences]`` or ``[sequences, 1]``: what the loss of each sequence is multiplied by. It is of all alignments of a
+            label at once, so that no class has a weight of its own.
 
     Returns:
         ``[sequences, 1]``; 0 where the label is too long for the steps.
+
+    Raises:
+        ShapeError: operands or weights that do not fit.
     """
     inputs = _given(Logits=input, Label=label, LogitsLength=input_length, LabelLength=label_length)
     loss, _ = current_block().apply("warpctc", inputs, {"blank": blank, "norm_by_times": norm_by_times})
-    return loss
+    return by_example(loss, sample_weight, "warpctc")
 
 
 def ctc_greedy_decoder(input: Variable, blank: int, input_length: Variable | None = None, padding_value: int = 0) -> Any:

@@ -11,6 +11,7 @@ from foreshape.layer.logic import not_equal
 from foreshape.layer.manipulation import gather_nd, reshape, unsqueeze
 from foreshape.layer.math import cast
 from foreshape.layer.reductions import reduce_sum
+from foreshape.layer.sequence import sequence_expand_as
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -38,10 +39,18 @@ def weighted_mean(x: Variable, weight: Variable) -> Variable:
 
 
 def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
-    """A loss ``[batch, ...]`` times a weight for each example, ``[batch]`` or ``[batch, 1]``, or for each element."""
+    """A loss ``[batch, ...]`` times a weight for each example, ``[batch]`` or ``[batch, 1]``, or for each element.
+
+    Of ragged rows a weight that is not ragged is one for each sequence, and that of all its rows.
+    """
     if weight is None:
         return loss
     of, given = loss.spec, weight.spec
+    if of.lod is not None and given.lod is None and given.known_dims[:1] != of.known_dims[:1]:
+        if list(given.known_dims[1:]) not in ([], [1]):
+            raise ShapeError(f"{layer}: sample_weight of ragged rows must be [sequences] or [sequences, 1], or ragged as the rows; it is {given.text()}")
+        weight = sequence_expand_as(weight if given.rank == 2 else reshape(weight, [-1, 1]), loss)
+        given = weight.spec
     rank, dims = of.rank, list(given.known_dims)
     whole = len(dims) == rank and not any(a == 1 and b != 1 for a, b in zip(of.known_dims, dims, strict=True))  # or the loss would grow
     if len(dims) == 2 and dims[1] == 1 and rank != 2:
@@ -60,9 +69,37 @@ def class_weights(given: ClassWeight, x: Variable, axis: int, layer: str) -> Var
         if not isinstance(classes, int):
             raise ShapeError(f"{layer}: the number of classes must be known for class_weight to be a list; the input is {x.spec.text()}")
         given = _written(given, classes, x, layer)
-    if given.spec.rank != 1 or (isinstance(classes, int) and isinstance(given.spec.known_dims[0], int) and given.spec.known_dims[0] != classes):
-        raise ShapeError(f"{layer}: class_weight must have one number for each of the {classes} classes; it is {given.spec.text()}")
+    _check_classes(given, classes, layer)
     return given if given.dtype is x.dtype else cast(given, x.spec.known_dtype)
+
+
+def by_row(weight: Variable, like: Variable, layer: str) -> Variable:
+    """A weight for each row as ``[batch, 1]``, of the element type of ``like``."""
+    dims = weight.spec.known_dims
+    if list(dims[1:]) not in ([], [1]):
+        raise ShapeError(f"{layer}: sample_weight must be [batch] or [batch, 1]; it is {weight.spec.text()}")
+    column = weight if len(dims) == 2 else reshape(weight, [-1, 1])
+    return column if column.dtype is like.dtype else cast(column, like.spec.known_dtype)
+
+
+def by_label(loss: Variable, given: ClassWeight, label: Variable, classes: int | None, layer: str) -> Variable:
+    """A loss ``[batch, 1]`` times the weight of each row's class."""
+    if given is None:
+        return loss
+    dims = label.spec.known_dims
+    if len(dims) != 2 or dims[1] != 1:
+        raise ShapeError(f"{layer}: class_weight is of one true class for each row, so that the label must be [batch, 1]; it is {label.spec.text()}")
+    if not isinstance(given, Variable):
+        assert classes is not None
+        given = _written(given, classes, loss, layer)
+    _check_classes(given, classes, layer)
+    return loss * of_labels(given if given.dtype is loss.dtype else cast(given, loss.spec.known_dtype), label, -100)
+
+
+def _check_classes(given: Variable, classes: Any, layer: str) -> None:
+    if given.spec.rank != 1 or (isinstance(classes, int) and isinstance(given.spec.known_dims[0], int) and given.spec.known_dims[0] != classes):
+        of = "each class" if classes is None else f"each of the {classes} classes"
+        raise ShapeError(f"{layer}: class_weight must have one number for {of}; it is {given.spec.text()}")
 
 
 def _written(given: Any, classes: int, x: Variable, layer: str) -> Variable:

@@ -28,6 +28,9 @@ def dense_bytes(value: Value, spec: Spec) -> Size:
     return spec.nbytes
 
 
+ID_BYTES = 8
+
+
 def are_ids(spec: Spec) -> bool:
     """Whether a tensor may be ids, which say how many rows there are."""
     return spec.dtype is not None and spec.dtype.is_integer
@@ -146,6 +149,29 @@ def carried_by_rounds(i: Instruction, made: Sequence[Value]) -> Size:
 def _dense(value: Value) -> Size:
     spec = value.spec
     return 0 if spec is None else dense_bytes(value, spec)
+
+
+def ids_size(i: Instruction) -> Size:
+    """The bytes of the ids that an instruction is given."""
+    return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and are_ids(of) and of.dims is not None), start=0)
+
+
+def rows_size(i: Instruction | None, spec: Spec, rows: Mapping[Value, Size]) -> Size:
+    """At most how many bytes sparse rows have that an instruction makes: a row for each id and each row that it is given."""
+    if i is None or spec.dims is None or spec.dtype is None:
+        return 0
+    total: Size = 0
+    for value in dict.fromkeys(i.reads()):
+        of = value.spec
+        if value in rows:
+            total = total + rows[value]
+        elif of is not None and are_ids(of) and of.dims is not None:
+            total = total + product(of.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
+    operator = i.op.operator
+    if operator is None or type(operator).rows_bytes is Operator.rows_bytes or i.expression is not None:
+        return total
+    rule: Callable[..., Size] = operator.rows_bytes
+    return rule_bytes(i, lambda: rule(*_operand_specs(operator, i), rows=total))
 
 
 def is_rows(value: Value) -> bool:

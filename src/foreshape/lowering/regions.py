@@ -343,9 +343,9 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
 
 
 def _is_the_scopes(low: Lowering, name: str) -> bool:
-    """Whether a carried name is a dense tensor that the scope holds, and that nothing in this step has put another in the place of."""
+    """Whether a carried name is a dense tensor, or sparse rows, that the scope holds, and that nothing in this step has put another in the place of."""
     variable, now = low.block.find(name), low.current.get(name)
-    if variable is None or not variable.persistable or variable.kind is not LOD_TENSOR or variable.spec.lod is not None:
+    if variable is None or not variable.persistable or variable.kind not in (LOD_TENSOR, SELECTED_ROWS) or variable.spec.lod is not None:
         return False
     return now.in_scope or now.persistable if now is not None else not low.region
 

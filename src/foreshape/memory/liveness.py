@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foreshape.dims import Size, maximum, product
-from foreshape.lowering.call_memory import are_ids, carried_by_rounds, dense_bytes, is_rows, may_be_view, retained_of, same_size, workspace_of
+from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, retained_of, rows_size, same_size, workspace_of
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
 from foreshape.memory.layouts import Layouts
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
@@ -19,9 +19,8 @@ from foreshape.operator.fields import Result
 from foreshape.operator.operator import Operator
 from foreshape.program import Block, Role
 from foreshape.program.carried import GRAD, sub_block
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES, Spec
+from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, STEP_SCOPES
 
-ID_BYTES = 8
 _AS_THEY_ARE = frozenset({"sgd", "sum", "scale"})
 """Ops that take sparse rows as they come; the others merge rows with one id."""
 NUMBER_BYTES = 8
@@ -125,25 +124,13 @@ class _Walk:
         if spec is None:
             return 0
         if spec.kind is SELECTED_ROWS:
-            self.rows[value] = found = self._rows_size(i, spec)
+            self.rows[value] = found = rows_size(i, spec, self.rows)
             if i is not None and i.tag == "bag gradient":  # the values are the bags', which are there
-                return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and are_ids(of) and of.dims is not None), start=0)
+                return ids_size(i)
             return found
         if spec.kind is LOD_TENSOR and spec.dims is None and i is not None:
             self.unknown.append(Unknown(i.op, f"how many dims {value.name} has is known when it runs"))
         return dense_bytes(value, spec)
-
-    def _rows_size(self, i: Instruction | None, spec: Spec) -> Size:
-        if i is None or spec.dims is None or spec.dtype is None:
-            return 0
-        total: Size = 0
-        for value in dict.fromkeys(i.reads()):
-            of = value.spec
-            if value in self.rows:
-                total = total + self.rows[value]
-            elif of is not None and are_ids(of) and of.dims is not None:
-                total = total + product(of.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
-        return total
 
     def _new(self, i: Instruction, at: int, value: Value, size: Size) -> Record:
         what = GRADIENTS if _is_parameter_gradient(self.block, value.name) else TEMPORARIES
@@ -213,7 +200,9 @@ class _Walk:
         wanted = [any(v in self.used or v.persistable for v in values_of([r])) for r in i.results]
         for result, out in zip(operator.schema.results, i.results, strict=False):
             for number, value in enumerate(out if isinstance(out, list) else (out,)):
-                if value is not None and value not in self.current:
+                if value is not None and result.updates is not None and is_rows(value):
+                    self._other_rows(at, i, value, given)
+                elif value is not None and value not in self.current:
                     self._result(at, i, operator, result, number, value, given, wanted)
         for value in values_of(i.results[len(operator.schema.results) :]):
             self.current[value] = None  # offsets
@@ -256,6 +245,18 @@ class _Walk:
             self.strided[value] = None
         if taken is not None and type(operator).kernel_into:
             self._offer(at, i, taken, value, given, record)
+
+    def _other_rows(self, at: int, i: Instruction, value: Value, given: dict[Value, Record | None]) -> None:
+        """Sparse rows that take others in their place: what the scope holds of them is at most what they are then."""
+        spec = value.spec
+        assert spec is not None
+        alone = len([v for v in i.writes() if is_rows(v)]) == 1
+        size = self.rows[value] = rows_size(i, spec, self.rows) if alone else self.rows.get(value, 0)
+        if not value.persistable and not value.in_scope:
+            holds(self._new(i, at, value, size), given)
+        for record in self.held if value.persistable else ():
+            if value.name in record.names:
+                record.size = maximum(record.size, size)
 
     def _is_view(self, operator: Operator, result: Result, source: Value, value: Value) -> bool:
         """Whether a result that may be a view is one: the same elements in a row are a copy of what does not lie in a row, and a
@@ -330,6 +331,8 @@ class _Walk:
         """An op that runs a block: what a round needs, at this position; what its rounds keep, until they are undone."""
         region, op, position = i.region, i.op, i.position
         assert region is not None
+        by_name = {v.name: self.rows[v] for v in given if v in self.rows}
+        self.rows.update((v, by_name[v.name]) for v in region.lowered.feeds if v.name in by_name)
         inner = _of(region.lowered, self.rows, self.reuse_allowed, True)
         self.unknown += inner.unknown
         self.records.append(Record(f"{op.type} block {sub_block(op).idx}", 0, position, position, None, op, TEMPORARIES, inner=inner, until=at))

@@ -8,11 +8,14 @@ have it. A gradient operator that is written out says so with `Operator.undoes`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from foreshape.operator.operator import Operator
 
 
@@ -116,6 +119,16 @@ class Softmax(Computation):
 
     inputs: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
     axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping(Computation):
+    """``by * X0 * Out1``, where Out1, uint8, is drawn: 1 where an element is kept."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("Out1", "Out0@GRAD")
+    by: float
+    draw: Callable[[Sequence[int], Any], Tensor] = field(compare=False)
+    """From a shape and a device to what is kept: in each run the numbers that come next."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,9 @@ class Operator:
     ``retained_bytes(self, <slots>)``
         from the operands' specs to a mapping, result slot -> bytes, of what results keep alive beside what they are described to be. A
         keyword-only ``requested`` receives which results are requested. ``carries``, an older name of the hook, will do as well.
+    ``rows_bytes(self, <slots>, *, rows)``
+        of an operator that gives sparse rows: at most how many bytes these have, where ``rows`` are the bytes of those that it is given; the
+        default is that.
     ``computes(self)``
         what it does with these attributes, where the rewrites of a step are to know it: one of `foreshape.operator.computations`. Its
         gradient operator answers ``undoes(self)`` with that; a gradient operator that is a class of its own defines ``undoes``.
@@ -87,6 +90,8 @@ class Operator:
     random: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     """Whether its work is products of its operands' numbers and their sums, so that it may compute in 16 bits where the others do not."""
+    multiplies_steps: ClassVar[bool] = False
+    """Whether it multiplies step by step inside, a few rows at a time, which is done in the precision of its operands and is not lowered."""
     described_results: ClassVar[bool] = False
     """Whether its results are what their variables say, as those of feed are, and no rule gives them."""
     accumulates: ClassVar[tuple[str, ...]] = ()
@@ -133,6 +138,9 @@ class Operator:
 
     def workspace(self, *specs: Any, **named: Any) -> Size:
         return 0
+
+    def rows_bytes(self, *specs: Any, **named: Any) -> Size:
+        return named["rows"]
 
     def retained_bytes(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
         return {}

@@ -2,20 +2,23 @@
 
 A step with so many batches of equal size updates as one with a batch as large as all of them would, where the loss is a mean over the
 examples. Groups of batches do not end with epochs: where an epoch's batches are no multiple, the group goes on in the next one, and what is
-left in the sums after the last epoch waits there for a run that goes on. The learning rate of a schedule is the same in all batches of a group.
+left in the sums after the last epoch waits there for a run that goes on. The learning rate of a schedule is the same in all batches of a group. The sum of
+gradients that are sparse rows is sparse rows too, each once: it takes the memory of the rows that several batches look up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.layer.initializer import Constant
+from foreshape.layer.initializer import Constant, Initializer
 from foreshape.layer.parameter import initialise
 from foreshape.passes.framework import Pass
 from foreshape.passes.update_section import move_under, rename, update_section
 from foreshape.program import Op, Program, Role, Variable, program_guard
-from foreshape.spec import BOOL, INT64, Spec, tensor
+from foreshape.spec import BOOL, INT64, SELECTED_ROWS, DType, Spec, tensor
 
 COUNTER = "accumulated_batches"
 
@@ -29,7 +32,7 @@ def accumulate(program: Program, batches: int, startup: Program) -> tuple[Progra
         startup: left as it is.
 
     Raises:
-        SchemaError: ``batches`` is no whole number above 0; the program has no updates; a gradient is sparse rows.
+        SchemaError: ``batches`` is no whole number above 0; the program has no updates.
     """
     if checked_batches(batches) == 1:
         return program, startup
@@ -48,6 +51,13 @@ def checked_batches(given: object) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise SchemaError(f"accumulate= takes the number of batches that make one update, at least 1; seen {given!r}")
     return given
+
+
+class _NoRows(Initializer):
+    """Sparse rows without a row."""
+
+    def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
+        return "empty_selected_rows", {"shape": list(shape), "dtype": of.code}
 
 
 class _Accumulation:
@@ -74,12 +84,12 @@ class _Accumulation:
         means = [
             self._put("scale", {"X": total}, {"Out": names[g]}, {"scale": 1.0 / self.batches}, (section.gradients[g], names[g])) for g, total in sums.items()
         ]
-        resets = [self._fill(v) for v in (*sums.values(), counter)]
+        resets = [self._empty(v) if v.kind is SELECTED_ROWS else self._fill(v) for v in (*sums.values(), counter)]
         move_under(self.block, [*means, *section.ops, *resets], self.block.var(full), section.site)
 
     def _state(self, name: str, spec: Spec) -> Variable:
         made = self.block.create_variable(name, spec, site=self.section.site, persistable=True, stop_gradient=True)
-        initialise(made, Constant(0.0 if spec.known_dtype.is_floating else 0))
+        initialise(made, _NoRows() if spec.kind is SELECTED_ROWS else Constant(0.0 if spec.known_dtype.is_floating else 0))
         return made
 
     def _count_updates(self, counter: Variable) -> None:
@@ -106,11 +116,15 @@ class _Accumulation:
     def _sum(self, gradient: str) -> Variable:
         """Add a gradient to what outlives the run, as soon as it is there."""
         parameter, spec = self.section.gradients[gradient], self.block.var(gradient).spec
-        total = self._state(self.program.unique_name(f"{parameter}_accumulated"), tensor(spec.known_dtype, *spec.known_dims))
+        rows = spec.kind is SELECTED_ROWS
+        total = self._state(self.program.unique_name(f"{parameter}_accumulated"), spec if rows else tensor(spec.known_dtype, *spec.known_dims))
         ours = {id(op) for op in self.section.ops}
         at = max(n for n, op in enumerate(self.block.ops) if id(op) not in ours and gradient in op.all_writes())
         made = self.block.ops[at]
-        self.block.append_op("elementwise_add", {"X": total, "Y": gradient}, {"Out": total}, role=Role.OPTIMIZE, site=made.site, index=at + 1)
+        type, inputs = ("accumulate_selected_rows", ("Sum", "Grad")) if rows else ("elementwise_add", ("X", "Y"))
+        attrs = {"batches": self.batches} if rows else {}
+        given = dict(zip(inputs, (total, gradient), strict=True))
+        self.block.append_op(type, given, {"Out": total}, attrs, role=Role.OPTIMIZE, site=made.site, index=at + 1)
         return total
 
     def _put(self, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], of: tuple[str, ...] = ()) -> Op:
@@ -121,6 +135,9 @@ class _Accumulation:
     def _fill(self, of: Variable) -> Op:
         attrs = {"shape": list(of.spec.known_dims), "dtype": of.spec.known_dtype.code, "value": 0.0, "str_value": "0"}
         return self._put("fill_constant", {}, {"Out": of}, attrs)
+
+    def _empty(self, of: Variable) -> Op:
+        return self._put("empty_selected_rows", {"X": of}, {"Out": of}, _NoRows().op(of.spec.known_dims, of.spec.known_dtype)[1])
 
     def _equal(self, counter: Variable, to: int) -> str:
         number, full = (self.program.unique_name(f"{counter.name}@{what}") for what in ("ALL", "FULL"))

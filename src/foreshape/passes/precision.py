@@ -123,7 +123,7 @@ def scale_loss(program: Program, loss: str, startup: Program, over_ranks: bool =
         over_ranks: whether ranks have other gradients than one another, so that one which is not finite must be found by all.
 
     Raises:
-        SchemaError: the program has no updates; a gradient is sparse rows; the backward pass does not begin with a constant.
+        SchemaError: the program has no updates; the backward pass does not begin with a constant.
     """
     begins = startup.clone()
 

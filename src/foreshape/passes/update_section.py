@@ -12,7 +12,6 @@ from foreshape.passes.prune import drop_blocks
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.call_site import Site
 from foreshape.program.op import is_absent
-from foreshape.spec import SELECTED_ROWS
 
 
 @dataclass(slots=True)
@@ -36,7 +35,7 @@ def update_section(block: Block, what: str) -> UpdateSection:
         what: who asks, for the words.
 
     Raises:
-        SchemaError: it has no updates, or the gradient of a parameter is sparse rows.
+        SchemaError: it has no updates.
     """
     ops = [op for op in block.ops if op.role & Role.OPTIMIZE]
     if not ops:
@@ -50,18 +49,7 @@ def update_section(block: Block, what: str) -> UpdateSection:
                 gradients.setdefault(gradient, parameter)
     if not gradients:
         raise SchemaError(f"{what}: the updates of the program do not say of which gradients they are (op_role_var)")
-    for gradient, parameter in gradients.items():
-        if block.var(gradient).kind is SELECTED_ROWS:
-            raise SchemaError(f"{what}: the gradient of {parameter} is sparse rows{_lookup(block, parameter)}; leave is_sparse out there, so that it is dense")
     return UpdateSection(block, ops, gradients)
-
-
-def _lookup(block: Block, parameter: str) -> str:
-    for op in block.ops:
-        site = op.call_site
-        if site is not None and parameter in op.input_names() and not op.role & (Role.BACKWARD | Role.OPTIMIZE):
-            return f", of the lookup at {site.short()}"
-    return ""
 
 
 def move_under(block: Block, ops: Sequence[Op], condition: Variable, site: Site = None) -> Op:

@@ -55,7 +55,7 @@ def explain(variable: Variable) -> str:
     inputs that its shape rule gives; then the op and the user's line. The last steps are inputs, parameters and attributes.
     """
     spec = variable.spec
-    lines = [f"{variable.name}: {spec.text()}" + _note(variable)]
+    lines = [f"{variable.name}: {spec.text()}" + _note(variable), *_precision(variable)]
     if spec.dims is None:
         lines.append("    nothing is known of its dims")
     named: set[str] = set()
@@ -75,6 +75,18 @@ def _note(variable: Variable) -> str:
         return ""
     op = variable.op
     return "    (not certain: it depends on an operator that is not known" + (f", by way of {op.type})" if op is not None else ")")
+
+
+def _precision(variable: Variable) -> list[str]:
+    """Why a recurrence has another precision than the products around it."""
+    op, spec = variable.op, variable.spec
+    operator = op.operator if op is not None else None
+    if op is None or operator is None or not type(operator).multiplies_steps or spec.dtype is None or spec.known_dtype.itemsize < 4:
+        return []
+    lowered = next((v.dtype for v in variable.block.vars.values() if v.dtype is not None and v.dtype.is_floating and v.dtype.itemsize == 2), None)
+    if lowered is None:
+        return []
+    return [f"    {op.type} multiplies a few rows in each step: it computes in {spec.known_dtype.name}, and only products outside of it in {lowered.name}"]
 
 
 def _explained(place: Place, size: Size, heading: str, named: set[str]) -> list[str]:

@@ -15,7 +15,7 @@ from foreshape.training import container, divided
 from foreshape.training.changes import Facts
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, to_tensors
-from foreshape.training.schema import OTHERS, VALUE, Contents, callback_tensors, contents, to_facts
+from foreshape.training.schema import OTHERS, Contents, callback_tensors, contents, to_facts, value_tensors
 from foreshape.training.state import State
 
 _NAME = re.compile(r"step-([0-9]{9,18})\.safetensors")
@@ -80,9 +80,9 @@ class Checkpoint:
         import torch
 
         path = self.place(state.history.steps)
-        values = {VALUE + v.name: scope.tensor(v.name) for v in persistables(program) if v.name in scope}
+        values = {v.name: scope.tensor(v.name) for v in persistables(program) if v.name in scope}
         tensors = {
-            **values,
+            **value_tensors(values),
             **to_tensors(NOW, state.random),
             **to_tensors(EPOCH, state.epoch_random),
             "losses": torch.tensor(state.history.losses, dtype=torch.float64),

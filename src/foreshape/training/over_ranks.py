@@ -19,6 +19,7 @@ from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
 from foreshape.program import Program, Role, Variable
 from foreshape.ranks import Ranks
 from foreshape.ranks.status import WAITED
+from foreshape.spec import LOD_TENSOR
 from foreshape.training.changes import Facts, op_line
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Batch, batch_examples
@@ -152,7 +153,7 @@ class OverRanks:
         self._compare_programs()
         divided = {p.name for p in self.parts}
         for variable in persistables(self.program):
-            if variable.name in scope and variable.name not in divided:
+            if variable.name in scope and variable.name not in divided and variable.kind is LOD_TENSOR:  # sums of rows begin empty, or as saved, on all
                 self.ranks.from_first(scope.tensor(variable.name))
         if self.share:
             executor.reseed(_seed_of(seed, self.share))

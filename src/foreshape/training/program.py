@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
+from foreshape.engine.held import compare_spec
 from foreshape.errors import ExecutionError
 from foreshape.layer import mean
 from foreshape.optimizer import Optimizer
 from foreshape.program import Op, Program, Role, Variable, program_guard
+from foreshape.spec import SELECTED_ROWS
+from foreshape.values.rows import Rows
 from foreshape.values.torch_types import dtype_of_torch
 
 _SCORES: Final = frozenset({"mul", "matmul", "matmul_v2", "elementwise_add", "conv2d", "relu", "tanh"})
@@ -111,7 +114,10 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
     state = persistables(program)
     for variable in state:
         if variable.name in scope:
-            held = scope.tensor(variable.name)
+            held: Any = scope.tensor(variable.name)
+            if isinstance(held, Rows) or variable.kind is SELECTED_ROWS:
+                compare_spec(variable.name, variable.spec, held)
+                continue
             if not _fits(variable, held):
                 seen = f"{dtype_of_torch(held.dtype).short}{list(held.shape)}"
                 raise ExecutionError(f"{variable.name} must be {variable.spec.text()}; the scope holds {seen}: give each network a Scope of its own")

@@ -21,6 +21,7 @@ from foreshape.training.history import History
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, RandomState, from_tensors
 from foreshape.training.state import Kept, Position, State, Sums
+from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "foreshape checkpoint 2"
 VALUE: Final = "value/"
+ROWS: Final = "rows/"
+"""The ids of a value that is sparse rows, beside its values."""
 MOST: Final = 2**53
 """No count is larger."""
 _LOSSES: Final = "losses"
@@ -48,7 +51,8 @@ T = TypeVar("T")
 class Contents:
     """A checkpoint that is what it should be."""
 
-    values: dict[str, Tensor]
+    values: dict[str, Any]
+    """Tensors, and `Rows`."""
     facts: Facts
     state: State
     divided: Divided | None = None
@@ -68,6 +72,12 @@ def to_facts(facts: Facts, state: State, parts: Any = None) -> dict[str, Any]:
         "seconds": state.seconds,
         "first": state.first,
     }  # fmt: skip
+
+
+def value_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The values of a scope, by the names that `contents` reads."""
+    out = {VALUE + name: value.values if isinstance(value, Rows) else value for name, value in values.items()}
+    return {**out, **{ROWS + name: value.rows for name, value in values.items() if isinstance(value, Rows)}}
 
 
 def callback_tensors(state: State) -> dict[str, Tensor]:
@@ -129,21 +139,40 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: 
 # --- tensors
 
 
-def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> dict[str, Tensor]:
+def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> dict[str, Any]:
     """The values, each as the file says, and as the program says where that is the same."""
     variables = {v.name: v for v in persistables(program)}
     said = {**facts.values, **facts.state}
     others = {_LOSSES, OTHERS, *(prefix + name for prefix in (NOW, EPOCH) for name in RandomState.names())}
-    out: dict[str, Tensor] = {}
+    out: dict[str, Any] = {}
     for key, tensor in tensors.items():
         name = key.removeprefix(VALUE)
-        if key in others or key.startswith(CALLBACK):
+        if key in others or key.startswith(CALLBACK) or (key.startswith(ROWS) and VALUE + key.removeprefix(ROWS) in tensors):
             continue
         if name == key or name not in said:
             raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
-        _check_value(name, tensor, said[name], variables.get(name))
+        ids, variable = tensors.get(ROWS + name), variables.get(name)
+        if ids is not None or said[name].startswith("rows "):
+            if variable is not None and variable.spec.text() == said[name]:  # another run's, which this one has no place for, is not needed
+                out[name] = _rows(name, ids, tensor, variable)
+            continue
+        _check_value(name, tensor, said[name], variable)
         out[name] = tensor
     return out
+
+
+def _rows(name: str, ids: Tensor | None, values: Tensor, variable: Variable) -> Rows:
+    """Sparse rows of a checkpoint, of a variable that is such."""
+    spec = variable.spec
+    dims = spec.known_dims
+    fits = ids is not None and ids.dtype is torch.int64 and ids.dim() == 1 and values.shape == (len(ids), *dims[1:])
+    if ids is None or not fits or values.dtype is not torch_dtype(spec.known_dtype):
+        _refuse(name, f"{spec.text()}, and an id for each row", f"{dtype_of_torch(values.dtype).short}{list(values.shape)}")
+    height = dims[0]
+    assert isinstance(height, int)
+    if len(ids) and (int(ids[0]) < 0 or int(ids[-1]) >= height or not bool((ids[1:] > ids[:-1]).all())):
+        _refuse(name, f"ids in rising order, in [0, {height})", "others")
+    return Rows.unique(ids, values, height)
 
 
 def _check_value(name: str, tensor: Tensor, said: str, variable: Variable | None) -> None:

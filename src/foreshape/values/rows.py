@@ -18,7 +18,8 @@ CHUNK = 1 << 12
 class Rows:
     """Row ids (int64 ``[n]``, possibly repeated), their values ``[n, *row]``, and the height of the table that they are rows of.
 
-    Where many rows have the same value, as the words of one bag have, `spread` keeps each value once. Never changed after it is made.
+    Where many rows have the same value, as the words of one bag have, `spread` keeps each value once. Its tensors are never changed after it is
+    made; it takes others in their place (`become`) only where an operator says that it changes an operand.
     """
 
     __slots__ = ("_merged", "_unique", "_values", "_which", "height", "rows")
@@ -69,6 +70,22 @@ class Rows:
             self._values, self._which = self._values.index_select(0, self._which), None
         return self._values
 
+    def become(self, other: Rows) -> Rows:
+        """Hold what another holds from now on; itself."""
+        for name in ("height", "rows", "_values", "_which", "_unique"):
+            setattr(self, name, getattr(other, name))
+        self._merged = None if other._merged is None or other._merged is self else other._merged
+        return self
+
+    def clone(self) -> Rows:
+        """What may take other rows while this one stays; the tensors are shared."""
+        return Rows(self.rows[:0], self._values[:0], self.height).become(self)
+
+    @property
+    def device(self) -> Any:
+        """Where the values are."""
+        return self._values.device
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The dims of the whole table."""
@@ -89,6 +106,16 @@ class Rows:
         if self._which is not None:
             return Rows.spread(rows, values, self._which.to(where), self.height)
         return Rows.unique(rows, values, self.height) if self._unique else Rows(rows, values, self.height)
+
+    @staticmethod
+    def empty(shape: Sequence[int], dtype: Any, device: Any = None) -> Rows:
+        """No rows of a table of this shape."""
+        ids = torch.empty(0, dtype=torch.int64, device=device)
+        return Rows.unique(ids, torch.empty((0, *shape[1:]), dtype=dtype, device=device), shape[0])
+
+    def is_finite(self) -> Tensor:
+        """Whether all values are, as a tensor of one truth value."""
+        return self._values.isfinite().all()
 
     def scaled(self, by: Any) -> Rows:
         """All values multiplied by a number (or a tensor of one)."""

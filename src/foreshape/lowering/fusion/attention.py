@@ -3,7 +3,8 @@
 Before: ``out = softmax(scale * (q k') + mask) v`` of fp32, where q may be scaled instead or besides, k may come transposed, and there may be no
     mask; and the gradients of q, k and v
 After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(q, k, v, out, sums, d_out, mask)``; a mask that is a constant of
-    -1e9 or less above the diagonal, and zero elsewhere, is not made: the kernels leave out what it hides
+    -1e9 or less above the diagonal, and zero elsewhere, is not made: the kernels leave out what it hides. Where weights are dropped before the
+    product with v, ``kept = draw(q, k)`` stands where they were, and both kernels take it in the place of the sums
 Unless: something else reads what is between, or the gradient of the mask is wanted
 """
 
@@ -14,10 +15,11 @@ from dataclasses import dataclass, field
 
 from foreshape.dims import Size, equal
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
+from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.operator.computations import Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
-from foreshape.spec import FP32, tensor
+from foreshape.operator.computations import Dropping, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
+from foreshape.spec import FP32, UINT8, tensor
 
 _FAR = -1e9
 
@@ -52,6 +54,8 @@ class _Found:
     """The ops before that."""
     backward: list[Instruction] = field(default_factory=list[Instruction])
     """From the gradient of the product on."""
+    drop: Instruction | None = None
+    """What drops some of the weights."""
     d_q: Argument = None
     d_k: Argument = None
 
@@ -61,7 +65,9 @@ def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
     spec = spec_of(weights)
     if spec is None or spec.dtype is not FP32 or spec.rank not in (3, 4) or of.axis not in (-1, spec.rank - 1):
         return None
-    mix = next((r for r in graph.readers(weights) if computes(r, MatrixProduct) is not None and r.arguments[0] is weights), None)
+    drop = next((r for r in graph.readers(weights) if computes(r, Dropping) is not None), None)
+    mixed = weights if drop is None else drop.results[0]
+    mix = next((r for r in graph.readers(mixed) if computes(r, MatrixProduct) is not None and r.arguments[0] is mixed), None)
     if mix is None or computes(mix, MatrixProduct) != MatrixProduct():
         return None
     gone, mask, scale = [softmax], None, None
@@ -79,16 +85,23 @@ def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
     (q, k), v = at.arguments, mix.arguments[1]
     if not (isinstance(q, Value) and isinstance(k, Value) and isinstance(v, Value)):
         return None
-    causal = mask is not None and _hides_later(graph, mask, softmax.arguments[0])
-    found = _Found(q, k, v, mask, causal, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at])
+    causal = mask is not None and drop is None and _hides_later(graph, mask, softmax.arguments[0])
+    found = _Found(q, k, v, mask, causal, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at], drop=drop)
     if not _fits(graph, found) or not _with_gradient(graph, found, softmax, of, scale):
         return None
-    taken = [*found.gone, mix, *found.backward]
+    taken = [*found.gone, *([drop] if drop is not None else []), mix, *found.backward]
+    if drop is not None and not _only_taken(graph, drop, taken):
+        return None
     for i in found.gone:
         if graph.is_fixed(i.results[0]) or any(all(r is not t for t in taken) for r in graph.readers(i.results[0])):
             return None
     _take_scale_of_q(graph, found)
     return found
+
+
+def _only_taken(graph: Graph, drop: Instruction, taken: Sequence[Instruction]) -> bool:
+    """Whether nothing else needs what is dropped, and where."""
+    return all(not graph.is_fixed(v) and all(any(r is t for t in taken) for r in graph.readers(v)) for v in drop.writes())
 
 
 def _scale(i: Instruction) -> float | None:
@@ -151,15 +164,22 @@ def _same(a: Sequence[Size], b: Sequence[Size]) -> bool:
 def _with_gradient(graph: Graph, found: _Found, softmax: Instruction, of: Softmax, scale: float | None) -> bool:
     """Find the gradient ops. False where there are some that are not the usual ones."""
     weights = softmax.results[0]
-    readers = [r for r in graph.readers(weights) if r is not found.mix]
+    mixed = weights if found.drop is None else found.drop.results[0]
+    readers = [r for r in graph.readers(mixed) if r is not found.mix]
     if not readers:
-        return True
+        return found.drop is None or graph.only_reader(weights) is found.drop
     at = next((r for r in readers if undoes(r, MatrixProduct) == MatrixProduct()), None)
-    if at is None or at.arguments[0] is not weights or at.arguments[1] is not found.v:
+    if at is None or at.arguments[0] is not mixed or at.arguments[1] is not found.v:
         return False
     found.backward.append(at)
     d = at.results[0]
     at = graph.only_reader(d)
+    if found.drop is not None:
+        if at is None or undoes(at, Dropping) != computes(found.drop, Dropping) or at.arguments[0] is not found.drop.results[1]:
+            return False
+        found.backward.append(at)
+        d = at.results[0]
+        at = graph.only_reader(d)
     if at is None or undoes(at, Softmax) != of or at.arguments[0] is not weights or at.arguments[1] is not d:
         return False
     found.backward.append(at)
@@ -199,14 +219,16 @@ def _take_scale_of_q(graph: Graph, found: _Found) -> None:
 
 
 def _rewrite(graph: Graph, found: _Found) -> None:
+    if found.drop is not None:
+        _rewrite_dropped(graph, found, found.drop)
+        return
     q, k, v, mix = found.q, found.k, found.v, found.mix
     masks = [found.mask] if found.mask is not None and not found.causal else []
     kernel, dims = Attention(found.scale, found.turned, found.causal), dims_of(q)
     assert dims is not None
     rank = len(dims)
     last = rank - 1
-    by_time = (0, 2, 1, 3) if rank == 4 else (0, 1, 2)  # as a product of rows gives it
-    k_lies = tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if found.turned else by_time
+    by_time, k_lies = _lies(rank, found.turned)
     in_order = {0: (last,), 1: k_lies[-1:], 2: (last,)}
     graph.remove(found.gone)
     out = mix.results[0]
@@ -240,6 +262,46 @@ def _rewrite(graph: Graph, found: _Found) -> None:
     lies = {0: by_time, 1: k_lies, 2: by_time}
     graph.remove(rest)
     graph.replace(first, fused(first, text, given, results, workspace=backward_needs, in_order=in_order, lies=lies, gradient=kernel.backward))
+
+
+def _lies(rank: int, turned: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The order of the axes in memory of what is made: the heads of a time side by side, as a product of rows gives it; and that of d_k."""
+    last = rank - 1
+    by_time = (0, 2, 1, 3) if rank == 4 else (0, 1, 2)
+    return by_time, tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if turned else by_time
+
+
+def _rewrite_dropped(graph: Graph, found: _Found, drop: Instruction) -> None:
+    """The numbers are drawn where the weights were dropped, so that they are the same, and the rest is one call each way."""
+    q, k, v, mix = found.q, found.k, found.v, found.mix
+    computed, dims, of_v = computes(drop, Dropping), dims_of(q), dims_of(v)
+    assert computed is not None and dims is not None and of_v is not None
+    kernel = DroppedAttention(found.scale, found.turned, computed.by)
+    by_time, k_lies = _lies(len(dims), found.turned)
+    kept = drop.results[1] if len(drop.results) > 1 else None
+    kept = kept if isinstance(kept, Value) else Value("kept", graph.fresh(), made=tensor(UINT8, *dims[:-1], of_v[-2]))
+    masks = [] if found.mask is None else [found.mask]
+    graph.remove(found.gone)
+    draw = fused(drop, "{draw}({shape}({0}, {1}), {0}.device)", [q, k], [kept], draw=computed.draw, shape=kernel.shape)
+    graph.replace(drop, draw)
+    given: list[Argument] = [q, k, v, kept, *masks]
+    needs = dropped_bytes(dims, of_v)
+    text = _call("attention", len(given))
+    graph.replace(mix, fused(mix, text, given, [mix.results[0]], workspace=lambda: needs[0], lies={0: by_time}, attention=kernel.forward))
+    if not found.backward:
+        return
+    first, *rest = found.backward
+    results = [found.d_q, found.d_k, first.results[1]]
+    dropped = [x for x, d_x in zip((q, k, v), results, strict=True) if d_x is None]  # they are made all the same
+
+    def backward_needs() -> Size:
+        return sum((bytes_of(dims_of(x) or ()) for x in dropped), start=needs[1])
+
+    given = [q, k, v, kept, first.arguments[2], *masks]
+    text = _call("gradient", len(given))
+    graph.remove(rest)
+    lies = {0: by_time, 1: k_lies, 2: by_time}
+    graph.replace(first, fused(first, text, given, results, workspace=backward_needs, lies=lies, gradient=kernel.backward))
 
 
 def _call(name: str, arguments: int) -> str:

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, INDEX, AttrType, Operator, attribute, f32, gradient, i32, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.operator import (
+    FLOATING,
+    INDEX,
+    AttrType,
+    Operator,
+    attribute,
+    computations,
+    f32,
+    gradient,
+    i32,
+    i64,
+    operand,
+    reject,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
 from foreshape.operator.schema import Again
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.tensor.random import generator_for
@@ -60,11 +78,18 @@ class Dropout(Operator):
     def _generator(self, Seed: Tensor | None) -> Generator | None:
         return generator_for(int(Seed.item()) if Seed is not None else self.seed if self.fix_seed else 0)
 
+    def _kept(self, shape: Sequence[int], device: Any, Seed: Tensor | None = None) -> Tensor:
+        """1 where an element is kept, drawn."""
+        return torch.empty(shape, dtype=torch.uint8, device=device).bernoulli_(1.0 - self.dropout_prob, generator=self._generator(Seed))
+
+    def computes(self) -> computations.Dropping | None:
+        return None if self.is_test else computations.Dropping(self._scale(), self._kept)
+
     def kernel(self, X: Tensor, Seed: Tensor | None, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         scale = self._scale()
         if self.is_test:
             return torch.mul(X, scale, out=into), torch.ones_like(X, dtype=torch.uint8) if requested[1] else None
-        mask = torch.empty(X.shape, dtype=torch.uint8, device=X.device).bernoulli_(1.0 - self.dropout_prob, generator=self._generator(Seed))
+        mask = self._kept(X.shape, X.device, Seed)
         out = torch.mul(X, mask, out=into)
         return out if scale == 1.0 else out.mul_(scale), mask
 

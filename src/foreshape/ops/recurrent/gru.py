@@ -28,6 +28,7 @@ class ResetBeforeGru(Operator):
     """The base of both: the rule and how weights and gradients lie."""
 
     abstract = True
+    multiplies_steps = True
     origin_mode = attribute(AttrType.BOOLEAN, False, doc="h = u h + (1 - u) c instead of h = (1 - u) h + u c")
 
     def _hidden(self, Input: Spec, state: Spec | None, state_slot: str, count: Size, Weight: Spec, Bias: Spec | None) -> Size:

@@ -28,6 +28,7 @@ class PackedLstm(Operator):
     """The base of both: what they share of the schema, the rule and the kernels."""
 
     abstract = True
+    multiplies_steps = True
     Input = operand(FLOATS, doc="ragged rows [rows, 4 hidden], the inputs' share of the candidate and of the gates i, f, o")
     H0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the state before the first step, zeros where absent: [sequences, state]")
     C0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the cell before it: [sequences, hidden]; where H0 is")

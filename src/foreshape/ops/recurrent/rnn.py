@@ -32,6 +32,7 @@ class Recurrent(Operator):
     """The base of both: the attributes, and what must hold of states and weights."""
 
     abstract = True
+    multiplies_steps = True
     mode = attribute(AttrType.STRING, "RNN_TANH", choices=tuple(GATES), doc="the gates stand as i, f, g, o of LSTM, and r, z, n of GRU")
     hidden_size = attribute(AttrType.INT, 100, low=1)
     num_layers = attribute(AttrType.INT, 1, low=1, high=4096)

@@ -6,21 +6,42 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, b1, f32, i32, i64, operand, reject, require, result, sample, torch
+from foreshape.operator import (
+    DENSE_OR_ROWS,
+    FLOATING,
+    ZERO_GRADIENT,
+    AttrType,
+    Operator,
+    attribute,
+    b1,
+    f32,
+    i32,
+    i64,
+    operand,
+    reject,
+    require,
+    result,
+    sample,
+    torch,
+)
 from foreshape.ops.update.layer_wise import largest
 from foreshape.ops.update.updates import check_one_number
 from foreshape.spec import BOOL, INT32, Spec, tensor
+from foreshape.values.rows import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class CheckFiniteAndUnscale(Operator):
-    """FoundInfinite = whether a number in X is infinite or none; Out = X / Scale, but 0 * X from the first tensor on that has one."""
+    """FoundInfinite = whether a number in X is infinite or none; Out = X / Scale, but 0 * X from the first tensor on that has one.
+
+    Of sparse rows, which PaddlePaddle's operator does not take, the values are meant.
+    """
 
     type = "check_finite_and_unscale"
     gradient = ZERO_GRADIENT
-    X = operand(FLOATING, many=True, doc="any shapes: gradients of a scaled loss")
+    X = operand(FLOATING, many=True, kinds=DENSE_OR_ROWS, doc="any shapes: gradients of a scaled loss")
     Scale = operand(FLOATING, doc="one number")
     Out = result(many=True, updates="X", doc="each as its X")
     FoundInfinite = result(doc="bool [1]")
@@ -32,12 +53,16 @@ class CheckFiniteAndUnscale(Operator):
     def workspace(self, X: tuple[Spec, ...], Scale: Spec) -> Size:
         return largest(X, 2)
 
-    def kernel(self, X: list[Tensor], Scale: Tensor) -> tuple[list[Tensor], Tensor]:
+    def kernel(self, X: list[Tensor | Rows], Scale: Tensor) -> tuple[list[Tensor | Rows], Tensor]:
         inverse = Scale.reshape(()).reciprocal()
         found = torch.zeros((), dtype=torch.bool, device=Scale.device)
         for x in X:
-            found = found | x.isfinite().all().logical_not_()
-            x.mul_(torch.where(found, 0.0, inverse).to(x.dtype if x.dtype == torch.float64 else torch.float32))
+            found = found | (x.is_finite() if isinstance(x, Rows) else x.isfinite().all()).logical_not_()
+            factor = torch.where(found, 0.0, inverse).to(x.dtype if x.dtype == torch.float64 else torch.float32)
+            if isinstance(x, Rows):
+                x.become(x.scaled(factor.to(x.dtype)))
+            else:
+                x.mul_(factor)
         return X, found.reshape(1)
 
     samples = [
@@ -53,15 +78,15 @@ class CheckFiniteAndUnscale(Operator):
 
 
 class UpdateLossScaling(Operator):
-    """Out = 0 where FoundInfinite, otherwise X. The scale is multiplied by ``incr_ratio`` after ``incr_every_n_steps`` good steps, and by
-    ``decr_ratio``, down to 1, after ``decr_every_n_nan_or_inf`` steps with infinite numbers.
+    """Out = 0 (of sparse rows: no rows) where FoundInfinite, otherwise X. The scale is multiplied by ``incr_ratio`` after
+    ``incr_every_n_steps`` good steps, and by ``decr_ratio``, down to 1, after ``decr_every_n_nan_or_inf`` steps with infinite numbers.
 
     It stays where it would become infinite. ``stop_update``, or StopUpdate, leaves it and the counts of steps as they are.
     """
 
     type = "update_loss_scaling"
     gradient = ZERO_GRADIENT
-    X = operand(FLOATING, many=True, doc="any shapes: gradients")
+    X = operand(FLOATING, many=True, kinds=DENSE_OR_ROWS, doc="any shapes: gradients")
     FoundInfinite = operand((BOOL,), doc="one truth value")
     PrevLossScaling = operand(FLOATING, doc="one number")
     InGoodSteps = operand((INT32,), doc="one number")
@@ -88,12 +113,12 @@ class UpdateLossScaling(Operator):
         return X, PrevLossScaling, InGoodSteps.like(), InBadSteps.like()
 
     def kernel(
-        self, X: list[Tensor], FoundInfinite: Tensor, PrevLossScaling: Tensor, InGoodSteps: Tensor, InBadSteps: Tensor, StopUpdate: Tensor | None
+        self, X: list[Tensor | Rows], FoundInfinite: Tensor, PrevLossScaling: Tensor, InGoodSteps: Tensor, InBadSteps: Tensor, StopUpdate: Tensor | None
     ) -> Any:
         found = bool(FoundInfinite.item())
         if found:
             for x in X:
-                x.zero_()
+                _ = x.become(Rows.empty(x.shape, x.dtype, x.device)) if isinstance(x, Rows) else x.zero_()
         if not (self.stop_update if StopUpdate is None else bool(StopUpdate.item())):
             self._move(found, PrevLossScaling, InGoodSteps, InBadSteps)
         return X, PrevLossScaling, InGoodSteps, InBadSteps

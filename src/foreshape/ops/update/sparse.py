@@ -1,10 +1,11 @@
-"""What SELECTED_ROWS are turned into: rows without repetitions, their values as a tensor, rows with weight decay."""
+"""What SELECTED_ROWS are turned into: rows without repetitions, their values as a tensor, rows with weight decay, sums over several runs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from foreshape.dims import Size
+from foreshape.dims import Size, minimum
+from foreshape.errors import SchemaError
 from foreshape.operator import (
     DENSE_OR_ROWS,
     FLOATING,
@@ -16,17 +17,23 @@ from foreshape.operator import (
     f32,
     operand,
     reject,
+    require,
+    require_equal,
     result,
     sample,
     torch,
 )
 from foreshape.operator.require import unknown_size
+from foreshape.ops.tensor.creation import DTYPE_DOC
 from foreshape.ops.update.updates import check_same_shape
-from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import FP32, LOD_TENSOR, SELECTED_ROWS, Kind, Spec, tensor
 from foreshape.values.rows import Rows
+from foreshape.values.torch_types import element_type, torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+ID_BYTES = 8
 
 
 class MergeSelectedRows(Operator):
@@ -104,3 +111,74 @@ class DecaySelectedRows(Operator):
 
     samples = [sample(Param=f32(3, 2), Grad=f32(3, 2), l2=0.5), sample(Param=f32(4), Grad=f32(4), l1=0.25, l2=0.5)]
     rejects = [reject(Param=f32(3, 2), Grad=f32(3, 4), l2=0.5, says="the dims of Param")]
+
+
+class AccumulateSelectedRows(Operator):
+    """Sum = Sum + Grad, of sparse rows: all ids of both once, in rising order, the values of equal ones summed. A dense Sum is added to.
+
+    What is held between runs is at most so many gradients, ``batches``, and never more than the table: `empty_selected_rows` begins anew
+    after these. An operator of this project: no other program knows it.
+    """
+
+    type = "accumulate_selected_rows"
+    Sum = operand(FLOATING, kinds=DENSE_OR_ROWS, doc="what has been summed so far")
+    Grad = operand(FLOATING, same_type_as="Sum", kinds=DENSE_OR_ROWS, doc="what is added, as Sum")
+    Out = result(updates="Sum", doc="as Sum")
+    batches = attribute(AttrType.INT, 1, low=1, doc="how many are summed at most before the sum is emptied, for the plan of its memory")
+    gradient = ZERO_GRADIENT
+
+    def infer_shape(self, Sum: Spec, Grad: Spec) -> Spec:
+        check_same_shape(Sum, Grad, "Grad", "Sum")
+        require(Sum.kind is Grad.kind, "Sum and Grad must both be sparse rows, or both dense", Sum=None, Grad=None)
+        return Sum
+
+    def rows_bytes(self, Sum: Spec, Grad: Spec, *, rows: Size) -> Size:
+        return minimum(self.batches * rows, Sum.nbytes + ID_BYTES * Sum.known_dims[0])
+
+    def workspace(self, Sum: Spec, Grad: Spec, *, rows: Size) -> Size:
+        return rows
+
+    def kernel(self, Sum: Tensor | Rows, Grad: Tensor | Rows) -> Tensor | Rows:
+        if isinstance(Sum, Rows):
+            assert isinstance(Grad, Rows)
+            return Sum.become(Rows.joined([Sum, Grad]).merged() if len(Sum.rows) else Grad.merged())
+        assert not isinstance(Grad, Rows)
+        return Sum.add_(Grad)
+
+    samples = [sample(Sum=f32(3, 2), Grad=f32(3, 2), batches=4)]
+    rejects = [
+        reject(Sum=f32(3, 2), Grad=f32(3, 4), says="the dims of Sum"),
+        reject(Sum=f32(3, 2), Grad=f32(3, 2), batches=0, says="at least 1", error=SchemaError),
+    ]
+
+
+class EmptySelectedRows(Operator):
+    """Out = no rows of a table of ``shape``: X emptied, where there is one; a dense X is zeroed. An operator of this project."""
+
+    type = "empty_selected_rows"
+    X = operand(FLOATING, optional=True, kinds=DENSE_OR_ROWS, doc="what is emptied in its place")
+    Out = result(updates="X", doc="sparse rows, [*shape]; as X")
+    shape = attribute(AttrType.LONGS, low=0, doc="the shape of the table")
+    dtype = attribute(AttrType.INT, FP32, doc=DTYPE_DOC)
+    gradient = ZERO_GRADIENT
+
+    def infer_var_type(self, X: Spec | None) -> Kind:
+        return SELECTED_ROWS if X is None else X.kind
+
+    def infer_shape(self, X: Spec | None) -> Spec:
+        require(len(self.shape) > 0, "the shape of a table has at least one dim")
+        made = tensor(element_type(self.dtype), *self.shape)
+        if X is None:
+            return made
+        require_equal(X.rank, made.rank, "X must have the dims of shape", X=None)
+        for at, size in enumerate(X.known_dims):
+            require_equal(size, made.known_dims[at], "X must have the dims of shape", X=at)
+        return X
+
+    def kernel(self, X: Tensor | Rows | None) -> Tensor | Rows:
+        if isinstance(X, Rows):
+            return X.become(Rows.empty(X.shape, X.dtype, X.device))
+        return Rows.empty(self.shape, torch_dtype(element_type(self.dtype))) if X is None else X.zero_()
+
+    samples = [sample(X=f32(3, 2), shape=[3, 2])]
+    rejects = [reject(X=f32(3, 2), shape=[3, 4], says="the dims of shape"), reject(shape=[], says="at least one dim")]

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_same_shape(param: Spec, other: Spec, slot: str) -> None:
-    """``other`` must have the dims of Param."""
+def check_same_shape(param: Spec, other: Spec, slot: str, of: str = "Param") -> None:
+    """``other`` must have the dims of Param, or what else stands in the slot ``of``."""
     a, b = param.known_dims, other.known_dims
-    require(len(a) == len(b), f"{slot} must have the dims of Param", Param=None, **{slot: None})
+    require(len(a) == len(b), f"{slot} must have the dims of {of}", **{of: None, slot: None})
     for at, (x, y) in enumerate(zip(a, b, strict=True)):
-        require_equal(x, y, f"{slot} must have the dims of Param", Param=at, **{slot: at})
+        require_equal(x, y, f"{slot} must have the dims of {of}", **{of: at, slot: at})
 
 
 def check_one_number(spec: Spec | None, slot: str) -> None:

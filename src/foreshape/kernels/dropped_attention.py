@@ -1,0 +1,102 @@
+"""Attention some of whose weights are dropped, in one kernel each way: a few heads at a time, whose weights stay in the cache and are not kept.
+
+What is kept between the passes is a byte for each weight, which says whether it was dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size, minimum, product
+from foreshape.values.torch_proxy import aten, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PIECE = 1 << 18
+"""About so many weights are made at a time."""
+_BYTES = 4
+_Part = tuple[slice, slice]
+
+
+class DroppedAttention:
+    """``by * (softmax(scale q k' + mask) * kept) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'."""
+
+    __slots__ = ("by", "scale", "turned")
+
+    def __init__(self, scale: float, turned: bool, by: float) -> None:
+        self.scale, self.turned, self.by = scale, turned, by
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The result. ``kept``: uint8 ``[batch, heads, time, keys]``."""
+        q, k, v, kept, mask, rank = self._operands(q, k, v, kept, mask)
+        out = _by_time(q, v.shape[-1])
+        for at in _parts(kept):
+            weights = self._weights(q[at] * self.scale, k[at], mask, at).mul_(kept[at])
+            out[at] = torch.matmul(weights, v[at]).mul_(self.by)
+        return out if rank == 4 else out.squeeze(1)
+
+    def backward(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, d: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of q, k and v; the weights are made again."""
+        q, k, v, kept, mask, rank = self._operands(q, k, v, kept, mask)
+        d = d if rank == 4 else d.unsqueeze(1)
+        d_q, d_k, d_v = (_by_time(x, x.shape[-1]) for x in (q, k, v))
+        for at in _parts(kept):
+            scaled, of_out, stays = q[at] * self.scale, d[at] * self.by, kept[at]
+            weights = self._weights(scaled, k[at], mask, at)
+            of_scores = aten._softmax_backward_data(torch.matmul(of_out, v[at].mT).mul_(stays), weights, -1, weights.dtype)
+            d_v[at] = torch.matmul(weights.mul_(stays).mT, of_out)
+            d_q[at] = torch.matmul(of_scores, k[at]).mul_(self.scale)
+            d_k[at] = torch.matmul(of_scores.mT, scaled)
+        if rank == 3:
+            d_q, d_k, d_v = (g.squeeze(1) for g in (d_q, d_k, d_v))
+        return d_q, d_k.mT if self.turned else d_k, d_v
+
+    def shape(self, q: Tensor, k: Tensor) -> tuple[int, ...]:
+        """That of the weights."""
+        return (*q.shape[:-1], k.shape[-1 if self.turned else -2])
+
+    def _operands(
+        self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, int]:
+        """The operands with heads, and how many dims they had."""
+        rank = q.dim()
+        if self.turned:
+            k = k.mT
+        if rank == 3:
+            q, k, v, kept = (x.unsqueeze(1) for x in (q, k, v, kept))
+            mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
+        return q, k, v, kept, None if mask is None else mask.expand(kept.shape), rank
+
+    def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None, at: _Part) -> Tensor:
+        scores = torch.matmul(q, k.mT)
+        if mask is not None:
+            scores.add_(mask[at])
+        return torch.softmax(scores, -1, out=scores) if scores.numel() else scores
+
+
+def _by_time(like: Tensor, width: int) -> Tensor:
+    """Memory for ``[batch, heads, time, width]``, the heads of a time side by side, as a product of rows has them."""
+    batch, heads, time, _ = like.shape
+    return torch.empty((batch, time, heads, width), dtype=like.dtype, device=like.device).transpose(1, 2)
+
+
+def _parts(kept: Tensor) -> Iterator[_Part]:
+    """What is done at a time: some examples, or some heads of one."""
+    batch, heads, *of_head = kept.shape
+    size = max(1, of_head[0] * of_head[1])
+    examples = max(1, PIECE // (size * max(1, heads)))
+    count = heads if examples > 1 else max(1, min(heads, PIECE // size))
+    for first in range(0, batch, examples):
+        for head in range(0, heads, max(1, count)):
+            yield slice(first, first + examples), slice(head, head + count)
+
+
+def dropped_bytes(q: Sequence[Size], v: Sequence[Size]) -> tuple[Size, Size]:
+    """What the kernels take while they run, forward and backward, for operands of these dims: pieces of the weights, and of the operands."""
+    time, keys = q[-2], v[-2]
+    weights = minimum(product(q[:-1]) * keys, PIECE + time * keys) * _BYTES
+    rows = (minimum(product(q), PIECE + time * q[-1]), minimum(product(v), PIECE + keys * v[-1]))
+    copied = (2 * rows[0] + 2 * rows[1]) * _BYTES
+    return weights + copied, 3 * weights + 2 * copied
