@@ -24,6 +24,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.ops.rules.known_values import UNDEFINED
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import BOOL, INT32, INT64, Spec
 
@@ -48,7 +49,8 @@ class SelectInput(Operator):
     """Out = X[Mask]. The others need not have a value, as those of branches that did not run.
 
     A size in which the X differ is known only when it runs. Where they differ in how many dims they have, nothing is known of the dims of
-    Out: it can be given on, selected from and fetched, and what computes with it is refused.
+    Out: it can be given on, selected from and fetched, and what computes with it is refused. An X that is known to hold `UNDEFINED` alone
+    stands for a variable that nobody has set: Out is as the others say.
     """
 
     type = "select_input"
@@ -58,6 +60,7 @@ class SelectInput(Operator):
 
     def infer_shape(self, X: tuple[Spec, ...], Mask: Spec) -> Spec:
         _check_mask(Mask)
+        X = tuple(x for x in X if x.value != UNDEFINED) or X[:1]
         first = X[0]
         dims: list[Size] = list(first.dims or ())
         for at, x in enumerate(X[1:], 1):

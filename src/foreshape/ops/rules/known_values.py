@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from foreshape.dims import Size, bounds
@@ -11,6 +11,8 @@ from foreshape.spec import INDEX, MAX_VALUE_ELEMENTS, UINT8, DType, Spec
 
 _Binary = Callable[[Size, Size], Size]
 _UNSIGNED: Final = (UINT8,)
+UNDEFINED: Final[tuple[int, ...]] = (177113 * 10**22,)
+"""The value of what stands for a variable that nobody has set, in programs that PaddlePaddle makes of Python code: one number, 1.77113e27."""
 
 
 def fits(of: DType, number: int) -> bool:
@@ -30,6 +32,11 @@ def carry(out: Spec, values: Iterable[Size] | None) -> Spec:
     kept = tuple(values)
     held = all(fits(of, v) if isinstance(v, int) else of in INDEX for v in kept)
     return out.with_value(kept if held and len(kept) == out.elements else None)
+
+
+def is_undefined(dims: Sequence[Size], numbers: Sequence[float]) -> bool:
+    """Whether these numbers are `UNDEFINED`, as fp32 or fp64 has it."""
+    return tuple(dims) == (1,) and len(numbers) == 1 and abs(numbers[0] / UNDEFINED[0] - 1) < 1e-6
 
 
 def mapped(of: Spec, function: Callable[[Size], Size]) -> list[Size] | None:
