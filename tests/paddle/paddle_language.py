@@ -90,11 +90,11 @@ keep("ErnieMModel", IDS, lambda t: t.ErnieMModel(t.ErnieMConfig(**SHAPE)))
 
 
 def unread(module: str, layer: str) -> None:
-    """A normalization which ``to_static`` cannot read (it calls ``super()``, or returns from two places) is called as it is."""
+    """A part which ``to_static`` cannot read (it calls ``super()``, or returns from two places) is called as it is."""
     import paddle
 
-    norm = getattr(importlib.import_module(f"paddlenlp.transformers.{module}.modeling"), layer)
-    norm.forward = paddle.jit.not_to_static(norm.forward)
+    part = getattr(importlib.import_module(f"paddlenlp.transformers.{module}.modeling"), layer)
+    part.forward = paddle.jit.not_to_static(part.forward)
 
 
 def gpt(t: Any, kind: str) -> Any:
@@ -104,6 +104,7 @@ def gpt(t: Any, kind: str) -> Any:
 
 def llama(t: Any, kind: str, **more: Any) -> Any:
     unread("llama", "LlamaRMSNorm")
+    unread("llama", "LlamaMLP")
     return getattr(t, kind)(t.LlamaConfig(**LLAMA, **more))
 
 
@@ -112,8 +113,11 @@ keep("GPTLMHeadModel", IDS, lambda t: gpt(t, "GPTLMHeadModel"))
 keep("GPTWithCache", IDS, lambda t: gpt(t, "GPTModel"), use_cache=True)
 T5 = {"vocab_size": WORDS, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
 keep("T5Model", BOTH, lambda t: t.T5Model(t.T5Config(**T5)))
-keep("T5ForConditionalGeneration", "input_ids attention_mask decoder_input_ids",
-     lambda t: t.T5ForConditionalGeneration(t.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)))
+keep(
+    "T5ForConditionalGeneration",
+    "input_ids attention_mask decoder_input_ids",
+    lambda t: t.T5ForConditionalGeneration(t.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+)
 keep("T5Encoder", IDS, lambda t: t.T5EncoderModel(t.T5Config(**T5, use_cache=False)))
 keep("RobertaModel", TYPED, lambda t: t.RobertaModel(t.RobertaConfig(**SHAPE, pad_token_id=1)))
 keep("ElectraModel", TYPED, lambda t: t.ElectraModel(t.ElectraConfig(**SHAPE, embedding_size=16)))
@@ -125,14 +129,81 @@ keep("RoFormerModel", TYPED, lambda t: t.RoFormerModel(t.RoFormerConfig(**SHAPE,
 keep("FNetModel", TYPED, lambda t: t.FNetModel(t.FNetConfig(**SHAPE)))
 keep("ConvBertModel", TYPED, lambda t: t.ConvBertModel(t.ConvBertConfig(**SHAPE, embedding_size=32)))
 keep("XLNetModel", IDS, lambda t: t.XLNetModel(t.XLNetConfig(vocab_size=WORDS, d_model=32, n_layer=2, n_head=4, d_head=8, d_inner=48)))
-BART = {"vocab_size": WORDS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-        "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 40}  # fmt: skip
+BART = {
+    "vocab_size": WORDS,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 40,
+}
 keep("BartModel", BOTH, lambda t: t.BartModel(t.BartConfig(**BART)))
 keep("MBartModel", BOTH, lambda t: t.MBartModel(t.MBartConfig(**BART)))
 keep("PegasusModel", BOTH, lambda t: t.PegasusModel(t.PegasusConfig(**BART)))
-LLAMA = {"vocab_size": WORDS, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 40,
-         "use_flash_attention": False, "seq_length": 40}  # fmt: skip
+LLAMA = {
+    "vocab_size": WORDS,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 40,
+    "use_flash_attention": False,
+    "seq_length": 40,
+}
 keep("LlamaModel", MASKED, lambda t: llama(t, "LlamaModel", num_key_value_heads=2))
 keep("LlamaForCausalLM", IDS, lambda t: llama(t, "LlamaForCausalLM"))
 keep("OPTModel", IDS, lambda t: t.OPTModel(t.OPTConfig(**SHAPE, word_embed_proj_dim=32)))
 keep("BloomModel", MASKED, lambda t: t.BloomModel(t.BloomConfig(vocab_size=WORDS, hidden_size=32, n_layer=2, n_head=4, use_flash_attention=False)))
+
+Described = tuple[Any, dict[str, np.ndarray]]
+TRAINING: dict[str, Callable[[], Described]] = {}
+
+
+def train(name: str, make: Callable[[Any], Any], outputs: Callable[[Any, Any], Any], most: int, per_word: bool, optimizer: Callable[[Any], Any]) -> None:
+    """A network for training on words with an open batch and length, with labels below ``most``, one for each row or each word."""
+
+    def describe() -> Described:
+        import paddle
+        import paddle.nn.functional as F
+
+        ids = paddle.static.data("input_ids", [-1, -1], "int64")
+        labels = paddle.static.data("labels", [-1, -1] if per_word else [-1], "int64")
+        network = make(transformers())
+        network.train()
+        loss = F.cross_entropy(outputs(network, ids), paddle.unsqueeze(labels, -1))
+        optimizer(paddle.optimizer).minimize(loss)
+        rng = np.random.RandomState(3)
+        return loss, {"input_ids": words(rng, 3, 7), "labels": rng.randint(0, most, (3, 7) if per_word else (3,)).astype("int64")}
+
+    TRAINING[name] = describe
+
+
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def bert(t: Any, **more: Any) -> Any:
+    return t.BertForSequenceClassification(t.BertConfig(**SHAPE, num_labels=3, **more))
+
+
+def clipped(o: Any) -> Any:
+    import paddle
+
+    return o.AdamW(0.001, epsilon=1e-5, weight_decay=0.01, grad_clip=paddle.nn.ClipGradByGlobalNorm(1.0))
+
+
+train("BERT_Adam", lambda t: bert(t, **STILL), lambda net, ids: net(ids), 3, False, lambda o: o.Adam(0.001, epsilon=1e-5))
+train("BERT_AdamW_clip", lambda t: bert(t, **STILL), lambda net, ids: net(ids), 3, False, clipped)
+train("BERT_dropout", bert, lambda net, ids: net(ids), 3, False, lambda o: o.AdamW(0.001, epsilon=1e-5))
+train(
+    "ERNIE_Adam",
+    lambda t: t.ErnieForTokenClassification(t.ErnieConfig(**SHAPE, num_labels=5, **STILL)),
+    lambda net, ids: net(ids),
+    5,
+    True,
+    lambda o: o.Adam(0.001, epsilon=1e-5),
+)
+train("GPT_AdamW", lambda t: t.GPTLMHeadModel(t.GPTConfig(**SHAPE, **STILL)), lambda net, ids: net(ids), WORDS, True, clipped)
+train("GPT_dropout", lambda t: t.GPTLMHeadModel(t.GPTConfig(**SHAPE)), lambda net, ids: net(ids), WORDS, True, clipped)

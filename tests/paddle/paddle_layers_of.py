@@ -9,7 +9,7 @@ class Calls(nn.Layer):
         self.net, self.names, self.fixed = net, names, fixed
 
     def call(self, *inputs):
-        return self.net(**dict(zip(self.names, inputs)), **self.fixed)
+        return self.net(**dict(zip(self.names, inputs)), **self.fixed)  # noqa: B905  what to_static reads of zip has no strict
 
 
 class One(Calls):

@@ -1,11 +1,13 @@
 """Networks of packages that stand on PaddlePaddle, built and saved by ``paddle.jit``, with what they compute: ``paddle_networks.py FOLDER KIND [NAMES]``.
 
-KIND is "language" (of paddlenlp). Of each network NAME there are NAME.pdmodel and NAME.pdiparams, and for each size K that it was run with
-NAME.K.in.npz and NAME.K.out.npz, and a line in ``built.jsonl``. A package that is not there is said in that line.
+KIND is "language" (of paddlenlp), "ocr" (of PP-OCR) or "training" (of both, with optimizers: files as in `paddle_programs`). Of each network
+NAME there are NAME.pdmodel and NAME.pdiparams, and for each size K that it was run with NAME.K.in.npz and NAME.K.out.npz, and a line in
+``built.jsonl``. A package that is not there is said in that line.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import traceback
@@ -17,7 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 import paddle
+from paddle_programs import of_training
 from paddle_side import words_of
+
+KINDS = ("language", "ocr", "training")
 
 
 def draw_parameters(layer: Any) -> None:
@@ -30,7 +35,7 @@ def draw_parameters(layer: Any) -> None:
         drawn = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode()))).standard_normal(dims, dtype=np.float32)
         if len(dims) > 1 and not value.stop_gradient:
             fan = dims[0] if len(dims) == 2 else int(np.prod(dims[1:]))
-            made = drawn * (1.4 / np.sqrt(fan))
+            made = drawn * ((1.4 if len(dims) == 2 else getattr(layer, "gain", 1.0)) / np.sqrt(fan))
         elif value.stop_gradient and len(dims) != 1:
             continue  # tables, such as those of positions
         else:
@@ -58,24 +63,33 @@ def save(name: str, layer: Any, specs: list[Any], feeds: list[list[np.ndarray]],
     return {"types": sorted({op.type for b in program.blocks for op in b.ops} - {"feed", "fetch"}), "sizes": len(feeds)}
 
 
-def networks(kind: str) -> dict[str, Any]:
-    from paddle_language import NETWORKS
+def of_network(kind: str, name: str, folder: Path) -> dict[str, Any]:
+    with paddle.utils.unique_name.guard():
+        paddle.seed(11)
+        if kind != "training":
+            return save(name, *importlib.import_module(f"paddle_{kind}").NETWORKS[name](), folder)
+        paddle.enable_static()
+        return of_training(name, folder, trained()[name]) | {"exact": not name.endswith("dropout")}
 
-    return {"language": NETWORKS}[kind]
+
+def trained() -> dict[str, Any]:
+    return importlib.import_module("paddle_language").TRAINING | importlib.import_module("paddle_ocr").TRAINING
+
+
+def names_of(kind: str) -> list[str]:
+    return list(trained() if kind == "training" else importlib.import_module(f"paddle_{kind}").NETWORKS)
 
 
 def main(folder: Path, kind: str, names: list[str]) -> None:
     built = folder / "built.jsonl"
     done = {json.loads(line)["name"] for line in built.read_text().splitlines()} if built.exists() else set()
     with built.open("a") as out:
-        for name in names or networks(kind):
+        for name in names or names_of(kind):
             if name in done:
                 continue
             print(json.dumps({"name": name, "begun": True}), file=out, flush=True)
             try:
-                with paddle.utils.unique_name.guard():
-                    paddle.seed(11)
-                    result = save(name, *networks(kind)[name](), folder)
+                result = of_network(kind, name, folder)
             except ModuleNotFoundError as error:
                 result = {"absent": str(error)}
             except Exception as error:
@@ -86,6 +100,6 @@ def main(folder: Path, kind: str, names: list[str]) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[2] == "names":
-        print(json.dumps({kind: list(networks(kind)) for kind in ("language",)}))
+        print(json.dumps({kind: names_of(kind) for kind in KINDS}))
     else:
         main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

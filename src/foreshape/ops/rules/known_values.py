@@ -11,8 +11,7 @@ from foreshape.spec import INDEX, MAX_VALUE_ELEMENTS, UINT8, DType, Spec
 
 _Binary = Callable[[Size, Size], Size]
 _UNSIGNED: Final = (UINT8,)
-UNDEFINED: Final[tuple[int, ...]] = (177113 * 10**22,)
-"""The value of what stands for a variable that nobody has set, in programs that PaddlePaddle makes of Python code: one number, 1.77113e27."""
+_UNDEFINED: Final = 1.77113e27
 
 
 def fits(of: DType, number: int) -> bool:
@@ -34,9 +33,11 @@ def carry(out: Spec, values: Iterable[Size] | None) -> Spec:
     return out.with_value(kept if held and len(kept) == out.elements else None)
 
 
-def is_undefined(dims: Sequence[Size], numbers: Sequence[float]) -> bool:
-    """Whether these numbers are `UNDEFINED`, as fp32 or fp64 has it."""
-    return tuple(dims) == (1,) and len(numbers) == 1 and abs(numbers[0] / UNDEFINED[0] - 1) < 1e-6
+def is_undefined(out: Spec, numbers: Sequence[Size | float] | None) -> bool:
+    """Whether these numbers stand for a variable that nobody has set, in programs that PaddlePaddle makes of Python code: 1.77113e27, as fp32 or
+    fp64 has it, by itself."""
+    number = numbers[0] if numbers and out.dims == (1,) and out.dtype is not None and out.dtype.is_floating else 0
+    return isinstance(number, (int, float)) and abs(number - _UNDEFINED) < 1e-6 * _UNDEFINED
 
 
 def mapped(of: Spec, function: Callable[[Size], Size]) -> list[Size] | None:
