@@ -45,7 +45,7 @@ def test_what_stands_for_a_variable_that_nobody_set_says_nothing_of_the_result()
     with pytest.raises(fs.TypeMismatchError, match="one element type"):
         block.apply("select_input", {"X": [other, ids], "Mask": second})
     program = fs.default_main_program()
-    first = next(op for op in program.all_ops() if op.type == "select_input").output_names()[0]
+    first = next(op for op in program.all_ops() if op.type == "select_input").outputs["Out"][0]
     value = np.arange(6).reshape(2, 3)
     for loaded in (program, fs.load_program(program.to_bytes())):
         np.testing.assert_array_equal(fs.Executor().run(loaded, {"ids": value}, [first], fs.Scope())[0], value)

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ PATIENCE = {"functions": 20.0, "layers": 60.0, "training": 60.0, "models": 900.0
 
 
 AMPLIFIED = 4.0
-ROUNDING = "what is fed moved by one rounding changes as much here: the network makes much of roundings"
+ROUNDING = "what is fed and the parameters, moved by one rounding, change as much here: the network makes much of roundings"
 
 
 def stored(program: Program) -> dict[str, dict[str, Any]]:
@@ -100,6 +101,11 @@ def of_pair(name: str, folder: Path, types: list[str]) -> Outcome:
     return Outcome(name, " ".join(types), "differs" if differences or words else "equal", worst, "; ".join(differences + words)[:600])
 
 
+def rounded_otherwise(value: np.ndarray, rng: np.random.RandomState) -> np.ndarray:
+    """Numbers of fp32 moved by up to one rounding."""
+    return (value * (1 + rng.uniform(-1.2e-7, 1.2e-7, value.shape))).astype(np.float32) if value.dtype == np.float32 else value
+
+
 def of_training(name: str, folder: Path, told: dict[str, Any]) -> Outcome:
     """Train for the same steps from the same state. What the startup program makes without chance is compared too; and where chance takes part (``exact``)
     dims and element types alone."""
@@ -120,20 +126,20 @@ def of_training(name: str, folder: Path, told: dict[str, Any]) -> Outcome:
         expected = {n: file[n] for n in file.files}
     kept = [n for n in state if n not in whole]
 
-    def trained(fed: dict[str, np.ndarray]) -> list[Any]:
+    def trained(move: Callable[[np.ndarray], np.ndarray]) -> list[Any]:
         for n, value in state.items():
-            scope.set(n, value)
+            scope.set(n, move(value))
+        fed = {n: move(v) for n, v in feed.items()}
         return [executor.run(main, fed, [told["loss"]], scope)[0] for _ in range(3)] + [np.array(scope.get(n)) for n in kept]
 
     names = [*[f"loss of step {k}" for k in range(3)], *kept]
-    here = trained(feed)
+    here = trained(lambda value: value)
     there = [*[expected[f"loss.{k}"] for k in range(3)], *[expected[f"state.{n}"] for n in kept]]
     more, error = values_differences(names, here, there, exact, network)
     found, state_of = differences + words + more, "differs"
     if network and more and not differences + words:
         rng = np.random.RandomState(1)
-        moved = {n: (v * (1 + rng.uniform(-1.2e-7, 1.2e-7, v.shape))).astype(v.dtype) if v.dtype.kind == "f" else v for n, v in feed.items()}
-        _, own = values_differences(names, trained(moved), here, exact, network)
+        _, own = values_differences(names, trained(lambda v: rounded_otherwise(v, rng)), here, exact, network)
         if error <= AMPLIFIED * own:
             state_of, found = "known", [f"{ROUNDING} [{own:.1e} here; {more[0]}"]
     return Outcome(name, " ".join(told["types"]), state_of if found else "equal", max(worst, error), "; ".join(found)[:600])
