@@ -55,7 +55,8 @@ and run here at three sizes, by a usual and a frozen executor. Whole networks ag
     ),
     "networks: training": (
         "## Training networks of packages",
-        """Three steps on both sides, with all state compared within 1e-4; with dropout dims and element types alone. What an optimizer keeps of
+        """Three steps on both sides, with all state compared within 1e-4; with dropout, and of SVTR, whose program draws
+weights in each step, dims and element types alone. What an optimizer keeps of
 gradients is measured by the largest of its sort, since some gradients are nothing but rounding. DB's loss is without the choice of the
 hardest points, which is no part of a program.""",
     ),

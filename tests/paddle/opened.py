@@ -115,7 +115,8 @@ def of_training(name: str, folder: Path, told: dict[str, Any]) -> Outcome:
     executor.run(startup, scope=scope)
     with np.load(folder / f"{name}.state.npz", allow_pickle=False) as file:
         state = {n: file[n] for n in file.files}
-    exact, network = told.get("exact", True), told.get("network", False)
+    draws = any(op.type in RANDOM for op in main.all_ops())  # SVTR's own initialization writes into the program that trains
+    exact, network = told.get("exact", True) and not draws, told.get("network", False)
     drawn = {n for op in startup.all_ops() if op.type in RANDOM for n in op.output_names()} | set(told["parameters"])
     fixed = [n for n in state if n not in drawn]
     words, worst = values_differences([f"{n} of the startup program" for n in fixed], [scope.get(n) for n in fixed], [state[n] for n in fixed])
