@@ -37,14 +37,14 @@ PATIENCE = 300.0
 
 
 def left_open(program: Program) -> list[str]:
-    """The variables with a dim that the file has as a number, and that is not known here."""
+    """The variables with a dim that the file has as a number other than 1 (the rule of expand_v2 takes an open size for 1), and that is not known here."""
     theirs = stored(program)
     program.forget()
     program.infer()
     out: list[str] = []
     for name, there in theirs.items():
         here = program.global_block.var(name).spec.dims
-        if here is not None and len(here) == len(there["dims"]) and any(b >= 0 and not isinstance(a, int) for a, b in zip(here, there["dims"], strict=True)):
+        if here is not None and len(here) == len(there["dims"]) and any(b > 1 and not isinstance(a, int) for a, b in zip(here, there["dims"], strict=True)):
             out.append(f"{name} is inferred as {list(here)}, in PaddlePaddle as {there['dims']}")
     return out
 
