@@ -88,6 +88,7 @@ PADDLE_PYTHON ?= $(PADDLE_VENV)/bin/python
 $(PADDLE_VENV)/bin/python:
 	$(PYTHON) -m venv $(PADDLE_VENV)
 	$(PADDLE_VENV)/bin/pip install --quiet --disable-pip-version-check paddlepaddle==2.6.2 'numpy<2' setuptools
+	$(PADDLE_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/paddle/requirements.txt
 
 paddle: $(VENV)/dev $(PADDLE_PYTHON) ## programs run here and in PaddlePaddle 2.6.2 (in the Python of PADDLE_PYTHON, or one made for it), compared
 	PADDLE_PYTHON=$(PADDLE_PYTHON) $(RUN) pytest -m paddle tests/paddle $(if $(UPDATE),--update)

@@ -28,3 +28,24 @@ def test_a_result_of_either_rank_is_given_on_and_fetched_and_not_computed_with()
     assert again.spec.dims is None
     with pytest.raises(fs.ShapeError, match="both branches must give as many dims: true_fn gives"):
         layer.cond(layer.mean(x) > 0, lambda: layer.reduce_sum(x, [1]), lambda: x * 2.0)
+
+
+def test_what_stands_for_a_variable_that_nobody_set_says_nothing_of_the_result() -> None:
+    """PaddlePaddle joins what one branch alone sets with one number of fp32, 1.77113e27, whatever the type of the other."""
+    ids = layer.data("ids", shape=["batch", 3], dtype="int64")
+    block = fs.default_main_program().global_block
+    unset = block.apply("assign_value", {}, {"shape": [1], "dtype": 5, "fp32_values": [float(np.float32(1.77113e27))]})
+    other = block.apply("assign_value", {}, {"shape": [1], "dtype": 5, "fp32_values": [2.0]})
+    second = layer.cast(layer.reduce_sum(ids) > 0, "int32")
+    for given in ([unset, ids], [layer.assign(unset), ids], [ids, unset]):
+        out = block.apply("select_input", {"X": given, "Mask": second})
+        assert out.dtype is fs.INT64 and out.dims == ids.dims
+        assert (out + out).dims == ids.dims
+    assert block.apply("select_input", {"X": [unset, unset], "Mask": second}).spec.dims == (1,)
+    with pytest.raises(fs.TypeMismatchError, match="one element type"):
+        block.apply("select_input", {"X": [other, ids], "Mask": second})
+    program = fs.default_main_program()
+    first = next(op for op in program.all_ops() if op.type == "select_input").outputs["Out"][0]
+    value = np.arange(6).reshape(2, 3)
+    for loaded in (program, fs.load_program(program.to_bytes())):
+        np.testing.assert_array_equal(fs.Executor().run(loaded, {"ids": value}, [first], fs.Scope())[0], value)

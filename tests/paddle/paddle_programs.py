@@ -11,6 +11,7 @@ import json
 import sys
 import traceback
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,18 @@ def of_layer(name: str, folder: Path) -> dict[str, Any]:
         return save(name, folder, main.clone(for_test=True), variables, made, feed)
 
 
-def of_training(name: str, folder: Path) -> dict[str, Any]:
-    """Three steps of training, from a state by formula."""
-    from paddle_layers import TRAINING
+def of_training(name: str, folder: Path, describe: Callable[[], tuple[Any, dict[str, np.ndarray]]] | None = None) -> dict[str, Any]:
+    """Three steps of training, from a state by formula; of a network that is described elsewhere from the first values that it draws, and vectors
+    near them, since many layers of numbers by formula make much of a rounding."""
+    network = describe is not None
+    if describe is None:
+        from paddle_layers import TRAINING
 
+        describe = TRAINING[name]
     main, startup = paddle.static.Program(), paddle.static.Program()
+    main.random_seed = startup.random_seed = 11
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
-        loss, feed = TRAINING[name]()
+        loss, feed = describe()
     (folder / f"{name}.pdmodel").write_bytes(main.desc.serialize_to_string())
     (folder / f"{name}.startup.pdmodel").write_bytes(startup.desc.serialize_to_string())
     scope, executor = core.Scope(), paddle.static.Executor(paddle.CPUPlace())
@@ -123,6 +129,9 @@ def of_training(name: str, folder: Path) -> dict[str, Any]:
         state = [v.name for v in startup.list_vars() if v.persistable]
         for variable in main.all_parameters():
             value = parameter(variable.name, list(variable.shape), str(variable.dtype).split(".")[-1])
+            if network:
+                first = np.array(scope.find_var(variable.name).get_tensor())
+                value = first if first.ndim > 1 else first + np.abs(value)
             scope.var(variable.name).get_tensor().set(value, paddle.CPUPlace())
         begun = {n: np.array(scope.find_var(n).get_tensor()) for n in state}
         for step in range(3):
@@ -132,7 +141,7 @@ def of_training(name: str, folder: Path) -> dict[str, Any]:
     np.savez(folder / f"{name}.state.npz", **begun)
     np.savez(folder / f"{name}.out.npz", **out)
     types = sorted({op.type for p in (main, startup) for b in p.blocks for op in b.ops})
-    return {"types": types, "loss": loss.name, "parameters": sorted(parameters)}
+    return {"types": types, "loss": loss.name, "parameters": sorted(parameters), "network": network}
 
 
 def names_of(kind: str) -> list[str]:

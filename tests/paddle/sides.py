@@ -28,7 +28,8 @@ STARTING = 300.0
 DTYPE_NAMES = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}
 TOLERANCE = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-6}
 """How far a number may be from PaddlePaddle's, relative to the largest magnitude of its tensor. Some of its fp64 kernels compute in fp32."""
-
+NETWORK_TOLERANCE = 1e-4
+"""The same for whole networks and for training them."""
 
 WORKSPACE = {
     "batch_norm": ("ReserveSpace",),
@@ -309,8 +310,10 @@ def _ragged_differences(here: Any, there: np.ndarray, lengths: list[list[int]], 
     return words + more, error
 
 
-def array_differences(here: np.ndarray, there: np.ndarray, exact: bool = True) -> tuple[list[str], float]:
-    """Dims, element types and numbers (only dims and element types of what is not ``exact``)."""
+def array_differences(
+    here: np.ndarray, there: np.ndarray, exact: bool = True, tolerance: float | None = None, least: float = 0.0
+) -> tuple[list[str], float]:
+    """Dims, element types and numbers (only dims and element types of what is not ``exact``), relative to the largest magnitude, or to ``least``."""
     out: list[str] = []
     if here.shape != there.shape:
         return [f"comes out as {list(here.shape)}, in PaddlePaddle as {list(there.shape)}"], 0.0
@@ -331,10 +334,10 @@ def array_differences(here: np.ndarray, there: np.ndarray, exact: bool = True) -
         at = tuple(unequal[0].tolist())
         out.append(f"{len(unequal)} of {here.size} numbers differ; at {list(at)} {here[at]}, in PaddlePaddle {there[at]}")
     a, b = np.where(special, 0.0, a), np.where(special, 0.0, b)
-    largest = float(np.abs(b).max())
+    largest = max(float(np.abs(b).max()), least)
     distance = np.abs(a - b)
     error = float(distance.max()) / (largest or 1.0)
-    if error > TOLERANCE[str(there.dtype)]:
+    if error > (tolerance or TOLERANCE[str(there.dtype)]):
         at = tuple(int(i) for i in np.unravel_index(int(distance.argmax()), distance.shape))
         out.append(f"{here[at]} at {list(at)}, in PaddlePaddle {there[at]}: {error:.1e} of the largest magnitude")
     return out, error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from known import KNOWN
+from networks import LACKING
+from networks import compare as compare_networks
 from opened import compare as compare_opened
 from pairs import compare as compare_pairs
 from results import by_program, grouped, keep, wrong
@@ -41,3 +43,15 @@ def test_programs_built_there(kind: str, least: int, update: bool) -> None:
     if update:
         keep(kind, by_program(found))
     held(found, least)
+
+
+@pytest.mark.parametrize(("kind", "least"), [("language", 28), ("ocr", 11), ("training", 10)])
+def test_networks_of_packages(kind: str, least: int, update: bool) -> None:
+    found = compare_networks(paddle_python(), kind)
+    absent = {o.words for o in found if o.state == "absent"}
+    if absent:
+        pytest.skip(f"{', '.join(sorted(absent))}; tests/paddle/requirements.txt has what is needed")
+    if update:
+        keep(f"networks: {kind}", by_program(found))
+    held(found, least)
+    assert not [o.name for o in found if o.state == "missing" and o.name not in LACKING]

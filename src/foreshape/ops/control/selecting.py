@@ -24,6 +24,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.ops.rules.known_values import is_undefined
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import BOOL, INT32, INT64, Spec
 
@@ -48,7 +49,8 @@ class SelectInput(Operator):
     """Out = X[Mask]. The others need not have a value, as those of branches that did not run.
 
     A size in which the X differ is known only when it runs. Where they differ in how many dims they have, nothing is known of the dims of
-    Out: it can be given on, selected from and fetched, and what computes with it is refused.
+    Out: it can be given on, selected from and fetched, and what computes with it is refused. An X that is known to stand for a variable
+    that nobody has set (see `is_undefined`) says nothing: Out is as the others are.
     """
 
     type = "select_input"
@@ -58,9 +60,10 @@ class SelectInput(Operator):
 
     def infer_shape(self, X: tuple[Spec, ...], Mask: Spec) -> Spec:
         _check_mask(Mask)
-        first = X[0]
+        given = tuple(x for x in X if not is_undefined(x, x.value)) or X[:1]
+        first = given[0]
         dims: list[Size] = list(first.dims or ())
-        for at, x in enumerate(X[1:], 1):
+        for at, x in enumerate(given[1:], 1):
             if x.dtype is not first.dtype:
                 fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
             if x.dims is None or len(x.dims) != len(dims):
@@ -68,13 +71,13 @@ class SelectInput(Operator):
             for axis, size in enumerate(x.known_dims):
                 if equal(dims[axis], size) is not True:
                     dims[axis] = unknown_size(str(axis))
-        if any(x.dims is None or len(x.dims) != len(dims) for x in X) or first.dims is None:
+        if any(x.dims is None or len(x.dims) != len(dims) for x in given) or first.dims is None:
             return Spec(first.kind, first.dtype, None)
-        lods = [x.lod for x in X]
+        lods = [x.lod for x in given]
         if all(lod is first.lod for lod in lods):
             return first.like() if tuple(dims) == first.dims else rows(first.dtype, dims, first.lod)
         counts = [lod.counts for lod in lods if lod is not None]
-        if len(counts) < len(X) or len(set(map(len, counts))) > 1:
+        if len(counts) < len(given) or len(set(map(len, counts))) > 1:
             return first.dense(dims)
         each = [c[0] if all(equal(c[0], other) is True for other in c) else unknown_size(f"count{k}") for k, c in enumerate(zip(*counts, strict=True))]
         return rows(first.dtype, dims, new_lod("Out", each))

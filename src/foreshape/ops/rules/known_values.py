@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from foreshape.dims import Size, bounds
@@ -11,6 +11,7 @@ from foreshape.spec import INDEX, MAX_VALUE_ELEMENTS, UINT8, DType, Spec
 
 _Binary = Callable[[Size, Size], Size]
 _UNSIGNED: Final = (UINT8,)
+_UNDEFINED: Final = 1.77113e27
 
 
 def fits(of: DType, number: int) -> bool:
@@ -30,6 +31,13 @@ def carry(out: Spec, values: Iterable[Size] | None) -> Spec:
     kept = tuple(values)
     held = all(fits(of, v) if isinstance(v, int) else of in INDEX for v in kept)
     return out.with_value(kept if held and len(kept) == out.elements else None)
+
+
+def is_undefined(out: Spec, numbers: Sequence[Size | float] | None) -> bool:
+    """Whether these numbers stand for a variable that nobody has set, in programs that PaddlePaddle makes of Python code: 1.77113e27, as fp32 or
+    fp64 has it, by itself."""
+    number = numbers[0] if numbers and out.dims == (1,) and out.dtype is not None and out.dtype.is_floating else 0
+    return isinstance(number, (int, float)) and abs(number - _UNDEFINED) < 1e-6 * _UNDEFINED
 
 
 def mapped(of: Spec, function: Callable[[Size], Size]) -> list[Size] | None:

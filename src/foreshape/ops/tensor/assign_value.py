@@ -8,7 +8,7 @@ from foreshape.dims import product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, fail, reject, require, result, sample, torch
 from foreshape.operator.attributes import Raw
-from foreshape.ops.rules.known_values import carry, fits
+from foreshape.ops.rules.known_values import carry, fits, is_undefined
 from foreshape.spec import BOOL, FP64, INT64, MAX_VALUE_ELEMENTS, Spec, tensor
 from foreshape.values.torch_types import element_type, torch_dtype
 
@@ -55,7 +55,7 @@ class AssignValue(Operator):
         count = product(self.shape)
         require(len(numbers) == count, f"shape {list(self.shape)} needs {count} values of type {of.name}; seen {len(numbers)}")
         if not of.is_integer:
-            return out
+            return out.with_value([int(numbers[0])]) if is_undefined(out, numbers) else out
         if any(v != int(v) or not fits(of, int(v)) for v in numbers if abs(v) < 2**70) or any(not abs(v) < 2**70 for v in numbers):
             fail(f"values must be numbers of type {of.name}", SchemaError)
         return carry(out, [int(v) for v in numbers]) if len(numbers) <= MAX_VALUE_ELEMENTS else out
@@ -73,6 +73,7 @@ class AssignValue(Operator):
         sample(shape=[2], dtype=3, values=[4, 5]),
         sample(shape=[], dtype=5, fp32_values=[1.5]),
         sample(shape=[0, 3], dtype=5),
+        sample(shape=[1], dtype=5, fp32_values=[float.fromhex("0x1.6e42d80000000p+90")]),
     ]
     rejects = [
         reject(shape=[2], dtype=5, fp32_values=[1.0], says="needs 2 values of type fp32; seen 1"),
