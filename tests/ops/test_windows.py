@@ -15,8 +15,9 @@ from foreshape.spec import FP32, tensor
 
 
 def run(type: str, attrs: dict[str, Any], *inputs: Any) -> tuple[Any, Any]:
-    """What the rule and the kernel of an operator give."""
+    """What the rule and the kernel of an operator give; operands that are left out are absent."""
     cls = get(type)
+    inputs += (None,) * (len(cls.schema.operands) - len(inputs))
     operator = cls.describe(attrs).operator
     assert operator is not None
     found = answer(operator, tuple(None if x is None else tensor(FP32, *x.shape) for x in inputs)).results[0]

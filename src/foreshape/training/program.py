@@ -141,6 +141,8 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
 
 def _fits(variable: Variable, tensor: Any) -> bool:
     """Whether a value is of the dims and the element type that are described."""
+    if isinstance(tensor, Rows):
+        return variable.kind is SELECTED_ROWS
     sizes = zip(variable.packed_dims, tensor.shape, strict=False)
     return tensor.dim() == variable.spec.rank and dtype_of_torch(tensor.dtype) is variable.dtype and all(d in (-1, s) for d, s in sizes)
 
