@@ -104,7 +104,8 @@ def branches() -> Network:
         g = layer.cond(positive, lambda: layer.tanh(h) * 2.0, lambda: h * h)
         return loss_of(layer.fc(layer.sigmoid(g + h), 10))
 
-    return described(net, fs.optimizer.SGD(0.1), lambda r: {"x": numbers(r, 300, 16), "y": r.integers(0, 10, (300, 1))})
+    made = described(net, fs.optimizer.SGD(0.1), lambda r: {"x": numbers(r, 300, 16), "y": r.integers(0, 10, (300, 1))})
+    return made._replace(within=1e-5)  # on some machines products of rows depend on where these lie
 
 
 NETWORKS = [images, attention, sequences, branches]
