@@ -75,9 +75,8 @@ class Step:
         self.fastest = fastest
         guards = program.guards
         lowered = lower(program.global_block, fetches, fused)
+        self.frozen = lowered.frozen = frozen
         self.plain = replace(lowered, instructions=list(lowered.instructions))
-        self.frozen = frozen
-        lowered.frozen = frozen
         if fused:
             fuse(lowered)
         self.live = find_liveness(lowered, reuse=fused)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST = 32
 """Of so many sizes the kernels are kept."""
-FEW = 100_000
+FEW = 400_000
 """So many multiplications repay no second thread."""
 SMALL = 1 << 16
 """A scratchpad of so many bytes stays."""

@@ -13,14 +13,21 @@ SMALL_STEP = 4_000_000
 """A step of fewer multiply-adds (and element operations) runs on one thread: to fork and join costs it more than it gains."""
 
 
+SMALL_KERNEL = 400_000
+"""So does a frozen step, which is little else than products, whose products have fewer each on the average."""
+
+
 def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
-    """1 for a small step, otherwise ``most``."""
+    """1 for a small step, or one of small kernels, otherwise ``most``."""
     if most == 1:
         return 1
+    enough = SMALL_STEP
+    if ops.frozen:
+        enough = max(enough, SMALL_KERNEL * sum(multiplications(i.op) is not None for i in ops.instructions))
     total = 0
     for i in ops.instructions:
         total += work_of(i, values)
-        if total >= SMALL_STEP:
+        if total >= enough:
             return most
     return 1
 
