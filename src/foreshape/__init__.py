@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,17 @@ _CALLED_ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
+    """A room is opened when it is asked for, without garbage collections: modules are no garbage, and with torch there is much to look at."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _opened(name)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _opened(name: str) -> Any:
     room = _ROOM.get(name)
     if room is not None:
         if room != "wire" and room != "errors":
