@@ -22,3 +22,25 @@ def test_products_of_rows_that_are_not_whole_steps(rows: int, monkeypatch: pytes
     close(products.add_product_(w.clone(), a.t(), d, -0.5), w - 0.5 * (a.t() @ d))
     cube = a[None].expand(3, rows, 24)
     close(products.onednn_linear()(cube, w.t(), bias, "none", (), ""), cube @ w + bias)
+
+
+def test_what_is_broadcast_comes_to_the_kernel_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, seen = torch.ops.mkldnn._linear_pointwise.default, list[tuple[int, ...]]()
+
+    class Spy:
+        @staticmethod
+        def default(x: torch.Tensor, weight: torch.Tensor, *rest: object) -> torch.Tensor:
+            seen.extend((x.stride(), weight.stride()))
+            return kernel(x, weight, *rest)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", Spy)
+    monkeypatch.setattr(products, "LARGE", 0)
+    monkeypatch.setattr(products, "prefers_onednn", lambda: True)
+    for cached in (products.onednn_linear, products._sparing_linear):  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(products, cached.__name__, cached.__wrapped__)
+    one, w, x = torch.ones(()), torch.randn(24, 40), torch.randn(32, 24)
+    d = one.expand(32, 40)
+    added = products.add_product_(w.clone(), x.t(), d, 2.0)
+    for found, expected in ((products.mm(d, w.t()), d @ w.t()), (products.mm(x.t(), d), x.t() @ d), (added, w + 2.0 * (x.t() @ d))):
+        torch.testing.assert_close(found, expected)
+    assert len(seen) >= 6 and all(all(s) for s in seen)

@@ -90,7 +90,8 @@ class Instruction:
     in_rows: tuple[int, ...] = ()
     """Of a rewritten one: the arguments that it copies where they do not lie in a row."""
     in_order: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
-    """Of a rewritten one: arguments that it copies where their axes, or the innermost of them, do not lie in this order in memory."""
+    """Of a rewritten one: arguments that it copies where their axes, or the innermost of them, do not lie in this order in memory; in no known order,
+    as what is broadcast, where this is empty."""
     lies: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """Of a rewritten one: the order in which the axes of a result lie in memory, outermost first, where that is not their own."""
     into: Value | None = None

@@ -42,7 +42,7 @@ class Layouts:
         for number, wanted in i.in_order.items():
             value = i.arguments[number]
             order = self.order(value) if isinstance(value, Value) else None
-            if isinstance(value, Value) and (order is None or order[-len(wanted) :] != wanted):
+            if isinstance(value, Value) and (order is None or (wanted and order[-len(wanted) :] != wanted)):
                 out.append(value)
         return out
 
