@@ -12,6 +12,7 @@ import pytest
 from support.observed import Moment, Observed, alive, observe, planned, planned_places
 from support.proofs import X, check_bytes, check_places, check_ways, data, is_same, proved, small
 from support.replayed import NAMES, SLOW, replayed, run
+from support.some import is_quick
 
 import foreshape as fs
 from foreshape import layer
@@ -69,7 +70,7 @@ def test_every_value_lives_in_a_record_that_is_as_large_and_its_own(name: str) -
 # --- what is read
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in SLOW or not is_quick(n, 2) else n for n in NAMES])
 def test_two_steps_are_the_same_in_every_way_to_run_them(name: str) -> None:
     check_ways(replayed(name))
 

@@ -71,7 +71,7 @@ def overlap(buffers: list[Any]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("batch", [*(pytest.param(n, marks=pytest.mark.long) for n in BATCHES[:-1]), BATCHES[-1]])
 def test_the_numbers_agree_with_each_other(planned: Plan, batch: int) -> None:
     values = sizes(planned, batch)
     peak, held, bound = planned.peak(**values), planned.held(**values), planned.lower_bound(**values)

@@ -174,7 +174,7 @@ def gradient_cases() -> list[tuple[str, type[Operator], Sample]]:
     return [c for c in CASES if not isinstance(c[1].gradient, NoGradient) and c[2].differentiate]
 
 
-@of_each_operator(gradient_cases())
+@of_each_operator(gradient_cases(), quick=2)
 def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operator], sample: Sample) -> None:
     probe = build(cls, sample.arguments, double=True)
     rng = np.random.RandomState(3)

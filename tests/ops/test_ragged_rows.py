@@ -157,7 +157,7 @@ COMPARED = [c for c in CASES if c[2].exact and not c[1].kernel_offsets and c[1].
 """What a kernel that sees the offsets computes depends on them."""
 
 
-@pytest.mark.parametrize("case", one_in(4, COMPARED, lambda c: c[0]))
+@pytest.mark.parametrize("case", one_in(8, COMPARED, lambda c: c[0]))
 def test_ragged_rows_give_the_same_numbers(case: tuple[str, type[Operator], Sample, str]) -> None:
     _, cls, sample, slot = case
     case = build(cls, ragged_first(sample, slot))
