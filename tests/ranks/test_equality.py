@@ -69,8 +69,8 @@ def compare(name: str, found: Values) -> None:
     assert of_ranks.keys() == exact.keys()
     for key, value in of_ranks.items():
         assert apart(value, exact[key]) <= rounding(name), key
-        if key == "losses":
-            assert apart(value, single[key]) <= ROUNDED, key
+        if key == "losses":  # of which one rank alone may round more, by kernels without vectors
+            assert apart(value, single[key]) <= max(ROUNDED, 2.0 * apart(single[key], exact[key])), key
 
 
 @pytest.mark.long
