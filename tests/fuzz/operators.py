@@ -52,6 +52,7 @@ NO_SLOPE = {
     "scatter": "which of two updates of one row is the last is left open",
     "p_norm": "epsilon is in the gradient alone",
     "warpctc": "norm_by_times is in the gradient alone",
+    "warprnnt": "fastemit_lambda is in the gradient alone",
     "soft_relu": "PaddlePaddle's gradient is 0 where the result is beyond the threshold, and not where X is",
     "teacher_student_sigmoid_loss": "the bounds are in the gradient alone",
 }

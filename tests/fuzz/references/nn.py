@@ -94,6 +94,8 @@ def _conv(op: Any, a: Any) -> Results | None:
     f = w.reshape(1, g, w.shape[0] // g, c // g, *[1] * axes, *w.shape[2:])
     out = (x * f).sum(list(range(4 + axes, 4 + 2 * axes))).sum(3)
     out = out.reshape(n, w.shape[0], *out.shape[3:])
+    if a.Bias is not None:
+        out = out + a.Bias.reshape(-1, *[1] * axes)
     return {"Output": out.movedim(1, -1) if last else out}
 
 
