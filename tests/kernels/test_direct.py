@@ -100,3 +100,26 @@ def test_it_can_be_left_to_torch() -> None:
     ask = "from foreshape.kernels.onednn_library import library; print(library())"
     told = subprocess.run([sys.executable, "-c", ask], env={**os.environ, onednn_library.SWITCH: "torch"}, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "None"
+
+
+@needs_library
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_the_users_default_element_type_is_not_that_of_results(default: torch.dtype) -> None:
+    ours, plain = made()
+    x, rows, weight = numbers(1, 4, 5, 5), numbers(3, 8), numbers(8, 5)
+    torch.set_default_dtype(default)
+    try:
+        found, product, empty = ours(x), linear(weight, None, RELU)(rows), ours(x[:0])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(found, plain(x))
+    torch.testing.assert_close(product, torch.relu(rows @ weight))
+    assert empty.dtype is torch.float32
+
+
+@needs_library
+def test_weights_and_biases_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ShapeError, match="one number for each of 6 results"):
+        convolution(numbers(6, 4, 3, 3), numbers(5), (1, 1), (1, 1), (1, 1), 1, RELU)
+    with pytest.raises(ShapeError, match="must be fp32"):
+        linear(numbers(8, 5).double(), None, RELU)

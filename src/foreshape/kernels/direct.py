@@ -50,7 +50,7 @@ class _Call:
     def __init__(self, library: Library, described: dict[int, Handle], constants: dict[int, Handle], scratch: int) -> None:
         memories = {name: library.memory(order, 0) for name, order in described.items()}
         arguments, stream = arguments_of({**memories, **constants}), library.stream()
-        held: Tensor | None = torch.empty(scratch, dtype=torch.uint8) if 0 < scratch <= SMALL else None
+        held: Tensor | None = torch.empty(scratch, dtype=torch.uint8, device="cpu") if 0 < scratch <= SMALL else None
         self._kept = (memories, arguments, stream, held)
         self.arguments, self.stream = ctypes.addressof(arguments), stream.value
         self.source, self.result = memories[SOURCE].value, memories[RESULT].value
@@ -77,7 +77,7 @@ def _kernel(
     scratch = library.nbytes(order)
     if scratch:
         orders = {**orders, SCRATCHPAD: order}
-    place, execute, empty, address = library.place, library.execute, torch.empty_strided, primitive.value
+    place, execute, empty, number, address = library.place, library.execute, torch.empty_strided, torch.float32, primitive.value
     count, shape, steps, large = len(orders) + len(constants), torch.Size(dims), tuple(strides), scratch > SMALL
     free: list[_Call] = []
 
@@ -86,7 +86,7 @@ def _kernel(
             call = free.pop()
         except IndexError:  # the first one, or all are in use by other threads
             call = _Call(library, orders, constants, scratch)
-        y = empty(shape, steps)
+        y = empty(shape, steps, dtype=number, device="cpu")  # whatever the user's defaults are
         place(call.source, x.data_ptr())
         place(call.result, y.data_ptr())
         if other is not None:
@@ -95,7 +95,7 @@ def _kernel(
             other = other.contiguous(memory_format=torch.channels_last)
             place(call.other, other.data_ptr())
         if large:
-            room: Tensor = torch.empty(scratch, dtype=torch.uint8)
+            room: Tensor = torch.empty(scratch, dtype=torch.uint8, device="cpu")
             place(call.scratchpad, room.data_ptr())
         status = execute(address, call.stream, count, call.arguments)
         if status:
@@ -125,6 +125,11 @@ class _Packed:
         self, library: Library, weight: Tensor, dims: Sequence[int], steps: Sequence[int], bias: Tensor | None, function: Function | None,
         otherwise: Callable[[Tensor], Any],
     ) -> None:  # fmt: skip
+        out = dims[0] * dims[1] if len(dims) == 5 else dims[-1] if len(dims) == 2 else dims[0]
+        if any(t.dtype is not torch.float32 or t.device.type != "cpu" for t in (weight, *(() if bias is None else (bias,)))):
+            raise ShapeError("a weight and its bias must be fp32 in memory")
+        if bias is not None and tuple(bias.shape) != (out,):
+            raise ShapeError(f"a bias must have one number for each of {out} results; it is {list(bias.shape)}")
         self._library, self._function, self._otherwise = library, function, otherwise
         self._value: Tensor = weight.contiguous()
         self._shape, self._order = tuple(weight.shape), library.strided(dims, steps)
@@ -153,7 +158,7 @@ class _Packed:
     def _other(self) -> Kernel:
         weight = self._value
         if not self._library.same(self._order, self._rows):
-            weight = torch.empty(prod(self._shape))
+            weight = torch.empty(prod(self._shape), dtype=torch.float32, device="cpu")
             self._library.reorder(self._order, self._value.data_ptr(), self._rows, weight.data_ptr())
         kernel = self._otherwise(weight.view(self._shape))
         return lambda x, other: kernel(x) if other is None else kernel.add(x, other)
@@ -163,7 +168,7 @@ class _Packed:
         library, value = self._library, self._value
         wanted = library.wanted_weights(described)
         if not library.same(wanted, self._order):
-            value = torch.empty(library.nbytes(wanted), dtype=torch.uint8)
+            value = torch.empty(library.nbytes(wanted), dtype=torch.uint8, device="cpu")
             library.reorder(self._order, self._value.data_ptr(), wanted, value.data_ptr())
             if not self._kernels:
                 self._value, self._order = value, wanted

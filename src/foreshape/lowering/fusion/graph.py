@@ -130,7 +130,12 @@ class Graph:
         return [i for place in self.places[self.position(first) + 1 : self.position(last)] for i in place]
 
     def replace(self, old: Instruction, *new: Instruction) -> None:
-        """Let other instructions stand in the place of one."""
+        """Let other instructions stand in the place of one. What it stored in the scope, and copied for it, is stored and copied by those."""
+        for i in new:
+            if i is not old and not i.stores:
+                i.stores = [(place, value) for place, value in old.stores if any(value is w for w in i.writes())]
+        if new and new[0] is not old and not new[0].copies:
+            new[0].copies = list(old.copies)
         self._drop(old)
         at = self._places.pop(id(old))
         where = self.places[at].index(old)

@@ -8,13 +8,14 @@ Unless: something needs the sizes too, or a size is neither
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal
 from foreshape.lowering.fusion.graph import Graph, dims_of
-from foreshape.lowering.instruction import Instruction, Value, values_of
+from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
 from foreshape.operator.computations import Reshape
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     shape = _shape(dims, wanted)
     if shape is None:
         return False
-    made = Instruction(i.op, partial(_reshaped, shape=shape), [x, *([] if isinstance(s, list) else None for s in sizes)], i.results, i.kernel_requested)
-    graph.replace(i, made)
+    arguments: list[Argument] = [x, *([] if isinstance(s, list) else None for s in sizes)]
+    graph.replace(i, replace(i, kernel=partial(_reshaped, shape=shape), arguments=arguments))
     for value in values_of(sizes):
         _drop(graph, value)
     return True
