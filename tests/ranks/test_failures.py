@@ -14,7 +14,7 @@ from support import launch_ranks as launch
 
 import foreshape as fs
 from foreshape.ranks import join
-from foreshape.ranks.join import backend
+from foreshape.ranks.join import backend, gpus_here
 from foreshape.training import container
 
 SCRIPT = Path(__file__).parents[1] / "support" / "rank_mishaps.py"
@@ -126,11 +126,22 @@ def test_nothing_that_comes_from_a_rank_is_unpickled(strategy: str, tmp_path: Pa
         assert all("ENDED rank" in one for one in words)
 
 
-@pytest.mark.parametrize(("gpus", "nccl", "carries"), [(True, True, "cpu:gloo,cuda:nccl"), (True, False, "gloo"), (False, True, "gloo")])
-def test_what_gpus_have_goes_by_nccl(gpus: bool, nccl: bool, carries: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("seen", "nccl"),
+    [
+        ([["a", "b"], ["b", "a"]], True), ([["a"], ["b"], ["c"]], True), ([["a", "b"], ["c", "d"], ["a", "b"], ["c", "d"]], True),
+        ([["a"], ["a"]], False), ([["a", "b"], ["a", "b"], ["c"], ["c"]], False), ([["a"], []], False), ([[], []], False),
+    ],
+)  # fmt: skip
+def test_what_gpus_have_goes_by_nccl_where_each_rank_has_one(seen: list[list[str]], nccl: bool) -> None:
+    assert backend(seen) == ("cpu:gloo,cuda:nccl" if nccl else "gloo")
+
+
+@pytest.mark.parametrize(("gpus", "nccl"), [(True, False), (False, True)])
+def test_without_gpus_or_nccl_there_are_none_to_send_between(gpus: bool, nccl: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: nccl)
-    assert backend() == carries
+    assert gpus_here() == []
 
 
 def environment(port: int, **changed: str) -> dict[str, str]:

@@ -323,7 +323,9 @@ REPEATED = ("texts", "sparse_lazy_adam", "dropped", "normalised", "dropped_heads
 """Cases that are run again unless ``every`` one is."""
 
 
-def run(name: str, of: str = "fp32", strategy: str = "data_parallel", epochs: int = 2, checkpoint: str | None = None) -> dict[str, Any]:
+def run(
+    name: str, of: str = "fp32", strategy: str = "data_parallel", epochs: int = 2, checkpoint: str | None = None, device: str = "cpu",
+) -> dict[str, Any]:  # fmt: skip
     """Train one case with the ranks that there are; the losses, the figures and the values."""
     first = _values(name, "fp32")
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
@@ -332,12 +334,12 @@ def run(name: str, of: str = "fp32", strategy: str = "data_parallel", epochs: in
         fs.Executor().run(startup, scope=scope)
         for n, value in first.items():  # the same numbers in either element type
             scope.set(n, value.astype(scope.get(n).dtype))
-        cast = {n: _cast(value, of) for n, value in data.items()}
+        given = {n: cast(value, of) for n, value in data.items()}
         if "validation" in settings:
-            settings["validation"] = cast
+            settings["validation"] = given
         ranks = STRATEGIES[strategy](patience=60, **SETTINGS.get(name, {}))
-        history = fs.train(cost, cast, optimizer=optimizer, epochs=epochs, progress=False, ranks=ranks, scope=scope, startup=startup,
-                           checkpoint=checkpoint, **settings)  # fmt: skip
+        history = fs.train(cost, given, optimizer=optimizer, epochs=epochs, progress=False, ranks=ranks, scope=scope, startup=startup,
+                           checkpoint=checkpoint, executor=fs.Executor(device, seed=0), **settings)  # fmt: skip
     out: dict[str, Any] = {f"value/{n}": scope.get(n) for n in scope.names()}
     out["losses"] = np.array(history.losses)
     for key in history.epochs[0]:
@@ -357,7 +359,7 @@ def _values(name: str, of: str) -> dict[str, Any]:
     return {n: scope.get(n) for n in scope.names()}
 
 
-def _cast(value: Any, of: str) -> Any:
+def cast(value: Any, of: str) -> Any:
     return value.astype({"fp32": np.float32, "fp64": np.float64}[of]) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MOST_SAID = 1 << 16
+"""The bytes that a rank may say of its GPUs."""
 _joined = [0]
 """How often this process has joined: what was said in an earlier run must not be heard in the next."""
 
@@ -80,7 +83,7 @@ class Ranks:
                 if len(group) < 2:
                     continue
                 try:
-                    with _on_loopback(os.environ.get("MASTER_ADDR", "")), _one_hook():
+                    with _settings(os.environ.get("MASTER_ADDR", "")), _one_hook():
                         made: Any = torch.distributed.new_group(list(group), timeout=timedelta(seconds=self._patience))  # pyright: ignore[reportUnknownMemberType]
                 except RuntimeError as error:
                     reason = str(error).split("\n", 1)[0]
@@ -89,7 +92,7 @@ class Ranks:
                     self._rings[ring] = Team(list(group).index(self.rank), len(group), made)
                     set_team(ring, self._rings[ring])
 
-    # --- what is said outside of a step
+    # --- what is said outside of a step, which goes by processors: values may be on a GPU on one rank, and not yet on another
 
     def same_for_all(self, value: int, root: int = 0) -> int:
         """What rank ``root`` says, on every rank."""
@@ -110,18 +113,31 @@ class Ranks:
     def from_first(self, tensor: Tensor) -> None:
         """Give every rank what rank 0 has, in place."""
         if self.team is not None:
-            self.team.broadcast(tensor, 0, "values")
+            with _of_processors(tensor) as told:
+                self.team.broadcast(told, 0, "values")
 
     def all_of(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all ranks, which have the same dims; in the order of the ranks."""
-        return [tensor] if self.team is None else list(self.team.gather(tensor[None], "values"))
+        return [tensor] if self.team is None else list(self.team.gather(tensor.cpu()[None], "values"))
 
     def mean_of(self, tensor: Tensor) -> None:
         """Give every rank the mean of what the ranks have, in place."""
         if self.team is not None:
-            self.team.sum(tensor, "values")
-            with torch.inference_mode():  # in which the step made it
-                tensor.div_(self.count)
+            with torch.inference_mode(), _of_processors(tensor) as told:  # in which the step made it
+                self.team.sum(told, "values")
+                told.div_(self.count)
+
+
+@contextmanager
+def _of_processors(tensor: Tensor) -> Generator[Tensor]:
+    """The tensor, or where it is on another device, a copy of it, which goes back at the end."""
+    if tensor.device.type == "cpu":
+        yield tensor
+        return
+    told = tensor.cpu()
+    yield told
+    with torch.inference_mode():
+        tensor.copy_(told)
 
 
 def alone() -> Ranks:
@@ -163,17 +179,41 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
         raise ExecutionError(f"MASTER_PORT must be a number from 1 to 65535; seen {given['MASTER_PORT']!r}") from None
     store = store_at(host, port, rank, count, patience)
     try:
-        with _on_loopback(host), _one_hook():
-            torch.distributed.init_process_group(backend(), store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
+        carries = backend(_gpus_of_all(store, rank, count))
+        with _settings(host), _one_hook():
+            torch.distributed.init_process_group(carries, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
     except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
         raise ExecutionError(f"rank {rank} of {count} cannot join the others at {host}:{port} within {patience:g} s: {reason}") from error
     return _of_group(patience, own=True)
 
 
-def backend() -> str:
-    """What carries messages, by the device of what is sent: gloo what processors have, NCCL what GPUs have, where torch finds both."""
-    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and torch.distributed.is_nccl_available() else "gloo"
+def gpus_here() -> list[str]:
+    """The GPUs that this process sees, by names that no two of them have anywhere; none where NCCL is not there."""
+    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+        return []
+    unknown = socket.gethostname()
+    return [str(getattr(torch.cuda.get_device_properties(at), "uuid", f"{unknown} {at}")) for at in range(torch.cuda.device_count())]
+
+
+def backend(gpus: Sequence[Sequence[str]]) -> str:
+    """What carries messages, by the device of what is sent: gloo what processors have, NCCL what GPUs have.
+
+    NCCL refuses two ranks on one GPU. Where there are more ranks than GPUs, or a rank has none, gloo carries what GPUs have too, by way of
+    the processors' memory.
+
+    Args:
+        gpus: for each rank the GPUs that it sees.
+    """
+    seen = Counter(tuple(sorted(g)) for g in gpus)
+    return "cpu:gloo,cuda:nccl" if all(ranks <= len(g) for g, ranks in seen.items()) else "gloo"
+
+
+def _gpus_of_all(store: Any, rank: int, count: int) -> list[list[str]]:
+    """What `gpus_here` is on each rank, so that all of them choose the same. A rank that says more than can be said has none."""
+    store.set(f"gpus/{rank}", "\n".join(gpus_here()))
+    told = [bytes(store.get(f"gpus/{r}")) for r in range(count)]
+    return [data.decode(errors="replace").splitlines() if len(data) < _MOST_SAID else [] for data in told]
 
 
 @contextmanager
@@ -188,18 +228,20 @@ def _one_hook() -> Generator[None]:
 
 
 @contextmanager
-def _on_loopback(host: str) -> Generator[None]:
-    """Let ranks that meet on the loopback device listen there alone, unless the user has said where."""
-    name = "GLOO_SOCKET_IFNAME"
+def _settings(host: str) -> Generator[None]:
+    """What groups are made with, unless the user has said otherwise: ranks that meet on the loopback device listen there alone, and whoever waits
+    for NCCL is told by an error of what went wrong; it would end the process otherwise."""
+    wanted = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
     device = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None) if hasattr(socket, "if_nameindex") else None
-    if device is None or name in os.environ or not (host == "localhost" or host == "::1" or host.startswith("127.")):
-        yield
-        return
-    os.environ[name] = device
+    if device is not None and (host == "localhost" or host == "::1" or host.startswith("127.")):
+        wanted["GLOO_SOCKET_IFNAME"] = device
+    new = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(new)
     try:
         yield
     finally:
-        os.environ.pop(name, None)
+        for name in new:
+            os.environ.pop(name, None)
 
 
 def _of_group(patience: float, own: bool) -> Ranks:

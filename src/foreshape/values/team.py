@@ -47,8 +47,15 @@ def _with_others(what: str) -> Generator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = _SOURCE.sub("", str(error).strip().split("\n", 1)[0]).split(" This is typically")[0]
-        raise RankError(f"{what}: the ranks did not come together: {reason}") from error
+        raise RankError(f"{what}: the ranks did not come together: {_reason(str(error))}") from error
+
+
+def _reason(words: str) -> str:
+    """What went wrong, of what torch says of it: NCCL says it in its last line, gloo in its first."""
+    lines = words.strip().split("\n")
+    found = _SOURCE.sub("", lines[0]).split(" This is typically")[0]
+    last = lines[-1].strip() if len(lines) > 1 and any(line.startswith("Last error") for line in lines) else ""
+    return f"{found.rstrip(' :')}: {last}" if last else found
 
 
 @dataclass(slots=True)
@@ -195,7 +202,7 @@ class Team:
         Two messages: how many rows each rank has, and one with all tensors, one after the other, each with as many rows as the most of any rank.
         """
         count = tensors[0].shape[0]
-        counts: list[int] = numbers_of(self.gather(torch.tensor([count], dtype=torch.int64), what))
+        counts: list[int] = numbers_of(self.gather(torch.tensor([count], dtype=torch.int64, device="cpu"), what))
         most = max(counts)
         if not most:
             return [list(tensors)] * self.ranks
@@ -229,7 +236,7 @@ class Team:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         with _with_others("barrier"):
-            _distributed().all_reduce(torch.zeros(1), group=self.group)  # of the processors: torch's own barrier goes by GPUs where there are any
+            _distributed().all_reduce(torch.zeros(1, device="cpu"), group=self.group)  # torch's own barrier goes by GPUs where there are any
 
     @contextmanager
     def _passing(self, what: str, tensor: Tensor) -> Generator[None]:

@@ -95,7 +95,7 @@ class SplitLookup(Collective):
 
     def _meet(self, team: Team, ids: Tensor, give: list[int]) -> tuple[Tensor, list[int]]:
         """The ids that the ranks ask this one for, and how many each asks."""
-        take: list[int] = numbers_of(team.exchange(torch.tensor(give), [1] * team.ranks, [1] * team.ranks, self.type))
+        take: list[int] = numbers_of(team.exchange(torch.tensor(give, device="cpu"), [1] * team.ranks, [1] * team.ranks, self.type))
         return team.exchange(ids, give, take, self.type), take
 
     def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
