@@ -1,7 +1,8 @@
 """One rank of one framework on one workload: ``rank_worker.py WORKLOAD MODULE VARIANT``, with the variables that torchrun sets.
 
-Prints a JSON line when it is ready, with the losses of the first steps; then one for each ``time PASSES`` that it reads: so many passes over
-the batches, all ranks as many.
+``foreshape`` takes a strategy of `STRATEGIES` as its variant, ``torch`` those of `with_torch` and ``zero``, which divides the optimizer's state; ``link``
+times sums between the ranks. Prints a JSON line when it is ready, with the losses of the first steps; then one for each ``time PASSES`` that it
+reads: so many passes over the batches, all ranks as many.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ import workloads
 out = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)  # what a library prints goes to stderr
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+WAITED = 120.0
+"""Seconds that a rank waits for the others: on a busy machine one comes long after another."""
+SUMMED = (8, 1 << 16, 1 << 19, 1 << 21)
+"""Elements, of four bytes, of the sums that tell what a link is."""
 
 
 def say(**values: object) -> None:
@@ -48,37 +53,49 @@ class Foreshape:
 
     def __init__(self, w: workloads.Workload, variant: str) -> None:
         import with_foreshape
+        from ranks import STRATEGIES
 
-        import foreshape as fs
         from foreshape.ranks import join
         from foreshape.training.over_ranks import OverRanks
+        from foreshape.training.program import initialise_missing
 
         self.training = with_foreshape.Training(w)
-        self.ranks = join(60.0).__enter__()
-        self.over = OverRanks(self.ranks, fs.data_parallel(bucket=int(variant) if variant.isdigit() else None), self.training.loss, self.training.startup)
-        self.over.begin(self.training.executor, self.training.scope, 0)
+        executor, scope = self.training.executor, self.training.scope
+        self.ranks = join(WAITED).__enter__()
+        self.over = OverRanks(self.ranks, STRATEGIES[variant](), self.training.loss, self.training.startup)
+        self.over.begin_whole(executor, scope)
+        self.over.divide(scope)
+        initialise_missing(executor, self.over.program, self.over.startup, scope)
+        self.over.begin(executor, scope, 0)
         self.fetch = [self.over.loss]
 
     def __call__(self, i: int) -> float:
         share = self.over.take(self.training.feed(i), i)
         return float(self.training.executor.run(self.over.program, share, self.fetch, self.training.scope)[0])
 
-    def sent(self) -> int:
-        """The bytes that this rank has given to collectives."""
-        assert self.ranks.team is not None
-        return sum(self.ranks.team.sent.values())
+    def own(self, i: int) -> dict[str, int]:
+        """What this rank's share of a batch makes of the sizes."""
+        step = self.training.executor.step(self.over.program, self.fetch)
+        tensors, _ = step.feeder.tensors(self.over.take(self.training.feed(i), i))
+        held = step.over(self.training.scope).held
+        return {**step.feeder.check_shapes(tensors, held), **step.feeder.longest(tensors, step.plan.symbols)}
 
-    def described(self) -> int | None:
-        """The bytes that the program gives to collectives in a step; None where rows are sent, as many as the batch has."""
-        total = 0
-        for op in self.over.program.all_ops():
-            slot = {"c_allreduce_sum": "X", "count_examples": "Total"}.get(op.type)
-            if slot is not None:
-                size = self.over.program.global_block.var((op.inputs if slot == "X" else op.outputs)[slot][0])
-                if size.kind.name == "SELECTED_ROWS" or not isinstance(size.spec.nbytes, int):
-                    return None
-                total += size.spec.nbytes
-        return total
+    def sent(self) -> dict[str, int]:
+        """The bytes that this rank has given to each type of collective, in all its groups."""
+        from foreshape.values.team import all_teams
+
+        found: dict[str, int] = {}
+        for team in all_teams():
+            for what, size in team.sent.items():
+                found[what] = found.get(what, 0) + size
+        return found
+
+    def held(self) -> int:
+        """The bytes of parameters and state on this rank."""
+        from foreshape.training.program import persistables
+
+        scope = self.training.scope
+        return sum(scope.tensor(v.name).nbytes for v in persistables(self.over.program) if v.name in scope)
 
 
 class Torch:
@@ -92,25 +109,64 @@ class Torch:
 
         distributed.init_process_group("gloo")
         w.data = [part_of(given) for given in w.data]
-        self.training = with_torch.Training(w, variant)
+        self.training = with_torch.Training(w, "packed" if variant == "zero" and w.kind == "text" else "fused" if variant == "zero" else variant)
         self.training.module = DistributedDataParallel(self.training.module, gradient_as_bucket_view=True)
+        if variant == "zero":
+            from torch.distributed.optim import ZeroRedundancyOptimizer
+
+            given = [p for p in self.training.module.parameters() if p.requires_grad]
+            self.training.optimizer = ZeroRedundancyOptimizer(given, type(self.training.optimizer), lr=w.rate)
+        self.variant = variant
         self.mean = lambda loss: (distributed.all_reduce(t := torch.tensor(loss, dtype=torch.float64)), float(t) / RANKS)[1]
 
     def __call__(self, i: int) -> float:
         return self.training(i)
 
+    def held(self) -> int:
+        """The bytes of parameters and state on this rank."""
+        import torch
+
+        if self.variant != "zero":
+            return sum(t.nbytes for t in self.training.held())
+        state = [t for of in self.training.optimizer.optim.state.values() for t in of.values() if isinstance(t, torch.Tensor)]
+        return sum(t.nbytes for t in [*self.training.module.parameters(), *state])
+
+
+def link() -> None:
+    """Time sums of several sizes between the ranks, the shortest of many each: what else the machine does only adds to it."""
+    import torch
+    from torch import distributed
+
+    from foreshape.ranks import join
+
+    ranks = join(WAITED).__enter__()
+    assert ranks.team is not None
+    found: dict[int, float] = {}
+    for count in SUMMED:
+        values, best = torch.zeros(count), float("inf")
+        for _ in range(200 if count < 1 << 18 else 40):
+            distributed.barrier()
+            at = time.perf_counter()
+            ranks.team.sum(values, "link")
+            best = min(best, time.perf_counter() - at)
+        found[4 * count] = best
+    say(seconds=found)
+    os._exit(0)
+
 
 def main() -> None:
     name, module, variant = sys.argv[1:4]
+    if module == "link":
+        link()
     w = workloads.load(name)
     cycle = len(w.data)
     step: Any = {"foreshape": Foreshape, "torch": Torch}[module](w, variant)
     losses = [step(i) for i in range(max(cycle, 10))]
     losses = losses if module == "foreshape" else [step.mean(loss) for loss in losses]
-    say(losses=losses[:10])
+    say(losses=losses[:10], **({"own": [step.own(i) for i in range(cycle)]} if module == "foreshape" else {}))
     for line in sys.stdin:
         _, passes = line.split()
-        before = step.sent() if module == "foreshape" else 0
+        before = step.sent() if module == "foreshape" else {}
         times: list[float] = []
         began = processor_seconds()
         for _ in range(int(passes)):
@@ -119,11 +175,12 @@ def main() -> None:
                 step(i)
             times.append((time.perf_counter() - at) / cycle * 1e3)
         busy = (processor_seconds() - began) / (int(passes) * cycle) * 1e3
-        more: dict[str, Any] = {}
-        if module == "foreshape":
-            more = {"sent": (step.sent() - before) / (int(passes) * cycle), "described": step.described(), "by": step.ranks.team.sent}
-        say(ms=statistics.median(times), busy=busy, peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, cycle=cycle, **more)
+        steps = int(passes) * cycle
+        more = {"sent": {what: (size - before.get(what, 0)) / steps for what, size in step.sent().items()}} if module == "foreshape" else {}
+        say(ms=statistics.median(times), least=min(times), busy=busy, peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, cycle=cycle,
+            held=step.held(), **more)  # fmt: skip
     os._exit(0)  # a group needs no farewell here
 
 
-main()
+if __name__ == "__main__":
+    main()

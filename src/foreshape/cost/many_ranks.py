@@ -72,7 +72,9 @@ class RanksPlan:
     """A program on many ranks by one strategy: one that trains, or, by `Inference`, one that is used. Made by `plan`.
 
     Sizes that count examples (``batch``, and of ragged inputs the words) are those of the whole step, which are divided over the ranks. Every
-    question takes other sizes than the plan was made with by name, ``ranks`` among them: ``plan.peak(ranks=8)``.
+    question takes other sizes than the plan was made with by name, ``ranks`` among them: ``plan.peak(ranks=8)``. What a rank has of what is
+    divided is an even part, rounded up; where it is known, as of sequences that are longer on one rank than on another, it is given as the first
+    argument: ``plan.peak({"batch": 32, "words": 1205})``.
     """
 
     def __init__(
@@ -104,9 +106,9 @@ class RanksPlan:
 
     # --- memory
 
-    def peak(self, **sizes: int) -> int:
-        """The most bytes that a rank holds at once: of that with the largest part."""
-        return self.memory.peak(**self._own(sizes))
+    def peak(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> int:
+        """The most bytes that a rank holds at once: of that with the largest part, or of one with its ``own`` sizes."""
+        return self.memory.peak(**self._own(sizes, own))
 
     def peak_formula(self) -> Formula:
         """The same as a formula in ``ranks`` and in the sizes of the whole step."""
@@ -123,9 +125,9 @@ class RanksPlan:
         formula = self.peak_formula()
         return self.shared_words(str(formula) if len(formula) <= _FEW_PIECES else formula.at(self._all(sizes)))
 
-    def breakdown(self, **sizes: int) -> dict[str, int]:
+    def breakdown(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> dict[str, int]:
         """What the bytes at the peak of a rank are for."""
-        return self.memory.breakdown(**self._own(sizes))
+        return self.memory.breakdown(**self._own(sizes, own))
 
     @staticmethod
     def shared_words(formula: str) -> str:
@@ -157,21 +159,21 @@ class RanksPlan:
 
     # --- time
 
-    def timeline(self, **sizes: int) -> Timeline:
+    def timeline(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> Timeline:
         """The predicted step. Raises `FormatError` where the device is not known."""
         members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
         if self._lowered is None:
             self._lowered = fuse(lower(self.program.global_block, self.memory.fetch))
-        return timeline(self._lowered, self.messages, self._own(sizes), members, require_device(self.device), self.network)
+        return timeline(self._lowered, self.messages, self._own(sizes, own), members, require_device(self.device), self.network)
 
-    def collectives(self, **sizes: int) -> list[Sent]:
+    def collectives(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> list[Sent]:
         """The collectives of a step, in the order in which they start."""
-        ranks, own = self._all(sizes)[RANKS], self._own(sizes)
-        run = self.timeline(**sizes).run if self.device is not None else None
+        ranks, values = self._all(sizes)[RANKS], self._own(sizes, own)
+        run = self.timeline(own, **sizes).run if self.device is not None else None
         out: list[Sent] = []
         for at, m in enumerate(self.messages):
             members = self._members(m, ranks)
-            count = self._count(m, own) if members > 1 else 0  # a rank alone has nobody to give to
+            count = self._count(m, values) if members > 1 else 0  # a rank alone has nobody to give to
             when = (run.ready[at], run.began[at], run.ended[at]) if run is not None else (0.0, 0.0, 0.0)
             line = m.op.call_site.short() if m.op.call_site is not None else ""
             formula = str(substitute(m.size, self._parts))
@@ -179,10 +181,10 @@ class RanksPlan:
             out.append(Sent(m.name, m.op.type, m.way, count, formula, link, line, m.starts, m.needed, *when))
         return out
 
-    def sent(self, **sizes: int) -> dict[str, int]:
+    def sent(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> dict[str, int]:
         """The bytes that a rank gives to each type of collective in a step."""
         out: dict[str, int] = {}
-        for one in self.collectives(**sizes):
+        for one in self.collectives(own, **sizes):
             out[one.type] = out.get(one.type, 0) + one.bytes
         return out
 
@@ -207,10 +209,12 @@ class RanksPlan:
             raise SchemaError(f"{ranks} ranks cannot be divided into groups of {self.degree}, each of which has the parts of the layers")
         return {**found, RANKS: ranks}
 
-    def _own(self, sizes: Mapping[str, int]) -> dict[str, int]:
+    def _own(self, sizes: Mapping[str, int], own: Mapping[str, int] | None = None) -> dict[str, int]:
         """The sizes of the rank with the largest part; ``ranks`` as the program has it, which is that of groups with examples of their own."""
         values = self._all(sizes)
         ranks = values[RANKS] = values[RANKS] // self.degree
+        if own is not None:
+            return {**values, **own, RANKS: ranks}
         if "batch" in values and "batch" not in self.memory.symbols:
             for name in self.memory.leading:
                 values.setdefault(name, values["batch"])

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.errors import ExecutionError, RankError
 from foreshape.ranks.status import Board
@@ -192,8 +192,8 @@ def gpus_here() -> list[str]:
     """The GPUs that this process sees, by names that no two of them have anywhere; none where NCCL is not there."""
     if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return []
-    unknown = socket.gethostname()
-    return [str(getattr(torch.cuda.get_device_properties(at), "uuid", f"{unknown} {at}")) for at in range(torch.cuda.device_count())]
+    host, properties = socket.gethostname(), cast("Any", torch.cuda).get_device_properties
+    return [str(getattr(properties(at), "uuid", f"{host} {at}")) for at in range(torch.cuda.device_count())]
 
 
 def backend(gpus: Sequence[Sequence[str]]) -> str:
