@@ -1,4 +1,3 @@
-# ruff: noqa: E501  the tables are one case a line
 """28: paths that are no files; 29: nothing that is read is run."""
 
 from __future__ import annotations
@@ -166,14 +165,21 @@ FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "ru
 CALLS = {"eval", "__import__", "execfile"}
 
 
-@pytest.mark.parametrize("file", [p for p in sorted(Path(foreshape.__file__).parent.rglob("*.py")) if p.name != RUNS_THE_USERS_OWN], ids=lambda p: f"29-{p.parent.name}-{p.stem}")
-def test_no_reader_unpickles_or_evaluates(file: Path) -> None:
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
+FILES = [p for p in sorted(Path(foreshape.__file__).parent.rglob("*.py")) if p.name != RUNS_THE_USERS_OWN]
+
+
+@pytest.mark.parametrize("room", sorted({p.parent.name for p in FILES}), ids=lambda r: f"29-{r}")
+def test_no_reader_unpickles_or_evaluates(room: str) -> None:
+    for file in (p for p in FILES if p.parent.name == room):
+        _runs_nothing(file)
+
+
+def _runs_nothing(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            assert not {a.name.split(".")[0] for a in node.names} & FORBIDDEN
+            assert not {a.name.split(".")[0] for a in node.names} & FORBIDDEN, f"{file.name}:{node.lineno}"
         elif isinstance(node, ast.ImportFrom):
-            assert (node.module or "").split(".")[0] not in FORBIDDEN
+            assert (node.module or "").split(".")[0] not in FORBIDDEN, f"{file.name}:{node.lineno}"
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name):
                 assert node.func.id not in CALLS and (node.func.id != "exec" or file.name in RUNS_A_STEP), f"{file.name}:{node.lineno}"

@@ -45,8 +45,8 @@ def with_numbers(fed: Any, numbers: np.ndarray) -> Any:
     return LoDTensor(numbers, fed.sequence_lengths) if isinstance(fed, LoDTensor) else numbers
 
 
-@pytest.mark.parametrize("cls", operators(), ids=lambda c: c.type)
-def test_every_operator_has_samples_and_words(cls: type[Operator]) -> None:
+@of_each_operator((c.type, c) for c in operators())
+def test_every_operator_has_samples_and_words(name: str, cls: type[Operator]) -> None:
     assert cls.samples or cls.region, f"{cls.type} has no samples"  # what runs a block needs one: see tests/control
     assert (cls.__doc__ or "").strip(), f"{cls.type} has no docstring"
 
@@ -210,7 +210,7 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
                 got = got.to_dense() if hasattr(got, "to_dense") else got
                 assert np.shape(got) == np.shape(case.feed[variable.name]), f"{gradient.name} has another shape"
                 assert gradient.packed_dims == list(np.shape(got))
-                along = directions(np.shape(got), rng)
+                along = directions(np.shape(got), rng, len(floating))
                 want = numeric(case, variable.name, out.name, weight, along)
                 seen = [float((np.asarray(got) * d).sum()) for d in along]
                 np.testing.assert_allclose(seen, want, rtol=2e-5, atol=2e-6, err_msg=f"d {out.name} / d {variable.name}")
@@ -223,13 +223,15 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
 
 EACH, TOGETHER = 10, 3
 """Of larger operands not each element is moved by itself, but some, and all of them together, in directions that are drawn."""
+MANY = 8
+"""Of so many operands, or more, each is moved in the drawn directions and one of its own alone."""
 
 
-def directions(dims: tuple[int, ...], rng: np.random.RandomState) -> list[np.ndarray]:
-    count = int(np.prod(dims))
-    if count <= EACH + TOGETHER:
+def directions(dims: tuple[int, ...], rng: np.random.RandomState, operands: int = 1) -> list[np.ndarray]:
+    count, each = int(np.prod(dims)), EACH if operands < MANY else 1
+    if count <= each + TOGETHER:
         return list(np.eye(count).reshape(count, *dims))
-    single = np.eye(count)[rng.choice(count, EACH, replace=False)]
+    single = np.eye(count)[rng.choice(count, each, replace=False)]
     return list(np.concatenate([single, rng.standard_normal((TOGETHER, count))]).reshape(-1, *dims))
 
 

@@ -17,7 +17,7 @@ from foreshape.program import Block, Op, Program, Variable, program_guard
 from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.tensor_array import TensorArray
-from support.some import one_in
+from support.some import is_quick
 
 
 def operators() -> list[type[Operator]]:
@@ -38,13 +38,15 @@ def rejected() -> Iterator[tuple[str, type[Operator], Reject]]:
 
 
 def of_each_operator(cases: Iterable[tuple[Any, ...]], quick: int = 1) -> Callable[[Callable[..., None]], Callable[[str], None]]:
-    """Makes a test of one case, ``(name, class, ...)``, one of all cases of an operator, which tells of each that fails.
+    """Makes a test of one case, ``(name, class, ...)``, one of all cases of a file of operators, which tells of each that fails.
 
-    Thousands of tests of a millisecond would take longer to be handed out and reported than to be run. One operator in ``quick`` is quick.
+    Thousands of tests of a millisecond would take longer to be handed out and reported than to be run. One operator in ``quick`` is quick;
+    the others of its file are a long test of their own.
     """
     groups: dict[str, list[tuple[Any, ...]]] = {}
     for case in cases:
-        groups.setdefault(case[1].type, []).append(case)
+        file = case[1].__module__.removeprefix("foreshape.ops.").replace(".", "/")
+        groups.setdefault(file if is_quick(case[1].type, quick) else f"{file}, the others", []).append(case)
 
     def decorate(test: Callable[..., None]) -> Callable[[str], None]:
         def of_all(of: str) -> None:
@@ -62,7 +64,8 @@ def of_each_operator(cases: Iterable[tuple[Any, ...]], quick: int = 1) -> Callab
                 raise ExceptionGroup(f"{len(failures)} of {len(groups[of])} cases of {of}: {', '.join(f.__notes__[-1] for f in failures)}", failures)
 
         of_all.__name__, of_all.__doc__, of_all.__module__ = test.__name__, test.__doc__, test.__module__
-        return pytest.mark.parametrize("of", one_in(quick, groups))(of_all)
+        given = [pytest.param(g, marks=pytest.mark.long if g.endswith(", the others") else ()) for g in groups]
+        return pytest.mark.parametrize("of", given)(of_all)
 
     return decorate
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from threading import RLock
 from time import perf_counter
@@ -263,13 +263,12 @@ class Executor:
         began = perf_counter()
         try:
             with torch._C._InferenceMode(True):  # pyright: ignore[reportPrivateUsage]
-                if self.check:
-                    fetched = Checked(planned.values, every=self.check is True).run(step.emitted, tensors, scope)
-                elif self._target is None:
+                if self._target is None and not self.check:
                     fetched = function(*tensors)
                 else:
-                    with self._target:  # what kernels make from nothing is made there
-                        fetched = function(*tensors)
+                    with self._target or nullcontext():  # what kernels make from nothing is made there
+                        checked = Checked(planned.values, every=self.check is True) if self.check else None
+                        fetched = function(*tensors) if checked is None else checked.run(step.emitted, tensors, scope)
             if threads > 1 or fastest is not None:
                 ended = perf_counter()
                 if fastest is not None:

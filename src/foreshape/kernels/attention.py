@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, maximum, minimum, product, reaches
-from foreshape.kernels import onednn
+from foreshape.kernels import flash, onednn
 from foreshape.values.torch_proxy import aten, torch
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Attention:
         rank = q.dim()
         q, k, v, mask = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
-            out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, self.causal, attn_mask=mask, scale=self.scale)
+            out, sums = flash.forward(q, k, v, mask, self.causal, self.scale)
             if mask is not None:
                 nowhere = mask.amax(-1, keepdim=True) == -torch.inf
                 if nowhere.any():  # the kernel gives zeros there
@@ -84,7 +84,7 @@ class Attention:
             out, d = out.unsqueeze(1), d.unsqueeze(1)
         q, k, v, mask = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
-            made = aten._scaled_dot_product_flash_attention_for_cpu_backward(d, q, k, v, out, sums, 0.0, self.causal, attn_mask=mask, scale=self.scale)
+            made = flash.backward(d, q, k, v, out, sums, mask, self.causal, self.scale)
             if mask is not None:
                 self._correct(made, q, k, v, sums, d, mask)
         else:

@@ -25,10 +25,15 @@ class Parts:
     weight: Tensor
 
 
+def in_parts(size: Tensor, count: int) -> Tensor:
+    """The length of each of ``count`` equal parts. By a tensor: a GPU would multiply by the reciprocal of a number, and put edges elsewhere."""
+    return size / torch.full((1,), count, dtype=size.dtype, device=size.device)
+
+
 def aligned_weights(start: Tensor, size: Tensor, count: int, points: int, pixels: int) -> Tensor:
     """``[regions, count, pixels]``: how much of each pixel each part of a region has along one axis, where it is the mean of points that lie
     evenly in it, ``points`` of them (0: one for each pixel of the part's length), each read between its two pixels."""
-    part = size / count
+    part = in_parts(size, count)
     each = torch.ceil(part) if points <= 0 else torch.full_like(part, points)
     most = max(int(each.max()), 0) if each.numel() else 0
     weights = torch.zeros((start.shape[0], count, pixels), dtype=start.dtype, device=start.device)

@@ -11,6 +11,7 @@ from foreshape.kernels.regions import (
     BUDGET,
     MOST_POINTS,
     aligned_weights,
+    in_parts,
     listed,
     maxima,
     maxima_backward,
@@ -207,7 +208,7 @@ class RoiPool(RegionPooling):
         left, top, right, bottom = (_rounded(e * self.spatial_scale) for e in self._ends(ROIs))
         out: list[Tensor] = []
         for start, end, count, pixels in ((top, bottom, self.pooled_height, X.shape[2]), (left, right, self.pooled_width, X.shape[3])):
-            part = (end - start + 1).clamp(min=1) / count
+            part = in_parts((end - start + 1).clamp(min=1), count)
             of = torch.arange(count, dtype=part.dtype, device=part.device)
             first, behind = (of * part[:, None]).floor() + start[:, None], ((of + 1) * part[:, None]).ceil() + start[:, None]
             out.append(whole_weights(first, behind, int(pixels)).to(X.dtype))
@@ -270,7 +271,7 @@ class PositionSensitiveRoiPool(RegionPooling):
         out: list[Tensor] = []
         for first, last, count, pixels in ((top, bottom, self.pooled_height, X.shape[2]), (left, right, self.pooled_width, X.shape[3])):
             start, end = _rounded(first) * self.spatial_scale, (_rounded(last) + 1) * self.spatial_scale
-            part = ((end - start).clamp(min=0.1) / count)[:, None]
+            part = in_parts((end - start).clamp(min=0.1), count)[:, None]
             of = torch.arange(count, dtype=part.dtype, device=part.device)
             out.append(whole_weights((of * part + start[:, None]).floor(), ((of + 1) * part + start[:, None]).ceil(), int(pixels)).to(X.dtype))
         return out[0], out[1]

@@ -147,10 +147,9 @@ class BatchNorm(Operator):
         if not x.numel():
             return torch.zeros_like(X), torch.zeros_like(Scale), torch.zeros_like(Bias)
         check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
-        if self.use_global_stats or self._tests():
-            found = aten.native_batch_norm_backward(d, x, Scale, mean_out, variance_out, None, None, False, self.epsilon, list(requested))
-        else:
-            found = aten.native_batch_norm_backward(d, x, Scale, None, None, saved_mean, saved_inverse, True, self.epsilon, list(requested))
+        fixed = self.use_global_stats or self._tests()
+        moving = (mean_out, variance_out) if fixed else (None, None)
+        found = aten.native_batch_norm_backward(d, x, Scale, *moving, saved_mean, saved_inverse, not fixed, self.epsilon, list(requested))
         return channels_back(found[0], last) if requested[0] else None, found[1], found[2]
 
     samples = [

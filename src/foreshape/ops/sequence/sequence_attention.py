@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.dims import Size, ceildiv, maximum, minimum, reaches
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.kernels import onednn
+from foreshape.kernels import flash, onednn
 from foreshape.kernels.row_ranges import rows_in
 from foreshape.operator import (
     FLOATING,
     AttrType,
     Offsets,
     Operator,
-    aten,
     attribute,
     f32,
     gradient,
@@ -195,7 +194,7 @@ class SequenceAttention(Operator):
             first = 0
             given = (_of(q, piece.q), _of(k, piece.k), _of(v, piece.k))
             for parts in zip(*(_parts(x, piece, self.heads) for x in given), strict=True):
-                made, total = aten._scaled_dot_product_flash_attention_for_cpu(*parts, 0.0, self.causal, scale=scale)
+                made, total = flash.forward(parts[0], parts[1], parts[2], None, self.causal, scale)
                 _put(out, piece.q, piece, self.heads, first, made)
                 _put(sums, piece.q, piece, self.heads, first, total.unsqueeze(-1))
                 first += piece.heads
@@ -245,8 +244,7 @@ class SequenceAttention(Operator):
             first = 0
             given = [_of(x, piece.q) for x in of_q] + [_of(x, piece.k) for x in of_k]
             for d, q, out, sums, k, v in zip(*(_parts(x, piece, self.heads) for x in given), strict=True):
-                made = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                    d, q, k, v, out, sums.squeeze(-1), 0.0, self.causal, scale=scale)  # fmt: skip
+                made = flash.backward(d, q, k, v, out, sums.squeeze(-1), None, self.causal, scale)
                 _put(d_q, piece.q, piece, self.heads, first, made[0])
                 _put(d_k, piece.k, piece, self.heads, first, made[1])
                 _put(d_v, piece.k, piece, self.heads, first, made[2])

@@ -145,6 +145,13 @@ REDUCTIONS = {"add": "sum", "sum": "sum", "mul": "prod", "multiply": "prod", "me
 """What ``Reduce`` may be besides "assign", and the word for it in the runtime."""
 
 
+def _last_of_each(like: Tensor, axis: int, index: Tensor) -> tuple[Tensor, Tensor]:
+    """For each element of ``like`` which of the places in ``index`` along the axis, counted from 1, is the last that names it (0: none does);
+    and the count of each place."""
+    at = torch.ones_like(index).cumsum(axis)
+    return index.new_zeros(like.shape).scatter_reduce_(axis, index, at, "amax", include_self=True), at
+
+
 class PutAlongAxis(AlongAxis):
     """Result = Input with Result[i, Index[i, j, k], k] = Value[i, j, k], where Axis is the second.
 
@@ -169,7 +176,10 @@ class PutAlongAxis(AlongAxis):
     def kernel(self, Input: Tensor, Index: Tensor, Value: Tensor) -> Tensor:
         index = self._places(Input, Index)
         if self.Reduce == "assign":
-            return Input.scatter(self.Axis, index, Value)
+            if Input.device.type == "cpu" or not index.numel():
+                return Input.scatter(self.Axis, index, Value)
+            last, _ = _last_of_each(Input, self.Axis, index)
+            return torch.where(last > 0, Value.gather(self.Axis, (last - 1).clamp_(min=0)), Input)
         return Input.scatter_reduce(self.Axis, index, Value, REDUCTIONS[self.Reduce], include_self=self.Include_self)
 
     def workspace(self, Input: Spec, Index: Spec, Value: Spec, *, strided: frozenset[str]) -> Size:
@@ -186,8 +196,7 @@ class PutAlongAxis(AlongAxis):
         if how in ("assign", "sum"):
             d_input, d_value = d_out.clone(memory_format=torch.contiguous_format), d_out.gather(axis, index)
             if how == "assign":  # of several values for one place, the last is there
-                at = torch.ones_like(index).cumsum(axis)
-                last = index.new_full(d_out.shape, -1).scatter_reduce_(axis, index, at, "amax", include_self=True)
+                last, at = _last_of_each(d_out, axis, index)
                 d_value.masked_fill_(last.gather(axis, index) != at, 0.0)
         elif how == "mean":
             count = torch.full_like(Result, float(self.Include_self)).scatter_add_(axis, index, torch.ones_like(Value)).clamp_(min=1)

@@ -1,0 +1,44 @@
+"""Scaled dot-product attention and its gradients over ``[batch, heads, time, width]``: torch's kernel for CPUs, and written out on other devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.values.torch_proxy import aten, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """``softmax(scale q k' + mask) v``, and the logarithm of the sum of exponentials of each row of scores; zeros where a row is masked whole.
+
+    ``causal``: row j of q sees rows 0 to j of k alone.
+    """
+    if q.device.type == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+    scores = _scores(q, k, mask, causal, scale)
+    sums = scores.logsumexp(-1, keepdim=True)
+    weights = (scores - sums).exp_().nan_to_num_(0.0)  # of -inf - -inf, where a row is masked whole
+    return (weights.to(v.dtype) @ v).transpose(1, 2).contiguous().transpose(1, 2), sums.squeeze(-1)
+
+
+def backward(
+    d: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, mask: Tensor | None, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, by what `forward` gave."""
+    if q.device.type == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(d, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
+    weights = (_scores(q, k, mask, causal, scale) - sums.unsqueeze(-1)).exp_().nan_to_num_(0.0)
+    moved = (d @ v.mT).to(weights.dtype) - (d * out).sum(-1, keepdim=True)
+    moved = moved.mul_(weights).mul_(scale).to(q.dtype)
+    return moved @ k, moved.mT @ q, weights.to(d.dtype).mT @ d
+
+
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    """Of half precision they are kept in fp32, as the sums are."""
+    scores = q @ k.mT
+    scores = (scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores).mul_(scale)
+    if mask is not None:
+        scores.add_(mask)
+    return scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu_(1), -torch.inf) if causal else scores
