@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,9 @@ test-longest: $(VENV)/dev  ## those of them that take longest
 test-browser: $(VENV)/dev  ## the page of a network in the Chromium of this machine (apt install chromium), driven through Playwright
 	$(PIP) -e '.[browser]'
 	$(RUN) pytest -m browser
+
+test-gpu: $(VENV)/dev      ## what an NVIDIA GPU computes beside the processor (with a PyTorch that is built for CUDA)
+	$(RUN) pytest -n 2 -m cuda
 
 # Each of these lets other kernels compute, with other roundings; what the processor lacks changes nothing.
 ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=COMPATIBLE \

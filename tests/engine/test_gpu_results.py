@@ -150,6 +150,8 @@ def test_training_predicting_and_saving_on_a_gpu(precision: str, tmp_path: Any) 
         fs.save_inference_model(tmp_path / f"model.{device}", ["x"], [scores], executor, described, scope)
         opened = fs.load_inference_model(tmp_path / f"model.{device}")
         np.testing.assert_allclose(opened.run({"x": data["x"]})[0], predicted, rtol=1e-3, atol=1e-3)
+        served = fs.Predictor(tmp_path / f"model.{device}", device=device)
+        np.testing.assert_allclose(served.run({"x": data["x"]})[0], predicted, rtol=1e-3, atol=1e-3)
         results.append((again.losses, predicted))
     bound = {"fp32": 1e-3, "bf16": 5e-2, "fp16": 2e-2}[precision]
     np.testing.assert_allclose(results[0][0], results[1][0], rtol=bound, atol=bound)

@@ -195,7 +195,7 @@ class Executor:
     ) -> None:  # fmt: skip
         self.device = device
         self._threads = Threads(threads)
-        self.align_feeds, self.frozen = align_feeds, frozen
+        self.align_feeds, self.frozen = align_feeds, frozen and device == "cpu"  # weights are packed for the processor's kernels
         self._exact_limit = memory_limit is not None and memory_limit != "none"
         usual = default_limit() if memory_limit is None and device == "cpu" else None
         self.memory_limit = usual if memory_limit is None or memory_limit == "none" else bytes_of(memory_limit)
