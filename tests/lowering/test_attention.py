@@ -307,3 +307,25 @@ def test_sizes_that_are_known_to_be_equal_by_what_is_done_with_them(of: str, fus
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
     source = executor.step(main, fetch).emitted.source
     assert (source.count("= attention"), source.count("= gradient")) == ((1, 1) if fused else (0, 0))
+
+
+@pytest.mark.parametrize(("name", "calls"), [("mask", (0, 0)), ("q", (1, 1))])
+def test_what_is_changed_before_its_gradient_is_read_as_it_was(name: str, calls: tuple[int, int]) -> None:
+    """A mask, or a query that is scaled, which the scope holds, and to which the step adds something after the attention."""
+    main, scopes, held = fs.Program(), [fs.Scope(), fs.Scope()], {"mask": numbers(7, 5), "q": numbers(1, HEADS, 7, 8)}[name]
+    with fs.program_guard(main, fs.Program()):
+        kept = main.global_block.create_variable(name, fs.spec.tensor(fs.FP32, *held.shape), persistable=True, stop_gradient=True)
+        k, v = (layer.data(n, [1, HEADS, 5, 8], stop_gradient=False) for n in "kv")
+        q, mask = (layer.data("q", [1, HEADS, 7, 8]), kept) if name == "mask" else (kept, layer.data("mask", [7, 5]))
+        out = usual(q, k, v, mask)
+        main.global_block.append_op("elementwise_add", {"X": kept, "Y": layer.data("more", list(held.shape))}, {"Out": kept})
+        fetch = [out, *(g for _, g in fs.append_backward(layer.reduce_sum(layer.square(out)), [k, v]))]
+    feed = heads(batch=1) | {"mask": numbers(7, 5), "more": numbers(*held.shape, seed=5)}
+    feed.pop(name)
+    for scope in scopes:
+        scope.set(name, held)
+    executor = fs.Executor()
+    for a, b in zip(executor.run(main, feed, fetch, scopes[0]), fs.Executor(check=True).run(main, feed, fetch, scopes[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+    source = executor.step(main, fetch).emitted.source
+    assert (source.count("= attention"), source.count("= gradient")) == calls

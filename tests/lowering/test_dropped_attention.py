@@ -38,7 +38,7 @@ def with_seed(q: Any, k: Any, v: Any, mask: Any) -> Any:
 
 def later_hidden(q: Any, k: Any, v: Any, mask: Any) -> Any:
     hidden = layer.triu(layer.fill_constant([1, 1, 7, 5], "fp32", -1e9), 1)
-    return usual(q, k, v, hidden)
+    return usual(q, k, v, hidden if mask is None else mask + hidden)
 
 
 def drawn_before_and_after(q: Any, k: Any, v: Any, mask: Any) -> Any:

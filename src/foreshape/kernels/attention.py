@@ -21,7 +21,7 @@ _FAR = 128.0
 """Sums of exponentials whose logarithm is farther from 0 are not kept to enough digits to make the weights from them again."""
 
 _PIECE = 1 << 13
-"""About so many weights are made at once where the kernel is of no use."""
+"""About so many weights are made at once where the kernel is of no use, and no more numbers of queries."""
 
 
 class AttentionMemory:
@@ -29,11 +29,12 @@ class AttentionMemory:
 
     Args:
         q, v, mask: dims; of the mask None where there is none.
+        causal: whether later rows are hidden besides.
     """
 
     __slots__ = ("backward", "forward", "sums")
 
-    def __init__(self, q: Sequence[Size], v: Sequence[Size], mask: Sequence[Size] | None) -> None:
+    def __init__(self, q: Sequence[Size], v: Sequence[Size], mask: Sequence[Size] | None, causal: bool = False) -> None:
         time, keys, width = q[-2], v[-2], q[-1]
         self.sums = product(q[:-1]) * _BYTES
         """Of the logarithms, one for each row of weights."""
@@ -42,8 +43,13 @@ class AttentionMemory:
         self.forward = onednn.thread_count() * rows * (columns + 2 + width) * _BYTES
         self.backward = onednn.thread_count() * rows * (2 * columns + 1) * _BYTES
         if mask is not None:
-            self.forward = self.forward + product(mask[:-1]) * (_BYTES + 1)
-            self.backward = maximum(self.backward, (3 * minimum(time * keys, _PIECE + keys) + 3 * keys * width) * _BYTES) + self.sums * 2
+            weights, queries = minimum(time * keys, _PIECE + keys), minimum(time * width, _PIECE + width)
+            whole = 2 * weights if causal else 0
+            again = (3 * weights + 3 * queries + 3 * keys * width + whole) * _BYTES
+            self.forward = self.forward + product(mask[:-1]) * (2 * _BYTES + 1)
+            if causal:
+                self.forward = maximum(self.forward, (4 * weights + 2 * queries + 4 * keys) * _BYTES + product(mask[:-1]) * (2 * _BYTES + 1))
+            self.backward = maximum(self.backward, again) + self.sums * 2
 
 
 def bytes_of(dims: Sequence[Size]) -> Size:
@@ -54,27 +60,32 @@ def bytes_of(dims: Sequence[Size]) -> Size:
 class Attention:
     """Attention ``softmax(scale q k' + mask) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'.
 
-    ``causal``: row j of q sees rows 0 to j of k alone, and there is no mask.
+    ``later``: what the mask is besides, where row j of q stands before a row of k, far below all scores; 0 for nothing. A mask that is given
+    too is then one row for all rows of q, and the sum of both is not made.
     """
 
-    __slots__ = ("causal", "scale", "turned")
+    __slots__ = ("later", "scale", "turned")
 
-    def __init__(self, scale: float, turned: bool, causal: bool = False) -> None:
-        self.scale, self.turned, self.causal = scale, turned, causal
+    def __init__(self, scale: float, turned: bool, later: float = 0.0) -> None:
+        self.scale, self.turned, self.later = scale, turned, later
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The result, and the logarithm of the sum of exponentials of each row of scores."""
-        rank = q.dim()
+        rank, causal = q.dim(), self.later != 0.0
         q, k, v, mask = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
-            out, sums = flash.forward(q, k, v, mask, self.causal, self.scale)
+            out, sums = flash.forward(q, k, v, mask, causal, self.scale)
             if mask is not None:
-                nowhere = mask.amax(-1, keepdim=True) == -torch.inf
+                most = mask.amax(-1, keepdim=True)
+                nowhere = most == -torch.inf
                 if nowhere.any():  # the kernel gives zeros there
                     out.masked_fill_(nowhere, torch.nan)
                     sums.masked_fill_(nowhere.squeeze(-1), torch.nan)
+                least = most.add_(self.later / 2).clamp_min_(torch.finfo(q.dtype).min)
+                if causal and not (mask[..., :1] >= least).all():
+                    self._look_at_later(out, sums, q, k, v, mask, least)
         else:
-            out, sums = self._weights(q, k, mask) @ v, q.new_zeros(q.shape[:-1])
+            out, sums = self._weights(q, k, None) @ v, q.new_zeros(q.shape[:-1])
         return out if rank == 4 else out.squeeze(1), sums
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, d: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,11 +95,14 @@ class Attention:
             out, d = out.unsqueeze(1), d.unsqueeze(1)
         q, k, v, mask = self._operands(q, k, v, mask)
         if q.numel() and k.numel():
-            made = flash.backward(d, q, k, v, out, sums, mask, self.causal, self.scale)
-            if mask is not None:
-                self._correct(made, q, k, v, sums, d, mask)
+            far = None if mask is None else ~(sums.abs() <= _FAR)
+            if far is not None and far.any():
+                sums = sums.masked_fill(far, torch.inf)  # no weights there: they are made below
+            made = flash.backward(d, q, k, v, out, sums, mask, self.later != 0.0, self.scale)
+            if far is not None and mask is not None:
+                self._add_far(made, q, k, v, far, d, mask)
         else:
-            made = self._gradients(q, k, v, d, mask)
+            made = self._gradients(q, k, v, d, None)
         d_q, d_k, d_v = made if rank == 4 else (g.squeeze(1) for g in made)
         return d_q, d_k.mT if self.turned else d_k, d_v
 
@@ -103,23 +117,41 @@ class Attention:
             mask = mask.unsqueeze(0)
         return _in_rows(q), _in_rows(k), _in_rows(v), mask
 
-    def _correct(self, made: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, sums: Tensor, d: Tensor, mask: Tensor) -> None:
-        """Make the gradients of those heads again, one by one, and piece by piece, that have rows which a mask moved far away from 0."""
-        far = ~(sums.abs() <= _FAR).all(-1)
-        if not far.any():
-            return
-        masks = mask.expand(*q.shape[:-1], k.shape[-2])
-        rows = _PIECE // k.shape[-2] + 1
-        heads: Any = far.nonzero()
-        for batch, head in heads.tolist():
-            d_q, d_k, d_v = (whole[batch, head] for whole in made)
-            d_k.zero_()
-            d_v.zero_()
-            for first in range(0, d_q.shape[0], rows):
-                at = batch, head, slice(first, first + rows)
-                d_q[at[2]], of_k, of_v = self._gradients(q[at], k[batch, head], v[batch, head], d[at], masks[at])
-                d_k.add_(of_k)
-                d_v.add_(of_v)
+    def _look_at_later(self, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, least: Tensor) -> None:
+        """Make those rows again that see nothing before them: what is later is no farther away than what the mask hides.
+
+        ``least``: what a mask must reach in a row for the row to see something.
+        """
+        masks, leasts = mask.expand(*q.shape[:2], 1, k.shape[-2]), least.expand(*q.shape[:2], 1, 1)
+        for batch, head in _heads(~(masks[..., 0] >= leasts[..., 0]).squeeze(-1)):
+            at = batch, head
+            end = min(int((~(masks[at].cummax(-1).values >= leasts[at])).sum()), q.shape[-2])
+            for rows in _pieces(end, k):
+                whole = self._whole(masks[at], q[at][rows], k[at], rows.start)
+                out[at][rows] = self._weights(q[at][rows], k[at], whole) @ v[at]
+            sums[at][:end] = torch.finfo(q.dtype).min  # far away, so that `backward` makes them again too
+
+    def _add_far(self, made: Sequence[Tensor], q: Tensor, k: Tensor, v: Tensor, far: Tensor, d: Tensor, mask: Tensor) -> None:
+        """Add what comes of those rows that a mask moved far away from 0, head by head, and piece by piece."""
+        masks = mask.expand(*q.shape[:2], mask.shape[-2], k.shape[-2])
+        for at in _heads(far.any(-1)):
+            d_q, d_k, d_v = (whole[at] for whole in made)
+            for rows in _pieces(q.shape[-2], k):
+                there = far[at][rows]
+                if there.any():
+                    of = masks[at] if mask.shape[-2] == 1 else masks[at][rows]
+                    of_d = d[at][rows].masked_fill(~there.unsqueeze(-1), 0.0)
+                    of_q, of_k, of_v = self._gradients(q[at][rows], k[at], v[at], of_d, self._whole(of, q[at][rows], k[at], rows.start))
+                    d_q[rows] += of_q
+                    d_k += of_k
+                    d_v += of_v
+
+    def _whole(self, mask: Tensor | None, q: Tensor, k: Tensor, first: int) -> Tensor | None:
+        """All that is added to the scores of some rows of q, of which ``first`` is the first."""
+        if self.later == 0.0:
+            return mask
+        hidden = q.new_full((q.shape[-2], k.shape[-2]), self.later).triu_(1 + first)
+        return hidden if mask is None else mask + hidden
 
     def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         scores = (q * self.scale) @ k.mT
@@ -129,6 +161,18 @@ class Attention:
         weights = self._weights(q, k, mask)
         d_scores = aten._softmax_backward_data(d @ v.mT, weights, -1, weights.dtype)
         return (d_scores @ k).mul_(self.scale), (d_scores.mT @ q).mul_(self.scale), weights.mT @ d
+
+
+def _heads(which: Tensor) -> list[tuple[int, int]]:
+    """The numbers of examples and heads where ``[batch, heads]`` is true."""
+    found: Any = which.nonzero()
+    return [(batch, head) for batch, head in found.tolist()]
+
+
+def _pieces(end: int, k: Tensor) -> list[slice]:
+    """The rows of q before ``end`` whose weights are made at once."""
+    step = _PIECE // max(k.shape[-2:]) + 1
+    return [slice(first, min(first + step, end)) for first in range(0, end, step)]
 
 
 def _in_rows(x: Tensor) -> Tensor:

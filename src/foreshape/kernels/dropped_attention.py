@@ -21,19 +21,22 @@ _Part = tuple[slice, slice]
 
 
 class DroppedAttention:
-    """``by * (softmax(scale q k' + mask) * kept) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'."""
+    """``by * (softmax(scale q k' + mask) * kept) v`` over ``[batch, heads, time, width]``, or without heads. ``turned``: k is given as k'.
 
-    __slots__ = ("by", "scale", "turned")
+    ``later``: what is added besides to scores of rows of k that are later than the row of q; 0 for nothing.
+    """
 
-    def __init__(self, scale: float, turned: bool, by: float) -> None:
-        self.scale, self.turned, self.by = scale, turned, by
+    __slots__ = ("by", "later", "scale", "turned")
+
+    def __init__(self, scale: float, turned: bool, by: float, later: float = 0.0) -> None:
+        self.scale, self.turned, self.by, self.later = scale, turned, by, later
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kept: Tensor, mask: Tensor | None = None) -> Tensor:
         """The result. ``kept``: uint8 ``[batch, heads, time, keys]``."""
         q, k, v, kept, mask, rank = self._operands(q, k, v, kept, mask)
-        out = _by_time(q, v.shape[-1])
+        out, hidden = _by_time(q, v.shape[-1]), self._hidden(q, k)
         for at in _parts(kept):
-            weights = self._weights(q[at] * self.scale, k[at], mask, at).mul_(kept[at])
+            weights = self._weights(q[at] * self.scale, k[at], mask, hidden, at).mul_(kept[at])
             out[at] = torch.matmul(weights, v[at]).mul_(self.by)
         return out if rank == 4 else out.squeeze(1)
 
@@ -42,9 +45,10 @@ class DroppedAttention:
         q, k, v, kept, mask, rank = self._operands(q, k, v, kept, mask)
         d = d if rank == 4 else d.unsqueeze(1)
         d_q, d_k, d_v = (_by_time(x, x.shape[-1]) for x in (q, k, v))
+        hidden = self._hidden(q, k)
         for at in _parts(kept):
             scaled, of_out, stays = q[at] * self.scale, d[at] * self.by, kept[at]
-            weights = self._weights(scaled, k[at], mask, at)
+            weights = self._weights(scaled, k[at], mask, hidden, at)
             of_scores = aten._softmax_backward_data(torch.matmul(of_out, v[at].mT).mul_(stays), weights, -1, weights.dtype)
             d_v[at] = torch.matmul(weights.mul_(stays).mT, of_out)
             d_q[at] = torch.matmul(of_scores, k[at]).mul_(self.scale)
@@ -69,10 +73,16 @@ class DroppedAttention:
             mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
         return q, k, v, kept, None if mask is None else mask.expand(kept.shape), rank
 
-    def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None, at: _Part) -> Tensor:
+    def _hidden(self, q: Tensor, k: Tensor) -> Tensor | None:
+        """What hides later rows."""
+        return q.new_full((q.shape[-2], k.shape[-2]), self.later).triu_(1) if self.later else None
+
+    def _weights(self, q: Tensor, k: Tensor, mask: Tensor | None, hidden: Tensor | None, at: _Part) -> Tensor:
         scores = torch.matmul(q, k.mT)
         if mask is not None:
             scores.add_(mask[at])
+        if hidden is not None:
+            scores.add_(hidden)
         return torch.softmax(scores, -1, out=scores) if scores.numel() else scores
 
 
@@ -93,10 +103,14 @@ def _parts(kept: Tensor) -> Iterator[_Part]:
             yield slice(first, first + examples), slice(head, head + count)
 
 
-def dropped_bytes(q: Sequence[Size], v: Sequence[Size]) -> tuple[Size, Size]:
-    """What the kernels take while they run, forward and backward, for operands of these dims: pieces of the weights, and of the operands."""
+def dropped_bytes(q: Sequence[Size], v: Sequence[Size], later: bool = False) -> tuple[Size, Size]:
+    """What the kernels take while they run, forward and backward, for operands of these dims: pieces of the weights, and of the operands.
+
+    ``later``: whether they hide later rows themselves.
+    """
     time, keys = q[-2], v[-2]
     weights = minimum(product(q[:-1]) * keys, PIECE + time * keys) * _BYTES
     rows = (minimum(product(q), PIECE + time * q[-1]), minimum(product(v), PIECE + keys * v[-1]))
     copied = (2 * rows[0] + 2 * rows[1]) * _BYTES
-    return weights + copied, 3 * weights + 2 * copied
+    hidden = time * keys * _BYTES if later else 0
+    return weights + copied + hidden, 3 * weights + 2 * copied + hidden

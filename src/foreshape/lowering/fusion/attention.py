@@ -5,7 +5,8 @@ Before: ``out = softmax(scale * (q k') + mask) v`` of fp32, where q may be scale
 After: ``out, sums = attention(q, k, v, mask)``, and ``d_q, d_k, d_v = gradient(q, k, v, out, sums, d_out, mask)``; a mask that is a constant of
     -1e9 or less above the diagonal, and zero elsewhere, is not made: the kernels leave out what it hides. Where weights are dropped before the
     product with v, ``kept = draw(q, k)`` stands where they were, and both kernels take it in the place of the sums
-Unless: something else reads what is between, or the gradient of the mask is wanted
+    Where such a constant is added to a mask that is one row for all rows of q, as for padding, the sum is not made: the kernels take that row
+Unless: something else reads what is between, or the gradient of the mask is wanted, or the mask is changed in its place and wanted by a gradient
 """
 
 from __future__ import annotations
@@ -41,9 +42,14 @@ class _Found:
     q: Value
     k: Value
     v: Value
+    added: Argument
+    """What is added to the scores."""
     mask: Argument
-    causal: bool
-    """Whether the mask hides from each row of q the rows of k after it, and nothing else."""
+    """What the kernels are given of it."""
+    later: float
+    """What is added besides to the scores of rows of k that are later than the row of q; 0 for nothing."""
+    triangle: Argument
+    """What holds that."""
     scale: float
     turned: bool
     """Whether k comes with its last two axes swapped."""
@@ -85,9 +91,11 @@ def _find(graph: Graph, softmax: Instruction, of: Softmax) -> _Found | None:
     (q, k), v = at.arguments, mix.arguments[1]
     if not (isinstance(q, Value) and isinstance(k, Value) and isinstance(v, Value)):
         return None
-    causal = mask is not None and drop is None and _hides_later(graph, mask, softmax.arguments[0])
-    found = _Found(q, k, v, mask, causal, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at], drop=drop)
+    parts = _parts(graph, mask, softmax.arguments[0])
+    found = _Found(q, k, v, mask, *parts, 1.0 if scale is None else scale, not scores.y_transposed, at, mix, [*gone, at], drop=drop)
     if not _fits(graph, found) or not _with_gradient(graph, found, softmax, of, scale):
+        return None
+    if found.backward and graph.is_changed(found.mask):
         return None
     taken = [*found.gone, *([drop] if drop is not None else []), mix, *found.backward]
     if drop is not None and not _only_taken(graph, drop, taken):
@@ -121,13 +129,36 @@ def _adds_mask(graph: Graph, i: Instruction) -> bool:
     return total.axis in (-1, len(scores) - len(mask))
 
 
-def _hides_later(graph: Graph, mask: Argument, scores: Argument) -> bool:
-    """Whether a mask is a constant far below all scores above the diagonal, and zero elsewhere."""
+def _parts(graph: Graph, mask: Argument, scores: Argument) -> tuple[Argument, float, Argument]:
+    """A mask as one row for all rows of q, or None, and the number and the triangle that hide what is later; as it is where it is no such sum."""
+    dims = graph.dims(scores)
+    filled = _later(graph, mask, dims)
+    if filled is not None:
+        return None, filled, mask
+    at = graph.maker(mask)
+    if at is not None and (total := computes(at, Sum)) is not None and graph.dims(mask) is not None:
+        ranks = [len(graph.dims(x) or ()) for x in at.arguments[:2]]
+        if total.axis in (-1, ranks[0] - ranks[1]):
+            for row, triangle in (at.arguments[:2], at.arguments[1::-1]):
+                filled, of_row = _later(graph, triangle, dims), spec_of(row)
+                if filled is not None and of_row is not None and _is_one_row(graph.dims(row)):
+                    return row, filled, triangle
+    return mask, 0.0, None
+
+
+def _is_one_row(dims: tuple[Size, ...] | None) -> bool:
+    return dims is not None and (len(dims) == 1 or (len(dims) > 1 and equal(dims[-2], 1) is True))
+
+
+def _later(graph: Graph, mask: Argument, scores: tuple[Size, ...] | None) -> float | None:
+    """What a mask is above the diagonal, where that is a constant far below all scores, and zero elsewhere."""
     at = graph.maker(mask)
     if at is None or computes(at, Triangle) != Triangle(False, 1):
-        return False
-    dims, of_mask, filled = graph.dims(scores), graph.dims(mask), _filled(graph, at)
-    return filled is not None and filled <= _FAR and dims is not None and of_mask is not None and len(of_mask) >= 2 and _same(dims[-2:], of_mask[-2:])
+        return None
+    of_mask, filled = graph.dims(mask), _filled(graph, at)
+    if filled is None or filled > _FAR or scores is None or of_mask is None or len(of_mask) < 2:
+        return None
+    return filled if _same(scores[-2:], of_mask[-2:]) else None
 
 
 def _filled(graph: Graph, triangle: Instruction) -> float | None:
@@ -138,14 +169,15 @@ def _filled(graph: Graph, triangle: Instruction) -> float | None:
     return found.number if made is not None and isinstance(found, Filled) and not any(made.arguments[found.operands :]) else None
 
 
-def _drop_mask(graph: Graph, mask: Argument) -> None:
-    """Do without a mask that nothing reads any more, and without the constant that it is made of."""
-    for _ in range(2):
-        at = graph.maker(mask)
-        if at is None or not all(graph.unused(value) for value in at.writes()):
-            return
-        mask = at.arguments[0] if at.arguments else None
-        graph.remove([at])
+def _drop_unused(graph: Graph, *values: Argument) -> None:
+    """Do without a mask that nothing reads any more, and without what it is made of: a sum, a triangle, a constant."""
+    for value in values:
+        at = graph.maker(value)
+        if at is not None and all(graph.unused(made) for made in at.writes()):
+            of = at.arguments
+            graph.remove([at])
+            if computes(at, Triangle) is not None:
+                _drop_unused(graph, of[0])
 
 
 def _fits(graph: Graph, found: _Found) -> bool:
@@ -206,6 +238,8 @@ def _take_scale_of_q(graph: Graph, found: _Found) -> None:
     by = _scale(made) if made is not None else None
     if made is None or by is None or not isinstance(made.arguments[0], Value) or graph.is_fixed(found.q):
         return
+    if found.backward and graph.is_changed(made.arguments[0]):
+        return
     if any(r is not found.scores and all(r is not b for b in found.backward) for r in graph.readers(found.q)):
         return
     if found.backward and not graph.unused(found.d_q):
@@ -223,8 +257,8 @@ def _rewrite(graph: Graph, found: _Found) -> None:
         _rewrite_dropped(graph, found, found.drop)
         return
     q, k, v, mix = found.q, found.k, found.v, found.mix
-    masks = [found.mask] if found.mask is not None and not found.causal else []
-    kernel, dims = Attention(found.scale, found.turned, found.causal), dims_of(q)
+    masks = [] if found.mask is None else [found.mask]
+    kernel, dims = Attention(found.scale, found.turned, found.later), dims_of(q)
     assert dims is not None
     rank = len(dims)
     last = rank - 1
@@ -242,8 +276,8 @@ def _rewrite(graph: Graph, found: _Found) -> None:
         return of.forward + (of.sums if sums is None else 0)
 
     graph.replace(mix, fused(mix, text, given, results, workspace=needs, in_order=in_order, lies={0: by_time}, attention=kernel.forward))
-    if found.causal:
-        _drop_mask(graph, found.mask)
+    if found.later:
+        _drop_unused(graph, found.added, found.triangle)
     if not found.backward:
         return
     first, *rest = found.backward
@@ -276,7 +310,7 @@ def _rewrite_dropped(graph: Graph, found: _Found, drop: Instruction) -> None:
     q, k, v, mix = found.q, found.k, found.v, found.mix
     computed, dims, of_v = computes(drop, Dropping), dims_of(q), dims_of(v)
     assert computed is not None and dims is not None and of_v is not None
-    kernel = DroppedAttention(found.scale, found.turned, computed.by)
+    kernel = DroppedAttention(found.scale, found.turned, computed.by, found.later)
     by_time, k_lies = _lies(len(dims), found.turned)
     kept = drop.results[1] if len(drop.results) > 1 else None
     kept = kept if isinstance(kept, Value) else Value("kept", graph.fresh(), made=tensor(UINT8, *dims[:-1], of_v[-2]))
@@ -285,9 +319,11 @@ def _rewrite_dropped(graph: Graph, found: _Found, drop: Instruction) -> None:
     draw = fused(drop, "{draw}({shape}({0}, {1}), {0}.device)", [q, k], [kept], draw=computed.draw, shape=kernel.shape)
     graph.replace(drop, draw)
     given: list[Argument] = [q, k, v, kept, *masks]
-    needs = dropped_bytes(dims, of_v)
+    needs = dropped_bytes(dims, of_v, found.later != 0.0)
     text = _call("attention", len(given))
     graph.replace(mix, fused(mix, text, given, [mix.results[0]], workspace=lambda: needs[0], lies={0: by_time}, attention=kernel.forward))
+    if found.later:
+        _drop_unused(graph, found.added, found.triangle)
     if not found.backward:
         return
     first, *rest = found.backward
@@ -311,4 +347,4 @@ def _call(name: str, arguments: int) -> str:
 def _memory(found: _Found) -> AttentionMemory:
     q, v = dims_of(found.q), dims_of(found.v)
     assert q is not None and v is not None
-    return AttentionMemory(q, v, None if found.causal else dims_of(found.mask))
+    return AttentionMemory(q, v, dims_of(found.mask), found.later != 0.0)

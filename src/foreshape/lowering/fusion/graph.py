@@ -19,7 +19,7 @@ _Computation = TypeVar("_Computation", bound=Computation)
 class Graph:
     """The instructions of a step with their uses, kept true as they are rewritten: each has a place, which those that stand for it inherit."""
 
-    __slots__ = ("_changed", "_computing", "_derived", "_fixed", "_makers", "_places", "_readers", "_undoing", "_written", "lowered", "places")
+    __slots__ = ("_changed", "_changes", "_computing", "_derived", "_fixed", "_makers", "_places", "_readers", "_undoing", "_written", "lowered", "places")
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
@@ -29,6 +29,7 @@ class Graph:
         self._fixed: set[Value] = set(lowered.fetches)
         self._written: set[str] = set()
         self._changed = {v.name for i in lowered.instructions for v in i.changes() if computes(i, FixedNormalization) is None} if lowered.frozen else set[str]()
+        self._changes: set[str] | None = None
         self.places: list[list[Instruction]] = []
         for i in lowered.instructions:
             if not self.places or self.places[-1][0].position != i.position:
@@ -195,6 +196,12 @@ class Graph:
     def is_frozen(self, value: Argument) -> bool:
         """Whether a persistable keeps its value for the life of the step."""
         return self.lowered.frozen and isinstance(value, Value) and value.persistable and value.name not in self._changed
+
+    def is_changed(self, value: Argument) -> bool:
+        """Whether anything changes a value in its place, or stores another there, so that it may be another where it is read later than it was."""
+        if self._changes is None:
+            self._changes = {v.name for i in self.lowered.instructions for v in i.changes()}
+        return isinstance(value, Value) and value.name in self._changes
 
     def is_constant(self, value: Argument) -> bool:
         """Whether a persistable is only ever changed in place or not at all in this step."""
