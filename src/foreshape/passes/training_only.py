@@ -6,24 +6,36 @@ from collections import Counter
 from collections.abc import Iterable
 
 from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Op, Program
+from foreshape.program import Block, Op, Program
 from foreshape.program.scopes import ATTRIBUTE
+
+_TAKEN_IN = ("X", "Input", "parameters")
+"""The slots for what a block reads from outside, of loops, branches and steps over time."""
 
 
 def drop_training_only(program: Program) -> list[Op]:
     """Read, where a test chooses by a number that is fixed there (`foreshape.layer.in_training`), what it chooses; and drop what only the rest needs.
 
-    In the global block. What was chosen can still be fetched by the name of the choice.
+    In all blocks. What was chosen in the global one can still be fetched by the name of the choice.
 
     Returns:
         The ops that are gone.
     """
-    block = program.global_block
-    chosen = {id(op): op for op in block.ops if op.type == "select_input"}
-    if not chosen:
+    if not any(op.type == "select_input" for op in program.all_ops()):
         return []
     makers = _makers(program)
-    places = {key: at for key, op in chosen.items() if (at := _choice(makers, op)) is not None}
+    gone: list[Op] = []
+    for block in program.blocks:
+        gone += _choose(block, makers)
+    if not gone:
+        return []
+    wanted = {n for op in gone for n in op.input_names()}
+    wanted |= {n for op in gone if op.block.idx for n in op.output_names()}  # nobody fetches from within
+    return gone + _drop_makers(program, wanted)
+
+
+def _choose(block: Block, makers: dict[str, Op | None]) -> list[Op]:
+    """Put what a test chooses in the place of the choices of a block; returns these."""
     gone: list[Op] = []
     instead: dict[str, str] = {}
     kept: list[Op] = []
@@ -31,26 +43,28 @@ def drop_training_only(program: Program) -> list[Op]:
         if not op.sub_block_indices():  # what runs within reads by the name of the choice
             for name in [n for n in op.input_names() if n in instead]:
                 op.rename_input(name, instead[name])
-        if id(op) in places:
+        at = _choice(makers, op) if op.type == "select_input" else None
+        if at is not None:
             gone.append(op)
-            op = _plain(makers, op, op.inputs["X"][places[id(op)]])
-            read, (out,) = op.inputs["X"][0], op.outputs["Out"]
-            block.vars[out].op = op
-            if read not in makers or makers[read] is not None:  # what is written later may be another value then
+            read, (out,), alone = op.inputs["X"][at], op.outputs["Out"], makers.get(op.outputs["Out"][0]) is op
+            op = _plain(makers, op, read)
+            read = op.inputs["X"][0]
+            found = block.find(out)
+            if found is not None and found.op is gone[-1]:
+                found.op = op
+            if alone and (read not in makers or makers[read] is not None):  # what is written later may be another value then
                 instead[out] = read
         kept.append(op)
     block.ops = kept
-    gone += _drop_makers(program, [n for op in gone for n in op.input_names()])
     return gone
 
 
 def _makers(program: Program) -> dict[str, Op | None]:
-    """The op of the global block that writes a variable; None where several do, or another block."""
+    """The op that writes a variable; None where several do, as those of a block and the op that runs it."""
     out: dict[str, Op | None] = {}
-    for block in program.blocks:
-        for op in block.ops:
-            for name in op.output_names():
-                out[name] = None if block.idx or name in out else op
+    for op in program.all_ops():
+        for name in op.output_names():
+            out[name] = None if name in out else op
     return out
 
 
@@ -71,26 +85,46 @@ def _choice(makers: dict[str, Op | None], select: Op) -> int | None:
 def _plain(makers: dict[str, Op | None], select: Op, read: str) -> Op:
     """A copy of what is chosen in place of the choice; of what that is a copy of, where it is one."""
     copied = makers.get(read)
-    if copied is not None and copied.type == "assign" and (of := copied.input("X")) is not None and (of not in makers or makers[of] is not None):
+    if copied is not None and copied.type == "assign" and copied.block is select.block and (of := copied.input("X")) is not None and (of not in makers or makers[of] is not None):
         read = of
     entries = tuple(e for e in select.attributes.entries if e[0] == ATTRIBUTE)
     return Op(select.block, Attributes.of("assign", entries), {"X": (read,)}, {"Out": select.outputs["Out"]}, select.role, (), select.site)
 
 
 def _drop_makers(program: Program, names: Iterable[str]) -> list[Op]:
-    """Drop the ops of the global block whose results nothing reads any more, beginning with those that make these."""
-    block = program.global_block
+    """Drop the ops whose results nothing reads any more, beginning with those that make these, and what blocks no longer take in for them."""
     readers = Counter(n for op in program.all_ops() for n in set(op.input_names()))
+    runners = [op for op in program.all_ops() if op.sub_block_indices()]
     makers = _makers(program)
     gone: dict[int, Op] = {}
-    waiting = list(names)
+    waiting = set(names)
     while waiting:
-        op = makers.get(waiting.pop())
-        if op is None or id(op) in gone or any(readers[n] or (v := block.find(n)) is None or v.persistable for n in op.output_names()):
-            continue
-        gone[id(op)] = op
-        read = set(op.all_reads()) & set(op.input_names())
-        readers.subtract(read)
-        waiting += read
-    block.ops = [op for op in block.ops if id(op) not in gone]
+        seen, waiting = waiting, set[str]()
+        for name in sorted(seen):
+            op = makers.get(name)
+            if op is None or id(op) in gone or any(readers[n] or (v := op.block.find(n)) is None or v.persistable for n in op.output_names()):
+                continue
+            gone[id(op)] = op
+            op.block.ops = [o for o in op.block.ops if o is not op]
+            read = set(op.all_reads()) & set(op.input_names())
+            readers.subtract(read)
+            waiting |= read
+            seen |= read
+        program.touch()
+        for op in reversed(runners):
+            dropped = _take_in_no_more(op, seen)
+            readers.subtract(dropped)
+            waiting |= dropped
     return list(gone.values())
+
+
+def _take_in_no_more(op: Op, names: Iterable[str]) -> set[str]:
+    """Drop those of some names from what an op gives to its block that the block neither reads nor writes; returns these."""
+    used = set[str]().union(*(names for at in op.sub_block_indices() for names in op.block.program.blocks[at].outer_names()))
+    dropped: set[str] = set()
+    for slot in _TAKEN_IN:
+        out = {n for n in op.inputs.get(slot, ()) if n in names and n not in used}
+        if out:
+            op.drop_inputs(slot, out)
+            dropped |= out - set(op.input_names())
+    return dropped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -199,6 +199,15 @@ class Op:
         """Write ``new`` wherever it wrote ``old``."""
         for slot, names in self._outputs.items():
             self._outputs[slot] = tuple([new if n == old else n for n in names])
+        self.block.program.touch()
+
+    def drop_inputs(self, slot: str, names: Collection[str]) -> None:
+        """Do without some of the variables that a slot of several has."""
+        left = tuple(n for n in self._inputs.get(slot, ()) if n not in names)
+        if left:
+            self._inputs[slot] = left
+        else:
+            self._inputs.pop(slot, None)
         self.block.program.touch()
 
     def drop_output(self, slot: str) -> None:
