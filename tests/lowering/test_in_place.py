@@ -9,6 +9,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.operator import NOT_DIFFERENTIABLE, Operator, computations, result, torch
 from foreshape.passes.update_section import move_under
 
 A, X = np.array([1.0, 2.0, 3.0], "float32"), np.array([10.0, 20.0, 30.0], "float32")
@@ -21,6 +22,7 @@ def stepped(add: Any, fused: bool) -> tuple[list[Any], list[Any], str]:
         a = main.global_block.create_variable("a", fs.spec.tensor(fs.FP32, 3), persistable=True, stop_gradient=True)
         fetch = add(main.global_block, a, layer.data("x", shape=[3]))
     scope.set("a", A)
+    scope.set("b", A)
     executor = fs.Executor(check=not fused)
     fetched = [np.array(v) for _ in range(2) for v in executor.run(main, {"x": X}, fetch, scope)]
     return fetched, [scope.get("a")], str(executor.step(main, fetch).emitted.source)
@@ -87,7 +89,47 @@ def in_a_branch(block: Any, a: Any, x: Any) -> list[Any]:
     return [x * 3.0]
 
 
+def in_a_branch_and_read_there(block: Any, a: Any, x: Any) -> list[Any]:
+    """What is added stays, and something else reads it besides."""
+    condition = layer.reduce_sum(x) > 0.0
+    b = block.create_variable("b", fs.spec.tensor(fs.FP32, 3), persistable=True, stop_gradient=True)
+    before = len(block.ops)
+    add_to(block, a, x)
+    block.append_op("elementwise_mul", {"X": a, "Y": a}, {"Out": b})
+    move_under(block, block.ops[before:], condition)
+    return [b]
+
+
+class Numbers(Operator):
+    """A constant of one's own, which is not one number."""
+
+    type = "numbers_for_a_test"
+    Out = result()
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self) -> Any:
+        return fs.spec.tensor(fs.FP32, 3)
+
+    def computes(self) -> computations.Constant:
+        return computations.Constant()
+
+    def kernel(self) -> Any:
+        return torch.tensor([4.0, 5.0, 6.0])
+
+
+def numbers(block: Any, a: Any, x: Any) -> list[Any]:
+    before = a * 2.0
+    block.append_op("numbers_for_a_test", {}, {"Out": a})
+    return [before]
+
+
+def filled_to_a_shape(block: Any, a: Any, x: Any) -> list[Any]:
+    block.append_op("fill_constant", {"ShapeTensor": layer.shape(x)}, {"Out": a}, {"shape": [], "dtype": fs.FP32.code, "value": 7.0})
+    return [x * 3.0]
+
+
 EVERY = [alone, read_before, read_after, read_on_both_sides, fetched, of_another_shape, filled, of_others, second_operand, in_a_branch]
+EVERY += [in_a_branch_and_read_there, numbers, filled_to_a_shape]
 
 
 @pytest.mark.parametrize("add", EVERY, ids=lambda f: f.__name__)

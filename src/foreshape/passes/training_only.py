@@ -85,8 +85,10 @@ def _choice(makers: dict[str, Op | None], select: Op) -> int | None:
 def _plain(makers: dict[str, Op | None], select: Op, read: str) -> Op:
     """A copy of what is chosen in place of the choice; of what that is a copy of, where it is one."""
     copied = makers.get(read)
-    if copied is not None and copied.type == "assign" and copied.block is select.block and (of := copied.input("X")) is not None and (of not in makers or makers[of] is not None):
-        read = of
+    if copied is not None and copied.type == "assign" and copied.block is select.block:
+        of = copied.input("X")
+        if of is not None and (of not in makers or makers[of] is not None):
+            read = of
     entries = tuple(e for e in select.attributes.entries if e[0] == ATTRIBUTE)
     return Op(select.block, Attributes.of("assign", entries), {"X": (read,)}, {"Out": select.outputs["Out"]}, select.role, (), select.site)
 

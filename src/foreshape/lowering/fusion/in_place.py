@@ -2,12 +2,12 @@
 
 Before: ``new = a + x``, or ``new = constant()``, and new is stored as a
 After: ``a.add_(x)``, or ``a.fill_(number)``
-Unless: something else reads new, or a is fetched; or they are of other dims or element types
+Unless: something else reads new, or a is fetched; or x is of other dims
 """
 
 from __future__ import annotations
 
-from foreshape.lowering.fusion.graph import Graph, fused, spec_of
+from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.instruction import Instruction, Value
 from foreshape.operator.computations import Constant, Filled, Sum
 
@@ -18,20 +18,19 @@ def apply(graph: Graph) -> int:
     persistables = {v.name: v for v in graph.lowered.persistables}
     for i, computed in [*graph.computing(Sum), *graph.computing(Constant), *graph.computing(Filled)]:
         out = i.results[0]
-        if not isinstance(out, Value) or i.copies or graph.readers(out):
+        if not isinstance(out, Value) or graph.readers(out):
             continue
         place = _place(graph, i, out, held, persistables)
-        spec, new = spec_of(place), spec_of(out)
-        if place is None or spec is None or new is None or spec.dims != new.dims or spec.dtype is not new.dtype:
+        dims = dims_of(place)  # the result has the same, and the same element type: nothing else can be written there
+        if place is None or dims is None:
             continue
         if isinstance(computed, Constant):
-            if computed.number is None or any(i.arguments):
+            if computed.number is None:
                 continue
             made = fused(i, "{0}.fill_({number})", [place], [place], number=computed.number)
         else:
             x, y = i.arguments[:2]
-            added = spec_of(y)
-            if x is not place or added is None or added.dims != spec.dims or added.dtype is not spec.dtype:
+            if x is not place or dims_of(y) != dims:
                 continue
             made = fused(i, "{0}.add_({1})", [place, y], [place])
         made.in_place = frozenset({0})
@@ -45,10 +44,7 @@ def apply(graph: Graph) -> int:
 
 def _place(graph: Graph, i: Instruction, out: Value, held: dict[str, Value], persistables: dict[str, Value]) -> Value | None:
     """What the scope holds in whose place a result goes; None where that is fetched besides, or the result goes nowhere."""
-    fetches = graph.lowered.fetches
     if i.stores:
-        stored, value = i.stores[0]
-        alone = len(i.stores) == 1 and value is out and stored not in fetches and out not in fetches
-        return persistables.get(stored.name) if alone else None
-    place = held.get(out.name)
-    return place if place is not None and fetches.count(out) == 1 and place not in fetches else None
+        stored, _ = i.stores[0]
+        return persistables.get(stored.name) if stored not in graph.lowered.fetches else None
+    return held.get(out.name)
