@@ -7,8 +7,8 @@ from typing import Any
 from foreshape.errors import ShapeError
 from foreshape.layer.creation import assign, fill_like
 from foreshape.layer.creation import range as numbers_before
-from foreshape.layer.manipulation import concat, cumsum, reshape, shape, slice, stack, unsqueeze
-from foreshape.layer.math import cast, cos, sin
+from foreshape.layer.manipulation import concat, cumsum, reshape, shape, slice, split, stack, unsqueeze, unstack
+from foreshape.layer.math import cast, cos, scale, sin
 from foreshape.layer.sequence import sequence_expand_as, sequence_first_step
 from foreshape.program.call_site import tells_line
 from foreshape.program.scopes import name_scope
@@ -107,16 +107,19 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
         angles = _angles(position_numbers(x), size, base)
         by_head = reshape(x, [spec.known_dims[0], heads, size]) if ragged else x
         lead: list[Any] = list(by_head.spec.known_dims[:-1])
-        turn_cos, turn_sin = (cast(unsqueeze(f(angles), [1]), spec.known_dtype) for f in (cos, sin))  # [time or rows, 1, size / 2]
-        half = size // 2
-        if interleaved:
-            pairs = reshape(by_head, [*lead, half, 2])
-            a, b = (slice(pairs, [len(lead) + 1], [at], [at + 1]) for at in (0, 1))
-            a, b = (reshape(v, [*lead, half]) for v in (a, b))
-        else:
-            a, b = (slice(by_head, [len(lead)], [at], [at + half]) for at in (0, half))
-        turned = [a * turn_cos - b * turn_sin, a * turn_sin + b * turn_cos]
-        out = reshape(stack(turned, -1), [*lead, size]) if interleaved else concat(turned, -1)
+        turn_cos, turn_sin = (unsqueeze(f(angles), [1]) for f in (cos, sin))  # [time or rows, 1, size / 2]
+
+        def joined(a: Variable, b: Variable) -> Variable:
+            """Two halves of pairs side by side, each pair where it stands in ``x``."""
+            return stack([a, b], -1) if interleaved else concat([a, b], -1)
+
+        def of_all(a: Variable, b: Variable) -> Variable:
+            return cast(reshape(joined(a, b), [angles.spec.known_dims[0], 1, size]), spec.known_dtype)
+
+        a, b = unstack(reshape(by_head, [*lead, size // 2, 2]), -1) if interleaved else split(by_head, 2, -1)
+        swapped = joined(b, a)  # (a, b) becomes (b, a): whole rows are multiplied, and one sum joins both
+        swapped = reshape(swapped, [*lead, size]) if interleaved else swapped
+        out = by_head * of_all(turn_cos, turn_cos) + swapped * of_all(scale(turn_sin, -1.0), turn_sin)
         return reshape(out, list(spec.known_dims)) if ragged else out
 
 

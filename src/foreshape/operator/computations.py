@@ -108,8 +108,9 @@ class FixedNormalization(Computation):
 class Product(Computation):
     """``X0 * X1``, broadcast as in `Sum`."""
 
-    forward_only: ClassVar[bool] = True
     operands: ClassVar[int] = 2
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "X1", "Out0@GRAD")
+    gives: ClassVar[tuple[str, ...]] = ("X0@GRAD", "X1@GRAD")
     axis: int
 
 

@@ -1,6 +1,7 @@
 """Operands of which a gradient reads the dims alone need not live for them.
 
-Before: ``d_x, d_y = gradient(x, y, d_out)``, which reads the dims of x alone (`Operator.gradient_reads_dims`), and d_out has these dims
+Before: ``d_x, d_y = gradient(x, y, d_out)``, which reads the dims of x alone (`Operator.gradient_reads_dims`), and d_out has these dims; or
+    ``d_x, _ = gradient(x, y, d_out)`` of ``out = x * y``, where nobody needs the gradient of y
 After: ``d_x, d_y = gradient(d_out, y, d_out)``
 """
 
@@ -8,10 +9,24 @@ from __future__ import annotations
 
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.instruction import Instruction, Value
+from foreshape.operator.computations import Product
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i) for i in graph.plain())
+    products = sum(_rewrite_product(graph, i) for i, _ in graph.undoing(Product))
+    return products + sum(_rewrite(graph, i) for i in graph.plain())
+
+
+def _rewrite_product(graph: Graph, i: Instruction) -> int:
+    count, d_out = 0, i.arguments[2]
+    for at in (0, 1):
+        of = i.arguments[at]
+        if not graph.unused(i.results[1 - at]) or not isinstance(of, Value) or not isinstance(d_out, Value) or i.arguments[1 - at] is of:
+            continue
+        if of is not d_out and graph.dims(of) is not None and graph.dims(of) == graph.dims(d_out):
+            graph.replace_argument(i, of, d_out)
+            count += 1
+    return count
 
 
 def _rewrite(graph: Graph, i: Instruction) -> int:
