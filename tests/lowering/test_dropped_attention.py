@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.measured import allocator_events, most_and_last
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels import dropped_attention
+from foreshape.kernels import dropped_attention, dropping
 
 HEADS = 3
 Net = Callable[[Any, Any, Any, Any], fs.Variable]
@@ -129,3 +130,14 @@ def test_what_is_kept_between_the_passes_is_a_byte_for_each_weight() -> None:
     most, _ = most_and_last(allocator_events(lambda: executor.run(main, feed, fetch))[0])
     assert most + sum(x.nbytes for x in feed.values()) <= planned
     assert plan.peak(batch=batch) > planned - 4 * weights
+
+
+def test_what_is_kept_is_drawn_alike_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(keep: float) -> Any:
+        return dropping.draw_kept((7, 500), keep, "cpu", torch.Generator().manual_seed(3))
+
+    whole = drawn(0.3)
+    assert whole.dtype == torch.uint8 and abs(float(whole.float().mean()) - 0.3) < 0.04
+    assert bool((drawn(1.0) == 1).all()) and bool((drawn(0.0) == 0).all()) and not torch.equal(whole, drawn(0.4))
+    monkeypatch.setattr(dropping, "PIECE", 64)
+    assert torch.equal(drawn(0.3), whole)

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foreshape.dims import Size, equal
+from foreshape.dims import Size, equal, product
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
+from foreshape.kernels.dropping import drawing_bytes
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of, undoes
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.operator.computations import Dropping, Filled, MatrixProduct, Scaling, Softmax, Sum, Triangle
@@ -316,7 +317,8 @@ def _rewrite_dropped(graph: Graph, found: _Found, drop: Instruction) -> None:
     kept = kept if isinstance(kept, Value) else Value("kept", graph.fresh(), made=tensor(UINT8, *dims[:-1], of_v[-2]))
     masks = [] if found.mask is None else [found.mask]
     graph.remove(found.gone)
-    draw = fused(drop, "{draw}({shape}({0}, {1}), {0}.device)", [q, k], [kept], draw=computed.draw, shape=kernel.shape)
+    draw = fused(drop, "{draw}({shape}({0}, {1}), {0}.device)", [q, k], [kept], draw=computed.draw, shape=kernel.shape,
+                 workspace=lambda: drawing_bytes(product((*dims[:-1], of_v[-2]))))  # fmt: skip
     graph.replace(drop, draw)
     given: list[Argument] = [q, k, v, kept, *masks]
     needs = dropped_bytes(dims, of_v, found.later != 0.0)

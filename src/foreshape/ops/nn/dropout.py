@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, product
+from foreshape.dims import Size, maximum, product
 from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels.dropping import draw_kept, drawing_bytes
 from foreshape.operator import (
     FLOATING,
     INDEX,
@@ -63,7 +64,7 @@ class Dropout(Operator):
         return not (self.is_test or (self.fix_seed and self.seed))
 
     def workspace(self, X: Spec, Seed: Spec | None) -> Size:
-        return 0 if self.is_test else X.nbytes  # the mask in the type of X
+        return 0 if self.is_test else maximum(X.nbytes, drawing_bytes(X.elements))  # the mask in the type of X
 
     def _gradient_workspace(self, Mask: Spec, d_out: Spec) -> Size:
         return 0 if self.is_test else d_out.nbytes
@@ -80,7 +81,7 @@ class Dropout(Operator):
 
     def _kept(self, shape: Sequence[int], device: Any, Seed: Tensor | None = None) -> Tensor:
         """1 where an element is kept, drawn."""
-        return torch.empty(shape, dtype=torch.uint8, device=device).bernoulli_(1.0 - self.dropout_prob, generator=self._generator(Seed))
+        return draw_kept(shape, 1.0 - self.dropout_prob, device, self._generator(Seed))
 
     def computes(self) -> computations.Dropping | None:
         return None if self.is_test else computations.Dropping(self._scale(), self._kept)

@@ -1,0 +1,34 @@
+"""Which elements a dropout keeps: drawn a piece at a time, from whole numbers, of which the generator makes more in a second than of shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size, minimum
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+PIECE = 1 << 16
+"""So many elements are drawn at a time. The numbers are the same whatever it is."""
+_RANGE = 1 << 31
+
+
+def draw_kept(shape: Sequence[int], keep: float, device: Any, generator: Generator | None) -> Tensor:
+    """uint8 of this shape: 1 with the probability ``keep``, rounded to a multiple of 2^-31, and 0 otherwise."""
+    kept = torch.empty(shape, dtype=torch.uint8, device=device)
+    if kept.device.type != "cpu":
+        return kept.bernoulli_(keep, generator=generator)
+    last, flat = round(keep * _RANGE) - 1, kept.view(-1).view(torch.bool)
+    drawn = torch.empty(min(PIECE, flat.numel()), dtype=torch.int32)
+    for first in range(0, flat.numel(), PIECE):
+        into = flat[first : first + PIECE]
+        torch.le(drawn[: into.numel()].random_(generator=generator), last, out=into)
+    return kept
+
+
+def drawing_bytes(elements: Size) -> Size:
+    """What `draw_kept` takes while it runs, besides its result."""
+    return minimum(elements, PIECE) * 4
