@@ -62,7 +62,7 @@ def padding(keys: int, *lengths: int, low: float = -1e9, at_end: bool = True) ->
 
 @pytest.mark.parametrize("row_first", [True, False])
 @pytest.mark.parametrize("sizes", [(7, 7), (9, 4), (4, 9), (130, 300)])
-@pytest.mark.parametrize("kind", ["end", "start", "all of one", "far less", "learned numbers"])
+@pytest.mark.parametrize("kind", ["end", "start", "all of one", "far less", "far more", "learned numbers"])
 def test_padding_and_what_is_later_are_hidden_by_the_kernel(kind: str, sizes: tuple[int, int], row_first: bool) -> None:
     time, keys = sizes
     lengths = (keys, keys // 2, 1)
@@ -70,7 +70,8 @@ def test_padding_and_what_is_later_are_hidden_by_the_kernel(kind: str, sizes: tu
         "end": padding(keys, *lengths),
         "start": padding(keys, *lengths, at_end=False),
         "all of one": padding(keys, keys, 0, 2, at_end=False),
-        "far less": padding(keys, *lengths, low=-3e38, at_end=False),
+        "far less": padding(keys, keys, 0, 1, low=-3e38, at_end=False),
+        "far more": -padding(keys, keys // 2, 0, 1, low=-1e30),
         "learned numbers": numbers(BATCH, 1, 1, keys),
     }[kind]
     main, fetch = described(["batch", 1, 1, keys], -1e9, row_first, time, keys)

@@ -46,9 +46,9 @@ class AttentionMemory:
             weights, queries = minimum(time * keys, _PIECE + keys), minimum(time * width, _PIECE + width)
             whole = 2 * weights if causal else 0
             again = (3 * weights + 3 * queries + 3 * keys * width + whole) * _BYTES
-            self.forward = self.forward + product(mask[:-1]) * (2 * _BYTES + 1)
+            self.forward = self.forward + product(mask[:-1]) * (2 * _BYTES + 2)
             if causal:
-                self.forward = maximum(self.forward, (4 * weights + 2 * queries + 4 * keys) * _BYTES + product(mask[:-1]) * (2 * _BYTES + 1))
+                self.forward = maximum(self.forward, (4 * weights + 2 * queries + 4 * keys) * _BYTES + product(mask[:-1]) * (2 * _BYTES + 2))
             self.backward = maximum(self.backward, again) + self.sums * 2
 
 
@@ -81,8 +81,7 @@ class Attention:
                 if nowhere.any():  # the kernel gives zeros there
                     out.masked_fill_(nowhere, torch.nan)
                     sums.masked_fill_(nowhere.squeeze(-1), torch.nan)
-                least = most.add_(self.later / 2).clamp_min_(torch.finfo(q.dtype).min)
-                if causal and not (mask[..., :1] >= least).all():
+                if causal and not (mask[..., :1] >= (least := self._least(most))).all():
                     self._look_at_later(out, sums, q, k, v, mask, least)
         else:
             out, sums = self._weights(q, k, None) @ v, q.new_zeros(q.shape[:-1])
@@ -116,6 +115,11 @@ class Attention:
         if mask is not None and mask.dim() in (1, 3):
             mask = mask.unsqueeze(0)
         return _in_rows(q), _in_rows(k), _in_rows(v), mask
+
+    def _least(self, most: Tensor) -> Tensor:
+        """What a mask must reach in a row for what is later to have no weight there: infinite where a sum with it would lose what hides that."""
+        lost = most > -2 * self.later
+        return most.add_(self.later / 2).clamp_min_(max(2 * self.later, torch.finfo(most.dtype).min)).masked_fill_(lost, torch.inf)
 
     def _look_at_later(self, out: Tensor, sums: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, least: Tensor) -> None:
         """Make those rows again that see nothing before them: what is later is no farther away than what the mask hides.
