@@ -57,7 +57,7 @@ COUNTED = "with counts of regions PaddlePaddle's results have sequences too; her
 STATE = "state without dims comes out as one of [1] there"
 
 know("accuracy", always, "PaddlePaddle's kernel writes Correct and Total as int32, whatever its programs say of them")
-know("adadelta adagrad adam adamax adamw lamb lars_momentum merged_adam momentum sgd rmsprop", lambda a: _first(a.get("MasterParam")) is FP64, DOUBLE)
+know("adadelta adagrad adam adamax adamw lamb lars_momentum merged_adam momentum sgd", lambda a: _first(a.get("MasterParam")) is FP64, DOUBLE)
 know("adamw", lambda a: a.get("lr_ratio", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs multiplies only the decay by lr_ratio; that for GPUs the whole step")
 know("batch_norm", lambda a: a["X"].dims[0] == 1 and len(a["X"].dims) == 2,
      "of one element for each channel PaddlePaddle gives X, and leaves the moving statistics; here it is normalised")  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from foreshape.errors import ForeshapeError, ShapeError
-from foreshape.operator.fields import Sample, Value
+from foreshape.operator.fields import Gradient, Sample, Value
 from foreshape.operator.operator import Operator
 from foreshape.ops import Offsets
 from foreshape.ops.tensor.random import current
@@ -100,8 +100,8 @@ def backward(call: Call, spoil: bool = False) -> Call | None:
     arguments: list[Any] = []
     offsets: list[Any] = []
     specs: list[Any] = []
-    for operand in made.schema.operands:
-        name = operand.name
+    assert isinstance(call.cls.gradient, Gradient)
+    for name in call.cls.gradient.inputs:
         if name in operands:
             arguments.append(mapped(call.arguments[operands[name]], Tensor.clone))
             offsets.append(call.offsets[operands[name]])
@@ -119,7 +119,7 @@ def backward(call: Call, spoil: bool = False) -> Call | None:
         offsets.append([_offsets_of(call, s, own) for s in of] if isinstance(of, tuple) else _offsets_of(call, of, own))
         specs.append(_described(arguments[-1], of))
     if spoil:
-        takes = {o.name for o in made.schema.operands}
+        takes = set(call.cls.gradient.inputs)
         named = [*zip(call.cls.schema.operands, call.arguments, strict=True), *zip(call.cls.schema.results, results, strict=False)]
         for slot, value in named:
             for t in tensors_of(value) if slot.name not in takes and not isinstance(value, Offsets) else ():
