@@ -91,7 +91,7 @@ class SeqpoolConcat(Operator):
         return rows(X[0].dtype, (count, width * len(X)), new_lod("Out", [count]))
 
     def _bytes(self, X: tuple[Spec, ...]) -> Size:
-        return 3 * self._rule(X).nbytes + sum((x.nbytes for x in X), 0)
+        return 3 * self._rule(X).nbytes + 3 * sum((x.nbytes for x in X), 0)
 
     def _pooled(self, X: list[Tensor], offsets: list[Any]) -> list[Tensor]:
         pool = SequencePool.with_values({"pooltype": self.pooltype, "pad_value": 0.0, "is_test": True})
