@@ -32,7 +32,7 @@ def help_of(family: str) -> str:
 
 def gradient_words(cls: type[Operator]) -> str:
     if isinstance(cls.gradient, Gradient):
-        return f"`{cls.type}_grad` ({', '.join(cls.gradient.inputs)} → {', '.join(cls.gradient.gives)})"
+        return f"`{cls.type}_grad` ({', '.join(cls.gradient.called.get(i, i) for i in cls.gradient.inputs)} → {', '.join(cls.gradient.gives)})"
     return cls.gradient.reason if isinstance(cls.gradient, NoGradient) else "made of other operators"
 
 

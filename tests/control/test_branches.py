@@ -130,3 +130,15 @@ def test_a_constant_that_lives_in_a_branch_alone() -> None:
         x = np.full((2, 4), sign, "float32")
         (got,) = fs.Executor().run(main, {"x": x}, [out], fs.Scope())
         np.testing.assert_array_equal(got, x + 2.0 if sign > 0 else x * 3.0)
+
+
+def test_branches_of_programs_for_inference_run_as_others_do() -> None:
+    x = layer.data("x", shape=["n", 2])
+    out = layer.cond(layer.reduce_sum(x) > 0, lambda: layer.scale(x, 2.0), lambda: layer.scale(x, 3.0))
+    program = fs.default_main_program()
+    named = fs.Program.parse(str(program).replace(" = conditional_block(", " = conditional_block_infer("))
+    assert sum(op.type == "conditional_block_infer" for op in named.all_ops()) == 2
+    for value in (np.ones((3, 2), "float32"), -np.ones((3, 2), "float32")):
+        (seen,), (want,) = (fs.Executor().run(p, {"x": value}, [out.name], fs.Scope()) for p in (named, program))
+        np.testing.assert_array_equal(seen, want)
+        np.testing.assert_array_equal(seen, value * (2 if value.sum() > 0 else 3))

@@ -131,3 +131,32 @@ def test_a_sum_or_a_product_with_a_function() -> None:
     ]
     for functions, want in cases:
         close(computed("fused_elemwise_activation", {"X": x, "Y": y}, {"functor_list": functions, "axis": 1, "scale": 0.25}), want)
+
+
+def test_products_one_after_the_other_and_squared() -> None:
+    x, a, b, c, d = normal(2, 3), normal(3, 4), normal(4), normal(4, 5), normal(5)
+    found = computed("fusion_repeated_fc_relu", {"X": x, "W": [a, c], "Bias": [b, d]})
+    close(found, np.maximum(np.maximum(x @ a + b, 0) @ c + d, 0))
+    close(computed("fusion_squared_mat_sub", {"X": x, "Y": a}, {"scalar": 0.5}), 0.5 * ((x @ a) ** 2 - x**2 @ a**2))
+
+
+def test_recurrences_with_their_products_are_those_after_products() -> None:
+    program = Program()
+    block = program.global_block
+    x = block.create_variable("x", fs.layer.data("rows", shape=["rows", 5], lod_level=1).spec, need_check_feed=True)
+    feed: dict[str, Any] = {"x": fs.LoDTensor(normal(7, 5), [[4, 3]])}
+
+    def matrix(name: str, *dims: int) -> Any:
+        feed[name] = normal(*dims)
+        return block.create_variable(name, tensor(fs.FP32, *dims), need_check_feed=True)
+
+    wx, wh, bias = matrix("wx", 5, 12), matrix("wh", 4, 12), matrix("bias", 1, 12)
+    vx, vh, peep = matrix("vx", 5, 8), matrix("vh", 2, 8), matrix("peep", 1, 14)
+    one = block.append_op("fusion_gru", {"X": x, "WeightX": wx, "WeightH": wh, "Bias": bias}, None, {"is_reverse": True})
+    two = block.append_op("gru", {"Input": block.apply("mul", {"X": x, "Y": wx}), "Weight": wh, "Bias": bias}, None, {"is_reverse": True})
+    three = block.append_op("fusion_lstm", {"X": x, "WeightX": vx, "WeightH": vh, "Bias": peep})
+    four = block.append_op("lstm", {"Input": block.apply("mul", {"X": x, "Y": vx}), "Weight": vh, "Bias": peep})
+    found = fs.Executor().run(program, feed, [op.outputs["Hidden"][0] for op in (one, two, three, four)], fs.Scope())
+    for a, b in ((0, 1), (2, 3)):
+        close(np.asarray(found[a]), np.asarray(found[b]))
+        assert found[a].sequence_lengths == [[4, 3]]

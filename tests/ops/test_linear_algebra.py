@@ -167,3 +167,59 @@ def test_which_axis_a_cross_product_is_along_may_be_told_by_the_run() -> None:
         np.testing.assert_allclose(run({"x": a}, out)[0], np.cross(a, a + 1, axis=axis), rtol=1e-4, atol=1e-5)
     with pytest.raises(ExecutionError, match="must be 3"):
         run({"x": np.ones((2, 2), "float32")}, out)
+
+
+def applied(type: str, x: Any, attrs: dict[str, Any] | None = None) -> Any:
+    return fs.default_main_program().global_block.apply(type, {"X": x}, attrs)
+
+
+@pytest.mark.parametrize(("type", "result"), [("eigh", 0), ("eigh", 1), ("eigvalsh", 0)])
+def test_the_gradient_of_eigenvalues_along_symmetric_matrices(type: str, result: int) -> None:
+    b = matrices(3, 3)
+    x = data("x", b)
+    x.stop_gradient = False
+    weight = RNG.standard_normal((3, 3) if result else (3,))
+    found = applied(type, layer.matmul(x, x, transpose_y=True))[result]
+    ((_, gradient),) = fs.append_backward(layer.reduce_sum(layer.multiply(found, data("weight", weight))), ["x"])
+    whole = np.linalg.eigh(b @ b.T)
+
+    def at(moved: np.ndarray) -> float:
+        values, vectors = np.linalg.eigh(moved @ moved.T)
+        signs = np.sign((vectors * whole[1]).sum(0)) * np.sign((whole[1] * mine).sum(0))  # those of the ones that came out
+        return float(((vectors * signs if result else values) * weight).sum())
+
+    got, mine = run({"x": b, "weight": weight}, gradient, *([found] if result else []))[0], whole[1]
+    if result:
+        mine = run({"x": b, "weight": weight}, found)[0]
+    for step in 1e-6 * np.eye(9).reshape(9, 3, 3):
+        np.testing.assert_allclose((got * step).sum() * 1e6, (at(b + step) - at(b - step)) / 2e-6, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dims", [(4, 2), (2, 4), (2, 3, 3)])
+def test_matrices_are_products_of_their_parts(dims: tuple[int, ...]) -> None:
+    a = RNG.standard_normal(dims)
+    x = data("x", a)
+    block = fs.default_main_program().global_block
+    (u, s, vh), (q, r), (packed, pivots, _) = (applied(t, x) for t in ("svd", "qr", "lu"))
+    p, lower, upper = block.apply("lu_unpack", {"X": packed, "Pivots": pivots})
+    rank = applied("matrix_rank", x)
+    u, s, vh, q, r, p, lower, upper, rank = run({"x": a}, u, s, vh, q, r, p, lower, upper, rank)
+    np.testing.assert_allclose(u * s[..., None, :] @ vh, a, atol=1e-12)
+    np.testing.assert_allclose(q @ r, a, atol=1e-12)
+    np.testing.assert_allclose(p @ lower @ upper, a, atol=1e-12)
+    np.testing.assert_array_equal(rank, np.linalg.matrix_rank(a))
+    assert (np.tril(r, -1) == 0).all() and (np.triu(lower, 1) == 0).all()
+
+
+def test_what_is_parted_has_a_gradient_only_where_there_is_one() -> None:
+    x = layer.data("x", shape=[4, 2], stop_gradient=False)
+    for type, attrs, says in [("qr", {"mode": "complete"}, "more rows than columns"), ("svd", {"full_matrices": True}, "but through S")]:
+        with pytest.raises(fs.SchemaError, match=says):
+            fs.append_backward(layer.reduce_sum(applied(type, x, attrs)[0]), ["x"])
+
+
+def test_pivots_outside_of_a_matrix_are_an_error_of_the_run() -> None:
+    x, pivots = data("x", np.eye(2)), layer.data("pivots", shape=[2], dtype="int32")
+    parts = fs.default_main_program().global_block.apply("lu_unpack", {"X": x, "Pivots": pivots})
+    with pytest.raises(ExecutionError, match=r"Pivots must be in 1\.\.2; seen 1\.\.3"):
+        run({"x": np.eye(2), "pivots": np.array([1, 3], "int32")}, parts[0])

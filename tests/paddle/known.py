@@ -57,7 +57,7 @@ COUNTED = "with counts of regions PaddlePaddle's results have sequences too; her
 STATE = "state without dims comes out as one of [1] there"
 
 know("accuracy", always, "PaddlePaddle's kernel writes Correct and Total as int32, whatever its programs say of them")
-know("adadelta adagrad adam adamax adamw lamb lars_momentum merged_adam momentum sgd rmsprop", lambda a: _first(a.get("MasterParam")) is FP64, DOUBLE)
+know("adadelta adagrad adam adamax adamw lamb lars_momentum merged_adam momentum sgd", lambda a: _first(a.get("MasterParam")) is FP64, DOUBLE)
 know("adamw", lambda a: a.get("lr_ratio", 1.0) != 1.0, "PaddlePaddle's kernel for CPUs multiplies only the decay by lr_ratio; that for GPUs the whole step")
 know("batch_norm", lambda a: a["X"].dims[0] == 1 and len(a["X"].dims) == 2,
      "of one element for each channel PaddlePaddle gives X, and leaves the moving statistics; here it is normalised")  # fmt: skip
@@ -105,9 +105,11 @@ know("fill_constant", lambda a: len(str(a.get("str_value", ""))) > 15, "PaddlePa
 know("gather", lambda a: a.get("axis", 0) < 0, "PaddlePaddle's operator takes a negative axis for another one")
 know("gather_grad", lambda a: a.get("axis", 0) != 0 or a.get("Axis") is not None, EXACT + "along another axis than 0 it is wrong there")
 know("group_norm_grad", lambda a: a.get("Scale") is None, EXACT + "without Scale it is wrong there")
+know("fusion_gru", lambda a: bool(a.get("origin_mode")), "PaddlePaddle's own kernel does not read origin_mode, where that of oneDNN does; here it counts")
 know("linear_chain_crf", lambda a: a["Emission"].dims[-1] == 1, "of a single tag all is 0 but for rounding")
 know("hard_swish hard_swish_grad", has("threshold", "scale", "offset"), IGNORED)
 know("relu6 relu6_grad", has("threshold"), IGNORED)
+know("svd svd_grad", lambda a: a["X"].dims[-1] > a["X"].dims[-2], "a pair of singular vectors might as well be their opposites, and there some are")
 know("swish swish_grad", has("beta"), IGNORED)
 know("layer_norm_grad", lambda a: 0 in a["X"].dims, "of no rows PaddlePaddle leaves the gradients of Scale and Bias as it finds their memory")
 know("lookup_table_grad", lambda a: bool(a.get("is_sparse")) and "padding_idx" in a, "sparse gradients there have the rows of padding_idx; here they are zero")

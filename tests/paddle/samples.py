@@ -25,7 +25,8 @@ from foreshape.backward import append_backward
 from foreshape.operator.fields import Gradient, NoGradient, Sample
 from foreshape.operator.operator import Operator
 from foreshape.program import Program, program_guard
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, Spec
+from foreshape.program.op import EMPTY
+from foreshape.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, Spec, tensor
 from foreshape.values.lod_tensor import LoDTensor
 
 APART = {
@@ -43,6 +44,18 @@ def apart(cls: type[Operator]) -> str | None:
     return APART.get(cls.type) or FAMILIES_APART.get(cls.__module__.split(".")[2])
 
 
+MUST_BE_NAMED = {"rmsprop": ("MeanGradOut",)}
+"""Results that an op has to name there even where they are not made, as `foreshape.optimizer` does."""
+WORKED_IN = {
+    "fused_embedding_fc_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0"),
+    "fusion_gru": ("ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
+    "fusion_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0", "CheckedCell"),
+    "fusion_repeated_fc_relu": ("ReluOut",),
+    "fusion_seqconv_eltadd_relu": ("ColMat",),
+    "fusion_seqexpand_concat_fc": ("FCOut",),
+    "fusion_squared_mat_sub": ("SquaredX", "SquaredY", "SquaredXY"),
+}
+"""Results that a kernel there works in and that are not made here: each has to be a variable of the program."""
 BY_ONEDNN = ("fused_conv2d", "fused_conv3d")
 """Operators whose results stand in an order of oneDNN's own till they are fetched."""
 NOTHING_FLOWS = {"cross_entropy2": ("MatchX", "XShape")}
@@ -52,6 +65,10 @@ NOTHING_FLOWS = {"cross_entropy2": ("MatchX", "XShape")}
 def of_sample(cls: type[Operator], sample: Sample, name: str) -> TwoSided:
     """The program of one op that a sample is."""
     case = harness.build(cls, sample.arguments, as_layers=True)
+    case.op._outputs.update({slot: (EMPTY,) for slot in MUST_BE_NAMED.get(cls.type, ()) if not case.outputs.get(slot)})
+    for slot in WORKED_IN.get(cls.type, ()):
+        count = len(case.inputs["W"]) - 1 if slot == "ReluOut" else 1
+        case.op._outputs[slot] = tuple(case.block.create_variable(f"{slot}.{k}", tensor(FP32)).name for k in range(count))
     wanted = list(dict.fromkeys(n for names in case.outputs.values() for n in names if n in case.block.vars and case.block.vars[n].kind in TENSOR_KINDS))
     known, told = reason(cls.type, sample.arguments) or "", {"fetched": wanted} if cls.type in BY_ONEDNN else {}
     return TwoSided(name, cls.type, case.program, case.feed, wanted, sample.exact and not cls.random, known, told=told)

@@ -37,6 +37,7 @@ WORKSPACE = {
     "lstm": ("BatchGate", "BatchCellPreAct"),
     "lstmp": ("BatchGate", "BatchCellPreAct", "BatchHidden"),
     "gru": ("BatchGate", "BatchResetHiddenPrev", "BatchHidden"),
+    "einsum": ("InnerCache",),
 }
 """Results that an operator keeps for its own gradient, in an order that is each side's own. (XShape, of several operators, has dims but no numbers.)"""
 

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foreshape.errors import ForeshapeError, ShapeError
-from foreshape.operator.fields import Sample, Value
+from foreshape.errors import ForeshapeError, SchemaError, ShapeError
+from foreshape.operator.fields import Gradient, Sample, Value
 from foreshape.operator.operator import Operator
+from foreshape.operator.require import RuleError
 from foreshape.ops import Offsets
 from foreshape.ops.tensor.random import current
 from foreshape.spec import LOD_TENSOR, Lod, Spec
@@ -84,7 +85,7 @@ def forward(cls: type[Operator], sample: Sample, seed: int = 7) -> Call:
 
 
 def backward(call: Call, spoil: bool = False) -> Call | None:
-    """The call of the gradient's kernel, with random numbers flowing in; None where there is none for these types.
+    """The call of the gradient's kernel, with random numbers flowing in; None where there is none for these types or attributes.
 
     With ``spoil``, what the gradient does not take has been written over before it runs: operands and results alike.
     """
@@ -100,8 +101,8 @@ def backward(call: Call, spoil: bool = False) -> Call | None:
     arguments: list[Any] = []
     offsets: list[Any] = []
     specs: list[Any] = []
-    for operand in made.schema.operands:
-        name = operand.name
+    assert isinstance(call.cls.gradient, Gradient)
+    for name in call.cls.gradient.inputs:
         if name in operands:
             arguments.append(mapped(call.arguments[operands[name]], Tensor.clone))
             offsets.append(call.offsets[operands[name]])
@@ -119,7 +120,7 @@ def backward(call: Call, spoil: bool = False) -> Call | None:
         offsets.append([_offsets_of(call, s, own) for s in of] if isinstance(of, tuple) else _offsets_of(call, of, own))
         specs.append(_described(arguments[-1], of))
     if spoil:
-        takes = {o.name for o in made.schema.operands}
+        takes = set(call.cls.gradient.inputs)
         named = [*zip(call.cls.schema.operands, call.arguments, strict=True), *zip(call.cls.schema.results, results, strict=False)]
         for slot, value in named:
             for t in tensors_of(value) if slot.name not in takes and not isinstance(value, Offsets) else ():
@@ -128,7 +129,13 @@ def backward(call: Call, spoil: bool = False) -> Call | None:
     if not any(requested):
         return None
     values = {n: getattr(call.operator, n) for n in made.schema.attributes}
-    return Call(made, made.with_values(values), arguments, offsets, tuple(specs), requested)
+    operator = made.with_values(values)
+    try:
+        answer(operator, tuple(specs))
+    except RuleError as error:
+        if error.error is SchemaError:  # with these attributes there is no gradient
+            return None
+    return Call(made, operator, arguments, offsets, tuple(specs), requested)
 
 
 def _offsets_of(call: Call, spec: Any, own: Offsets | None) -> Any:

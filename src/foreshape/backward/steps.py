@@ -123,4 +123,6 @@ def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed
                 gradient_inputs[slot] = tuple([n + GRAD for n in names])
     for names in gives.values():
         grads.update(n for n in names if not is_absent(n))
+    if declared.called:
+        gradient_inputs = {declared.called.get(slot, slot): names for slot, names in gradient_inputs.items()}
     return [*extra, Step(op, op.attributes.gradient, gradient_inputs, gives)]

@@ -231,6 +231,7 @@ class Gradient:
     workspace: Callable[..., Any] | None = None
     absent: tuple[str, ...] = ()
     apart: Callable[..., Part | None] | None = None
+    called: Mapping[str, str] = field(default_factory=dict[str, str])
     kernel: Callable[..., Any] = lambda: None
 
     def with_kernel(self, kernel: Callable[..., Any]) -> Gradient:
@@ -249,6 +250,7 @@ def gradient(
     workspace: Callable[..., Any] | None = None,
     absent: Sequence[str] = (),
     apart: Callable[..., Part | None] | None = None,
+    called: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., Any]], Any]:
     """Declare the operator ``<type>_grad``; the decorated method is its kernel.
 
@@ -267,10 +269,11 @@ def gradient(
         absent: the slots among ``inputs`` that may be None: gradients of single results, which are left out where nothing flows into the
             result (others are filled with zeros), and operands, which other makers leave out.
         apart: the rule ``(self, *specs) -> Part | None``: how one of the gradients is computed by another operator.
+        called: for a slot among ``inputs``: what the gradient op calls it, where that is another name.
     """
     given = (gives,) if isinstance(gives, str) else tuple(gives)
     declared = Gradient(inputs, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), dict(layout or {}),
-                        workspace, tuple(absent), apart)  # fmt: skip
+                        workspace, tuple(absent), apart, dict(called or {}))  # fmt: skip
     return declared.with_kernel
 
 

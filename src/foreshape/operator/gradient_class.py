@@ -51,6 +51,11 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
             raise SchemaError(f"{where}: its gradient gives {name}; take {base}, or say with like= what it is shaped like")
         gives.append(Result("", operands[base].many, True, declared.may_share.get(name), declared.view_of.get(name), None, name=name,
                             layout=declared.layout.get(name, "same")))  # fmt: skip
+    for name in declared.called:
+        if name not in declared.inputs:
+            raise SchemaError(f"{where}: its gradient does not take {name}, which it calls {declared.called[name]}")
+    if declared.called:
+        inputs = [replace(o, name=declared.called.get(o.name, o.name), same_type_as=declared.called.get(o.same_type_as or "", o.same_type_as)) for o in inputs]
     kernel = declared.kernel
     count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(kernel).parameters.values()) - 1
     if count != len(inputs):
@@ -85,6 +90,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
 
 def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any]:
     inputs, gives = declared.inputs, declared.gives
+    said = [declared.called.get(name, name) for name in inputs]
     sources = [inputs.index(declared.like.get(g, g.removesuffix("@GRAD"))) if declared.infer is None else -1 for g in gives]
     pairs = [(inputs.index(t), inputs.index(t.removesuffix("@GRAD"))) for t in inputs if t.endswith("@GRAD") and t.removesuffix("@GRAD") in inputs]
     operands = [o.name for o in cls.schema.operands]
@@ -93,7 +99,7 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
 
     def infer_shape(self: Any, *specs: Any) -> Any:
         for grad, value in pairs:
-            _check_same_dims(specs[grad], specs[value], inputs[grad], inputs[value])
+            _check_same_dims(specs[grad], specs[value], said[grad], said[value])
         if declared.infer is not None:
             return declared.infer(self, *specs)
         if knows_all:
@@ -101,7 +107,7 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
             given = forward.infer_shape(*(specs[inputs.index(o)] for o in operands))
             results = _each(given, len(cls.schema.results) == 1 and cls.schema.results[0].many)
             for at, k in made:
-                _check_same_dims(specs[at], results[k], inputs[at], cls.schema.results[k].name)
+                _check_same_dims(specs[at], results[k], said[at], cls.schema.results[k].name)
         out: list[Any] = []
         for at in sources:
             spec = specs[at]

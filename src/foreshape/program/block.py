@@ -264,11 +264,10 @@ class Block(FromRecords):
         return out
 
     def name_result(self, op: Op, slot: str) -> tuple[str, ...]:
-        """Make a variable for a result that an op has and nobody had asked for, as programs saved for inference drop some."""
-        op._outputs[slot] = names = (self.program.unique_name(f"{op.type}.tmp"),)  # pyright: ignore[reportPrivateUsage]
+        """Make variables for what an op gives and nobody had asked for, as programs saved for inference drop some; those of one slot."""
         self.program.touch()
-        self.infer_op(op)
-        return names
+        self._infer(op, make=True, prefix=op.type)
+        return op._outputs[slot]  # pyright: ignore[reportPrivateUsage]
 
     def _views(self, op: Op) -> dict[str, list[Variable]]:
         return {slot: [v for n in names if (v := self.find(n)) is not None] for slot, names in op.inputs.items() if names}

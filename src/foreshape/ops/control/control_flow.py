@@ -7,7 +7,7 @@ infers through the block, and `foreshape.lowering.regions` runs it. ``region`` s
 from __future__ import annotations
 
 from foreshape.operator.attributes import AttrType
-from foreshape.operator.fields import THROUGH_BLOCK, attribute, operand, result
+from foreshape.operator.fields import NOT_WRITTEN, THROUGH_BLOCK, attribute, operand, result
 from foreshape.operator.operator import Operator
 from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, NUMERIC, SELECTED_ROWS, STEP_SCOPES
 
@@ -68,6 +68,13 @@ class ConditionalBlock(Operator):
     sub_blocks = ("sub_block",)
     region = "conditional"
     gradient = THROUGH_BLOCK
+
+
+class ConditionalBlockInfer(ConditionalBlock):
+    """`conditional_block`, as programs for inference call it."""
+
+    type = "conditional_block_infer"
+    gradient = NOT_WRITTEN
 
 
 class ConditionalBlockGrad(Operator):

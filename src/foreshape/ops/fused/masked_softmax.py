@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class FusedSoftmaxMask(Operator):
-    """Softmax = softmax(X + Mask) along the last axis. Mask has no gradient."""
+    """Out = softmax(X + Mask) along the last axis. Mask has no gradient."""
 
     type = "fused_softmax_mask"
     X = operand(FLOATING, doc="[batch, heads, queries, keys]")
@@ -34,7 +34,7 @@ class FusedSoftmaxMask(Operator):
     def kernel(self, X: Tensor, Mask: Tensor) -> Tensor:
         return torch.softmax(X + Mask, -1)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out"})
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out"}, called={"Out": "Softmax"})
     def backward(self, Out: Tensor, d_out: Tensor) -> Any:
         return aten._softmax_backward_data(d_out, Out, -1, Out.dtype)
 

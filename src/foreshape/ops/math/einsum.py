@@ -8,7 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, fail, gradient, operand, reject, require, require_rank, result, sample, torch
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    fail,
+    gradient,
+    operand,
+    reject,
+    require,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
 from foreshape.operator.require import require_broadcast
 from foreshape.spec import Spec
 
@@ -22,15 +38,16 @@ class Einsum(Operator):
     """Out = the sum over all letters of ``equation`` that are not right of ``->``, of the products of the numbers of Operands at the letters.
 
     As in ``ij,jk->ik``, the product of two matrices. An axis of 1 counts as one of any size; ``...`` stands for axes that are broadcast. A
-    letter stands once in each operand. InnerCache and XShape are for PaddlePaddle's gradient alone, and not made here.
+    letter stands once in each operand. InnerCache and XShape are what the gradient takes, under PaddlePaddle's names: here both are Operands,
+    without a copy.
     """
 
     type = "einsum"
     multiplies = True
     Operands = operand(FLOATING, many=True, doc="one or two")
     Out = result(doc="the dims of the letters right of ->")
-    InnerCache = result(many=True, optional=True, doc="not made here")
-    XShape = result(many=True, optional=True, doc="not made here")
+    InnerCache = result(many=True, view_of="Operands", doc="the numbers of Operands, as the gradient takes them")
+    XShape = result(many=True, view_of="Operands", doc="the dims of Operands")
     equation = attribute(AttrType.STRING)
 
     def _terms(self, count: int) -> tuple[list[str], str]:
@@ -72,7 +89,8 @@ class Einsum(Operator):
             common = [require_broadcast(a, b, "the dims at ... must be equal, or one of them 1", Operands=None) for a, b in zip(*padded, strict=True)]
         require("..." in out or not common, "what ... stands for must be in the result too", Operands=None)
         before, dots, after = out.partition("...")
-        return Operands[0].dense((*(sizes[c] for c in before), *(common if dots else ()), *(sizes[c] for c in after))), (), ()
+        like = tuple(s.like() for s in Operands)
+        return Operands[0].dense((*(sizes[c] for c in before), *(common if dots else ()), *(sizes[c] for c in after))), like, like
 
     def work(self, Operands: tuple[Spec, ...]) -> Size:
         terms, out = self._terms(len(Operands))
@@ -89,25 +107,32 @@ class Einsum(Operator):
         return 3 * sum((s.nbytes for s in Operands), 0) + 2 * out.nbytes
 
     def kernel(self, Operands: list[Tensor]) -> Any:
-        return _own(torch.einsum(self.equation.replace(" ", ""), *Operands), Operands), [], []
+        return _own(torch.einsum(self.equation.replace(" ", ""), *Operands), Operands), Operands, Operands
 
-    def _infer_gradient(self, Operands: tuple[Spec, ...], d_out: Spec) -> Any:
-        return tuple(s.like() for s in Operands)
+    def _infer_gradient(self, XShape: tuple[Spec, ...], InnerCache: tuple[Spec, ...], d_out: Spec) -> Any:
+        out, kept, like = Einsum.with_values({"equation": self.equation}).infer_shape(XShape)
+        require(len(kept) == len(InnerCache), f"InnerCache must be as many as x_shape, {len(XShape)}, not {len(InnerCache)}", InnerCache=None)
+        for have, want in zip((*InnerCache, d_out), (*kept, out), strict=True):
+            slot = "Out@GRAD" if want is out else "InnerCache"
+            require(have.rank == want.rank, f"{slot} must have {want.rank} dims, not {have.rank}", **{slot: None})
+            for a, b in zip(have.known_dims, want.known_dims, strict=True):
+                require_equal(a, b, f"{slot} must have the dims that x_shape tells", **{slot: None})
+        return like
 
-    def _gradient_workspace(self, Operands: tuple[Spec, ...], d_out: Spec) -> Size:
-        return 6 * sum((s.nbytes for s in Operands), 0) + 4 * d_out.nbytes
+    def _gradient_workspace(self, XShape: tuple[Spec, ...], InnerCache: tuple[Spec, ...], d_out: Spec) -> Size:
+        return 6 * sum((s.nbytes for s in XShape), 0) + 4 * d_out.nbytes
 
-    @gradient("Operands", "Out@GRAD", gives="Operands@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
-    def backward(self, Operands: list[Tensor], d_out: Tensor) -> Any:
-        terms, out = self._terms(len(Operands))
+    @gradient("XShape", "InnerCache", "Out@GRAD", gives="Operands@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, called={"XShape": "x_shape"})
+    def backward(self, XShape: list[Tensor], InnerCache: list[Tensor], d_out: Tensor) -> Any:
+        terms, out = self._terms(len(InnerCache))
         found: list[Tensor] = []
-        for at, (term, x) in enumerate(zip(terms, Operands, strict=True)):
-            others = [(t, o) for k, (t, o) in enumerate(zip(terms, Operands, strict=True)) if k != at]
+        for at, (term, x) in enumerate(zip(terms, InnerCache, strict=True)):
+            others = [(t, o) for k, (t, o) in enumerate(zip(terms, InnerCache, strict=True)) if k != at]
             there = set(out.replace(".", "")).union(*(t.replace(".", "") for t, _ in others))
             dots = "..." in out or any("..." in t for t, _ in others)
             wanted = ("..." if dots else "") + "".join(c for c in term.replace("...", "") if c in there)
             made = torch.einsum(",".join([out, *(t for t, _ in others)]) + "->" + wanted, d_out, *(o for _, o in others))
-            found.append(_own(_arranged(made, wanted, term, x), (d_out, *Operands)))
+            found.append(_own(_arranged(made, wanted, term, x), (d_out, *InnerCache)))
         return found
 
     samples = [

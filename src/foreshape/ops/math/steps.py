@@ -55,6 +55,22 @@ def rounded_away(x: Tensor, into: Tensor | None = None) -> Tensor:
     return torch.add(away, torch.trunc(x, out=into), out=away if into is None else into)
 
 
+class Angle(Step):
+    """Out = the angle of each number to the positive half of the line: 0, or pi for those less than 0. The gradient is zeros."""
+
+    type = "angle"
+
+    def workspace(self, X: Spec) -> Size:
+        return 2 * X.nbytes
+
+    def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(X < 0, math.pi, out=into if into is not None else torch.empty_like(X))
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.zeros_like(d_out)
+
+
 class Round(Step):
     """Out = the whole number nearest to X; of two, the one away from 0."""
 

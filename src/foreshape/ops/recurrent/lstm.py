@@ -24,14 +24,11 @@ _LSTMP_INPUTS = ("Input", "H0", "C0", "Weight", "ProjWeight", "Bias", "Projectio
                 "Projection@GRAD", "Cell@GRAD")  # fmt: skip
 
 
-class PackedLstm(Operator):
-    """The base of both: what they share of the schema, the rule and the kernels."""
+class LstmSteps(Operator):
+    """The base of all that run LSTMs over ragged rows: the attributes, the rule and the kernels."""
 
     abstract = True
     multiplies_steps = True
-    Input = operand(FLOATS, doc="ragged rows [rows, 4 hidden], the inputs' share of the candidate and of the gates i, f, o")
-    H0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the state before the first step, zeros where absent: [sequences, state]")
-    C0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the cell before it: [sequences, hidden]; where H0 is")
     use_peepholes = attribute(AttrType.BOOLEAN, True)
     is_reverse = attribute(AttrType.BOOLEAN, False)
     gate_activation = attribute(AttrType.STRING, "sigmoid", choices=steps.ACTIVATIONS)
@@ -85,6 +82,15 @@ class PackedLstm(Operator):
         d_input = schedule.to_rows(made.gates) if requested[0] else None
         d_h0, d_c0 = (schedule.unsorted(x) if wanted else None for x, wanted in zip((made.h0, made.c0), requested[1:3], strict=True))
         return d_input, d_h0, d_c0, made.weights.recurrent, d_bias.view(Bias.shape), made.weights.projection
+
+
+class PackedLstm(LstmSteps):
+    """The base of those whose rows are projected already: what these share of the schema."""
+
+    abstract = True
+    Input = operand(FLOATS, doc="ragged rows [rows, 4 hidden], the inputs' share of the candidate and of the gates i, f, o")
+    H0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the state before the first step, zeros where absent: [sequences, state]")
+    C0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the cell before it: [sequences, hidden]; where H0 is")
 
 
 class Lstm(PackedLstm):

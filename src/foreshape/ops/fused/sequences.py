@@ -1,0 +1,270 @@
+"""Ragged rows through a product and what comes after it in one, as programs that were rewritten for a CPU have it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import NOT_WRITTEN, AttrType, Offsets, Operator, attribute, f32, gradient, operand, reject, require_equal, result, sample, torch
+from foreshape.operator.require import require, require_at_most, require_rank
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.ragged_rules import new_lod, ragged, rows, sequences
+from foreshape.ops.sequence.sequence_conv import MAX_CONTEXT, SequenceConv
+from foreshape.ops.sequence.sequence_pool import SequencePool
+from foreshape.spec import FP32, FP64, Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOATS = (FP32, FP64)
+NOT_MADE = "not made here"
+
+
+def _logarithms(out: Tensor) -> None:
+    """Of each row [shows, clicks, ...] in place the logarithm of 1 more than shows, and how much more that of clicks is."""
+    first = out[..., :2].add_(1.0).log_()
+    first[..., 1].sub_(first[..., 0])
+
+
+class FusionSeqconvEltaddRelu(Operator):
+    """Out = max(0, the product of each row and its neighbours in its sequence with Filter, plus Bias): `sequence_conv` without trained padding."""
+
+    type = "fusion_seqconv_eltadd_relu"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATS, doc="ragged rows [rows, width]")
+    Filter = operand(FLOATS, same_type_as="X", doc="[contextLength * width, columns]")
+    Bias = operand(FLOATS, same_type_as="X", doc="columns numbers")
+    Out = result(doc="[rows, columns], with the offsets of X")
+    ColMat = result(optional=True, doc=NOT_MADE)
+    contextLength = attribute(AttrType.INT, low=1, high=MAX_CONTEXT, doc="how many rows are multiplied together")
+    contextStart = attribute(AttrType.INT, 0, low=-MAX_CONTEXT, high=MAX_CONTEXT, doc="where they begin, from the row itself")
+    contextStride = attribute(AttrType.INT, 1, choices=(1,), doc="1")
+
+    def _product(self) -> Any:
+        return SequenceConv.with_values({"contextLength": self.contextLength, "contextStart": self.contextStart, "contextStride": 1, "paddingTrainable": False})
+
+    def infer_shape(self, X: Spec, Filter: Spec, Bias: Spec) -> Any:
+        out = self._product().infer_shape(X, None, Filter)
+        require_equal(Bias.elements, Filter.known_dims[1], "Bias must have one number for each column of Filter", Bias=None, Filter=1)
+        return out, None
+
+    def work(self, X: Spec, Filter: Spec, Bias: Spec) -> Size:
+        return X.known_dims[0] * Filter.elements
+
+    def workspace(self, X: Spec, Filter: Spec, Bias: Spec) -> Size:
+        return self._product().workspace(X, None, Filter)
+
+    def kernel(self, X: Tensor, Filter: Tensor, Bias: Tensor, *, offsets: list[Offsets]) -> Any:
+        return self._product().kernel(X, None, Filter, offsets=offsets).add_(Bias.reshape(-1)).relu_(), None
+
+    samples = [
+        sample(X=f32(7, 3).ragged([4, 0, 3]), Filter=f32(9, 4), Bias=f32(4), contextLength=3, contextStart=-1),
+        sample(X=f32(7, 3).ragged([4, 3]), Filter=f32(6, 4), Bias=f32(1, 4), contextLength=2),
+    ]
+    rejects = [
+        reject(X=f32(7, 3), Filter=f32(9, 4), Bias=f32(4), contextLength=3, says="X must be ragged", error=TypeMismatchError),
+        reject(X=f32(7, 3).ragged([4, 3]), Filter=f32(8, 4), Bias=f32(4), contextLength=3, says="contextLength times the columns"),
+        reject(X=f32(7, 3).ragged([4, 3]), Filter=f32(9, 4), Bias=f32(3), contextLength=3, says="one number for each column"),
+        reject(X=f32(7, 3).ragged([4, 3]), Filter=f32(9, 4), Bias=f32(4), contextLength=3, contextStride=2, says="one of", error=SchemaError),
+    ]
+
+
+class SeqpoolConcat(Operator):
+    """The base of both: pooling, and what stands side by side."""
+
+    abstract = True
+    gradient = NOT_WRITTEN
+    X = operand(FLOATS, many=True, doc="ragged rows, each [rows, width], of as many sequences")
+    Out = result(new_offsets=True, doc="[sequences, width of all], each row a sequence")
+    pooltype = attribute(AttrType.STRING, "SUM", choices=("AVERAGE", "SUM", "SQRT"))
+    axis = attribute(AttrType.INT, 1, choices=(1,), doc="1")
+
+    def _rule(self, X: tuple[Spec, ...]) -> Spec:
+        require(len(X) > 0, "X must have one tensor at least", X=None)
+        count, width = sequences(X[0], "X"), X[0].known_dims[-1]
+        for x in X:
+            require_rank(2, x, "X")
+            require(x.dtype is X[0].dtype, "X must be of one element type", X=None)
+            require_equal(sequences(x, "X"), count, "each of X must have as many sequences", X=None)
+            require_equal(x.known_dims[1], width, "each of X must have as many columns", X=None)
+        return rows(X[0].dtype, (count, width * len(X)), new_lod("Out", [count]))
+
+    def _bytes(self, X: tuple[Spec, ...]) -> Size:
+        return 3 * self._rule(X).nbytes + 3 * sum((x.nbytes for x in X), 0)
+
+    def _pooled(self, X: list[Tensor], offsets: list[Any]) -> list[Tensor]:
+        pool = SequencePool.with_values({"pooltype": self.pooltype, "pad_value": 0.0, "is_test": True})
+        return [pool.kernel(x, offsets=[o], requested=(True, False))[0] for x, o in zip(X, offsets[0], strict=True)]
+
+    def _joined(self, parts: list[Tensor]) -> tuple[Tensor, Offsets]:
+        return torch.cat(parts, 1), Offsets.of_lengths(torch.ones(parts[0].shape[0], dtype=torch.int64, device=parts[0].device))
+
+
+class FusionSeqpoolConcat(SeqpoolConcat):
+    """Out = the sums, averages, or sums over the roots of the lengths of each X's sequences, side by side; zeros of an empty sequence."""
+
+    type = "fusion_seqpool_concat"
+
+    def infer_shape(self, X: tuple[Spec, ...]) -> Any:
+        return self._rule(X)
+
+    def workspace(self, X: tuple[Spec, ...]) -> Size:
+        return self._bytes(X)
+
+    def kernel(self, X: list[Tensor], *, offsets: list[Any]) -> tuple[Tensor, Offsets]:
+        return self._joined(self._pooled(X, offsets))
+
+    samples = [
+        sample(X=[f32(7, 3).ragged([4, 3]), f32(5, 3).ragged([2, 3])]),
+        sample(X=[f32(7, 3).ragged([4, 3]), f32(5, 3).ragged([2, 3]), f32(3, 3).ragged([2, 1])], pooltype="AVERAGE"),
+        sample(X=[f32(7, 3).ragged([4, 3])], pooltype="SQRT"),
+    ]
+    rejects = [
+        reject(X=[f32(7, 3).ragged([4, 3]), f32(5, 3).ragged([5])], says="as many sequences"),
+        reject(X=[f32(7, 3).ragged([4, 3]), f32(5, 2).ragged([2, 3])], says="as many columns"),
+        reject(X=[f32(7, 3)], says="X must be ragged", error=TypeMismatchError),
+        reject(X=[f32(7, 3).ragged([4, 3])], pooltype="MAX", says="one of", error=SchemaError),
+    ]
+
+
+class FusionSeqpoolCvmConcat(SeqpoolConcat):
+    """`fusion_seqpool_concat`, of whose parts the first two columns are those of `cvm`. The numbers of CVM are of no meaning."""
+
+    type = "fusion_seqpool_cvm_concat"
+    X = operand(FLOATS, many=True, doc="ragged rows, each [rows, width] with shows and clicks first, of as many sequences")
+    CVM = operand(FLOATS, doc="[sequences, 2]")
+    use_cvm = attribute(AttrType.BOOLEAN, True, choices=(True,), doc="true")
+
+    def infer_shape(self, X: tuple[Spec, ...], CVM: Spec) -> Any:
+        out = self._rule(X)
+        width = X[0].known_dims[1]
+        require_at_most(2, width, f"X must have two columns at least, not {width}", X=None)
+        return out
+
+    def workspace(self, X: tuple[Spec, ...], CVM: Spec) -> Size:
+        return self._bytes(X)
+
+    def kernel(self, X: list[Tensor], CVM: Tensor, *, offsets: list[Any]) -> tuple[Tensor, Offsets]:
+        parts = self._pooled(X, offsets)
+        for part in parts:
+            _logarithms(part)
+        return self._joined(parts)
+
+    samples = [
+        sample(X=[f32(7, 3, low=0.0).ragged([4, 3]), f32(5, 3, low=0.0).ragged([2, 3])], CVM=f32(2, 2)),
+        sample(X=[f32(7, 4, low=0.0).ragged([4, 3])], CVM=f32(2, 2), pooltype="AVERAGE"),
+    ]
+    rejects = [
+        reject(X=[f32(7, 3).ragged([4, 3]), f32(5, 3).ragged([5])], CVM=f32(2, 2), says="as many sequences"),
+        reject(X=[f32(7, 1).ragged([4, 3])], CVM=f32(2, 2), says="two columns at least"),
+        reject(X=[f32(7, 3).ragged([4, 3])], CVM=f32(2, 2), use_cvm=False, says="one of", error=SchemaError),
+    ]
+
+
+class Cvm(Operator):
+    """Y = X with the logarithm of 1 more than column 0, and of column 1 how much more that is; without ``use_cvm`` X without these columns.
+
+    PaddlePaddle's gradient of X is not the slope of that: its first two columns are CVM, so that a table of them counts shows and clicks.
+    """
+
+    type = "cvm"
+    X = operand(FLOATS, doc="[rows, width]: shows, clicks, and more")
+    CVM = operand(FLOATS, same_type_as="X", doc="[rows, 2], or of ragged X [sequences, 2]: shows and clicks")
+    Y = result(doc="as X, or [rows, width - 2]")
+    use_cvm = attribute(AttrType.BOOLEAN, True)
+
+    def infer_shape(self, X: Spec, CVM: Spec) -> Spec:
+        require_rank(2, X, "X")
+        require_rank(2, CVM, "CVM")
+        rows, width = X.known_dims
+        require_at_most(2, width, f"X must have two columns at least, not {width}", X=1)
+        require_equal(CVM.known_dims[0], rows if X.lod is None else X.lod.counts[-1], "CVM must have a row for each of X, or of its sequences", CVM=0)
+        require_equal(CVM.known_dims[1], 2, "CVM must have two columns", CVM=1)
+        return X.with_dims((rows, width if self.use_cvm else width - 2))
+
+    def kernel(self, X: Tensor, CVM: Tensor) -> Tensor:
+        if not self.use_cvm:
+            return X[:, 2:].clone(memory_format=torch.contiguous_format)
+        out = X.clone(memory_format=torch.contiguous_format)
+        _logarithms(out)
+        return out
+
+    def _infer_gradient(self, X: Spec, CVM: Spec, d_y: Spec) -> Spec:
+        check_made(Y_GRAD=(d_y, Cvm.infer_shape(self, X, CVM)))
+        return X.like()
+
+    @gradient("X", "CVM", "Y@GRAD", gives="X@GRAD", infer=_infer_gradient)
+    def backward(self, X: Tensor, CVM: Tensor, d_y: Tensor, *, offsets: list[Any]) -> Tensor:
+        first = CVM if offsets[0] is None else CVM.index_select(0, offsets[0].segments)
+        return torch.cat((first, d_y[:, 2:] if self.use_cvm else d_y), 1)
+
+    samples = [
+        sample(X=f32(3, 5, low=0.0), CVM=f32(3, 2), differentiate=False),
+        sample(X=f32(3, 5, low=0.0), CVM=f32(3, 2), use_cvm=False, differentiate=False),
+        sample(X=f32(7, 4, low=0.0).ragged([4, 3]), CVM=f32(2, 2), differentiate=False),
+    ]
+    rejects = [
+        reject(X=f32(3, 5), CVM=f32(2, 2), says="a row for each of X"),
+        reject(X=f32(3, 5), CVM=f32(3, 3), says="CVM must have two columns"),
+        reject(X=f32(3, 1), CVM=f32(3, 2), says="two columns at least"),
+    ]
+
+
+class FusionSeqexpandConcatFc(Operator):
+    """Out = activation([X_0, X_1, ...] FCWeight + FCBias), where each row of the sequence s of X_0 stands beside row s of the others."""
+
+    type = "fusion_seqexpand_concat_fc"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATS, many=True, doc="ragged rows [rows, width], and others, each [sequences, width]; PaddlePaddle wants sequences of one row there")
+    FCWeight = operand(FLOATS, doc="[width of all, columns]")
+    FCBias = operand(FLOATS, optional=True, same_type_as="FCWeight", doc="columns numbers")
+    Out = result(doc="[rows, columns], with the offsets of X_0")
+    FCOut = result(optional=True, doc=NOT_MADE)
+    fc_activation = attribute(AttrType.STRING, "identity", choices=("identity", "relu", "sigmoid", "tanh"))
+
+    def infer_shape(self, X: tuple[Spec, ...], FCWeight: Spec, FCBias: Spec | None) -> Any:
+        require(len(X) > 1, f"X must have two tensors at least, not {len(X)}", X=None)
+        count = ragged(X[0], "X", 1).counts[-1]
+        width: Size = 0
+        for at, x in enumerate(X):
+            require_rank(2, x, "X")
+            require(x.dtype is FCWeight.dtype, "X and FCWeight must be of one element type", X=None, FCWeight=None)
+            if at:
+                require_equal(x.known_dims[0], count, "each of X after the first must have a row for each sequence of the first", X=None)
+            width = width + x.known_dims[1]
+        require_rank(2, FCWeight, "FCWeight")
+        require_equal(FCWeight.known_dims[0], width, "FCWeight must have as many rows as all of X have columns", FCWeight=0)
+        columns = FCWeight.known_dims[1]
+        if FCBias is not None:
+            require_equal(FCBias.elements, columns, "FCBias must have one number for each column of FCWeight", FCBias=None, FCWeight=1)
+        return X[0].with_dims((X[0].known_dims[0], columns)), None
+
+    def work(self, X: tuple[Spec, ...], FCWeight: Spec, FCBias: Spec | None) -> Size:
+        return X[0].known_dims[0] * FCWeight.elements
+
+    def workspace(self, X: tuple[Spec, ...], FCWeight: Spec, FCBias: Spec | None) -> Size:
+        out = X[0].with_dims((X[0].known_dims[0], FCWeight.known_dims[1]))
+        return 2 * out.nbytes + 2 * sum((x.known_dims[0] * FCWeight.known_dims[1] * out.known_dtype.itemsize for x in X[1:]), 0) + 2 * FCWeight.nbytes
+
+    def kernel(self, X: list[Tensor], FCWeight: Tensor, FCBias: Tensor | None, *, offsets: list[Any]) -> Any:
+        first, *others = X
+        width = first.shape[1]
+        out = first @ FCWeight[:width]
+        whole = torch.cat(others, 1) @ FCWeight[width:]
+        if FCBias is not None:
+            whole += FCBias.reshape(-1)
+        out += whole.index_select(0, offsets[0][0].segments)
+        return out if self.fc_activation == "identity" else getattr(torch, self.fc_activation + "_")(out), None
+
+    samples = [
+        sample(X=[f32(7, 3).ragged([4, 3]), f32(2, 2).ragged([1, 1])], FCWeight=f32(5, 4), FCBias=f32(1, 4), fc_activation="relu"),
+        sample(X=[f32(7, 3).ragged([4, 3]), f32(2, 2).ragged([1, 1]), f32(2, 1).ragged([1, 1])], FCWeight=f32(6, 4), fc_activation="tanh"),
+    ]
+    rejects = [
+        reject(X=[f32(7, 3).ragged([4, 3])], FCWeight=f32(3, 4), says="two tensors at least"),
+        reject(X=[f32(7, 3).ragged([4, 3]), f32(3, 2)], FCWeight=f32(5, 4), says="a row for each sequence"),
+        reject(X=[f32(7, 3).ragged([4, 3]), f32(2, 2)], FCWeight=f32(6, 4), says="as many rows as all of X"),
+        reject(X=[f32(7, 3).ragged([4, 3]), f32(2, 2)], FCWeight=f32(5, 4), FCBias=f32(3), says="one number for each column"),
+        reject(X=[f32(7, 3), f32(2, 2)], FCWeight=f32(5, 4), says="X must be ragged", error=TypeMismatchError),
+    ]

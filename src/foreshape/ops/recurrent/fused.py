@@ -1,0 +1,281 @@
+"""GRUs and LSTMs over ragged rows that are not projected yet, as programs that were rewritten for a CPU have them; for inference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels import lstm_steps as steps
+from foreshape.kernels.packed_memory import Packed
+from foreshape.kernels.recurrence import Schedule
+from foreshape.operator import INDEX, NOT_WRITTEN, AttrType, attribute, f32, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.operator.require import require, require_rank
+from foreshape.operator.temporaries import copies
+from foreshape.ops.recurrent.gru import FLOATS, WEIGHT_DOC, ResetBeforeGru
+from foreshape.ops.recurrent.lstm import BIAS_DOC, LstmSteps
+from foreshape.ops.rules.ragged_rules import ragged
+from foreshape.ops.sequence.fused_embedding import check_ids
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NOT_MADE = "not made here"
+
+
+def _projected(x: Spec, weight: Spec, slot: str = "WeightX") -> Spec:
+    """Ragged rows times a matrix."""
+    ragged(x, "X")
+    require_rank(2, x, "X")
+    require_rank(2, weight, slot)
+    require_equal(x.known_dims[1], weight.known_dims[0], f"{slot} must have as many rows as X has columns", X=1, **{slot: 0})
+    return x.with_dims((x.known_dims[0], weight.known_dims[1]))
+
+
+def _data_type() -> Any:
+    return attribute(AttrType.STRING, "float32", choices=("float32",), doc="of oneDNN's kernels: int8 and bfloat16 are not supported")
+
+
+class FusionGru(ResetBeforeGru):
+    """`gru` of X WeightX + Bias."""
+
+    type = "fusion_gru"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATS, doc="ragged rows [rows, width]")
+    H0 = operand(FLOATS, optional=True, same_type_as="X", doc="the state before the first step, zeros where absent: [sequences, hidden]")
+    WeightX = operand(FLOATS, same_type_as="X", doc="[width, 3 hidden]")
+    WeightH = operand(FLOATS, same_type_as="X", doc=WEIGHT_DOC)
+    Bias = operand(FLOATS, optional=True, same_type_as="X", doc="[1, 3 hidden]")
+    ReorderedH0 = result(optional=True, doc=NOT_MADE)
+    XX = result(optional=True, doc=NOT_MADE)
+    BatchedInput = result(optional=True, doc=NOT_MADE)
+    BatchedOut = result(optional=True, doc=NOT_MADE)
+    Hidden = result(doc="[rows, hidden], with the offsets of X")
+    activation = attribute(AttrType.STRING, "tanh", choices=steps.ACTIVATIONS)
+    gate_activation = attribute(AttrType.STRING, "sigmoid", choices=steps.ACTIVATIONS)
+    is_reverse = attribute(AttrType.BOOLEAN, False)
+    use_seq = attribute(AttrType.BOOLEAN, True, doc="of no meaning")
+    mkldnn_data_type = _data_type()
+
+    def infer_shape(self, X: Spec, H0: Spec | None, WeightX: Spec, WeightH: Spec, Bias: Spec | None) -> Any:
+        made = _projected(X, WeightX)
+        size = self._hidden(made, H0, "H0", ragged(X, "X").counts[-1], WeightH, Bias)
+        return None, None, None, None, X.with_dims((X.known_dims[0], size))
+
+    def work(self, X: Spec, H0: Any, WeightX: Spec, WeightH: Spec, Bias: Any) -> Size:
+        return X.known_dims[0] * (WeightX.elements + WeightH.elements)
+
+    def workspace(self, X: Spec, H0: Any, WeightX: Spec, WeightH: Spec, Bias: Any, *, strided: frozenset[str]) -> Size:
+        made = _projected(X, WeightX)
+        return 4 * made.nbytes + Packed.of(made, 3).gru() + copies(strided, WeightX=WeightX, WeightH=WeightH, X=X)
+
+    def kernel(self, X: Tensor, H0: Tensor | None, WeightX: Tensor, WeightH: Tensor, Bias: Tensor | None, *, offsets: list[Any]) -> tuple[Any, ...]:
+        schedule = Schedule.of(offsets[0], self.is_reverse)
+        return None, None, None, None, _gru(self, schedule, X, H0, WeightX, WeightH, Bias)
+
+    samples = [
+        sample(X=f32(9, 5).ragged([4, 2, 3]), WeightX=f32(5, 12), WeightH=f32(4, 12), Bias=f32(1, 12)),
+        sample(X=f32(9, 5).ragged([4, 2, 3]), H0=f32(3, 4), WeightX=f32(5, 12), WeightH=f32(4, 12), is_reverse=True),
+        sample(X=f32(9, 5).ragged([4, 2, 3]), WeightX=f32(5, 12), WeightH=f32(4, 12), origin_mode=True),
+        sample(X=f32(7, 3).ragged([3, 4]), WeightX=f32(3, 6), WeightH=f32(2, 6), Bias=f32(1, 6), activation="relu", gate_activation="tanh", use_seq=False),
+    ]
+    rejects = [
+        reject(X=f32(9, 5), WeightX=f32(5, 12), WeightH=f32(4, 12), says="X must be ragged", error=TypeMismatchError),
+        reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(6, 12), WeightH=f32(4, 12), says="as many rows as X has columns"),
+        reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(5, 12), WeightH=f32(3, 12), says="Weight must be [4, 12]"),
+        reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(5, 12), WeightH=f32(4, 12), mkldnn_data_type="int8", says="one of", error=SchemaError),
+    ]
+
+
+def _gru(
+    operator: Any, schedule: Schedule, x: Tensor, h0: Tensor | None, weight: Tensor, recurrent: Tensor, bias: Tensor | None
+) -> Tensor:  # fmt: skip
+    """The states, row by row, of ``x weight + bias``."""
+    gates = schedule.to_places(x @ weight)
+    if bias is not None:
+        gates.add_(bias.view(-1))
+    form = operator._steps(recurrent, operator.gate_activation, operator.activation)
+    state, _ = form.forward(gates, schedule.sorted(h0, x, recurrent.shape[0]), schedule)
+    return schedule.to_rows(state)
+
+
+class MultiGru(ResetBeforeGru):
+    """GRUs in both directions, layer over layer: Hidden = the states of the last from the first step on, and beside them those from the last on.
+
+    The weights and biases of a layer are two, of the one direction and of the other.
+    """
+
+    type = "multi_gru"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATS, doc="ragged rows [rows, width]")
+    WeightX = operand(FLOATS, many=True, doc="two for each layer, [width, 3 hidden] each; width is 2 hidden from the second layer on")
+    WeightH = operand(FLOATS, many=True, doc="two for each layer, " + WEIGHT_DOC)
+    Bias = operand(FLOATS, many=True, optional=True, doc="two for each layer, [1, 3 hidden]")
+    Scale_weights = operand(many=True, optional=True, doc="of quantized weights: must not be there")
+    Hidden = result(doc="[rows, 2 hidden], with the offsets of X")
+    activation = attribute(AttrType.STRING, "tanh", choices=("tanh",))
+    gate_activation = attribute(AttrType.STRING, "sigmoid", choices=("sigmoid",))
+    layers = attribute(AttrType.INT, 1, low=1)
+    mkldnn_data_type = _data_type()
+
+    def infer_shape(self, X: Spec, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any) -> Spec:
+        require(not Scale_weights, "Scale_weights must not be there: quantized weights are not supported", Scale_weights=None)
+        count = 2 * self.layers
+        for slot, given in (("WeightX", WeightX), ("WeightH", WeightH), ("Bias", Bias)):
+            require(len(given) == count or (slot == "Bias" and not given), f"{slot} must have two for each layer, {count}, not {len(given)}", **{slot: None})
+        out = X
+        for at in range(0, count, 2):
+            sizes = [self._one(out, WeightX[k], WeightH[k], Bias[k] if Bias else None) for k in (at, at + 1)]
+            require_equal(sizes[0], sizes[1], "both directions of a layer must have as many hidden units", WeightX=None)
+            out = X.with_dims((X.known_dims[0], sizes[0] + sizes[1]))
+        return out
+
+    def _one(self, x: Spec, weight: Spec, recurrent: Spec, bias: Spec | None) -> Size:
+        require(weight.dtype is x.dtype and recurrent.dtype is x.dtype, "X and all weights must be of one element type", X=None, WeightX=None, WeightH=None)
+        return self._hidden(_projected(x, weight), None, "H0", ragged(x, "X").counts[-1], recurrent, bias)
+
+    def work(self, X: Spec, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any) -> Size:
+        return X.known_dims[0] * sum((w.elements for w in (*WeightX, *WeightH)), 0)
+
+    def workspace(self, X: Spec, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any, *, strided: frozenset[str]) -> Size:
+        made = [X.with_dims((X.known_dims[0], w.known_dims[1])) for w in WeightX]
+        return sum((6 * m.nbytes + Packed.of(m, 3).gru() for m in made), 0) + (sum((w.nbytes for w in (*WeightX, *WeightH)), X.nbytes) if strided else 0)
+
+    def kernel(self, X: Tensor, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any, *, offsets: list[Any]) -> Tensor:
+        out = X
+        for at in range(0, 2 * self.layers, 2):
+            parts = [
+                _gru(self, Schedule.of(offsets[0], k > at), out, None, WeightX[k], WeightH[k], Bias[k] if Bias else None) for k in (at, at + 1)
+            ]
+            out = torch.cat(parts, 1)
+        return out
+
+    samples = [
+        sample(X=f32(7, 3).ragged([4, 3]), WeightX=[f32(3, 6), f32(3, 6)], WeightH=[f32(2, 6), f32(2, 6)], Bias=[f32(1, 6), f32(1, 6)]),
+        sample(X=f32(7, 3).ragged([4, 3]), WeightX=[f32(3, 6), f32(3, 6), f32(4, 9), f32(4, 9)], Bias=[f32(1, 6), f32(1, 6), f32(1, 9), f32(1, 9)],
+               WeightH=[f32(2, 6), f32(2, 6), f32(3, 9), f32(3, 9)], layers=2, origin_mode=True),
+    ]  # fmt: skip
+    rejects = [
+        reject(X=f32(7, 3).ragged([4, 3]), WeightX=[f32(3, 6)], WeightH=[f32(2, 6), f32(2, 6)], says="two for each layer, 2, not 1"),
+        reject(X=f32(7, 3).ragged([4, 3]), WeightX=[f32(3, 6), f32(3, 9)], WeightH=[f32(2, 6), f32(3, 9)], says="as many hidden units"),
+        reject(X=f32(7, 3).ragged([4, 3]), WeightX=[f32(3, 6), f32(3, 6)], WeightH=[f32(2, 6), f32(2, 6)], Scale_weights=[f32(1)], says="quantized weights"),
+    ]
+
+
+class FusionLstm(LstmSteps):
+    """`lstm` of X WeightX, with Bias."""
+
+    type = "fusion_lstm"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATS, doc="ragged rows [rows, width]")
+    WeightX = operand(FLOATS, same_type_as="X", doc="[width, 4 hidden]")
+    WeightH = operand(FLOATS, same_type_as="X", doc="[hidden, 4 hidden]")
+    Bias = operand(FLOATS, same_type_as="X", doc=BIAS_DOC)
+    H0 = operand(FLOATS, optional=True, same_type_as="X", doc="the state before the first step, zeros where absent: [sequences, hidden]")
+    C0 = operand(FLOATS, optional=True, same_type_as="X", doc="the cell before it, likewise; where H0 is")
+    Hidden = result(doc="[rows, hidden], with the offsets of X")
+    Cell = result(doc="likewise")
+    XX = result(optional=True, doc=NOT_MADE)
+    BatchedInput = result(optional=True, doc=NOT_MADE)
+    BatchedHidden = result(optional=True, doc=NOT_MADE)
+    BatchedCell = result(optional=True, doc=NOT_MADE)
+    ReorderedH0 = result(optional=True, doc=NOT_MADE)
+    ReorderedC0 = result(optional=True, doc=NOT_MADE)
+    CheckedCell = result(optional=True, doc=NOT_MADE)
+    use_seq = attribute(AttrType.BOOLEAN, True, doc="of no meaning")
+    mkldnn_data_type = _data_type()
+
+    def infer_shape(self, X: Spec, WeightX: Spec, WeightH: Spec, Bias: Spec, H0: Spec | None, C0: Spec | None) -> Any:
+        size = self._hidden(_projected(X, WeightX), H0, C0, WeightH, Bias, None)
+        out = X.with_dims((X.known_dims[0], size))
+        return (out, out, *[None] * 7)
+
+    def work(self, X: Spec, WeightX: Spec, WeightH: Spec, *others: Any) -> Size:
+        return X.known_dims[0] * (WeightX.elements + WeightH.elements)
+
+    def workspace(self, X: Spec, WeightX: Spec, WeightH: Spec, Bias: Spec, H0: Any, C0: Any, *, strided: frozenset[str]) -> Size:
+        made = _projected(X, WeightX)
+        return 5 * made.nbytes + Packed.of(made, 4).lstm(None) + copies(strided, X=X, WeightX=WeightX, WeightH=WeightH)
+
+    def kernel(
+        self, X: Tensor, WeightX: Tensor, WeightH: Tensor, Bias: Tensor, H0: Tensor | None, C0: Tensor | None, *, offsets: list[Any]
+    ) -> tuple[Any, ...]:
+        schedule, trace = self._run(X @ WeightX, H0, C0, WeightH, Bias, None, offsets[0])
+        return (schedule.to_rows(trace.hidden), schedule.to_rows(trace.cell), *[None] * 7)
+
+    samples = [
+        sample(X=f32(9, 5).ragged([4, 2, 3]), WeightX=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21)),
+        sample(X=f32(9, 5).ragged([4, 2, 3]), WeightX=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 12), H0=f32(3, 3), C0=f32(3, 3), use_peepholes=False,
+               is_reverse=True),
+        sample(X=f32(9, 5).ragged([4, 5]), WeightX=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 12), use_peepholes=False, use_seq=False,
+               candidate_activation="relu"),
+    ]  # fmt: skip
+    rejects = [
+        reject(X=f32(9, 5), WeightX=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21), says="X must be ragged", error=TypeMismatchError),
+        reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(4, 12), WeightH=f32(3, 12), Bias=f32(1, 21), says="as many rows as X has columns"),
+        reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 12), says="Bias must be [1, 21]"),
+    ]
+
+
+class FusedEmbeddingFcLstm(LstmSteps):
+    """`lstm` of the rows of Embeddings that Ids name: of words that were projected with all biases before. Of Bias the peepholes alone are read."""
+
+    type = "fused_embedding_fc_lstm"
+    gradient = NOT_WRITTEN
+    Ids = operand(INDEX, doc="ragged row numbers [rows, 1]")
+    Embeddings = operand(FLOATS, doc="[words, 4 hidden]")
+    WeightH = operand(FLOATS, same_type_as="Embeddings", doc="[hidden, 4 hidden]")
+    Bias = operand(FLOATS, same_type_as="Embeddings", doc=BIAS_DOC)
+    H0 = operand(FLOATS, optional=True, same_type_as="Embeddings", doc="the state before the first step, zeros where absent: [sequences, hidden]")
+    C0 = operand(FLOATS, optional=True, same_type_as="Embeddings", doc="the cell before it, likewise; where H0 is")
+    Hidden = result(doc="[rows, hidden], with the offsets of Ids")
+    Cell = result(doc="likewise")
+    XX = result(optional=True, doc=NOT_MADE)
+    BatchedInput = result(optional=True, doc=NOT_MADE)
+    BatchedHidden = result(optional=True, doc=NOT_MADE)
+    BatchedCell = result(optional=True, doc=NOT_MADE)
+    ReorderedH0 = result(optional=True, doc=NOT_MADE)
+    ReorderedC0 = result(optional=True, doc=NOT_MADE)
+    use_seq = attribute(AttrType.BOOLEAN, True, doc="of no meaning")
+
+    def _rows(self, Ids: Spec, Embeddings: Spec) -> Spec:
+        ragged(Ids, "Ids")
+        require_rank(2, Ids, "Ids")
+        require_equal(Ids.known_dims[1], 1, f"the last dim of Ids must be 1, not {Ids.known_dims[1]}", Ids=1)
+        require_rank(2, Embeddings, "Embeddings")
+        return Ids.with_dims((Ids.known_dims[0], Embeddings.known_dims[1])).with_dtype(Embeddings.known_dtype)
+
+    def infer_shape(self, Ids: Spec, Embeddings: Spec, WeightH: Spec, Bias: Spec, H0: Spec | None, C0: Spec | None) -> Any:
+        made = self._rows(Ids, Embeddings)
+        size = self._hidden(made, H0, C0, WeightH, Bias, None)
+        out = made.with_dims((Ids.known_dims[0], size))
+        return (out, out, *[None] * 6)
+
+    def work(self, Ids: Spec, Embeddings: Spec, WeightH: Spec, *others: Any) -> Size:
+        return Ids.known_dims[0] * WeightH.elements
+
+    def workspace(self, Ids: Spec, Embeddings: Spec, WeightH: Spec, Bias: Spec, H0: Any, C0: Any, *, strided: frozenset[str]) -> Size:
+        made = self._rows(Ids, Embeddings)
+        return 5 * made.nbytes + 16 * Ids.elements + 2 * Bias.nbytes + Packed.of(made, 4).lstm(None) + copies(strided, WeightH=WeightH)
+
+    def kernel(
+        self, Ids: Tensor, Embeddings: Tensor, WeightH: Tensor, Bias: Tensor, H0: Tensor | None, C0: Tensor | None, *, offsets: list[Any]
+    ) -> tuple[Any, ...]:
+        ids = Ids.squeeze(-1)
+        check_ids(ids, Embeddings.shape[0], self.type)
+        bias = Bias.clone()
+        bias[:, : Embeddings.shape[1]] = 0.0
+        schedule, trace = self._run(torch.embedding(Embeddings, ids), H0, C0, WeightH, bias, None, offsets[0])
+        return (schedule.to_rows(trace.hidden), schedule.to_rows(trace.cell), *[None] * 6)
+
+    samples = [
+        sample(Ids=i64(9, 1, high=4).ragged([4, 2, 3]), Embeddings=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21)),
+        sample(Ids=i64(9, 1, high=4).ragged([4, 5]), Embeddings=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 12), H0=f32(2, 3), C0=f32(2, 3),
+               use_peepholes=False, is_reverse=True),
+    ]  # fmt: skip
+    rejects = [
+        reject(Ids=i64(9, 1, high=4), Embeddings=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21), says="Ids must be ragged", error=TypeMismatchError),
+        reject(Ids=i64(9, 2, high=4).ragged([4, 5]), Embeddings=f32(5, 12), WeightH=f32(3, 12), Bias=f32(1, 21), says="the last dim of Ids must be 1"),
+        reject(Ids=i64(9, 1, high=4).ragged([4, 5]), Embeddings=f32(5, 12), WeightH=f32(4, 12), Bias=f32(1, 21), says="Weight must be [3, 12]"),
+    ]

@@ -1,0 +1,126 @@
+"""Signals cut into frames that may overlap, and frames added up to a signal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError
+from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, gradient, operand, reject, require, require_at_most, result, sample, torch
+from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _axis() -> Any:
+    return attribute(AttrType.INT, -1, choices=(0, -1), doc="-1: time is the last axis; 0: the first")
+
+
+def _added(frames: Tensor, hop: int, first: bool, samples: Any) -> Tensor:
+    """Frames ``[..., length, count]``, or with ``first`` ``[count, length, ...]``, added up to signals of so many samples."""
+    moved = frames.movedim((0, 1), (-2, -1)) if first else frames.transpose(-1, -2)  # [..., count, length]
+    count, length = moved.shape[-2:]
+    out = frames.new_zeros((*moved.shape[:-2], samples))
+    places = (torch.arange(count, device=frames.device).unsqueeze(1) * hop + torch.arange(length, device=frames.device)).view(-1)
+    out.index_add_(-1, places, moved.reshape(*moved.shape[:-2], count * length))
+    return out.movedim(-1, 0).contiguous() if first else out
+
+
+class Frame(Operator):
+    """Out = the frames of ``frame_length`` samples that begin at every ``hop_length``-th sample, as many as fit: [..., frame_length, frames].
+
+    With ``axis`` 0: [frames, frame_length, ...].
+    """
+
+    type = "frame"
+    X = operand(FLOATING, doc="[..., samples], or with axis 0 [samples, ...]")
+    Out = result(layout="row", doc="[..., frame_length, frames], or [frames, frame_length, ...]")
+    frame_length = attribute(AttrType.INT, low=1)
+    hop_length = attribute(AttrType.INT, low=1)
+    axis = _axis()
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(X.rank >= 1, "X must have at least 1 dim, not 0", X=None)
+        dims = X.known_dims
+        at = 0 if self.axis == 0 else X.rank - 1
+        require_at_most(self.frame_length, dims[at], f"X must have at least one frame of {self.frame_length} samples, not {dims[at]}", X=at)
+        count = (dims[at] - self.frame_length) // self.hop_length + 1
+        if self.axis == 0:
+            return X.dense((count, self.frame_length, *dims[1:]))
+        made = (*dims[:-1], self.frame_length, count)
+        return X.with_dims(made) if X.rank > 1 else X.dense(made)
+
+    def kernel(self, X: Tensor) -> Tensor:
+        windows = X.unfold(self.axis, self.frame_length, self.hop_length)  # the samples of a window last
+        return (windows.movedim(-1, 1) if self.axis == 0 else windows.transpose(-1, -2)).clone(memory_format=torch.contiguous_format)
+
+    def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
+        check_made(Out_GRAD=(d_out, Frame.infer_shape(self, X)))
+        return X.like()
+
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
+        return 2 * d_out.nbytes + 16 * d_out.elements + 2 * X.nbytes
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return _added(d_out, self.hop_length, self.axis == 0, X.shape[self.axis])
+
+    samples = [
+        sample(X=f32(2, 7), frame_length=3, hop_length=2),
+        sample(X=f32(7, 2), frame_length=3, hop_length=1, axis=0),
+        sample(X=f32(9), frame_length=4, hop_length=3),
+        sample(X=f32(2, 3, 8), frame_length=3, hop_length=4),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), frame_length=4, hop_length=1, says="at least one frame of 4 samples"),
+        reject(X=f32(), frame_length=4, hop_length=1, says="at least 1 dim"),
+        reject(X=f32(2, 3), frame_length=2, hop_length=1, axis=1, says="one of", error=SchemaError),
+    ]
+
+
+class OverlapAdd(Operator):
+    """Out = the frames of X, each ``hop_length`` samples after the one before, added up: [..., (frames - 1) hop_length + length]."""
+
+    type = "overlap_add"
+    X = operand(FLOATING, doc="[..., length, frames], or with axis 0 [frames, length, ...]")
+    Out = result(layout="row", doc="[..., samples], or with axis 0 [samples, ...]")
+    hop_length = attribute(AttrType.INT, low=1)
+    axis = _axis()
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
+        dims = X.known_dims
+        count, length = dims[:2] if self.axis == 0 else (dims[-1], dims[-2])
+        require_at_most(1, count, "X must have at least one frame", X=0 if self.axis == 0 else X.rank - 1)
+        samples = (count - 1) * self.hop_length + length
+        if self.axis == 0:
+            return X.dense((samples, *dims[2:]))
+        return X.with_dims((*dims[:-2], samples)) if X.rank > 2 else X.dense((samples,))
+
+    def workspace(self, X: Spec) -> Size:
+        return 2 * X.nbytes + 16 * X.elements + 2 * self.infer_shape(X).nbytes
+
+    def kernel(self, X: Tensor) -> Tensor:
+        count, length = (X.shape[0], X.shape[1]) if self.axis == 0 else (X.shape[-1], X.shape[-2])
+        return _added(X, self.hop_length, self.axis == 0, (count - 1) * self.hop_length + length)
+
+    def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
+        check_made(Out_GRAD=(d_out, OverlapAdd.infer_shape(self, X)))
+        return X.like()
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, layout={"X@GRAD": "row"})
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        windows = d_out.unfold(self.axis, X.shape[1 if self.axis == 0 else -2], self.hop_length)
+        return (windows.movedim(-1, 1) if self.axis == 0 else windows.transpose(-1, -2)).clone(memory_format=torch.contiguous_format)
+
+    samples = [
+        sample(X=f32(2, 3, 4), hop_length=2),
+        sample(X=f32(4, 3, 2), hop_length=1, axis=0),
+        sample(X=f32(3, 2), hop_length=4),
+    ]
+    rejects = [
+        reject(X=f32(3), hop_length=1, says="at least 2 dims"),
+        reject(X=f32(3, 0), hop_length=1, says="at least one frame"),
+    ]
