@@ -19,6 +19,7 @@ from foreshape.spec import BF16, FP32
 from foreshape.training import divided
 from foreshape.training.checkpoint import SavedValues
 from foreshape.training.divided import NOTHING, Divided
+from foreshape.training.put_together import put_together
 
 HEIGHT, WIDTH = 12, 8
 VALUES = {"v": torch.arange(HEIGHT * WIDTH, dtype=torch.float32).reshape(HEIGHT, WIDTH), "w": torch.arange(5, dtype=torch.float32) + 1000}
@@ -66,6 +67,25 @@ def written(folder: Path, part: Part, ranks: int) -> Divided:
         scope.set("P", held)
         digits.append(divided.write_own(path, [part], scope, rank, ranks))
     return Divided.read(path, divided.described([part], digits))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("most", [1, 50, 10**6])
+def test_ranks_put_values_together_block_by_block(name: str, most: int) -> None:
+    part, ranks = LAYOUTS[name]
+    held = own_of(part, ranks, VALUES)
+    asked: list[int] = []
+
+    def all_of(given: torch.Tensor) -> list[torch.Tensor]:
+        """What the ranks give that are as far as this one."""
+        flat = [one.reshape(-1) if given.dim() == 1 else one for one in held]
+        begin = sum(asked)
+        asked.append(len(given))
+        return [one[begin : begin + len(given)] for one in flat] if given.shape != held[0].shape else held
+
+    for value, found in put_together(part, held[0], all_of, ranks, most).items():
+        assert torch.equal(found, VALUES[value])
+    assert most > 1 or len(asked) >= min(len(held[0]), 1)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

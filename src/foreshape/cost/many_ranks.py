@@ -262,7 +262,9 @@ def loss_of(program: Program) -> str:
 
 
 @overload
-def plan(program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = ()) -> Plan: ...
+def plan(
+    program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, lengths: Mapping[str, Sequence[int]] | None = None
+) -> Plan: ...  # fmt: skip
 
 
 @overload
@@ -276,7 +278,7 @@ def plan(
 def plan(
     program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int | None = None, within: int | str | None = None,
     network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[Strategy] = (), loss: Variable | str | None = None,
-    accumulate: int = 1, **sizes: int,
+    accumulate: int = 1, lengths: Mapping[str, Sequence[int]] | None = None, **sizes: int,
 ) -> Plan | RanksPlan:  # fmt: skip
     """What a program needs when it is run for these fetches (a saved network's own, where they are left out): memory, as numbers and as a
     formula. For many ranks also what each sends and waits for, and how long a step takes: ``fs.plan(program, ranks=64, batch=4096)``.
@@ -294,6 +296,8 @@ def plan(
             fit. `data_parallel` where they are left out. A program without updates is used, each rank on its part of the batch.
         loss: where the program does not say.
         accumulate: how many batches make one update, as `train` has it. What is planned is the step of the last of them, which updates.
+        lengths: of a plan without ranks: ragged input -> the lengths of its sequences, for which it is then made, and no bound over all lengths. For
+            one rank with its own sequences plan what it runs: ``plan(ranks_plan.program, ranks_plan.loss, lengths=...)``.
         sizes: of the whole step, which are divided over the ranks: ``batch``, and of ragged inputs the words. All others are alike on every rank.
 
     Raises:
@@ -313,7 +317,9 @@ def plan(
     if ranks is None:
         if within is not None or network is not None or device is not None or strategies or loss is not None or sizes:
             raise SchemaError("what a step sends, and how long it takes, is planned for a number of ranks: give ranks=")
-        return plan_memory(program, fetch)
+        return plan_memory(program, fetch, lengths)
+    if lengths is not None:
+        raise SchemaError("lengths= is for a plan without ranks=: the sequences of one rank are others than those of the next")
     on, links = device_of(device, threads), network if network is not None else Network.of()
     wanted = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
     trains = loss is not None or bool(strategies) or any(op.role & _TRAINS for op in program.global_block.ops)
