@@ -38,6 +38,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Callable[[], Any]]] = {
     "W4 data_parallel": ("W4", {}, fs.data_parallel),
     "W4 shard_optimizer": ("W4", {}, fs.shard_optimizer),
     "W2 with Adam, data_parallel, of several batches": ("W2", ADAM | {"accumulate": ACCUMULATED}, fs.data_parallel),
+    "W2 with Adam, shard_optimizer, of several batches": ("W2", ADAM | {"accumulate": ACCUMULATED}, fs.shard_optimizer),
     "W2 with Adam, shard_parameters, of several batches": ("W2", ADAM | {"accumulate": ACCUMULATED}, fs.shard_parameters),
     "W6 shard_parameters": ("W6", {}, fs.shard_parameters),
 }
