@@ -271,7 +271,7 @@ def plan(
 def plan(
     program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int, within: int | str | None = None,
     network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[Strategy] = (), loss: Variable | str | None = None,
-    accumulate: int = 1, **sizes: int,
+    accumulate: int = 1, lengths: None = None, **sizes: int,
 ) -> RanksPlan: ...  # fmt: skip
 
 

@@ -21,17 +21,18 @@ def put_together(part: Part, own: Tensor, all_of: Callable[[Tensor], list[Tensor
     Args:
         own: what this rank holds of it.
         all_of: gives what each rank has given, in the order of the ranks; every rank calls it as often.
-        most: the bytes that a rank gives at once, where a row is no larger.
+        most: the bytes that all ranks give at once, where a row is no larger.
     """
     if any(q.axis is not None for q in part.pieces):  # parts of layers, which are cut twice
         return joined(part, all_of(own))
     out = {q.name: torch.empty([evaluate(d, {}) for d in q.dims], dtype=own.dtype) for q in part.pieces}
     rows = own if part.dealt or part.axis is not None else own.reshape(-1)
-    step = max(1, most // max(1, math.prod(rows.shape[1:]) * own.element_size()))
+    step = max(1, most // ranks // max(1, math.prod(rows.shape[1:]) * own.element_size()))
     for at in range(0, len(rows), step):
         given = all_of(rows[at : at + step].contiguous())
         for place, rank in enumerate(part.holders(ranks)):
             _put(part, out, given[rank], place, at, ranks)
+        del given  # before there is the next
     return out
 
 
