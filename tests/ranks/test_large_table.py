@@ -9,6 +9,7 @@ from support import large_table
 from support import launch_ranks as launch
 
 from foreshape.engine.machine_memory import default_limit
+from foreshape.training.divided import BLOCK
 
 RANKS = 4
 LARGE, SMALL = 40_000_000, 400_000
@@ -33,4 +34,4 @@ def test_ranks_hold_their_rows_and_little_beside(tmp_path: Path) -> None:
 def together(rows: int) -> int:
     """What a rank holds at the end, when the table is put together, where this machine has the memory for it."""
     whole = RANKS * part(rows)
-    return whole if whole * RANKS <= (default_limit() or 0) / 2 else 0
+    return whole + 4 * BLOCK if whole * RANKS <= (default_limit() or 0) / 2 else 0  # and the blocks that are under way
