@@ -97,6 +97,25 @@ def test_updates_of_several_batches_and_in_16_bits(ranks: int, strategies: list[
                         np.testing.assert_array_equal(other[key], value, begin + key)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_sums_of_sparse_gradients(ranks: int, tmp_path: Path) -> None:
+    """Rows that wait for their update are those of all ranks, on each of them."""
+    strategies = ["data_parallel", "shard_optimizer"]
+    launch.run(ranks, Path(every_strategy.__file__), tmp_path / "out", *(f"{s}={','.join(cases.ROWS)}" for s in strategies))
+    found: list[dict[str, Any]] = [dict(np.load(tmp_path / f"out.{rank}.npz")) for rank in range(ranks)]
+    for strategy in strategies:
+        for name in cases.ROWS:
+            for of in ("fp64", "fp32"):
+                begin = f"{strategy}/{name}/{of}/"
+                first, *others = ({k.removeprefix(begin): v for k, v in values.items() if k.startswith(begin)} for values in found)
+                assert first.keys() == one(name, of).keys() and any(len(v) for k, v in first.items() if k.endswith("/rows")), begin
+                for key, value in first.items():
+                    assert apart(value, one(name, "fp64")[key]) <= (EXACT if of == "fp64" else rounding(name)), begin + key
+                    for other in others:
+                        np.testing.assert_array_equal(other[key], value, begin + key)
+
+
 def nearest(name: str) -> dict[str, Any]:
     """What one rank makes with the most digits."""
     return one({"brain": "wider"}.get(name, name), "fp32" if name in cases.LOWERED else "fp64")

@@ -273,6 +273,18 @@ def gathered_and_clipped(r: np.random.RandomState, of: str) -> Any:
     return cost, data, optimizer, settings | {"accumulate": 2}
 
 
+def gathered_rows(r: np.random.RandomState, of: str) -> Any:
+    """Sparse gradients of three batches in one update, by the update that is of rows alone; the last groups wait in sums of rows."""
+    cost, data, optimizer, settings = _bags(r, of, fs.optimizer.Adam(0.02, lazy_mode=True))
+    return cost, data, optimizer, settings | {"accumulate": 3}
+
+
+def gathered_exact_rows(r: np.random.RandomState, of: str) -> Any:
+    """The same with an update of every row."""
+    cost, data, optimizer, settings = _bags(r, of, fs.optimizer.Adam(0.02))
+    return cost, data, optimizer, settings | {"accumulate": 3}
+
+
 def scaled(r: np.random.RandomState, of: str) -> Any:
     """Products in fp16; the gradient of one weight is too large at first, so that updates are left out while the scale falls; two batches in one
     update."""
@@ -295,7 +307,8 @@ def brain(r: np.random.RandomState, of: str) -> Any:
 
 GATHERED: dict[str, Case] = {"gathered_parts": gathered_parts, "gathered_and_clipped": gathered_and_clipped}
 LOWERED: dict[str, Case] = {"scaled": scaled, "brain": brain}
-EVERY: dict[str, Case] = CASES | SPLIT | WHOLE | GATHERED | LOWERED | {"wider": wider}
+ROWS: dict[str, Case] = {"gathered_rows": gathered_rows, "gathered_exact_rows": gathered_exact_rows}
+EVERY: dict[str, Case] = CASES | SPLIT | WHOLE | GATHERED | ROWS | LOWERED | {"wider": wider}
 
 
 UNEQUAL = ("apart", "dropped", "dropped_heads", "half", *LOWERED)
@@ -340,7 +353,10 @@ def run(
         ranks = STRATEGIES[strategy](patience=60, **SETTINGS.get(name, {}))
         history = fs.train(cost, given, optimizer=optimizer, epochs=epochs, progress=False, ranks=ranks, scope=scope, startup=startup,
                            checkpoint=checkpoint, executor=fs.Executor(device, seed=0), **settings)  # fmt: skip
-    out: dict[str, Any] = {f"value/{n}": scope.get(n) for n in scope.names()}
+    out: dict[str, Any] = {}
+    for n in scope.names():
+        held = scope.get(n)
+        out |= {f"value/{n}": held} if isinstance(held, np.ndarray) else {f"value/{n}/rows": held.rows, f"value/{n}/values": held.values}
     out["losses"] = np.array(history.losses)
     for key in history.epochs[0]:
         if key != "seconds":

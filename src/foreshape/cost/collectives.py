@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, REDUCE, REDUCE_SCATTER, SCATTER
@@ -27,7 +27,8 @@ class Message:
 
     ``size``: the bytes that a rank gives to it, as a formula, which are what a run counts; of sparse rows and of ids, where each id comes once
     and every rank has as many. ``starts`` and ``needed``: the numbers of the ops, in the program's order, that start it, and that wait for it.
-    ``ring``: to which group of ranks it goes.
+    ``ring``: to which group of ranks it goes. Where ``op`` is in a block that runs where a condition holds, as updates of gradients of several
+    batches are, the numbers are those of the op of the global block that runs it.
     """
 
     op: Op
@@ -49,7 +50,7 @@ class Message:
 
 
 def messages_of(program: Program) -> list[Message]:
-    """The messages of a program's global block, in the order in which they are started.
+    """The messages of a program's global block, and of blocks in it that run where a condition holds, in the order in which they are started.
 
     Raises:
         SchemaError: a collective of which it is not known what it sends.
@@ -57,10 +58,26 @@ def messages_of(program: Program) -> list[Message]:
     block = program.global_block
     out: list[Message] = []
     for at, op in enumerate(block.ops):
-        if op.operator is not None and op.operator.collective:
-            given = given_by(block, op)
+        if op.operator is None:
+            continue
+        if op.operator.collective:
             needed = _needed(block, at, op) if is_started(block, op) else at
-            out += [Message(op, way, size, at, needed, int(op.attrs.get("ring_id", 0))) for way, size in given]
+            out += [Message(op, way, size, at, needed, int(op.attrs.get("ring_id", 0))) for way, size in given_by(block, op)]
+        elif op.operator.region.startswith("conditional"):
+            out += [replace(m, starts=at, needed=at) for m in _of_block(program, op)]
+    return out
+
+
+def _of_block(program: Program, of: Op) -> list[Message]:
+    """The messages of the blocks that an op may run, which are through when it is."""
+    out: list[Message] = []
+    for index in of.sub_block_indices():
+        block = program.blocks[index]
+        for op in block.ops:
+            if op.operator is not None and op.operator.collective:
+                out += [Message(op, way, size, 0, 0, int(op.attrs.get("ring_id", 0))) for way, size in given_by(block, op)]
+            elif op.operator is not None and op.operator.region.startswith("conditional"):
+                out += _of_block(program, op)
     return out
 
 

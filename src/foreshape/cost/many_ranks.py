@@ -17,9 +17,11 @@ from foreshape.lowering import Lowered, fuse, lower
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory import plan as plan_memory
 from foreshape.memory.formula import Formula
+from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import data_parallel
 from foreshape.passes.data_parallel import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks
+from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
 from foreshape.passes.split_layers import SplitLayers
 from foreshape.program import Program, Role, Variable
 from foreshape.program.needed import is_given
@@ -35,7 +37,18 @@ _MOST = 1 << 20
 class Strategy(Protocol):
     """A pass that makes a training program one for ranks."""
 
-    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None) -> ForRanks: ...
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks: ...
+
+
+class Trained(Protocol):
+    """What `training_program` gives."""
+
+    @property
+    def program(self) -> Program: ...
+    @property
+    def loss(self) -> Variable: ...
+    @property
+    def ungathered(self) -> Ungathered | None: ...
 
 
 class Sent(NamedTuple):
@@ -63,7 +76,7 @@ class Sent(NamedTuple):
 class Inference:
     """A program that is only used: each rank runs it on its part of the examples, and nothing is sent but what the program itself sends."""
 
-    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None) -> ForRanks:
+    def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         """The program as it is."""
         return ForRanks(program, "")
 
@@ -79,12 +92,12 @@ class RanksPlan:
 
     def __init__(
         self, program: Program, loss: str, strategy: Strategy, sizes: Mapping[str, int], network: Network, device: Device | None,
-        fetch: Iterable[Variable | str] = (),
+        fetch: Iterable[Variable | str] = (), ungathered: Ungathered | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.network, self.device = strategy, network, device
         if isinstance(strategy, SplitLayers) and strategy.degree is None:
             strategy = replace(strategy, degree=sizes.get(RANKS, 1))
-        made = strategy.apply(program, loss, None)
+        made = strategy.apply(program, loss, None) if ungathered is None else gathered_over_ranks(strategy, ungathered, program, loss, None)
         self.program, self.loss = made.program, made.loss
         self.degree = made.degree
         """How many ranks have the same examples, and each a part of the layers."""
@@ -249,20 +262,23 @@ def loss_of(program: Program) -> str:
 
 
 @overload
-def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()) -> Plan: ...
+def plan(
+    program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, lengths: Mapping[str, Sequence[int]] | None = None
+) -> Plan: ...  # fmt: skip
 
 
 @overload
 def plan(
-    program: Program, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int, within: int | str | None = None, network: Network | None = None,
-    device: Any = None, threads: int = 1, strategies: Sequence[Strategy] = (), loss: Variable | str | None = None, **sizes: int,
+    program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int, within: int | str | None = None,
+    network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[Strategy] = (), loss: Variable | str | None = None,
+    accumulate: int = 1, lengths: None = None, **sizes: int,
 ) -> RanksPlan: ...  # fmt: skip
 
 
 def plan(
-    program: Program, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int | None = None, within: int | str | None = None,
+    program: Program | Trained, fetch: Iterable[Variable | str] | Variable | str = (), *, ranks: int | None = None, within: int | str | None = None,
     network: Network | None = None, device: Any = None, threads: int = 1, strategies: Sequence[Strategy] = (), loss: Variable | str | None = None,
-    **sizes: int,
+    accumulate: int = 1, lengths: Mapping[str, Sequence[int]] | None = None, **sizes: int,
 ) -> Plan | RanksPlan:  # fmt: skip
     """What a program needs when it is run for these fetches (a saved network's own, where they are left out): memory, as numbers and as a
     formula. For many ranks also what each sends and waits for, and how long a step takes: ``fs.plan(program, ranks=64, batch=4096)``.
@@ -270,6 +286,7 @@ def plan(
     Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
 
     Args:
+        program: a program, or what `training_program` gives, which is planned as it runs: with gradients gathered and a loss scaled, if it has them.
         ranks: how many ranks train or use the program.
         within: the memory of a rank, in bytes or as "16 GiB".
         network: the links between them; 25 Gb/s and 30 microseconds where it is left out.
@@ -278,15 +295,31 @@ def plan(
         strategies: those to choose from; the best is that with the shortest step, or the lowest peak where times are not known, of those that
             fit. `data_parallel` where they are left out. A program without updates is used, each rank on its part of the batch.
         loss: where the program does not say.
+        accumulate: how many batches make one update, as `train` has it. What is planned is the step of the last of them, which updates.
+        lengths: of a plan without ranks: ragged input -> the lengths of its sequences, for which it is then made, and no bound over all lengths. For
+            one rank with its own sequences plan what it runs: ``plan(ranks_plan.program, ranks_plan.loss, lengths=...)``.
         sizes: of the whole step, which are divided over the ranks: ``batch``, and of ragged inputs the words. All others are alike on every rank.
 
     Raises:
         MemoryPlanError: an operator that is not known here. DescriptionError: the program has mistakes, or cannot be trained by ranks so.
     """
+    ungathered: Ungathered | None = None
+    if not isinstance(program, Program):
+        fetch, loss, ungathered = (fetch or program.loss, loss, None) if ranks is None else (fetch, loss or program.loss, program.ungathered)
+        program = program.program
+    if accumulate != 1:
+        if ungathered is not None:
+            raise SchemaError(f"accumulate={accumulate}: the training program has said already how many batches make one update")
+        if ranks is None:
+            raise SchemaError("accumulate= is for a plan for ranks; without, plan what training_program(..., accumulate=...) gives")
+        ungathered = Ungathered(program, Program(), accumulate)
+        program, _ = gather_gradients(program, accumulate, ungathered.startup)
     if ranks is None:
         if within is not None or network is not None or device is not None or strategies or loss is not None or sizes:
             raise SchemaError("what a step sends, and how long it takes, is planned for a number of ranks: give ranks=")
-        return plan_memory(program, fetch)
+        return plan_memory(program, fetch, lengths)
+    if lengths is not None:
+        raise SchemaError("lengths= is for a plan without ranks=: the sequences of one rank are others than those of the next")
     on, links = device_of(device, threads), network if network is not None else Network.of()
     wanted = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
     trains = loss is not None or bool(strategies) or any(op.role & _TRAINS for op in program.global_block.ops)
@@ -295,7 +328,7 @@ def plan(
     if wanted:
         raise SchemaError("a program that trains is planned for its loss: fetch= is for a plan without ranks, or of a program without updates")
     name = loss_of(program) if loss is None else loss if isinstance(loss, str) else loss.name
-    made = [RanksPlan(program, name, one, {RANKS: ranks, **sizes}, links, on) for one in strategies or (data_parallel(),)]
+    made = [RanksPlan(program, name, one, {RANKS: ranks, **sizes}, links, on, (), ungathered) for one in strategies or (data_parallel(),)]
     best = made[0] if len(made) == 1 else min(made, key=lambda one: _rank(one, within))
     for one in made:
         one.alternatives = [best, *(other for other in made if other is not best)]

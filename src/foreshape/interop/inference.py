@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.interop.model import COPIES, InferenceModel
-from foreshape.interop.parameters import read_parameters, write_parameters
+from foreshape.interop.parameters import Pieces, otherwise, read_parameters, write_parameters
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.passes import for_test, prune
 from foreshape.program import Op, Program, Variable, default_main_program
@@ -22,9 +22,16 @@ from foreshape.wire import load_program, save_program
 Given = Sequence[Variable | str] | Variable | str
 
 
+class StoredValues(Protocol):
+    """Values that are left in files until they are written elsewhere."""
+
+    def __contains__(self, name: object) -> bool: ...
+    def pieces(self, name: str) -> Pieces: ...
+
+
 def save_inference_model(
     path_prefix: str | os.PathLike[str], feeds: Given, fetches: Given, executor: Executor | None = None, program: Program | None = None,
-    scope: Scope | None = None,
+    scope: Scope | StoredValues | None = None,
 ) -> None:  # fmt: skip
     """Write what is needed to compute ``fetches`` from ``feeds``: PREFIX.pdmodel and PREFIX.pdiparams.
 
@@ -36,11 +43,12 @@ def save_inference_model(
         feeds, fetches: variables or their names, in the order in which a loaded model will have them.
         executor: not needed; taken so that calls read as PaddlePaddle's.
         program: the program of the fetches, or the default main program where these are names.
-        scope: holds the parameters; the default scope where it is left out.
+        scope: holds the parameters; the default scope where it is left out. Or ``fs.Checkpoint(folder).values()``: those of a training's newest
+            checkpoint, which may be in the parts of many ranks, and are written piece by piece, so that none of them is ever whole in memory.
 
     Raises:
         SchemaError: a name that the program has not, or an input that is needed and not among the feeds.
-        ExecutionError: a parameter without a value. FormatError: a file cannot be written.
+        ExecutionError: a parameter without a value. FormatError: a file cannot be written; a stored value is not of the parameter's dims.
     """
     fed, fetched = _as_list(feeds), _as_list(fetches)
     if program is None:
@@ -148,14 +156,14 @@ def parameters_of(program: Program) -> dict[str, Variable]:
     return dict(sorted(found.items()))
 
 
-def _values(parameters: Mapping[str, Variable], scope: Scope) -> dict[str, Any]:
+def _values(parameters: Mapping[str, Variable], scope: Scope | StoredValues) -> dict[str, Any]:
     import numpy
 
     out: dict[str, Any] = {}
     missing: list[str] = []
     for name, variable in parameters.items():
         if name in scope:
-            out[name] = to_numpy(scope.tensor(name))
+            out[name] = to_numpy(scope.tensor(name)) if isinstance(scope, Scope) else _stored(scope.pieces(name), variable)
         elif variable.value is not None:
             of = variable.spec.known_dtype
             sizes = [d if isinstance(d, int) else 1 for d in variable.spec.known_dims]
@@ -166,6 +174,13 @@ def _values(parameters: Mapping[str, Variable], scope: Scope) -> dict[str, Any]:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
     return out
+
+
+def _stored(value: Pieces, variable: Variable) -> Pieces:
+    told = otherwise(value.dtype, value.dims, variable.spec)
+    if told:
+        raise FormatError(f"the parameter {variable.name[:100]!r}: {told}")
+    return value
 
 
 # --- reading

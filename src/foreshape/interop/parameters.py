@@ -58,6 +58,14 @@ class Stored(NamedTuple):
         return numpy.frombuffer(self.data, numpy.dtype(self.dtype.numpy_name).newbyteorder("<")).reshape(self.dims)
 
 
+class Pieces(NamedTuple):
+    """A value that is never whole in memory: its element type and dims, and arrays of its elements in order, of bf16 as fp32."""
+
+    dtype: DType
+    dims: tuple[int, ...]
+    arrays: Iterable[Array]
+
+
 @border("the parameters cannot be read", FormatError)
 def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Spec] | None = None) -> dict[str, Array]:
     """The tensors in a combined parameter file, or in a folder with one file for each.
@@ -103,7 +111,7 @@ def write_parameters(path: Any, values: Mapping[str, Any], types: Mapping[str, D
 
     Args:
         path: written to a temporary name, flushed and renamed.
-        values: name -> array.
+        values: name -> array, or `Pieces` of one.
         types: name -> element type, where it is not the array's own: bf16 is given as an fp32 array and rounded to nearest.
 
     Raises:
@@ -125,9 +133,9 @@ def bf16_bits(array: Any) -> Array:
     return numpy.where(numpy.isnan(numbers), quiet, rounded).astype("<u2").reshape(numpy.shape(array))
 
 
-def write_stored(file: IO[bytes], value: Stored) -> None:
-    """Write one tensor to a parameter file."""
-    description = encode_tensor_desc(value.dtype, value.dims)
+def write_stored(file: IO[bytes], value: Stored, dims: tuple[int, ...] | None = None) -> None:
+    """Write one tensor to a parameter file; of other ``dims`` where its data follow later."""
+    description = encode_tensor_desc(value.dtype, value.dims if dims is None else dims)
     file.write(struct.pack("<IQIi", 0, 0, 0, len(description)))
     file.write(description)
     for first in range(0, len(value.data), PIECE):
@@ -137,11 +145,22 @@ def write_stored(file: IO[bytes], value: Stored) -> None:
 def _write(file: IO[bytes], value: Any, of: DType | None) -> None:
     import numpy
 
+    if isinstance(value, Pieces):
+        write_stored(file, Stored(of or value.dtype, (0,), memoryview(b"")), value.dims)
+        for array in value.arrays:
+            file.write(_packed(array, of or value.dtype))
+        return
     array = numpy.asarray(value)
     of = of or dtype(array.dtype)
+    write_stored(file, Stored(of, tuple(array.shape), _packed(array, of)))
+
+
+def _packed(array: Array, of: DType) -> memoryview:
+    """The bytes of an array as the file has them."""
+    import numpy
+
     data = bf16_bits(array) if of is BF16 else array.astype(numpy.dtype(of.numpy_name).newbyteorder("<"), copy=False)
-    packed = numpy.ascontiguousarray(data).reshape(-1).view(numpy.uint8).data if data.size else memoryview(b"")
-    write_stored(file, Stored(of, tuple(array.shape), packed))
+    return numpy.ascontiguousarray(data).reshape(-1).view(numpy.uint8).data if data.size else memoryview(b"")
 
 
 def combined(data: Any, names: Sequence[str], specs: Mapping[str, Spec]) -> dict[str, Stored]:

@@ -6,11 +6,16 @@ gates (4 hidden sizes), cells, cells after tanh, and states; a GRU gates (3), th
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import pairwise
 
 from foreshape.dims import Size, maximum
 from foreshape.kernels import lstm_memory, onednn, products
-from foreshape.kernels.lstm_memory import EXTRA, Room
+from foreshape.kernels.lstm_memory import EXTRA, Form, Room
+from foreshape.kernels.lstm_pieces import Cutter
 from foreshape.spec import FP32, DType
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
@@ -22,6 +27,18 @@ UNDONE = {"LSTM": 12, "GRU": 9, "RNN_TANH": 3, "RNN_RELU": 3}
 AFTER = {"LSTM": 12 - LEFT["LSTM"], "GRU": 9 - LEFT["GRU"], "RNN_TANH": 2 - LEFT["RNN_TANH"], "RNN_RELU": 2 - LEFT["RNN_RELU"]}
 """The hidden sizes at each place, more than what the steps left, that products with their gradient take: it, as it was, and in rows of its own."""
 SMALL = 4096
+_lengths: ContextVar[Mapping[Size, Sequence[int]] | None] = ContextVar("lengths", default=None)
+
+
+@contextmanager
+def of_lengths(known: Mapping[Size, Sequence[int]]) -> Generator[None]:
+    """Let what is said be of sequences of these lengths, where it is a bound over all lengths otherwise. ``known``: number of rows -> the
+    lengths of the sequences that have so many."""
+    before = _lengths.set(known)
+    try:
+        yield
+    finally:
+        _lengths.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +82,25 @@ class Layers:
     def _room(self, layer: int, reverse: bool) -> Room:
         columns = self._columns(layer)
         if self.steps is None:
+            lengths = (_lengths.get() or {}).get(self.rows)
+            if lengths is not None:
+                return self._room_of(lengths, columns)
             return lstm_memory.of_ragged(self.rows, self.sequences, columns + EXTRA * self.cell, self.hidden)
         if not self.full:
             return lstm_memory.of_dense(self.steps, self.sequences, columns + EXTRA, self.hidden)
         kept, taken = lstm_memory.of_dense(self.steps, self.sequences, columns, self.hidden)
         return Room(kept, taken if reverse else taken - 8 * columns * self.rows)  # the rows are read where they are, and their gradient is the result
+
+    def _room_of(self, lengths: Sequence[int], columns: Size) -> Room:
+        """Of the pieces that sequences of these lengths are cut into."""
+        assert isinstance(columns, int)
+        ends = sorted({0, *lengths})
+        runs = [(end - begin, sum(n >= end for n in lengths)) for begin, end in pairwise(ends)]
+        if not runs:
+            return Room(0, lstm_memory.SMALL)
+        form = Form.of(columns + (EXTRA if self.cell and len(runs) > 1 else 0), self.hidden)
+        kept, most, _ = form.needs(Cutter(columns, self.hidden, self.cell)(runs))
+        return Room(kept, most - kept)
 
     @property
     def kept(self) -> Size:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from foreshape.dims import Size, is_symbol
 from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.kernels.recurrent_memory import of_lengths
 from foreshape.lowering import fuse, lower
 from foreshape.memory.draw import draw
 from foreshape.memory.figures import Figures
@@ -55,15 +57,32 @@ class Plan(Figures):
         return plan_html(self)
 
 
-def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()) -> Plan:
+def plan(
+    program: Program, fetch: Iterable[Variable | str] | Variable | str = (), lengths: Mapping[str, Sequence[int]] | None = None
+) -> Plan:  # fmt: skip
     """What a program needs in memory when it is run for these fetches (a saved network's own, where they are left out).
 
     Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
 
+    Args:
+        lengths: ragged input -> the lengths of its sequences. What recurrent kernels take of their rows is that of these lengths then;
+            it is a bound over all lengths otherwise. The sizes that the plan is asked for must be those of these sequences.
+
     Raises:
-        MemoryPlanError: operators that are not known here. DescriptionError: the program has mistakes.
+        MemoryPlanError: operators that are not known here. DescriptionError: the program has mistakes. SchemaError: lengths of what is no ragged
+        input of one level.
     """
-    return Plan(program, (fetch,) if isinstance(fetch, (str, Variable)) else fetch)
+    wanted = (fetch,) if isinstance(fetch, (str, Variable)) else fetch
+    with of_lengths({_rows_of(program, name): tuple(given) for name, given in (lengths or {}).items()}):
+        return Plan(program, wanted)
+
+
+def _rows_of(program: Program, name: str) -> Size:
+    """The symbol for the rows of a ragged input."""
+    found = program.global_block.find(name)
+    if found is None or found.spec.lod is None or len(found.spec.lod.counts) != 1 or not is_symbol(found.spec.known_dims[0]):
+        raise SchemaError(f"lengths are of ragged inputs of one level with any number of rows; {name[:100]!r} is none")
+    return found.spec.known_dims[0]
 
 
 @collector_waits

@@ -89,7 +89,10 @@ class _Accumulation:
 
     def _state(self, name: str, spec: Spec) -> Variable:
         made = self.block.create_variable(name, spec, site=self.section.site, persistable=True, stop_gradient=True)
-        initialise(made, _NoRows() if spec.kind is SELECTED_ROWS else Constant(0.0 if spec.known_dtype.is_floating else 0))
+        if spec.kind is SELECTED_ROWS:
+            initialise(made, _NoRows())
+        elif all(isinstance(d, int) for d in spec.known_dims):  # a part of one of any number of ranks is planned, and not run
+            initialise(made, Constant(0.0 if spec.known_dtype.is_floating else 0))
         return made
 
     def _count_updates(self, counter: Variable) -> None:
@@ -133,6 +136,8 @@ class _Accumulation:
         return made
 
     def _fill(self, of: Variable) -> Op:
+        if not all(isinstance(d, int) for d in of.spec.known_dims):  # of one of any number of ranks
+            return self._put("fill_any_like", {"X": of}, {"Out": of}, {"value": 0.0})
         attrs = {"shape": list(of.spec.known_dims), "dtype": of.spec.known_dtype.code, "value": 0.0, "str_value": "0"}
         return self._put("fill_constant", {}, {"Out": of}, attrs)
 

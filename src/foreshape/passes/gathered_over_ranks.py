@@ -35,16 +35,17 @@ class Strategy(Protocol):
     def apply(self, program: Program, loss: str, ranks: int | None = None, startup: Program | None = None) -> ForRanks: ...
 
 
-def gathered_over_ranks(strategy: Strategy, given: Ungathered, described: Program, loss: str, ranks: int) -> ForRanks:
+def gathered_over_ranks(strategy: Strategy, given: Ungathered, described: Program, loss: str, ranks: int | None) -> ForRanks:
     """What a strategy makes of a training program, with its loss scaled and its gradients gathered as ``given`` says.
 
     Args:
         described: the program of one rank, scaled and gathered, whose values those of the ranks are parts of.
+        ranks: how many there are; any number, for a plan, where it is None.
 
     Raises:
         SchemaError: what the strategy, `scale_loss` and `accumulate` refuse.
     """
-    made = strategy.apply(given.program, loss, ranks, given.startup)
+    made = strategy.apply(given.program, loss, ranks, given.startup if ranks is not None else None)  # a startup program is for a number of ranks
     program = _updates_last(made.program)
     startup = made.startup if made.startup is not None else given.startup
     if given.scaled:

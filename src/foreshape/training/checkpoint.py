@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
+from foreshape.interop.parameters import Pieces
 from foreshape.program import Program
 from foreshape.training import container, divided
 from foreshape.training.changes import Facts
@@ -17,7 +18,11 @@ from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, to_tensors
 from foreshape.training.schema import OTHERS, Contents, callback_tensors, contents, to_facts, value_tensors
 from foreshape.training.state import State
+from foreshape.values.conversion import to_numpy
+from foreshape.values.torch_types import dtype_of_torch
 
+_PIECE = 1 << 22
+"""The elements that are written at once."""
 _NAME = re.compile(r"step-([0-9]{9,18})\.safetensors")
 
 
@@ -121,6 +126,23 @@ class Checkpoint:
             raise FormatError("no checkpoint is whole; remove them to begin anew:\n    " + "\n    ".join(broken))
         return None
 
+    def values(self) -> SavedValues:
+        """The values of the newest whole checkpoint, which stay in its files: for `save_inference_model`'s ``scope``.
+
+        Raises:
+            FormatError: there is none that is whole.
+        """
+        broken: list[str] = []
+        for path in self.files():
+            try:
+                tensors, facts = container.read(path)
+                found = contents(tensors, facts, Program(), path)
+            except FormatError as error:
+                broken.append(str(error))
+                continue
+            return SavedValues(found.values, found.divided if found.divided is not None else divided.NOTHING)
+        raise FormatError(f"{self.path!r} has no checkpoint that is whole{''.join(chr(10) + '    ' + b for b in broken)}")
+
     # --- what becomes of old files
 
     def _drop_old(self, written: str) -> None:
@@ -161,6 +183,29 @@ class Checkpoint:
             for name in os.listdir(self.path):
                 if name.startswith(".writing-"):
                     os.unlink(os.path.join(self.path, name))
+
+
+class SavedValues:
+    """The values of a checkpoint as its files have them, mapped into memory: those of all ranks' parts among them."""
+
+    def __init__(self, whole: Mapping[str, Any], parts: divided.Divided) -> None:
+        self._whole, self._parts = dict(whole), parts
+
+    def names(self) -> list[str]:
+        """The names of all values, sorted."""
+        return sorted({*self._whole, *self._parts.names})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._whole or name in self._parts.names
+
+    def pieces(self, name: str) -> Pieces:
+        """A value piece by piece. Raises `ExecutionError` where there is none of this name."""
+        if name in self._parts.names:
+            return Pieces(*self._parts.described(name), (to_numpy(rows) for _, rows in self._parts.blocks(name)))
+        if name not in self._whole:
+            raise ExecutionError(f"there is no value for {name!r} in the checkpoint; it has {len(self.names())} values")
+        tensor = self._whole[name]
+        return Pieces(dtype_of_torch(tensor.dtype), tuple(tensor.shape), (to_numpy(some) for some in tensor.reshape(-1).split(_PIECE)))
 
 
 def _identity(path: str) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_RANKS = 65536
+BLOCK = 1 << 24
+"""The bytes of a value that are put together at once."""
 _PREFIX = "part/"
 
 
@@ -84,16 +86,12 @@ class Divided:
 
     def whole(self, name: str) -> Tensor:
         """A value, put together."""
-        place = self._places[name]
-        if place.dealt:
-            return self.rows(name, torch.arange(place.dims[0]))
-        if place.axis is not None:
-            return torch.cat([self._of_holder(place, rank) for rank in place.holders], place.axis)
-        if place.cut is None:
-            return self.elements(name, 0, math.prod(place.dims)).view(place.dims)
-        axis, ways = place.cut
-        dims = [d // ways if at == axis else d for at, d in enumerate(place.dims)]
-        return torch.cat([self.elements(name, 0, math.prod(dims), of).view(dims) for of in range(ways)], axis)
+        of, dims = self.described(name)
+        out = torch.empty(dims, dtype=torch_dtype(of))
+        rows = out if dims else out.view(1)
+        for first, some in self.blocks(name):
+            rows[first : first + len(some)] = some
+        return out
 
     def _of_holder(self, place: _Place, rank: int) -> Tensor:
         """The part along an axis that a rank has written."""
@@ -125,8 +123,49 @@ class Divided:
             at += count
         return out
 
+    def blocks(self, name: str, most: int = BLOCK) -> Iterator[tuple[int, Tensor]]:
+        """A value piece by piece, of at most so many bytes each or one row, so that it is never whole in memory: the number of the first row, and
+        those rows. A value without dims is one row."""
+        place = self._places[name]
+        height, *rest = place.dims or (1,)
+        width = math.prod(rest)
+        step = max(1, most // max(1, width * place.dtype.itemsize))
+        for first in range(0, height, step):
+            end = min(height, first + step)
+            if place.dealt:
+                found = self.rows(name, torch.arange(first, end))
+            elif place.axis is not None:
+                found = self._rows_along(place.axis, len(place.holders), first, end, lambda of: self._of_holder(place, place.holders[of]), height)
+            elif place.cut is not None:
+                found = self._cut_rows(name, place.cut, first, end)
+            else:
+                found = self.elements(name, first * width, end * width)
+            yield first, found.view(end - first, *rest)
+
+    @staticmethod
+    def _rows_along(axis: int, ways: int, first: int, end: int, part: Callable[[int], Tensor], height: int) -> Tensor:
+        """Rows of what is cut along an axis; parts are views of files."""
+        if axis:
+            return torch.cat([part(of)[first:end] for of in range(ways)], axis)
+        own = height // ways
+        ranges = ((of, max(first, of * own) - of * own, min(end, (of + 1) * own) - of * own) for of in range(ways))
+        return torch.cat([part(of)[a:b] for of, a, b in ranges if a < b])
+
+    def _cut_rows(self, name: str, cut: tuple[int, int], first: int, end: int) -> Tensor:
+        axis, ways = cut
+        height, *rest = (d // ways if at == axis else d for at, d in enumerate(self._places[name].dims))
+        width = math.prod(rest)
+        if axis:
+            return torch.cat([self.elements(name, first * width, end * width, of).view(end - first, *rest) for of in range(ways)], axis)
+        ranges = ((of, max(first, of * height) - of * height, min(end, (of + 1) * height) - of * height) for of in range(ways))
+        return torch.cat([self.elements(name, a * width, b * width, of).view(b - a, *rest) for of, a, b in ranges if a < b])
+
+    def described(self, name: str) -> tuple[DType, tuple[int, ...]]:
+        """A value's element type and dims."""
+        return self._places[name].dtype, self._places[name].dims
+
     def own(self, part: Part, rank: int, ranks: int, beside: Mapping[str, Tensor]) -> Tensor | None:
-        """A rank's part of values that may have been divided otherwise, over another number of ranks.
+        """A rank's part of values that may have been divided otherwise, over another number of ranks. No value is put together for it.
 
         Args:
             beside: values that are whole.
@@ -142,24 +181,70 @@ class Divided:
         if part.axis is not None:
             if place is not None and place.axis == part.axis and len(place.holders) == count:
                 return self._of_holder(place, place.holders[at])
-            return axis_part(part.axis, count, self._whole(name, beside), at)
+            return axis_part(part.axis, count, beside[name], at) if name in beside else self._along(name, part.axis, count, at)
         if part.dealt:
+            if name in beside:
+                return dealt_part(part, beside[name][at::count])
             if place is not None and place.dealt:
                 return dealt_part(part, self.rows(name, torch.arange(at, _number(part.pieces[0].dims[0]), count)))
-            return dealt_part(part, self._whole(name, beside)[at::count])
+            return self._dealt(part, name, at, count)
 
         def elements(piece: Piece, begin: int, end: int) -> Tensor:
-            found = self._places.get(piece.name)
-            if piece.axis is None and found is not None and not found.dealt and found.axis is None and found.cut is None:
+            if piece.name in beside:
+                whole = beside[piece.name]
+                own = whole if piece.axis is None else axis_part(piece.axis, piece.ways, whole, rank % piece.ways)
+                return own.reshape(-1)[begin:end]
+            found = self._places[piece.name]
+            if piece.axis is None and not found.dealt and found.axis is None and found.cut is None:
                 return self.elements(piece.name, begin, end)
-            whole = self._whole(piece.name, beside)
-            own = whole if piece.axis is None else axis_part(piece.axis, piece.ways, whole, rank % piece.ways)
-            return own.reshape(-1)[begin:end]
+            return self._range(piece, rank % piece.ways, begin, end)
 
         return own_part(part, at, elements)
 
-    def _whole(self, name: str, beside: Mapping[str, Tensor]) -> Tensor:
-        return beside[name] if name in beside else self.whole(name)
+    def _along(self, name: str, axis: int, ways: int, at: int) -> Tensor:
+        """One of so many parts of a value along an axis."""
+        of, dims = self.described(name)
+        own = dims[axis] // ways
+        out = torch.empty([own if k == axis else d for k, d in enumerate(dims)], dtype=torch_dtype(of))
+        for first, rows in self.blocks(name):
+            if axis:
+                out[first : first + len(rows)] = rows.narrow(axis, at * own, own)
+            else:
+                begin, end = max(first, at * own), min(first + len(rows), (at + 1) * own)
+                if begin < end:
+                    out[begin - at * own : end - at * own] = rows[begin - first : end - first]
+        return out
+
+    def _dealt(self, part: Part, name: str, at: int, count: int) -> Tensor:
+        """Every ``count``-th row of a value from row ``at`` on, with zeros behind them."""
+        out = torch.zeros([_number(d) for d in part.dims], dtype=torch_dtype(part.dtype))
+        for first, rows in self.blocks(name):
+            begin = (at - first) % count
+            chosen = rows[begin::count]
+            if len(chosen):
+                to = (first + begin - at) // count
+                out[to : to + len(chosen)] = chosen
+        return out
+
+    def _range(self, piece: Piece, of: int, begin: int, end: int) -> Tensor:
+        """Some elements, in its own order, of a value, or of its part ``of`` along the axis of the piece."""
+        dtype, dims = self.described(piece.name)
+        axis, own = piece.axis, 0 if piece.axis is None else dims[piece.axis] // piece.ways
+        out = torch.empty(end - begin, dtype=torch_dtype(dtype))
+        at = 0
+        for first, rows in self.blocks(piece.name):
+            if axis == 0:
+                rows = rows[max(0, of * own - first) : max(0, (of + 1) * own - first)]
+            elif axis is not None:
+                rows = rows.narrow(axis, of * own, own)
+            flat = rows.reshape(-1)
+            low, high = max(at, begin), min(at + len(flat), end)
+            if low < high:
+                out[low - begin : high - begin] = flat[low - at : high - at]
+            at += len(flat)
+            if at >= end:
+                break
+        return out
 
     @staticmethod
     def read(path: str, given: Any) -> Divided:

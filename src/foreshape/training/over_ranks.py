@@ -23,8 +23,9 @@ from foreshape.spec import LOD_TENSOR
 from foreshape.training.changes import Facts, op_line
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Batch, batch_examples
-from foreshape.training.divided import NOTHING, Divided, described, joined, write_own
+from foreshape.training.divided import NOTHING, Divided, described, write_own
 from foreshape.training.program import persistables
+from foreshape.training.put_together import put_together
 from foreshape.training.share import Share, share_of
 from foreshape.training.state import State, Sums
 from foreshape.values.team import SIGNATURE_LIMIT, numbers_of
@@ -190,8 +191,9 @@ class OverRanks:
         if not fit_together(self.parts, self.ranks.count):
             return False
         for part in self.parts:
-            values = joined(part, self.ranks.all_of(scope.tensor(part.name)))
-            scope.fill(values)
+            with torch.inference_mode():
+                for name, value in put_together(part, scope.tensor(part.name), self.ranks.all_of, self.ranks.count).items():
+                    scope.store(name, value)
             scope.remove(part.name)
         return True
 
