@@ -62,6 +62,18 @@ def test_images_that_do_not_fit_are_refused_before_the_library_sees_them(x: Any)
 
 
 @needs_library
+@pytest.mark.parametrize("of", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_another_element_type_in_a_size_that_came_before_is_refused(of: torch.dtype) -> None:
+    images, rows = made()[0], linear(numbers(8, 5), None, RELU)
+    for kernel, x in ((images, numbers(1, 4, 8, 8)), (rows, numbers(3, 8))):
+        kernel(x)
+        with pytest.raises(ShapeError, match="must be fp32"):
+            kernel(x.to(of))
+    with pytest.raises(ShapeError, match="must be fp32"):
+        rows(torch.empty(3, 8, device="meta"))
+
+
+@needs_library
 def test_what_does_not_fit_is_refused() -> None:
     weight = numbers(6, 4, 3, 3)
     with pytest.raises(ShapeError, match="do not fit into images"):

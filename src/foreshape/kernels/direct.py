@@ -82,6 +82,8 @@ def _kernel(
     free: list[_Call] = []
 
     def run(x: Tensor, other: Tensor | None, primitive: Handle = primitive) -> Tensor:  # which holds the primitive
+        if x.dtype is not number or not x.is_cpu:  # kernels are kept by sizes
+            raise ShapeError(f"what comes in must be fp32 in memory; it is {x.dtype} {list(x.shape)} on {x.device}")
         try:
             call = free.pop()
         except IndexError:  # the first one, or all are in use by other threads
