@@ -57,6 +57,10 @@ NO_SLOPE = {
     "teacher_student_sigmoid_loss": "the bounds are in the gradient alone",
 }
 """Operators whose gradient is not the slope of their results, and why."""
+EXTREMES = {"graph_send_recv": "reduce_op"}
+"""Operators of which each of equal extremes has the whole gradient, as in PaddlePaddle, and the attribute that asks for them: edges may be there twice."""
+MOST_SUMMED = 1e6
+"""A sum of results that is larger has roundings that hide a slope."""
 OPERATORS = [c for c in operators() if c.samples and not c.type.endswith("_grad")]
 
 
@@ -265,6 +269,8 @@ def _by_slope(call: Call, flowing: dict[str, Any], made: dict[str, Any], words: 
     short = any(t.dtype is not torch.float64 for d in flowing.values() for t in tensors_of(d))  # results of fewer digits move in steps
     if not along or short or call.cls.type in NO_SLOPE or any(isinstance(a, Rows) for a in call.arguments):
         return
+    if getattr(call.operator, EXTREMES.get(call.cls.type, ""), "") in ("MIN", "MAX"):
+        return
     seen = sum(float((_dense(g) * u).sum()) for n, us in along.items() for g, u in zip(_listed(made[n]), us, strict=False) if g is not None)
     slopes = [_slope(call, flowing, along, step) for step in (1e-5, 3e-6)]
     if any(s is None for s in slopes):
@@ -302,6 +308,8 @@ def _slope(call: Call, flowing: dict[str, Any], along: dict[str, list[Tensor]], 
                     if d.shape != out.shape:
                         return None
                     total += float((d * out).sum())
+        if abs(total) > MOST_SUMMED:
+            return None
         ends.append(total)
     return (ends[0] - ends[1]) / (2 * step)
 

@@ -13,7 +13,7 @@ import torch
 
 from foreshape.errors import ShapeError
 from foreshape.kernels import direct, onednn_library
-from foreshape.kernels.frozen import Convolution, Following, Linear, convolution, linear
+from foreshape.kernels.frozen import Convolution, Following, Linear, convolution, linear, transposed_convolution
 from foreshape.kernels.onednn_library import Unimplemented, library
 
 needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
@@ -59,6 +59,32 @@ def test_many_threads_at_once() -> None:
 def test_images_that_do_not_fit_are_refused_before_the_library_sees_them(x: Any) -> None:
     with pytest.raises(ShapeError, match=r"images must be fp32 \[n, 4, height, width\]"):
         made()[0](x)
+
+
+@needs_library
+@pytest.mark.parametrize("of", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_another_element_type_in_a_size_that_came_before_is_refused(of: torch.dtype) -> None:
+    images, rows = made()[0], linear(numbers(8, 5), None, RELU)
+    for kernel, x in ((images, numbers(1, 4, 8, 8)), (rows, numbers(3, 8))):
+        kernel(x)
+        with pytest.raises(ShapeError, match="must be fp32"):
+            kernel(x.to(of))
+    with pytest.raises(ShapeError, match="must be fp32"):
+        rows(torch.empty(3, 8, device="meta"))
+
+
+@needs_library
+@pytest.mark.parametrize("far", [7, 2**31 - 1])
+def test_steps_that_end_behind_the_image_are_taken_however_long_they_are(far: int) -> None:
+    x, weight, bias, image = numbers(2, 4, 5, 6), numbers(6, 4, 3, 1), numbers(6), numbers(2, 4, 1, 3)
+    settings = ((far, 1), (1, 0), (1, far), 1)
+    ours = convolution(weight, bias, *settings, RELU)
+    torch.testing.assert_close(ours(x), torch.relu(torch.conv2d(x, weight, bias, (7, 1), (1, 0))))
+    back = transposed_convolution(weight.transpose(0, 1).contiguous(), bias, (far, 2), (0, 0), (0, 0), (1, far), RELU)
+    wanted = torch.nn.functional.conv_transpose2d(image, weight.transpose(0, 1), bias, (1, 2))
+    torch.testing.assert_close(back(image), torch.relu(wanted))
+    for kernel in (ours, back):
+        assert isinstance(kernel, (direct.PackedConvolution, direct.PackedTransposedConvolution))
 
 
 @needs_library

@@ -297,3 +297,20 @@ def test_the_page_of_fusions_is_up_to_date(update: bool):
     script = ROOT / "docs" / "make_fusion_reference.py"
     done = subprocess.run([sys.executable, str(script), *([] if update else ["--check"])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["conv2d_0.b_0@GRAD", "conv2d_0.w_0@GRAD"])
+def test_a_gradient_of_a_convolution_that_is_stored_is_there_afterwards(name: str) -> None:
+    main, startup = fs.Program(), fs.Program()
+    with fs.program_guard(main, startup):
+        y = layer.conv2d(layer.data("x", ["batch", 2, 5, 5]), 3, 3)
+        loss = layer.mean(y * y)
+        fs.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    main.global_block.var(name).persistable = True
+    found: list[Any] = []
+    for check in (False, True):
+        executor, scope = fs.Executor(seed=1, check=check), fs.Scope()
+        executor.run(startup, scope=scope)
+        executor.run(main, {"x": np.ones((2, 2, 5, 5), "float32")}, [loss], scope)
+        found.append(scope.get(name))
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-6)

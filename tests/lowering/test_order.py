@@ -14,6 +14,7 @@ from foreshape.lowering import fusion, lower, order
 from foreshape.lowering.fusion import graph
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.plan import Plan
+from foreshape.wire import framework_pb2
 
 Built = tuple[fs.Program, fs.Program, Any]
 
@@ -120,4 +121,33 @@ def _adamax(layers: int) -> Any:
         h = layer.fc(h, 8, "tanh")
     loss = layer.mean(h)
     fs.optimizer.Adamax(0.01).minimize(loss)
+    return loss
+
+
+def test_what_is_stored_in_the_scope_waits_for_who_changes_what_was_there() -> None:
+    """One parameter's power of beta is written where another's is, which that one's update moves on in place; both are in a file as they like."""
+    main, startup, loss = built(lambda: _adam(2))
+    described = framework_pb2.ProgramDesc.FromString(main.to_bytes())
+    updates = [op for op in described.blocks[0].ops if op.type == "adam"]
+    others = next(slot for slot in updates[0].inputs if slot.parameter == "Beta2Pow").arguments[0]
+    next(slot for slot in updates[1].outputs if slot.parameter == "Beta2PowOut").arguments[0] = others
+    crossed, x = fs.Program.from_bytes(described.SerializeToString()), np.random.RandomState(1).rand(4, 8).astype("float32")
+
+    def run(check: bool) -> tuple[Any, Any]:
+        executor, scope = fs.Executor(seed=2, check=check), fs.Scope()
+        executor.run(startup, scope=scope)
+        for _ in range(3):
+            (out,) = executor.run(crossed, {"x": x}, [loss.name], scope)
+        return out, scope.get(others)
+
+    for here, there in zip(run(False), run(True), strict=True):
+        np.testing.assert_allclose(here, there, rtol=1e-5)
+
+
+def _adam(layers: int) -> Any:
+    h = layer.data("x", shape=["batch", 8])
+    for _ in range(layers):
+        h = layer.fc(h, 8, "tanh")
+    loss = layer.mean(h * h)
+    fs.optimizer.Adam(0.1, beta1=0.5, beta2=0.7).minimize(loss)
     return loss

@@ -82,6 +82,8 @@ def _kernel(
     free: list[_Call] = []
 
     def run(x: Tensor, other: Tensor | None, primitive: Handle = primitive) -> Tensor:  # which holds the primitive
+        if x.dtype is not number or not x.is_cpu:  # kernels are kept by sizes
+            raise ShapeError(f"what comes in must be fp32 in memory; it is {x.dtype} {list(x.shape)} on {x.device}")
         try:
             call = free.pop()
         except IndexError:  # the first one, or all are in use by other threads
@@ -226,6 +228,8 @@ class PackedConvolution(_PackedWindows):
         dims = (x.shape[0], self._shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in windows))
         if min(dims) < 1:
             raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(x.shape)} with paddings {list(paddings)}")
+        strides = [min(s, n + 2 * p) for n, s, p in zip(x.shape[2:], strides, paddings, strict=True)]  # a longer step ends behind the image too
+        dilations = _dilations(dilations, self._shape[2:])
         library, steps = self._library, channels_innermost(dims)
         source, result, bias = library.strided(x.shape, channels_innermost(x.shape)), library.strided(dims, steps), self._bias_order(self._shape[:1])
         with library.using(1 if prod(dims) * prod(self._shape[1:]) < FEW else None):
@@ -261,6 +265,8 @@ class PackedTransposedConvolution(_PackedWindows):
         dims = (x.shape[0], out, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
         if min(dims) < 1:
             raise ShapeError(f"nothing is left of {list(x.shape)} by windows of {window}: the result would be {list(dims)}")
+        strides = [s if n > 1 else 1 for n, s in zip(x.shape[2:], strides, strict=True)]
+        dilations = _dilations(dilations, window)
         library, steps = self._library, channels_innermost(dims)
         source, result, bias = library.strided(x.shape, channels_innermost(x.shape)), library.strided(dims, steps), self._bias_order((out,))
         with library.using(1 if x.numel() * out * prod(window) < FEW else None):
@@ -300,6 +306,11 @@ class PackedProduct(_Packed):
         with library.using(1 if rows * k * n < FEW else None):
             described = library.product(source, self._any, bias, result, library.attributes(None, self._function)[-1])
             return self._finish(described, {SOURCE: source, RESULT: result}, bias, dims, in_rows(dims))
+
+
+def _dilations(given: Sequence[int], window: Sequence[int]) -> list[int]:
+    """Those that say something: in a window of one pixel nothing is apart, and the library takes no number without limits."""
+    return [d if k > 1 else 1 for d, k in zip(given, window, strict=True)]
 
 
 def in_rows(dims: Sequence[int]) -> tuple[int, ...]:

@@ -147,7 +147,10 @@ class _Graph:
                 for value in i.changes():
                     root = self._root(value)
                     before.update(readers.get(root, ()))
-                    before.update(readers.get(scope.get(root.name, root), ()))
+                    former = scope.get(root.name, root)
+                    before.update(readers.get(former, ()))
+                    if former in writer:
+                        before.add(writer[former])
                     if root.persistable:
                         scope[root.name] = root
                     if root in writer:

@@ -2,7 +2,7 @@
 
 Before: ``d_images, d_filters = convolution_gradient(images, filters, d_out)``, and ``d_b = sum(d_out)`` over all but the channels (or nothing)
 After: ``d_images, d_filters, d_b = convolution_backward(d_out, images, filters)``, each only where somebody reads it
-Unless: d_b is read before the others are made; then it stays alone
+Unless: d_b is read before the others are made, or stored; then it stays alone
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
     x, w, *_, d = i.arguments
     d_x, d_w, *_ = i.results
     wide = dims_of(d)
-    bias = next((s for s in graph.readers(d) if s.tag == "channel bias gradient"), None)
+    bias = next((s for s in graph.readers(d) if s.tag == "channel bias gradient" and not s.stores), None)
     d_bias = bias.results[0] if bias is not None else None
     size = wide[1] if wide is not None and len(wide) == 4 else None
     with_bias = isinstance(d_bias, Value) and isinstance(size, int)

@@ -66,11 +66,14 @@ def _is_dense(i: Instruction) -> bool:
 
 
 def _is_independent(graph: Graph, run: list[Instruction]) -> bool:
-    """Whether nothing between the first and the last of them reads or writes what they change."""
+    """Whether nothing between the first and the last of them reads or writes what they change, or stores what they read."""
     ids = {id(i) for i in run}
     changed = {id(v) for i in run for v in i.writes()}
     span = graph.between(run[0], run[-1])
     if any(id(v) in changed for i in span if id(i) not in ids for v in (*i.reads(), *i.writes())):
+        return False
+    stored = {place.name for i in span for place, _ in i.stores}
+    if any(v.name in stored for i in run for v in (*i.reads(), *i.writes())):
         return False
     total = sum(len(i.writes()) for i in run)
     return len(changed) == total

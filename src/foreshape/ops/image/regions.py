@@ -45,6 +45,7 @@ from foreshape.operator import (
 from foreshape.operator.room import require_room
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.padded_sequences import divide
 from foreshape.ops.rules.window import image_of
 from foreshape.spec import INT64, Spec
 
@@ -90,7 +91,7 @@ class RegionPooling(Operator):
         else:
             raise ExecutionError(f"{self.type}: ROIs has no sequences, and RoisNum is not given")
         batch, regions = X.shape[0], ROIs.shape[0]
-        if counts.shape[0] != batch or (batch and int(counts.min()) < 0) or int(counts.sum()) != regions:
+        if counts.shape[0] != batch or not divide(counts, regions):
             shown = [int(n) for n in counts[:8]]
             raise ExecutionError(f"{self.type}: the {regions} regions must be divided among the {batch} images of X; seen {shown}")
         return torch.repeat_interleave(counts)

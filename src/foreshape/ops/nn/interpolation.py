@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from foreshape.dims import Size, no_less, product
@@ -30,6 +31,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.room import require_room
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, channels_first_dims, is_channels_last
 from foreshape.spec import Spec
@@ -137,6 +139,8 @@ class Interpolation(Operator):
             if given:
                 if len(given) not in (1, axes):
                     raise ExecutionError(f"Scale must be one number, or {_COUNTS[axes]}; seen {list(given)}")
+                if not all(abs(s) < 2.0**31 for s in given):
+                    raise ExecutionError(f"Scale must be below 2 ** 31; seen {list(given)}")
                 scales = _each(given, axes)
                 size = [scaled_size(int(n), s) for n, s in zip(x.shape[2:], _each(given, axes), strict=True)]
             if OutSize is not None:
@@ -154,6 +158,9 @@ class Interpolation(Operator):
         last = is_channels_last(self.data_layout)
         x = channels_first(X, last)
         size, scales = self._sizes(x, OutSize, SizeTensor, Scale)
+        if Scale is not None:
+            dims = (*x.shape[:2], *size)
+            require_room(self.type, prod(dims) * x.element_size(), f"a result of {list(dims)}")
         out = self._resized(x, size, scales) if x.shape[0] and x.shape[1] else x.new_empty((*x.shape[:2], *size))  # torch wants channels
         return channels_back(out, last)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.errors import ExecutionError
 from foreshape.operator.require import require_equal, require_rank
+from foreshape.ops.rules.padded_sequences import divide
 from foreshape.spec import Spec
 from foreshape.values.offsets import Offsets
 
@@ -26,6 +27,6 @@ def images_of(numbers: Tensor, rows: int, slot: str) -> Offsets:
         ExecutionError: a number is below 0, or they are not the rows.
     """
     of = Offsets.of_lengths(numbers.reshape(-1).long())
-    if bool((of.lengths < 0).any()) or of.rows != rows:
+    if not divide(of.lengths, rows):
         raise ExecutionError(f"{slot} must say how many of {rows} rows are of each image; seen {of.shown_lengths()}")
     return of

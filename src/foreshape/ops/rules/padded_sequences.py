@@ -70,6 +70,17 @@ def check_numbers(numbers: Tensor, below: int, what: str) -> None:
             raise ExecutionError(f"{what} must be in [0, {below}); seen {low} to {high}")
 
 
+def divide(numbers: Tensor, rows: int) -> bool:
+    """Whether numbers of rows are those of parts of ``rows`` in all: none below 0, and ``rows`` together.
+
+    None may be above either: a sum that passes 64 bits begins again, and may come to anything.
+    """
+    if not numbers.numel():
+        return not rows
+    low, high = (int(n) for n in numbers.aminmax())
+    return low >= 0 and high <= rows and int(numbers.sum()) == rows
+
+
 def same_offsets(a: Offsets, b: Offsets, words: str) -> None:
     """Refuse where two ragged operands are not divided alike (which the description proves where they share their offsets).
 

@@ -30,6 +30,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.room import require_room
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.padded_sequences import offsets_of, places, unpadded
@@ -204,8 +205,10 @@ class SequenceMask(Operator):
             raise ExecutionError(f"sequence_mask: maxlen must be at least 1; seen {size}")
         if size < 0:
             size = max(0, int(X.max())) if X.numel() else 0
+        of = torch_dtype(self.out_dtype)
+        require_room(self.type, X.numel() * size * of.itemsize + 8 * size, f"a result of {X.numel():,} times {size:,} numbers")
         out = torch.arange(size, device=X.device) < X.unsqueeze(-1)
-        return out.to(torch_dtype(self.out_dtype))
+        return out.to(of)
 
     samples = [
         sample(X=i64(3, high=4), maxlen=5, out_dtype=3),

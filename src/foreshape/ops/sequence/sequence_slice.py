@@ -66,7 +66,7 @@ class SequenceSlice(Operator):
     def _taken(self, at: Offsets, Offset: Tensor, Length: Tensor) -> tuple[Tensor, Tensor]:
         """The rows, and the lengths."""
         first, lengths = Offset.reshape(-1).long(), Length.reshape(-1).long()
-        if bool(((first < 0) | (lengths < 0) | (first + lengths > at.lengths)).any()):
+        if bool(((first < 0) | (lengths < 0) | (first > at.lengths) | (lengths > at.lengths - first)).any()):  # no sum that passes 64 bits
             raise ExecutionError("sequence_slice: Offset and Offset + Length must be in 0..length of the sequence; seen "
                                  f"Offset {shown(first)}, Length {shown(lengths)}, sequences of {at.host_lengths[:20]}")  # fmt: skip
         return rows_in(at.last[:-1] + first, lengths), lengths

@@ -26,6 +26,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.room import require_room
 from foreshape.ops.rules.padded_sequences import check_numbers
 from foreshape.spec import INT32, Spec
 
@@ -142,6 +143,7 @@ class SegmentPool(Operator):
         count = int(of[-1]) + 1
         if count > len(of):
             check_numbers(of, MOST_SEGMENTS, "a segment in SegmentIds")
+        require_room(self.type, count * (X.numel() // len(X) * X.element_size() + 8), f"a result of {count:,} segments")
         counts = torch.bincount(of, minlength=count).to(X.dtype).unsqueeze(1)
         return _pooled(X, of, count, self.pooltype), counts
 

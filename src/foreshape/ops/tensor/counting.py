@@ -27,6 +27,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.room import require_room
 from foreshape.spec import FP32, FP64, INT32, INT64, Spec
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Bincount(Operator):
         least = int(X.min())
         if least < 0:
             raise ExecutionError(f"bincount: the numbers of X must be at least 0; seen {least}")
+        count = max(int(X.max()) + 1, self.minlength)
+        require_room(self.type, 8 * count, f"a result of {count:,} numbers")
         return torch.bincount(X, Weights, self.minlength)
 
     samples = [

@@ -34,6 +34,7 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.operator.require import RuleError
+from foreshape.operator.room import require_room
 from foreshape.ops.rules.known_values import carry, fits
 from foreshape.ops.rules.size_operands import known_number, known_sizes, sizes_at_run
 from foreshape.spec import ANY, BOOL, FP32, FP64, MAX_VALUE_ELEMENTS, DType, Spec, tensor
@@ -269,9 +270,14 @@ class Range(Operator):
             count = _floats_between(start, end, step, dtype_of_torch(Start.dtype))
             if count is None:
                 raise ExecutionError(f"range: there is no number of steps of {step} from {start} to {end}")
+            require_room(self.type, count * Start.element_size(), f"a result of {count:,} numbers")
             out = torch.arange(start, start + (count - 0.5) * step if count else start, step, dtype=Start.dtype)
             return out if len(out) == count else torch.arange(count, dtype=torch.float64).mul_(step).add_(start).to(Start.dtype)
-        return torch.arange(start, end if (end - start) * step > 0 else start, step, dtype=Start.dtype)
+        count = int(max(0, -((start - end) // step)))
+        require_room(self.type, count * Start.element_size(), f"a result of {count:,} numbers")
+        if max(abs(end - start), abs(step)) >= 2**53:  # torch counts in floats, and its sums begin again
+            return torch.arange(count, dtype=torch.int64).mul_(step).add_(start).to(Start.dtype)
+        return torch.arange(start, end if count else start, step, dtype=Start.dtype)
 
     samples = [
         sample(Start=i64(1, data=[2]), End=i64(1, data=[9]), Step=i64(1, data=[3])),

@@ -32,6 +32,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.room import require_room
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
@@ -238,7 +239,14 @@ class RepeatInterleave(Operator):
             return torch.arange(size, device=X.device).unsqueeze(1).expand(size, self.Repeats).reshape(-1)
         if RepeatsTensor.numel() != size or bool((RepeatsTensor < 0).any()):
             raise ExecutionError(f"repeat_interleave: RepeatsTensor must have {size} numbers of at least 0, one for each entry of axis {self.dim}")
-        return torch.repeat_interleave(RepeatsTensor.to(torch.int64))
+        counts = RepeatsTensor.to(torch.int64)
+        most = int(counts.max()) if size else 0
+        total = int(counts.sum()) if most * size < 2**63 else sum(int(n) for n in counts)  # torch's begins again where it passes 64 bits
+        entry = X.numel() // size * X.element_size() if size else 0
+        require_room(self.type, total * (entry + 8), f"a result of {total:,} entries")
+        if total >= 2**63:
+            raise ExecutionError(f"repeat_interleave: {total:,} entries are more than 64 bits count")
+        return torch.repeat_interleave(counts)
 
     def kernel(self, X: Tensor, RepeatsTensor: Tensor | None) -> Tensor:
         return X.index_select(self.dim, self._index(X, RepeatsTensor))
