@@ -1,7 +1,7 @@
 """Where parameters never change, a product of rows with a weight matrix and all that follows it is one kernel.
 
 Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: sums and products with one number for
-    each column, an activation; matrix and such numbers are persistables of a step that is frozen
+    each column, an activation, sums and products with one number; matrix and such numbers are persistables of a step that is frozen
 After: ``out = activation(x packed + bias)``
 Unless: something else reads what is between; or the matrix is small
 """
@@ -35,7 +35,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if not isinstance(k, int) or not isinstance(n, int) or k * n < SMALL:
         return False
     chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
-    name = graph.pack("linear", [w, *(v for _, step in chain.steps for v in step)], 4 * k * n, _maker(chain))
+    name = graph.pack("linear", [w, *chain.values()], 4 * k * n, _maker(chain))
     graph.remove(chain.gone)
     needs = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
     graph.replace(chain.last, fused(chain.last, f"{name}({{0}})", [x], [chain.out], "product", workspace=needs, in_rows=(0,)))
@@ -43,9 +43,10 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
 
 
 def _maker(chain: Chain) -> Callable[..., Any]:
-    steps, following = chain.folds(), chain.following
+    steps = chain.folds()
 
     def make(weight: Any, *values: Any) -> Any:
-        return linear(*folded(weight, steps, values, axis=1), following)
+        given, following = chain.ends(values)
+        return linear(*folded(weight, steps, given, axis=1), following)
 
     return make
