@@ -70,7 +70,7 @@ class Net:
         return executor
 
     def calls(self, executor: fs.Executor) -> int:
-        return len(executor.step(self.main, self.fetch).emitted.lowered.instructions)
+        return sum(i.joins for i in executor.step(self.main, self.fetch).emitted.lowered.instructions)
 
 
 def images(*dims: int, seed: int = 0) -> Any:

@@ -31,7 +31,7 @@ _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "l
 _DIMS = 12
 SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCRATCHPAD = 1, 2, 17, 33, 41, 80
 """Names of what a primitive reads and writes."""
-FIRST_POST_OPERATION = 1 << 15
+FIRST_POST_OPERATION, SEVERAL = 1 << 15, 1024
 BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1}
 POOLING = {"max": 0x1FF, "mean with padding": 0x2FF, "mean": 0x3FF}
 _SOFTMAX, _NEAREST = 0x30000, 0x2FFF0

@@ -77,7 +77,7 @@ def follow(graph: Graph, i: Instruction, axis: int, residuals: bool) -> Chain:
         chain.other = other
         chain.take(reader)
         reader = graph.only_reader(chain.out)
-    found = _activation(reader) if reader is not None and reader.arguments[:1] == [chain.out] else None
+    found = activation(reader) if reader is not None and reader.arguments[:1] == [chain.out] else None
     if reader is not None and found is not None:
         chain.following = found
         chain.take(reader)
@@ -107,13 +107,15 @@ def by_number(graph: Graph, i: Instruction) -> tuple[Fold, Argument, Value] | No
     x, y = i.arguments[:2]
     for of, by in ((x, y), (y, x)):
         dims, wide = dims_of(by), spec_of(of)
-        if isinstance(by, Value) and is_frozen_fp32(graph, by) and dims is not None and all(d == 1 for d in dims):
-            if wide is not None and wide.dtype is FP32 and wide.dims == dims_of(i.results[0]):
-                return "add" if total is not None else "multiply", of, by
+        if not isinstance(by, Value) or not is_frozen_fp32(graph, by) or dims is None or any(d != 1 for d in dims):
+            continue
+        if wide is not None and wide.dtype is FP32 and wide.dims == dims_of(i.results[0]):
+            return "add" if total is not None else "multiply", of, by
     return None
 
 
-def _activation(i: Instruction) -> Following | None:
+def activation(i: Instruction) -> Following | None:
+    """The activation that an instruction computes."""
     if computes(i, Rectifier) is not None:
         return RELU
     found = computes(i, Activation)

@@ -46,6 +46,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution | ImageTranspose
     graph.remove(chain.gone)
     order = dict.fromkeys(range(len(arguments)), LAST)
     made = fused(chain.last, text, arguments, [chain.out], "product", workspace=lambda: _workspace(i, of, chain), in_order=order, lies={0: LAST})
+    made.packed = name
     graph.replace(chain.last, made)
 
 

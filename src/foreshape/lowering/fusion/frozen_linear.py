@@ -38,7 +38,9 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     name = graph.pack("linear", [w, *chain.values()], 4 * k * n, _maker(chain))
     graph.remove(chain.gone)
     needs = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
-    graph.replace(chain.last, fused(chain.last, f"{name}({{0}})", [x], [chain.out], "product", workspace=needs, in_rows=(0,)))
+    made = fused(chain.last, f"{name}({{0}})", [x], [chain.out], "product", workspace=needs, in_rows=(0,))
+    made.packed = name
+    graph.replace(chain.last, made)
     return True
 
 

@@ -199,6 +199,9 @@ class FlattenContiguousRange(Reshaping):
         require(start <= stop, f"start_axis must be at most stop_axis; seen {self.start_axis} and {self.stop_axis} of {rank} dims", X=None)
         return start, stop
 
+    def computes(self) -> Reshape:
+        return Reshape()
+
     def infer_shape(self, X: Spec) -> Any:
         start, stop = self._range(X.rank)
         dims = X.known_dims
@@ -228,6 +231,9 @@ class Flatten2(Reshaping):
     type = "flatten2"
     axis = attribute(AttrType.INT, 1)
 
+    def computes(self) -> Reshape:
+        return Reshape()
+
     def infer_shape(self, X: Spec) -> Any:
         return self._results(X, flattened(X.known_dims, self.axis))
 
@@ -255,6 +261,9 @@ class Squeeze2(Ones):
 
     type = "squeeze2"
     axes = attribute(AttrType.INTS, [])
+
+    def computes(self) -> Reshape:
+        return Reshape()
 
     def infer_shape(self, X: Spec) -> Any:
         return self._results(X, squeezed(X.known_dims, self.axes))
@@ -303,6 +312,9 @@ class Unsqueeze2(Ones):
     AxesTensor = operand(INDEX, optional=True, doc="axes, as a tensor")
     AxesTensorList = operand(INDEX, many=True, optional=True, doc="axes, as tensors of one number each")
     axes = attribute(AttrType.INTS, [])
+
+    def computes(self) -> Reshape:
+        return Reshape()
 
     def infer_shape(self, X: Spec, AxesTensor: Spec | None, AxesTensorList: tuple[Spec, ...]) -> Any:
         axes = known_sizes(self.axes, AxesTensor, AxesTensorList, "AxesTensor", "AxesTensorList")
