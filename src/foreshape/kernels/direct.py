@@ -39,7 +39,7 @@ FEW = 400_000
 """So many multiplications repay no second thread."""
 SMALL = 1 << 16
 """A scratchpad of so many bytes stays."""
-_ADDED = FIRST_POST_OPERATION | OTHER
+ADDED = FIRST_POST_OPERATION | OTHER
 
 
 class _Call:
@@ -54,7 +54,7 @@ class _Call:
         self._kept = (memories, arguments, stream, held)
         self.arguments, self.stream = ctypes.addressof(arguments), stream.value
         self.source, self.result = memories[SOURCE].value, memories[RESULT].value
-        self.other, self.scratchpad = (m.value if (m := memories.get(name)) is not None else None for name in (_ADDED, SCRATCHPAD))
+        self.other, self.scratchpad = (m.value if (m := memories.get(name)) is not None else None for name in (ADDED, SCRATCHPAD))
         if held is not None:
             library.place(self.scratchpad, held.data_ptr())
 
@@ -273,7 +273,7 @@ class PackedConvolution(_PackedWindows):
         with library.using(1 if prod(out) * prod(self._shape[1:]) < FEW else None):
             attributes = library.attributes(result if adds else None, self._functions)
             described = library.convolution(source, self._any, bias, result, strides, dilations, paddings, paddings, attributes[-1])
-            return self._finish(described, {SOURCE: source, **({_ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
+            return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
 
 
 class PackedTransposedConvolution(_PackedWindows):

@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple, Protocol
 
 from foreshape.errors import ShapeError
-from foreshape.kernels.direct import Described, order_of
+from foreshape.kernels.direct import ADDED, Described, order_of
 from foreshape.kernels.onednn_library import OTHER, RESULT, SEVERAL, SOURCE, Function, Handle, Library, Unimplemented
 
 Dims = Sequence[int]
@@ -37,6 +37,13 @@ def _lying(library: Library, dims: Dims) -> Handle:
 
 def _threads(elements: int) -> int | None:
     return 1 if elements < FEW else None
+
+
+def _following(library: Library, lying: Handle, out: Dims, others: Sequence[Dims], of: Paired | Enlarged) -> list[Handle]:
+    """What is done to a result of these dims while it is written."""
+    if len(others) != of.adds or any(tuple(d) != tuple(out) for d in others):
+        raise ShapeError(f"what is added must be {list(out)}, as the result is; seen {[list(d) for d in others]}")
+    return library.attributes(lying if of.adds else None, of.functions)
 
 
 class Pooled(NamedTuple):
@@ -76,18 +83,25 @@ class Pooled(NamedTuple):
 
 
 class Paired(NamedTuple):
-    """The sum or the product of the elements of two tensors; the second one may have dims of 1 where the first has more."""
+    """The sum or the product of the elements of two tensors, of which the second may have dims of 1 where the first has more.
+
+    ``adds``: a third one, of the dims of the first, is added. ``functions`` of each element follow.
+    """
 
     kind: str
+    adds: bool = False
+    functions: tuple[Function, ...] = ()
 
     def described(self, library: Library, dims: Sequence[Dims]) -> Described:
-        x, y = dims
+        x, y = dims[:2]
         if len(x) != len(y) or any(b not in (a, 1) for a, b in zip(x, y, strict=True)):
             raise ShapeError(f"{list(y)} does not broadcast to {list(x)}")
         one, other = _lying(library, x), _lying(library, y)
+        attributes = _following(library, one, x, dims[2:], self)
         with library.using(_threads(prod(x))):
-            made = library.binary(self.kind, one, other, one, library.attributes()[-1])
-        return Described(made, (SOURCE, OTHER), {SOURCE: one, OTHER: other, RESULT: one}, {}, tuple(x), order_of(x))
+            made = library.binary(self.kind, one, other, one, attributes[-1])
+        orders = {SOURCE: one, OTHER: other, **({ADDED: one} if self.adds else {})}
+        return Described(made, tuple(orders), {**orders, RESULT: one}, {}, tuple(x), order_of(x))
 
 
 class Each(NamedTuple):
@@ -117,19 +131,26 @@ class Normalized(NamedTuple):
 
 
 class Enlarged(NamedTuple):
-    """Images of which each pixel is repeated, ``by`` times along each axis."""
+    """Images of which each pixel is repeated, ``by`` times along each axis.
+
+    ``adds``: others, of the dims of the result, are added. ``functions`` of each element follow.
+    """
 
     by: tuple[int, ...]
+    adds: bool = False
+    functions: tuple[Function, ...] = ()
 
     def described(self, library: Library, dims: Sequence[Dims]) -> Described:
-        (x,) = dims
+        x = dims[0]
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
         out = (*x[:2], *(n * by for n, by in zip(x[2:], self.by, strict=True)))
         source, result = _lying(library, x), _lying(library, out)
+        attributes = _following(library, result, out, dims[1:], self)
         with library.using(_threads(prod(out))):
-            made = library.nearest(source, result, library.attributes()[-1])
-        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, out, order_of(out))
+            made = library.nearest(source, result, attributes[-1])
+        orders = {SOURCE: source, **({ADDED: result} if self.adds else {})}
+        return Described(made, tuple(orders), {**orders, RESULT: result}, {}, out, order_of(out))
 
 
 class Joined(NamedTuple):

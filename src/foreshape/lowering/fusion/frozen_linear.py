@@ -3,7 +3,7 @@
 Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: sums and products with one number for
     each column, an activation, sums and products with one number; matrix and such numbers are persistables of a step that is frozen
 After: ``out = activation(x packed + bias)``
-Unless: something else reads what is between; or the matrix is small
+Unless: something else reads what is between; or the matrix is small, and oneDNN's own library is not there
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from foreshape.kernels import products
+from foreshape.kernels import frozen, products
 from foreshape.kernels.frozen import folded, linear
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
@@ -19,7 +19,7 @@ from foreshape.lowering.fusion.products import products_of_rows, rows_of
 from foreshape.lowering.instruction import Instruction, Value
 
 SMALL = 1 << 10
-"""Matrices of fewer elements stay with the plain kernel."""
+"""Matrices of fewer elements stay with the plain kernel, where oneDNN's own library is not there."""
 
 
 def apply(graph: Graph) -> int:
@@ -32,7 +32,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if not isinstance(w, Value) or dims is None or not is_frozen_fp32(graph, w):
         return False
     k, n = dims
-    if not isinstance(k, int) or not isinstance(n, int) or k * n < SMALL:
+    if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and frozen.library() is None):
         return False
     chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
     name = graph.pack("linear", [w, *chain.values()], 4 * k * n, _maker(chain))

@@ -9,7 +9,7 @@ Unless: it is only one; or oneDNN's library is not there
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,8 @@ class _Stage:
     of: Instruction
     sources: list[Value]
     stage: Any = None
+    before: list[_Stage] = field(default_factory=list["_Stage"])
+    """Those whose work it does, too, in their order."""
     slot: int | None = None
 
     @property
@@ -53,12 +55,12 @@ def apply(graph: Graph) -> int:
         return 0
     count = 0
     run: list[_Stage] = []
-    made: set[Value] = set()
+    made: set[Value] = set()  # what lies as kernels of the library have it
     for i in [i for place in graph.places for i in place]:
         found = _stage(graph, i, made)
         if found is None:
             count += _join(graph, run)
-            run, made = [], set()
+            run = []
         else:
             run.append(found)
             made.add(found.result)
@@ -66,7 +68,7 @@ def apply(graph: Graph) -> int:
 
 
 def _stage(graph: Graph, i: Instruction, made: set[Value]) -> _Stage | None:
-    """An instruction as a part of a series that makes some values; None where it is none."""
+    """An instruction as a part of a series, where some values lie as its kernels want them; None where it is none."""
     if i.copies or i.stores or i.offsets is not None or not i.results or not all(graph.unused(r) for r in i.results[1:]):
         return None
     values = values_of(i.arguments)
@@ -134,28 +136,60 @@ def _same(graph: Graph, x: Value, out: Argument) -> Same | None:
     return Same(tuple(dims))
 
 
+def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:
+    """The same, with sums and functions done while what they are of is written, where that has one reader and its kernel can."""
+    out: list[_Stage] = []
+    makers: dict[Value, _Stage] = {}
+    for s in run:
+        x = next((v for v in s.sources if v in makers and graph.only_reader(v) is s.of and s.sources.count(v) == 1), None)
+        of = makers[x] if x is not None else None
+        merged = None
+        if of is not None and isinstance(of.stage, (Paired, Enlarged)):
+            if isinstance(s.stage, Each) and not of.stage.functions:
+                merged = of.stage._replace(functions=s.stage.functions)
+            elif s.stage == Paired("add") and not of.stage.adds and not of.stage.functions and _alike(graph, s):
+                merged = of.stage._replace(adds=True)
+        if of is None or merged is None:
+            out.append(s)
+            makers[s.result] = s
+            continue
+        out.remove(of)
+        sources = [*of.sources, *(v for v in s.sources if v is not x)]
+        out.append(_Stage(s.of, sources, merged, [*of.before, replace(of, before=[])]))
+        makers[s.result] = out[-1]
+    return out
+
+
+def _alike(graph: Graph, s: _Stage) -> bool:
+    """Whether what a stage reads has the dims of what it makes."""
+    wanted = graph.dims(s.result)
+    return wanted is not None and all(graph.dims(v) == wanted for v in s.sources)
+
+
 def _join(graph: Graph, run: list[_Stage]) -> bool:
     """Let one instruction stand for some that follow one another."""
     if len(run) < 2:
         return False
+    everything = run
+    run = _merged(graph, run)
     inside = {s.result: at for at, s in enumerate(run)}
-    ids = {id(s.of) for s in run}
+    ids = {id(s.of) for s in everything}
     out = [v for v in inside if graph.is_fixed(v) or any(id(r) not in ids for r in graph.readers(v))]
     outside = list(dict.fromkeys(v for s in run for v in s.sources if v not in inside))
     slots = _give_slots(run, inside, out)
-    work = maximum(*{workspace_in_rows(s.of) for s in run})
+    work = maximum(*{workspace_in_rows(s.of) for s in everything})
     pieces: Size = sum((maximum(*sizes) for sizes in slots), start=0)
     total = pieces + work + ALIGNMENT * (len(slots) + len(outside) + 1)
-    name, last = _pack(graph, run, inside, outside), run[-1].of
+    name, last = _pack(graph, run, inside, outside), everything[-1].of
     order = {at: LAST if _rank(v) == 4 else () for at, v in enumerate(outside)}
     lies = {at: LAST for at, v in enumerate(out) if _rank(v) == 4}
     given = ", ".join(f"{{{at}}}" for at in range(len(outside)))
     rows = tuple(at for at, v in enumerate(outside) if _rank(v) != 4)
     order = {at: o for at, o in order.items() if o}
     made = fused(last, f"{name}({given})", [*outside], [*out], "product", workspace=lambda: total, in_rows=rows, in_order=order, lies=lies)
-    made.unknown = made.unknown or next((s.of.unknown for s in run if s.of.unknown), "")
-    made.joins = len(run)
-    graph.remove(s.of for s in run[:-1])
+    made.unknown = made.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
+    made.joins = len(everything)
+    graph.remove(s.of for s in everything[:-1])
     graph.replace(last, made)
     return True
 
@@ -220,7 +254,7 @@ def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Se
             makers.append((len(values), make, None, None, sources, s.slot))
             all_values += values
         else:
-            makers.append((0, None, _by_kernel(s), s.stage, sources, s.slot))
+            makers.append((0, None, _by_kernels(s), s.stage, sources, s.slot))
     lowered.derived[:] = [entry for entry in lowered.derived if entry[0] not in names]
     name = f"{run[0].result}_series{len(lowered.derived)}"
     lowered.derived.append((name, tuple(all_values), partial(_made, tuple(makers), len(outside))))
@@ -242,15 +276,19 @@ def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series
     return Series(library, steps, count)
 
 
-def _by_kernel(s: _Stage) -> Callable[..., Any]:
-    """What a stage computes, by its operator's kernel."""
-    i, kernel = s.of, s.of.kernel
-    wanted = {"requested": tuple(at == 0 for at in range(len(i.results)))} if i.kernel_requested else {}
-    several = len(i.results) > 1
-    arguments = [[s.sources.index(v) for v in a if v is not None] if isinstance(a, list) else None if a is None else s.sources.index(a) for a in i.arguments]
+def _by_kernels(s: _Stage) -> Callable[..., Any]:
+    """What a stage computes, by the kernels of its operators."""
+    calls = [of.of for of in (*s.before, s)]
 
     def run(*given: Any) -> Any:
-        out = kernel(*[[given[k] for k in a] if isinstance(a, list) else None if a is None else given[a] for a in arguments], **wanted)
-        return out[0] if several else out
+        known = dict(zip(s.sources, given, strict=True))
+        out: Any = None
+        for i in calls:
+            arguments = [[known[v] for v in a if v is not None] if isinstance(a, list) else None if a is None else known[a] for a in i.arguments]
+            wanted = {"requested": tuple(at == 0 for at in range(len(i.results)))} if i.kernel_requested else {}
+            out = i.kernel(*arguments, **wanted)
+            out = out[0] if len(i.results) > 1 else out
+            known[values_of(i.results)[0]] = out
+        return out
 
     return run
