@@ -9,7 +9,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.pooling import FEW, INDEX, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
-from foreshape.operator import FLOATING, AttrType, F, Operator, aten, attribute, computations, f32, gradient, i64, operand, reject, require, result, sample, torch
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    F,
+    Operator,
+    aten,
+    attribute,
+    computations,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    result,
+    sample,
+    torch,
+)
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.window import (
