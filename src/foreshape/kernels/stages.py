@@ -39,13 +39,6 @@ def _threads(elements: int) -> int | None:
     return 1 if elements < FEW else None
 
 
-def _following(library: Library, lying: Handle, out: Dims, others: Sequence[Dims], of: Paired | Enlarged) -> list[Handle]:
-    """What is done to a result of these dims while it is written."""
-    if len(others) != of.adds or any(tuple(d) != tuple(out) for d in others):
-        raise ShapeError(f"what is added must be {list(out)}, as the result is; seen {[list(d) for d in others]}")
-    return library.attributes(lying if of.adds else None, of.functions)
-
-
 class Pooled(NamedTuple):
     """The maximum or the mean of each window of images; a mean counts the padding or not.
 
@@ -97,23 +90,24 @@ class Paired(NamedTuple):
         if len(x) != len(y) or any(b not in (a, 1) for a, b in zip(x, y, strict=True)):
             raise ShapeError(f"{list(y)} does not broadcast to {list(x)}")
         one, other = _lying(library, x), _lying(library, y)
-        attributes = _following(library, one, x, dims[2:], self)
+        if len(dims) - 2 != self.adds or any(tuple(z) != tuple(x) for z in dims[2:]):
+            raise ShapeError(f"what is added must be {list(x)}, as the result is; seen {[list(z) for z in dims[2:]]}")
         with library.using(_threads(prod(x))):
-            made = library.binary(self.kind, one, other, one, attributes[-1])
+            made = library.binary(self.kind, one, other, one, library.attributes(one if self.adds else None, self.functions)[-1])
         orders = {SOURCE: one, OTHER: other, **({ADDED: one} if self.adds else {})}
         return Described(made, tuple(orders), {**orders, RESULT: one}, {}, tuple(x), order_of(x))
 
 
 class Each(NamedTuple):
-    """Functions of each element, one behind the other."""
+    """A function of each element."""
 
-    functions: tuple[Function, ...]
+    function: Function
 
     def described(self, library: Library, dims: Sequence[Dims]) -> Described:
         (x,) = dims
         lying = _lying(library, x)
         with library.using(_threads(prod(x))):
-            made = library.elementwise(self.functions[0], lying, library.attributes(None, self.functions[1:])[-1])
+            made = library.elementwise(self.function, lying, library.attributes()[-1])
         return Described(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
 
 
@@ -131,26 +125,19 @@ class Normalized(NamedTuple):
 
 
 class Enlarged(NamedTuple):
-    """Images of which each pixel is repeated, ``by`` times along each axis.
-
-    ``adds``: others, of the dims of the result, are added. ``functions`` of each element follow.
-    """
+    """Images of which each pixel is repeated, ``by`` times along each axis."""
 
     by: tuple[int, ...]
-    adds: bool = False
-    functions: tuple[Function, ...] = ()
 
     def described(self, library: Library, dims: Sequence[Dims]) -> Described:
-        x = dims[0]
+        (x,) = dims
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
         out = (*x[:2], *(n * by for n, by in zip(x[2:], self.by, strict=True)))
         source, result = _lying(library, x), _lying(library, out)
-        attributes = _following(library, result, out, dims[1:], self)
-        with library.using(_threads(prod(out))):
-            made = library.nearest(source, result, attributes[-1])
-        orders = {SOURCE: source, **({ADDED: result} if self.adds else {})}
-        return Described(made, tuple(orders), {**orders, RESULT: result}, {}, out, order_of(out))
+        with library.using(_threads(prod(out))):  # something added meanwhile would be added wrongly by 3.2
+            made = library.nearest(source, result, library.attributes()[-1])
+        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, out, order_of(out))
 
 
 class Joined(NamedTuple):

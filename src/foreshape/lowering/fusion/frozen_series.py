@@ -89,10 +89,10 @@ def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
     """A stage that is not made of persistables."""
     following = activation(i)
     if following is not None:
-        return _Stage(i, values, Each(tuple(frozen.in_library(following))))
+        return _Stage(i, values, Each(frozen.in_library(following)[0]))
     scaling, pooling, softmax = computes(i, Scaling), computes(i, ImagePooling), computes(i, Softmax)
     if scaling is not None:
-        return _Stage(i, values, Each((("linear", scaling.by, 0.0),)))
+        return _Stage(i, values, Each(("linear", scaling.by, 0.0)))
     if pooling is not None:
         return _Stage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
     rank = len(dims_of(values[0]) or ())
@@ -144,9 +144,9 @@ def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:
         x = next((v for v in s.sources if v in makers and graph.only_reader(v) is s.of and s.sources.count(v) == 1), None)
         of = makers[x] if x is not None else None
         merged = None
-        if of is not None and isinstance(of.stage, (Paired, Enlarged)):
+        if of is not None and isinstance(of.stage, Paired):
             if isinstance(s.stage, Each) and not of.stage.functions:
-                merged = of.stage._replace(functions=s.stage.functions)
+                merged = of.stage._replace(functions=(s.stage.function,))
             elif s.stage == Paired("add") and not of.stage.adds and not of.stage.functions and _alike(graph, s):
                 merged = of.stage._replace(adds=True)
         if of is None or merged is None:
