@@ -201,6 +201,20 @@ def test_what_follows_images_reads_them_as_they_lie() -> None:
     Net(head, images(2, 3, 8, 8)).same()
 
 
+def test_rows_of_four_dims_and_what_is_computed_of_images() -> None:
+    def mixed(x: Any) -> list[Any]:
+        y = layer.hard_swish(layer.conv2d(x, 8, 3, padding=1))
+        first, second = layer.create_parameter([8, 16], fs.FP32), layer.create_parameter([16, 8], fs.FP32)
+        rows = layer.matmul(layer.gelu(layer.matmul(layer.transpose(y, [0, 2, 3, 1]), first)), second)
+        pooled = layer.pool2d(y, 2, "max", 2)
+        excited = layer.sigmoid(layer.conv2d(layer.pool2d(y, 1, "avg", global_pooling=True), 8, 1))
+        return [layer.transpose(rows, [0, 3, 1, 2]) + y, layer.concat([pooled, pooled * 2.0], 1), layer.relu(y * excited + y), layer.softmax(pooled)]
+
+    net = Net(mixed, images(2, 3, 8, 6))
+    net.same()
+    net.same(images(0, 3, 8, 6), net.same(images(1, 3, 8, 6)))
+
+
 def test_a_parameter_that_is_set_is_noticed() -> None:
     net = Net(lambda x: layer.conv2d(x, 4, 3, weight="w"), images(1, 3, 5, 5))
     executor = net.same()

@@ -126,6 +126,8 @@ class _Line:
         for step in steps:
             found = step.stage.described(library, [dims[s] for s in step.sources])
             described = found if isinstance(found, Described) else None
+            if described is not None and described.steps != order_of(described.dims):
+                raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
             dims.append(found.dims if isinstance(found, Described) else found)
             roots.append(len(roots) if described is not None else roots[step.sources[0]])
             made.append(described)

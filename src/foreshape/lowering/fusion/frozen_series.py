@@ -74,8 +74,8 @@ def _stage(graph: Graph, i: Instruction, made: set[Value]) -> _Stage | None:
     values = values_of(i.arguments)
     if not all(_is_plain(v) for v in (*values, i.results[0])):
         return None
-    if i.packed:
-        return _Stage(i, values)
+    if i.packed:  # rows of four dims lie otherwise than images do
+        return None if i.in_rows and any(_rank(v) == 4 for v in (*values, *i.writes())) else _Stage(i, values)
     return _other(graph, i, values) if not made.isdisjoint(values) else None
 
 
