@@ -70,7 +70,7 @@ class Net:
         return executor
 
     def calls(self, executor: fs.Executor) -> int:
-        return len(executor.step(self.main, self.fetch).emitted.lowered.instructions)
+        return sum(i.joins for i in executor.step(self.main, self.fetch).emitted.lowered.instructions)
 
 
 def images(*dims: int, seed: int = 0) -> Any:
@@ -130,13 +130,30 @@ def number(value: float, dims: tuple[int, ...] = (1,)) -> Any:
 def test_products_and_sums_with_numbers_go_into_the_weight_and_the_rest_is_one_call() -> None:
     def block(x: Any) -> list[Any]:
         y = layer.batch_norm(layer.conv2d(x, 4, 3)) * number(0.7) + number(0.2)
-        y = layer.hard_swish(y) * number(1.5) + number(-0.3)
+        y = number(1.5) * layer.hard_swish(y) + number(-0.3)
         z = layer.conv2d(y, 6, 1, bias=False) * number(2.0, (1, 6, 1, 1))
         rows = layer.fc(layer.flatten(z), 40, bias=False) * number(0.5, (40,)) + number(0.1)
         return [layer.relu(z), rows]
 
     net = Net(block, images(2, 3, 7, 6))
-    assert net.calls(net.same()) == 6  # two convolutions, the product and sum between, a rectifier, rows and their product
+    assert net.calls(net.same()) == 5  # two convolutions, a rectifier, rows and their product
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "hard_swish", "steeper_sigmoid"])
+def test_one_number_for_all_behind_an_activation_is_part_of_the_kernel(activation: str) -> None:
+    def block(x: Any) -> list[Any]:
+        y = number(0.2) + number(1.5) * ACTIVATIONS[activation](layer.conv2d(x, 4, 3) + number(0.1))
+        rows = layer.scale(ACTIVATIONS[activation](layer.fc(layer.flatten(y), 40)), -0.5) * number(3.0)
+        return [y, rows]
+
+    net = Net(block, images(2, 3, 7, 6))
+    assert net.calls(net.same()) == 3
+
+
+@pytest.mark.parametrize("activation", ["sigmoid", "hard_swish"])
+def test_other_activations_behind_a_residual_sum(activation: str) -> None:
+    net = Net(lambda x: ACTIVATIONS[activation](layer.conv2d(x, 4, 1) + x) * number(2.0), images(2, 4, 5, 6))
+    assert net.calls(net.same()) == 1
 
 
 def test_a_number_that_makes_more_dims_stays() -> None:
@@ -182,6 +199,20 @@ def test_what_follows_images_reads_them_as_they_lie() -> None:
                 layer.softmax(y), layer.layer_norm(y), layer.reduce_mean(y, [2, 3]), layer.flatten(pooled)]  # fmt: skip
 
     Net(head, images(2, 3, 8, 8)).same()
+
+
+def test_rows_of_four_dims_and_what_is_computed_of_images() -> None:
+    def mixed(x: Any) -> list[Any]:
+        y = layer.hard_swish(layer.conv2d(x, 8, 3, padding=1))
+        first, second = layer.create_parameter([8, 16], fs.FP32), layer.create_parameter([16, 8], fs.FP32)
+        rows = layer.matmul(layer.gelu(layer.matmul(layer.transpose(y, [0, 2, 3, 1]), first)), second)
+        pooled = layer.pool2d(y, 2, "max", 2)
+        excited = layer.sigmoid(layer.conv2d(layer.pool2d(y, 1, "avg", global_pooling=True), 8, 1))
+        return [layer.transpose(rows, [0, 3, 1, 2]) + y, layer.concat([pooled, pooled * 2.0], 1), layer.relu(y * excited + y), layer.softmax(pooled)]
+
+    net = Net(mixed, images(2, 3, 8, 6))
+    net.same()
+    net.same(images(0, 3, 8, 6), net.same(images(1, 3, 8, 6)))
 
 
 def test_a_parameter_that_is_set_is_noticed() -> None:

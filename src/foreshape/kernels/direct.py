@@ -10,7 +10,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import (
@@ -39,7 +39,7 @@ FEW = 400_000
 """So many multiplications repay no second thread."""
 SMALL = 1 << 16
 """A scratchpad of so many bytes stays."""
-_ADDED = FIRST_POST_OPERATION | OTHER
+ADDED = FIRST_POST_OPERATION | OTHER
 
 
 class _Call:
@@ -54,7 +54,7 @@ class _Call:
         self._kept = (memories, arguments, stream, held)
         self.arguments, self.stream = ctypes.addressof(arguments), stream.value
         self.source, self.result = memories[SOURCE].value, memories[RESULT].value
-        self.other, self.scratchpad = (m.value if (m := memories.get(name)) is not None else None for name in (_ADDED, SCRATCHPAD))
+        self.other, self.scratchpad = (m.value if (m := memories.get(name)) is not None else None for name in (ADDED, SCRATCHPAD))
         if held is not None:
             library.place(self.scratchpad, held.data_ptr())
 
@@ -63,22 +63,34 @@ Kernel = Callable[["Tensor", "Tensor | None"], "Tensor"]
 """A kernel for one size: of what comes in, and of what is added to it."""
 
 
-def _kernel(
-    library: Library, described: Handle, orders: dict[int, Handle], constants: dict[int, Handle], dims: Sequence[int], strides: Sequence[int]
-) -> Kernel:  # fmt: skip
-    """The kernel of a described primitive.
+class Described(NamedTuple):
+    """What a primitive computes for one size.
 
-    Args:
-        orders: how source and result lie, and what is added.
-        constants: weight and bias, by their names.
-        dims, strides: of the tensor that comes out.
+    ``orders``: how all that comes and goes with a call lies, by the names of the primitive's arguments: ``names`` are those of what comes in,
+    and `RESULT`. ``constants`` are there before, such as weights. ``dims`` and ``steps``, between elements, are the result's.
     """
-    primitive, order = library.primitive(described), library.scratchpad(described)
-    scratch = library.nbytes(order)
+
+    primitive: Handle
+    names: tuple[int, ...]
+    orders: dict[int, Handle]
+    constants: dict[int, Handle]
+    dims: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+def order_of(dims: Sequence[int]) -> tuple[int, ...]:
+    """The steps between elements of all that is computed here: images have the channels innermost."""
+    return channels_innermost(dims) if len(dims) == 4 else in_rows(dims)
+
+
+def _kernel(library: Library, of: Described) -> Kernel:
+    """The kernel of a described primitive."""
+    primitive, order = library.primitive(of.primitive), library.scratchpad(of.primitive)
+    scratch, orders, constants = library.nbytes(order), of.orders, of.constants
     if scratch:
         orders = {**orders, SCRATCHPAD: order}
     place, execute, empty, number, address = library.place, library.execute, torch.empty_strided, torch.float32, primitive.value
-    count, shape, steps, large = len(orders) + len(constants), torch.Size(dims), tuple(strides), scratch > SMALL
+    count, shape, steps, large = len(orders) + len(constants), torch.Size(of.dims), of.steps, scratch > SMALL
     free: list[_Call] = []
 
     def run(x: Tensor, other: Tensor | None, primitive: Handle = primitive) -> Tensor:  # which holds the primitive
@@ -92,7 +104,7 @@ def _kernel(
         place(call.source, x.data_ptr())
         place(call.result, y.data_ptr())
         if other is not None:
-            if other.shape != shape or other.dtype is not torch.float32:
+            if other.shape != shape or other.dtype is not number or not other.is_cpu:
                 raise ShapeError(f"what is added must be fp32 of {list(shape)}, as the result is; it is {other.dtype} of {list(other.shape)}")
             other = other.contiguous(memory_format=torch.channels_last)
             place(call.other, other.data_ptr())
@@ -124,20 +136,21 @@ class _Packed:
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, dims: Sequence[int], steps: Sequence[int], bias: Tensor | None, function: Function | None,
-        otherwise: Callable[[Tensor], Any],
+        self, library: Library, weight: Tensor, dims: Sequence[int], steps: Sequence[int], bias: Tensor | None,
+        functions: Sequence[Function], otherwise: Callable[[Tensor], Any],
     ) -> None:  # fmt: skip
         out = dims[0] * dims[1] if len(dims) == 5 else dims[-1] if len(dims) == 2 else dims[0]
         if any(t.dtype is not torch.float32 or t.device.type != "cpu" for t in (weight, *(() if bias is None else (bias,)))):
             raise ShapeError("a weight and its bias must be fp32 in memory")
         if bias is not None and tuple(bias.shape) != (out,):
             raise ShapeError(f"a bias must have one number for each of {out} results; it is {list(bias.shape)}")
-        self._library, self._function, self._otherwise = library, function, otherwise
+        self._library, self._functions, self._otherwise = library, tuple(functions), otherwise
         self._value: Tensor = weight.contiguous()
         self._shape, self._order = tuple(weight.shape), library.strided(dims, steps)
         self._rows, self._any = self._order, library.any(dims)
         self._bias = None if bias is None else bias.contiguous()
         self._kernels: dict[Hashable, Kernel] = {}
+        self._packed = False
         self._lock = threading.Lock()
 
     def _find(self, key: Hashable, x: Tensor, adds: bool) -> Kernel:
@@ -145,8 +158,9 @@ class _Packed:
         with self._lock:
             found = self._kernels.get(key)
             if found is None:
+                self._check(x)
                 try:
-                    found = self._made(x, adds) if x.numel() else self._other()
+                    found = _kernel(self._library, self._described(x.shape, adds)) if x.numel() else self._other()
                 except Unimplemented:
                     found = self._other()
                 if len(self._kernels) >= MOST:
@@ -154,7 +168,25 @@ class _Packed:
                 self._kernels[key] = found
             return found
 
-    def _made(self, x: Tensor, adds: bool) -> Kernel:
+    def described(self, library: Library, dims: Sequence[Sequence[int]]) -> Described:
+        """What is computed of something of these dims, and of a second one that is added.
+
+        Raises:
+            Unimplemented: oneDNN has no kernel for these sizes. ShapeError: they do not fit.
+        """
+        del library  # it is its own
+        with self._lock:
+            found = self._described(dims[0], len(dims) > 1)
+        if len(dims) > 1 and tuple(dims[1]) != found.dims:
+            raise ShapeError(f"what is added must be fp32 of {list(found.dims)}, as the result is; it is {list(dims[1])}")
+        return found
+
+    def _check(self, x: Tensor) -> None:
+        """Refuse what no kernel takes."""
+        raise NotImplementedError
+
+    def _described(self, dims: Sequence[int], adds: bool) -> Described:
+        """What is computed of something of these dims."""
         raise NotImplementedError
 
     def _other(self) -> Kernel:
@@ -165,19 +197,20 @@ class _Packed:
         kernel = self._otherwise(weight.view(self._shape))
         return lambda x, other: kernel(x) if other is None else kernel.add(x, other)
 
-    def _finish(self, described: Handle, orders: dict[int, Handle], bias: Handle | None, dims: Sequence[int], strides: Sequence[int]) -> Kernel:
-        """The kernel of a described primitive. The order that the first one wants is the weight's from then on."""
-        library, value = self._library, self._value
-        wanted = library.wanted_weights(described)
-        if not library.same(wanted, self._order):
+    def _finish(self, primitive: Handle, orders: dict[int, Handle], bias: Handle | None, dims: Sequence[int], steps: Sequence[int]) -> Described:
+        """A described primitive with its weight. The order that the first one wants is the weight's from then on."""
+        library, value, order = self._library, self._value, self._order
+        wanted = library.wanted_weights(primitive)
+        if not library.same(wanted, order):
             value = torch.empty(library.nbytes(wanted), dtype=torch.uint8, device="cpu")
-            library.reorder(self._order, self._value.data_ptr(), wanted, value.data_ptr())
-            if not self._kernels:
+            library.reorder(order, self._value.data_ptr(), wanted, value.data_ptr())
+            if not self._packed:
                 self._value, self._order = value, wanted
+        self._packed = True
         constants = {WEIGHTS: library.memory(wanted, value.data_ptr(), value)}
         if self._bias is not None and bias is not None:
             constants[BIAS] = library.memory(bias, self._bias.data_ptr(), self._bias)
-        return _kernel(library, described, orders, constants, dims, strides)
+        return Described(primitive, tuple(n for n in orders if n != RESULT), orders, constants, tuple(dims), tuple(steps))
 
     def _bias_order(self, dims: Sequence[int]) -> Handle | None:
         return None if self._bias is None else self._library.strided(dims, in_rows(dims))
@@ -185,6 +218,8 @@ class _Packed:
 
 class _PackedWindows(_Packed):
     """What windows compute of images, with the channels innermost in memory."""
+
+    _channels: int
 
     def __call__(self, x: Tensor) -> Tensor:
         """Of fp32 images ``[n, channels, height, width]``."""
@@ -198,9 +233,14 @@ class _PackedWindows(_Packed):
         kernel = self._kernels.get(key) or self._find(key, x, True)
         return kernel(x.contiguous(memory_format=torch.channels_last), other)
 
-    def _check(self, x: Tensor, channels: int) -> None:
-        if x.dim() != 4 or x.shape[1] != channels or x.dtype is not torch.float32 or x.device.type != "cpu":
-            raise ShapeError(f"images must be fp32 [n, {channels}, height, width] in memory; they are {x.dtype} {list(x.shape)} on {x.device}")
+    def _check(self, x: Tensor) -> None:
+        self._fit(x.shape)
+        if x.dtype is not torch.float32 or not x.is_cpu:
+            raise ShapeError(f"images must be fp32 [n, {self._channels}, height, width] in memory; they are {x.dtype} {list(x.shape)} on {x.device}")
+
+    def _fit(self, dims: Sequence[int]) -> None:
+        if len(dims) != 4 or dims[1] != self._channels:
+            raise ShapeError(f"images must be fp32 [n, {self._channels}, height, width]; they are {list(dims)}")
 
 
 class PackedConvolution(_PackedWindows):
@@ -213,30 +253,29 @@ class PackedConvolution(_PackedWindows):
 
     def __init__(
         self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int], groups: int,
-        function: Function | None, otherwise: Callable[[Tensor], Otherwise],
+        functions: Sequence[Function], otherwise: Callable[[Tensor], Otherwise],
     ) -> None:  # fmt: skip
         out, per, *window = weight.shape
         dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
-        super().__init__(library, weight, dims, in_rows(dims), bias, function, otherwise)
+        super().__init__(library, weight, dims, in_rows(dims), bias, functions, otherwise)
         self._settings = (tuple(strides), tuple(dilations), tuple(paddings))
         self._channels = per * groups
 
-    def _made(self, x: Tensor, adds: bool) -> Kernel:
-        self._check(x, self._channels)
+    def _described(self, dims: Sequence[int], adds: bool) -> Described:
+        self._fit(dims)
         strides, dilations, paddings = self._settings
-        windows = zip(x.shape[2:], self._shape[2:], strides, dilations, paddings, strict=True)
-        dims = (x.shape[0], self._shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in windows))
-        if min(dims) < 1:
-            raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(x.shape)} with paddings {list(paddings)}")
-        strides = [min(s, n + 2 * p) for n, s, p in zip(x.shape[2:], strides, paddings, strict=True)]  # a longer step ends behind the image too
+        windows = zip(dims[2:], self._shape[2:], strides, dilations, paddings, strict=True)
+        out = (dims[0], self._shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in windows))
+        if min(out) < 1:
+            raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with paddings {list(paddings)}")
+        strides = [min(s, n + 2 * p) for n, s, p in zip(dims[2:], strides, paddings, strict=True)]  # a longer step ends behind the image too
         dilations = _dilations(dilations, self._shape[2:])
-        library, steps = self._library, channels_innermost(dims)
-        source, result, bias = library.strided(x.shape, channels_innermost(x.shape)), library.strided(dims, steps), self._bias_order(self._shape[:1])
-        with library.using(1 if prod(dims) * prod(self._shape[1:]) < FEW else None):
-            attributes = library.attributes(result if adds else None, self._function)
+        library = self._library
+        source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order(self._shape[:1])
+        with library.using(1 if prod(out) * prod(self._shape[1:]) < FEW else None):
+            attributes = library.attributes(result if adds else None, self._functions)
             described = library.convolution(source, self._any, bias, result, strides, dilations, paddings, paddings, attributes[-1])
-            orders = {SOURCE: source, RESULT: result, **({_ADDED: result} if adds else {})}
-            return self._finish(described, orders, bias, dims, steps)
+            return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
 
 
 class PackedTransposedConvolution(_PackedWindows):
@@ -250,31 +289,32 @@ class PackedTransposedConvolution(_PackedWindows):
 
     def __init__(
         self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int],
-        dilations: Sequence[int], function: Function | None, otherwise: Callable[[Tensor], Any],
+        dilations: Sequence[int], functions: Sequence[Function], otherwise: Callable[[Tensor], Any],
     ) -> None:  # fmt: skip
         channels, out, height, width = weight.shape
         one = height * width
-        super().__init__(library, weight, (out, channels, height, width), (one, out * one, width, 1), bias, function, otherwise)
+        super().__init__(library, weight, (out, channels, height, width), (one, out * one, width, 1), bias, functions, otherwise)
         self._settings = (tuple(strides), tuple(dilations), tuple(paddings), tuple(more))
+        self._channels = channels
 
-    def _made(self, x: Tensor, adds: bool) -> Kernel:
-        channels, out, *window = self._shape
-        self._check(x, channels)
+    def _described(self, dims: Sequence[int], adds: bool) -> Described:
+        self._fit(dims)
+        _, channels, *window = self._shape
         strides, dilations, paddings, more = self._settings
-        each = zip(x.shape[2:], window, strides, dilations, paddings, more, strict=True)
-        dims = (x.shape[0], out, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
-        if min(dims) < 1:
-            raise ShapeError(f"nothing is left of {list(x.shape)} by windows of {window}: the result would be {list(dims)}")
-        strides = [s if n > 1 else 1 for n, s in zip(x.shape[2:], strides, strict=True)]
+        each = zip(dims[2:], window, strides, dilations, paddings, more, strict=True)
+        out = (dims[0], channels, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
+        if min(out) < 1:
+            raise ShapeError(f"nothing is left of {list(dims)} by windows of {window}: the result would be {list(out)}")
+        strides = [s if n > 1 else 1 for n, s in zip(dims[2:], strides, strict=True)]
         dilations = _dilations(dilations, window)
-        library, steps = self._library, channels_innermost(dims)
-        source, result, bias = library.strided(x.shape, channels_innermost(x.shape)), library.strided(dims, steps), self._bias_order((out,))
-        with library.using(1 if x.numel() * out * prod(window) < FEW else None):
+        library = self._library
+        source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order((channels,))
+        with library.using(1 if prod(dims) * channels * prod(window) < FEW else None):
             behind = [p - m for p, m in zip(paddings, more, strict=True)]
             described = library.convolution(
-                source, self._any, bias, result, strides, dilations, paddings, behind, library.attributes(None, self._function)[-1], transposed=True
+                source, self._any, bias, result, strides, dilations, paddings, behind, library.attributes(None, self._functions)[-1], transposed=True
             )
-            return self._finish(described, {SOURCE: source, RESULT: result}, bias, dims, steps)
+            return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, order_of(out))
 
 
 class PackedProduct(_Packed):
@@ -286,9 +326,9 @@ class PackedProduct(_Packed):
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, function: Function | None, otherwise: Callable[[Tensor], Callable[[Tensor], Tensor]]
+        self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], Callable[[Tensor], Tensor]]
     ) -> None:  # fmt: skip
-        super().__init__(library, weight, weight.shape, in_rows(weight.shape), bias, function, otherwise)
+        super().__init__(library, weight, weight.shape, in_rows(weight.shape), bias, functions, otherwise)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Of fp32 rows ``[..., k]``."""
@@ -296,16 +336,23 @@ class PackedProduct(_Packed):
         kernel = self._kernels.get(key) or self._find(key, x, False)
         return kernel(x.contiguous(), None)
 
-    def _made(self, x: Tensor, adds: bool) -> Kernel:
+    def _check(self, x: Tensor) -> None:
+        self._fit(x.shape)
+        if x.dtype is not torch.float32 or not x.is_cpu:
+            raise ShapeError(f"rows must be fp32 [..., {self._shape[0]}] in memory; they are {x.dtype} {list(x.shape)} on {x.device}")
+
+    def _fit(self, dims: Sequence[int]) -> None:
+        if len(dims) < 1 or dims[-1] != self._shape[0]:
+            raise ShapeError(f"rows must be fp32 [..., {self._shape[0]}]; they are {list(dims)}")
+
+    def _described(self, dims: Sequence[int], adds: bool) -> Described:
+        self._fit(dims)
         k, n = self._shape
-        if x.dim() < 1 or x.shape[-1] != k or x.dtype is not torch.float32 or x.device.type != "cpu":
-            raise ShapeError(f"rows must be fp32 [..., {k}] in memory; they are {x.dtype} {list(x.shape)} on {x.device}")
-        library, rows = self._library, x.numel() // k
-        source, result = library.strided((rows, k), (k, 1)), library.strided((rows, n), (n, 1))
-        bias, dims = self._bias_order((1, n)), (*x.shape[:-1], n)
+        library, rows, out = self._library, prod(dims[:-1]), (*dims[:-1], n)
+        source, result, bias = library.strided((rows, k), (k, 1)), library.strided((rows, n), (n, 1)), self._bias_order((1, n))
         with library.using(1 if rows * k * n < FEW else None):
-            described = library.product(source, self._any, bias, result, library.attributes(None, self._function)[-1])
-            return self._finish(described, {SOURCE: source, RESULT: result}, bias, dims, in_rows(dims))
+            described = library.product(source, self._any, bias, result, library.attributes(None, self._functions)[-1])
+            return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, in_rows(out))
 
 
 def _dilations(given: Sequence[int], window: Sequence[int]) -> list[int]:

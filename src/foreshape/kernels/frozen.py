@@ -18,11 +18,19 @@ if TYPE_CHECKING:
 
 
 class Following(NamedTuple):
-    """The activation behind a product, in oneDNN's words (see `foreshape.operator.computations.Activation`); "none" for none."""
+    """The activation behind a product, in oneDNN's words (see `foreshape.operator.computations.Activation`), "none" for none; and behind that
+    ``scale`` times it, and ``shift`` more."""
 
     name: str = "none"
     numbers: tuple[float, ...] = ()
     form: str = ""
+    scale: float = 1.0
+    shift: float = 0.0
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything happens behind the activation."""
+        return self.scale != 1.0 or self.shift != 0.0
 
 
 NOTHING, RELU = Following(), Following("relu")
@@ -36,8 +44,10 @@ def has_onednn() -> bool:
 
 
 def activated(x: Tensor, following: Following) -> Tensor:
-    """The activation of a tensor that nothing else reads."""
-    name, numbers, form = following
+    """The activation of a tensor that nothing else reads, and what happens behind it."""
+    if following.moves:
+        return activated(x, following._replace(scale=1.0, shift=0.0)).mul_(following.scale).add_(following.shift)
+    name, numbers, form = following[:3]
     if name == "none":
         return x
     if name == "gelu":
@@ -60,26 +70,28 @@ SMALL = 4 << 20
 
 def _in_torch(following: Following) -> tuple[Following, Following]:
     """What torch's kernels do of an activation, and what is left to do behind them. They have one hardsigmoid (Howard et al., 2019)."""
+    behind = Following(scale=following.scale, shift=following.shift)
     if following.name != "hardsigmoid":
-        return following, NOTHING
+        return following._replace(scale=1.0, shift=0.0), behind
     slope, offset = following.numbers
     usual = abs(6.0 * slope - 1.0) < 1e-5 and offset == 0.5
-    return (Following("hardsigmoid"), NOTHING) if usual else (NOTHING, following)
+    return (Following("hardsigmoid"), behind) if usual else (NOTHING, following)
 
 
-def _in_library(following: Following) -> Function | None:
-    """The activation in the words of oneDNN's library; None for none."""
-    name, numbers, form = following
+def in_library(following: Following) -> list[Function]:
+    """What follows, in the words of oneDNN's library."""
+    name, numbers, form = following[:3]
+    behind = [("linear", following.scale, following.shift)] if following.moves else []
     if name == "none":
-        return None
+        return behind
     if name == "hardswish":
-        return name, 1 / 6, 0.5
+        return [(name, 1 / 6, 0.5), *behind]
     if name == "swish":
-        return name, 1.0, 0.0
+        return [(name, 1.0, 0.0), *behind]
     if name == "gelu":
-        return ("gelu_tanh" if form == "tanh" else "gelu"), 0.0, 0.0
+        return [("gelu_tanh" if form == "tanh" else "gelu", 0.0, 0.0), *behind]
     first, second = (*numbers, 0.0, 0.0)[:2]
-    return name, first, second
+    return [(name, first, second), *behind]
 
 
 class Convolution:
@@ -111,21 +123,22 @@ class Convolution:
             packed = self._pack(x)
             if packed is None:
                 return activated(self._plain(x), self._following)
-        name, numbers, form = self._within
+        name, numbers, form = self._within[:3]
         out = torch.ops.mkldnn._convolution_pointwise.default(x, packed, self._bias, *self._settings, name, numbers, form)
         return activated(out, self._after)
 
     def add(self, x: Tensor, other: Tensor) -> Tensor:
-        """With ``other``, of the result's shape, added before the activation, which is "relu" or "none"."""
+        """With ``other``, of the result's shape, added before the activation."""
         packed = self._packed
         if packed is None or not x.numel():
             packed = self._pack(x)
             if packed is None:
                 return activated(self._plain(x).add_(other), self._following)
-        name = self._following.name
+        rectifies = self._following == RELU
         last = other.contiguous(memory_format=torch.channels_last)
-        unary = None if name == "none" else name
-        return torch.ops.mkldnn._convolution_pointwise.binary(x, last, packed, self._bias, *self._settings, "add", 1.0, unary, [], "")
+        unary = "relu" if rectifies else None
+        out = torch.ops.mkldnn._convolution_pointwise.binary(x, last, packed, self._bias, *self._settings, "add", 1.0, unary, [], "")
+        return out if rectifies else activated(out, self._following)
 
     def _product(self, x: Tensor, matrix: Tensor) -> Tensor:
         """Of windows of one pixel: every pixel is a row of channels."""
@@ -186,7 +199,7 @@ class Linear:
             return activated(out, self._following).view(*x.shape[:-1], out.shape[1])
         if self._packed is None:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self._weight.t().contiguous(), None)
-        name, numbers, form = self._within
+        name, numbers, form = self._within[:3]
         return activated(torch.ops.mkldnn._linear_pointwise.default(x, self._packed, self._bias, name, numbers, form), self._after)
 
 
@@ -198,7 +211,7 @@ def convolution(
     found = library()
     if found is None:
         return Convolution(weight, bias, *settings, following)
-    return PackedConvolution(found, weight, bias, *settings, _in_library(following), lambda weight: Convolution(weight, bias, *settings, following))
+    return PackedConvolution(found, weight, bias, *settings, in_library(following), lambda weight: Convolution(weight, bias, *settings, following))
 
 
 def transposed_convolution(
@@ -210,7 +223,7 @@ def transposed_convolution(
     found = library()
     if found is None:
         return TransposedConvolution(weight, bias, *settings, following)
-    function = _in_library(following)
+    function = in_library(following)
     return PackedTransposedConvolution(found, weight, bias, *settings, function, lambda weight: TransposedConvolution(weight, bias, *settings, following))
 
 
@@ -219,7 +232,7 @@ def linear(weight: Tensor, bias: Tensor | None, following: Following) -> PackedP
     found = library()
     if found is None:
         return Linear(weight, bias, following)
-    return PackedProduct(found, weight, bias, _in_library(following), lambda weight: Linear(weight, bias, following))
+    return PackedProduct(found, weight, bias, in_library(following), lambda weight: Linear(weight, bias, following))
 
 
 Fold = float | Literal["add", "multiply"]

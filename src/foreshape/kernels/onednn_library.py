@@ -12,7 +12,7 @@ import ctypes
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -25,19 +25,21 @@ _DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 """The build for processors with GNU's OpenMP, whose threads are torch's."""
 
 _CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _F32, _ANY = 1, 1, 96, 1, 10, 3, 1
-_WEIGHTS_WANTED, _SCRATCHPAD_WANTED = 131, 136
+_WEIGHTS_WANTED, _SCRATCHPAD_WANTED, _IMPLEMENTATION = 131, 136, 8
 _UNIMPLEMENTED = 3
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "last implementation reached", 5: "runtime error", 6: "not required"}
 _DIMS = 12
 SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCRATCHPAD = 1, 2, 17, 33, 41, 80
 """Names of what a primitive reads and writes."""
-FIRST_POST_OPERATION = 1 << 15
-_ADD = 0x1FFF0
+FIRST_POST_OPERATION, SEVERAL = 1 << 15, 1024
+BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1}
+POOLING = {"max": 0x1FF, "mean with padding": 0x2FF, "mean": 0x3FF}
+_SOFTMAX, _NEAREST = 0x30000, 0x2FFF0
 ELEMENTWISE = {
-    "relu": 0x20, "leaky_relu": 0x20, "tanh": 0x21, "hardsigmoid": 0x28, "sigmoid": 0x29, "gelu_tanh": 0x2B, "swish": 0x2C, "hardtanh": 0x2E,
+    "relu": 0x20, "leaky_relu": 0x20, "tanh": 0x21, "linear": 0x26, "hardsigmoid": 0x28, "sigmoid": 0x29, "gelu_tanh": 0x2B, "swish": 0x2C, "hardtanh": 0x2E,
     "gelu": 0x31, "hardswish": 0x34,
 }  # fmt: skip
-"""The functions of each element, by the names of `foreshape.operator.computations.Activation`."""
+"""The functions of each element, by the names of `foreshape.operator.computations.Activation`; and "linear", a number times it, and one more."""
 
 
 class LibraryError(ForeshapeError):
@@ -134,17 +136,16 @@ class Library:
         made.held = held
         return made
 
-    def attributes(self, added: Handle | None, function: Function | None) -> list[Handle]:
-        """What is done to a result while it is written: something of this description is added, then a function of each element. The last one counts."""
+    def attributes(self, added: Handle | None = None, functions: Sequence[Function] = ()) -> list[Handle]:
+        """What is done to a result while it is written: something of this description is added, then functions of each element. The last one counts."""
         out = [self._make("primitive_attr")]
         _check(self._functions.dnnl_primitive_attr_set_scratchpad_mode(_pointer(out[0]), c_int(1)), "who holds the scratchpad")
-        if added is None and function is None:
+        if added is None and not functions:
             return out
         after = self._make("post_ops")
         if added is not None:
-            _check(self._functions.dnnl_post_ops_append_binary(_pointer(after), c_int(_ADD), _pointer(added)), "to add")
-        if function is not None:
-            name, first, second = function
+            _check(self._functions.dnnl_post_ops_append_binary(_pointer(after), c_int(BINARY["add"]), _pointer(added)), "to add")
+        for name, first, second in functions:
             _check(self._functions.dnnl_post_ops_append_eltwise(_pointer(after), c_int(ELEMENTWISE[name]), c_float(first), c_float(second)), name)
         _check(self._functions.dnnl_primitive_attr_set_post_ops(_pointer(out[0]), _pointer(after)), "what follows")
         return [after, *out]
@@ -175,6 +176,84 @@ class Library:
             "matmul_primitive_desc", _pointer(self._engine), _pointer(source), _pointer(weights), _pointer(bias), _pointer(result),
             _pointer(attributes), destroyed="primitive_desc",
         )  # fmt: skip
+
+    def binary(self, kind: str, x: Handle, y: Handle, result: Handle, attributes: Handle) -> Handle:
+        """The description of a sum or a product of elements; where y has a dim of 1 it is broadcast.
+
+        Raises:
+            Unimplemented: there is none for these sizes, or only the slowest one.
+        """
+        given = (c_int(BINARY[kind]), _pointer(x), _pointer(y), _pointer(result), _pointer(attributes))
+        return self._quick(self._make("binary_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+
+    def elementwise(self, function: Function, source: Handle, attributes: Handle) -> Handle:
+        """The description of a function of each element.
+
+        Raises:
+            Unimplemented: there is none for these sizes, or only the slowest one.
+        """
+        name, first, second = function
+        given = (c_int(_FORWARD), c_int(ELEMENTWISE[name]), _pointer(source), _pointer(source), c_float(first), c_float(second), _pointer(attributes))
+        return self._quick(self._make("eltwise_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+
+    def pooling(
+        self, kind: str, source: Handle, result: Handle, strides: Sequence[int], window: Sequence[int], before: Sequence[int], behind: Sequence[int],
+        attributes: Handle,
+    ) -> Handle:  # fmt: skip
+        """The description of maxima or means of windows, with so many rows and columns of padding.
+
+        Raises:
+            Unimplemented: there is none for these sizes, or only the slowest one.
+        """
+        given = (_dims(strides), _dims(window), _dims([0] * len(window)), _dims(before), _dims(behind), _pointer(attributes))
+        of = (c_int(_FORWARD), c_int(POOLING[kind]), _pointer(source), _pointer(result))
+        return self._quick(self._make("pooling_forward_primitive_desc", _pointer(self._engine), *of, *given, destroyed="primitive_desc"))
+
+    def softmax(self, source: Handle, axis: int, attributes: Handle) -> Handle:
+        """The description of a softmax along an axis.
+
+        Raises:
+            Unimplemented: there is none for these sizes, or only the slowest one.
+        """
+        given = (c_int(_FORWARD), c_int(_SOFTMAX), _pointer(source), _pointer(source), c_int(axis), _pointer(attributes))
+        return self._quick(self._make("softmax_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+
+    def nearest(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
+        """The description of images in another size, each pixel the one that lies nearest to its center.
+
+        Raises:
+            Unimplemented: there is none for these sizes, or only the slowest one.
+        """
+        given = (c_int(_FORWARD), c_int(_NEAREST), None, _pointer(source), _pointer(result), _pointer(attributes))
+        return self._quick(self._make("resampling_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+
+    def joined(self, sources: Sequence[Handle], result: Handle, axis: int, attributes: Handle) -> Handle:
+        """The description of tensors put behind one another along an axis.
+
+        Raises:
+            Unimplemented: there is none for these sizes, or only the slowest one.
+        """
+        given = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(s.value for s in sources)), _pointer(attributes))
+        return self._quick(self._make("concat_primitive_desc", _pointer(self._engine), _pointer(result), *given, destroyed="primitive_desc"))
+
+    def reordered(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
+        """The description of a copy in another order."""
+        engine = _pointer(self._engine)
+        return self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, _pointer(attributes), destroyed="primitive_desc")
+
+    def implementation(self, description: Handle) -> str:
+        """Which kernel computes what is described."""
+        found = c_char_p()
+        status = self._functions.dnnl_primitive_desc_query(c_void_p(description.value), c_int(_IMPLEMENTATION), c_int(0), byref(found))
+        _check(status, "which kernel")
+        return (found.value or b"").decode()
+
+    def _quick(self, description: Handle) -> Handle:
+        """The same. Refuses the kernels that are written for reading, and take a hundred times as long."""
+        found = self.implementation(description)
+        if found.startswith("ref"):
+            raise Unimplemented(f"oneDNN: only {found} computes this")
+        return description
 
     def primitive(self, description: Handle) -> Handle:
         return self._make("primitive", _pointer(description))

@@ -94,6 +94,10 @@ class Instruction:
     as what is broadcast, where this is empty."""
     lies: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     """Of a rewritten one: the order in which the axes of a result lie in memory, outermost first, where that is not their own."""
+    joins: int = 1
+    """How many kernels run in it."""
+    packed: str = ""
+    """Of a rewritten one: the name of what computes all of it, which is made of persistables when the step is bound."""
     into: Value | None = None
     """The argument whose memory the result takes over, since nothing needs that any more."""
 

@@ -194,6 +194,39 @@ class ImageTransposedConvolution(Computation):
     groups: int
 
 
+@dataclass(frozen=True, slots=True)
+class ImagePooling(Computation):
+    """The maximum ("max") or the mean of each window of images ``[batch, channels, height, width]`` X0.
+
+    A "mean" is that of what is inside of the image, a "mean with padding" also of the zeros around. ``window``: None for the whole image.
+    ``before`` and ``behind`` are rows and columns of padding; ``rounds_up``: the last window may reach beyond them.
+    """
+
+    forward_only: ClassVar[bool] = True
+    how: Literal["max", "mean", "mean with padding"]
+    window: tuple[int, ...] | None = None
+    strides: tuple[int, ...] = (1, 1)
+    before: tuple[int, ...] = (0, 0)
+    behind: tuple[int, ...] = (0, 0)
+    rounds_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Enlargement(Computation):
+    """Images ``[batch, channels, height, width]`` X0 with each pixel ``by`` times along each axis."""
+
+    forward_only: ClassVar[bool] = True
+    by: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joining(Computation):
+    """The tensors X0 behind one another along an axis, which may count from the back."""
+
+    forward_only: ClassVar[bool] = True
+    axis: int
+
+
 Pooled = Literal["SUM", "AVERAGE", "SQRT"]
 """A sum, divided by nothing, by the number of elements, or by the root of that."""
 

@@ -19,6 +19,7 @@ from foreshape.lowering.fusion import (
     frozen_affine,
     frozen_convolution,
     frozen_linear,
+    frozen_series,
     in_place,
     known_dims,
     linear,
@@ -53,7 +54,7 @@ BEFORE_ORDER = (
     descent,
     in_place,
 )
-AFTER_ORDER = (update_groups,)
+AFTER_ORDER = (frozen_series, update_groups)
 """These join what has come to stand together."""
 REWRITES = (*BEFORE_ORDER, *AFTER_ORDER)
 """In this order. The order of what the first ones leave is chosen before the last ones."""

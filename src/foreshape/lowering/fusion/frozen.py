@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from foreshape.dims import equal
 from foreshape.kernels.frozen import NOTHING, RELU, Fold, Following
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.operator.computations import Activation, FixedNormalization, Product, Rectifier, Reshape, Sum
+from foreshape.operator.computations import Activation, FixedNormalization, Product, Rectifier, Reshape, Scaling, Sum
 from foreshape.spec import FP32
 
 
@@ -26,6 +28,8 @@ class Chain:
     steps: list[tuple[Fold, tuple[Value, ...]]] = field(default_factory=list["tuple[Fold, tuple[Value, ...]]"])
     other: Argument = None
     following: Following = NOTHING
+    behind: list[tuple[Fold, Value | float]] = field(default_factory=list["tuple[Fold, Value | float]"])
+    """What happens behind the activation, each with one number."""
 
     def folds(self) -> list[tuple[Fold, int]]:
         """What happens in each step, and how many values it takes."""
@@ -33,6 +37,20 @@ class Chain:
         for how, values in self.steps:
             out.append((how, len(values)))
         return out
+
+    def values(self) -> list[Value]:
+        """All that the steps take, those behind the activation last."""
+        return [*(v for _, values in self.steps for v in values), *(v for _, v in self.behind if isinstance(v, Value))]
+
+    def ends(self, values: Sequence[Any]) -> tuple[Sequence[Any], Following]:
+        """Of the values for all steps those before the activation, and what follows."""
+        count = sum(isinstance(v, Value) for _, v in self.behind)
+        numbers = iter(float(v.item()) for v in values[len(values) - count :])
+        scale, shift = 1.0, 0.0
+        for how, of in self.behind:
+            number = next(numbers) if isinstance(of, Value) else of
+            scale, shift = (scale * number, shift * number) if how == "multiply" else (scale, shift + number)
+        return values[: len(values) - count], self.following._replace(scale=scale, shift=shift)
 
     def take(self, reader: Instruction) -> None:
         """Let the kernel do what an instruction does."""
@@ -59,14 +77,45 @@ def follow(graph: Graph, i: Instruction, axis: int, residuals: bool) -> Chain:
         chain.other = other
         chain.take(reader)
         reader = graph.only_reader(chain.out)
-    found = _activation(reader) if reader is not None and reader.arguments[:1] == [chain.out] else None
-    if reader is not None and found is not None and (chain.other is None or found == RELU):
+    found = activation(reader) if reader is not None and reader.arguments[:1] == [chain.out] else None
+    if reader is not None and found is not None:
         chain.following = found
+        chain.take(reader)
+    while (reader := graph.only_reader(chain.out)) is not None and _is_behind(graph, chain, reader):
         chain.take(reader)
     return chain
 
 
-def _activation(i: Instruction) -> Following | None:
+def _is_behind(graph: Graph, chain: Chain, reader: Instruction) -> bool:
+    """Whether the reader adds one number to each element, or multiplies each with one."""
+    scaling = computes(reader, Scaling)
+    if scaling is not None:
+        chain.behind.append(("multiply", scaling.by))
+        return True
+    found = by_number(graph, reader)
+    if found is None or found[1] is not chain.out:
+        return False
+    chain.behind.append((found[0], found[2]))
+    return True
+
+
+def by_number(graph: Graph, i: Instruction) -> tuple[Fold, Argument, Value] | None:
+    """Of a sum or a product of fp32 numbers with one that is frozen: which of them it is, what else it is of, and the number."""
+    total = computes(i, Sum)
+    if total is None and computes(i, Product) is None:
+        return None
+    x, y = i.arguments[:2]
+    for of, by in ((x, y), (y, x)):
+        dims, wide = dims_of(by), spec_of(of)
+        if not isinstance(by, Value) or not is_frozen_fp32(graph, by) or dims is None or any(d != 1 for d in dims):
+            continue
+        if wide is not None and wide.dtype is FP32 and wide.dims == dims_of(i.results[0]):
+            return "add" if total is not None else "multiply", of, by
+    return None
+
+
+def activation(i: Instruction) -> Following | None:
+    """The activation that an instruction computes."""
     if computes(i, Rectifier) is not None:
         return RELU
     found = computes(i, Activation)
@@ -75,6 +124,10 @@ def _activation(i: Instruction) -> Following | None:
 
 def _is_folded(graph: Graph, chain: Chain, reader: Instruction, axis: int) -> bool:
     """Whether what the reader does can be done to the weight and the bias."""
+    number = by_number(graph, reader)
+    if number is not None and number[1] is chain.out:
+        chain.steps.append((number[0], (number[2],)))
+        return True
     if reader.arguments[0] is not chain.out:
         return False
     norm = computes(reader, FixedNormalization)

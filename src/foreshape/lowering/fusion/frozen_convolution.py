@@ -1,8 +1,8 @@
 """Where parameters never change, a convolution with all that follows it is one kernel, whose weight lies as that wants it.
 
 Before: ``y = convolution(images, filters)`` of fp32, or a transposed one in one group, then any of: a normalization by fixed statistics,
-    sums and products with a number for each channel, ``y + other`` of the same dims (not of a transposed one), an activation; filters,
-    statistics and such numbers are persistables of a step that is frozen
+    sums and products with a number for each channel, ``y + other`` of the same dims (not of a transposed one), an activation, sums and
+    products with one number; filters, statistics and such numbers are persistables of a step that is frozen
 After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory
 Unless: something else reads what is between
 """
@@ -39,23 +39,25 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution | ImageTranspose
     dims = dims_of(w)
     assert isinstance(w, Value) and dims is not None
     chain = follow(graph, i, 1, residuals=isinstance(of, ImageConvolution))
-    values = [w, *(v for _, step in chain.steps for v in step)]
+    values = [w, *chain.values()]
     name = graph.pack("convolution", values, product((*dims[:1], *dims[1:])) * 4, _maker(chain, of))
     arguments = [x] if chain.other is None else [x, chain.other]
     text = f"{name}({{0}})" if chain.other is None else f"{name}.add({{0}}, {{1}})"
     graph.remove(chain.gone)
     order = dict.fromkeys(range(len(arguments)), LAST)
     made = fused(chain.last, text, arguments, [chain.out], "product", workspace=lambda: _workspace(i, of, chain), in_order=order, lies={0: LAST})
+    made.packed = name
     graph.replace(chain.last, made)
 
 
 def _maker(chain: Chain, of: ImageConvolution | ImageTransposedConvolution) -> Callable[..., Any]:
-    steps, following = chain.folds(), chain.following
+    steps = chain.folds()
 
     def make(weight: Any, *values: Any) -> Any:
+        given, following = chain.ends(values)
         if isinstance(of, ImageConvolution):
-            return convolution(*folded(weight, steps, values), of.strides, of.paddings, of.dilations, of.groups, following)
-        return transposed_convolution(*folded(weight, steps, values, axis=1), of.strides, of.paddings, of.more, of.dilations, following)
+            return convolution(*folded(weight, steps, given), of.strides, of.paddings, of.dilations, of.groups, following)
+        return transposed_convolution(*folded(weight, steps, given, axis=1), of.strides, of.paddings, of.more, of.dilations, following)
 
     return make
 

@@ -1,9 +1,9 @@
 """Where parameters never change, a product of rows with a weight matrix and all that follows it is one kernel.
 
 Before: ``y = x w`` of fp32 rows ``[..., k]`` with a matrix ``[k, n]``, then any of: sums and products with one number for
-    each column, an activation; matrix and such numbers are persistables of a step that is frozen
+    each column, an activation, sums and products with one number; matrix and such numbers are persistables of a step that is frozen
 After: ``out = activation(x packed + bias)``
-Unless: something else reads what is between; or the matrix is small
+Unless: something else reads what is between; or the matrix is small, and oneDNN's own library is not there
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from foreshape.kernels import products
+from foreshape.kernels import frozen, products
 from foreshape.kernels.frozen import folded, linear
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
@@ -19,7 +19,7 @@ from foreshape.lowering.fusion.products import products_of_rows, rows_of
 from foreshape.lowering.instruction import Instruction, Value
 
 SMALL = 1 << 10
-"""Matrices of fewer elements stay with the plain kernel."""
+"""Matrices of fewer elements stay with the plain kernel, where oneDNN's own library is not there."""
 
 
 def apply(graph: Graph) -> int:
@@ -32,20 +32,23 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if not isinstance(w, Value) or dims is None or not is_frozen_fp32(graph, w):
         return False
     k, n = dims
-    if not isinstance(k, int) or not isinstance(n, int) or k * n < SMALL:
+    if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and frozen.library() is None):
         return False
     chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
-    name = graph.pack("linear", [w, *(v for _, step in chain.steps for v in step)], 4 * k * n, _maker(chain))
+    name = graph.pack("linear", [w, *chain.values()], 4 * k * n, _maker(chain))
     graph.remove(chain.gone)
     needs = lambda: products.workspace(rows_of(x), k, n, longer=True)  # noqa: E731
-    graph.replace(chain.last, fused(chain.last, f"{name}({{0}})", [x], [chain.out], "product", workspace=needs, in_rows=(0,)))
+    made = fused(chain.last, f"{name}({{0}})", [x], [chain.out], "product", workspace=needs, in_rows=(0,))
+    made.packed = name
+    graph.replace(chain.last, made)
     return True
 
 
 def _maker(chain: Chain) -> Callable[..., Any]:
-    steps, following = chain.folds(), chain.following
+    steps = chain.folds()
 
     def make(weight: Any, *values: Any) -> Any:
-        return linear(*folded(weight, steps, values, axis=1), following)
+        given, following = chain.ends(values)
+        return linear(*folded(weight, steps, given, axis=1), following)
 
     return make

@@ -18,6 +18,7 @@ from foreshape.operator import (
     Operator,
     aten,
     attribute,
+    computations,
     f32,
     gradient,
     i32,
@@ -232,6 +233,13 @@ class NearestInterpV2(Interpolation):
     X = operand((*FLOATING, *INTEGER), doc="[batch, channels, height, width], or [batch, channels, depth, height, width], or channels last")
     interp_method = attribute(AttrType.STRING, "nearest")
 
+    def computes(self) -> computations.Enlargement | None:
+        given = self._scales()
+        whole = given and all(s >= 1 and s == int(s) for s in given) and len(given) <= 2 and self._spatial[0] == 2
+        if not whole or self.align_corners or is_channels_last(self.data_layout):
+            return None
+        return computations.Enlargement(tuple(map(int, _each(given, 2))))
+
     def _index(self, x: Tensor, axis: int, out: int, scale: float | None) -> Tensor:
         size = int(x.shape[axis])
         at = torch.arange(out, device=x.device, dtype=torch.float32) * step(size, out, scale, self.align_corners)
@@ -280,6 +288,7 @@ class NearestInterp(NearestInterpV2):
     samples = [
         sample(X=f32(2, 3, 4, 5), out_h=7, out_w=8),
         sample(X=f32(2, 3, 4, 5), scale=1.7, align_corners=False),
+        sample(X=f32(2, 3, 4, 5), scale=2.0, align_corners=False),
         sample(X=f32(2, 4, 5, 3), scale=2.0, align_corners=False, data_layout="NHWC"),
         sample(X=f32(2, 3, 4, 5), OutSize=i32(2, data=[6, 7]), scale=2.0, align_corners=False),
         sample(X=f32(2, 3, 4, 5), Scale=f32(1, data=[1.5]), align_corners=False, differentiate=False),

@@ -9,7 +9,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.pooling import FEW, INDEX, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
-from foreshape.operator import FLOATING, AttrType, F, Operator, aten, attribute, f32, gradient, i64, operand, reject, require, result, sample, torch
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    F,
+    Operator,
+    aten,
+    attribute,
+    computations,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    result,
+    sample,
+    torch,
+)
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.window import (
@@ -120,6 +137,18 @@ class Pool2d(Pooling):
         last = is_channels_last(self.data_format)
         channels, image = self._image(X, last)
         return with_image(X, channels, self._counts(image, self.padding_algorithm, self.ceil_mode, 1 if last else 2), last)
+
+    def computes(self) -> computations.ImagePooling | None:
+        how = "max" if self.pooling_type == "max" else "mean" if self.exclusive else "mean with padding"
+        if is_channels_last(self.data_format):
+            return None
+        if self.global_pooling or self.adaptive:
+            return computations.ImagePooling(how) if self.global_pooling or all(k == 1 for k in self.ksize) else None
+        if self.padding_algorithm == "SAME" or (self.ceil_mode and how == "mean with padding"):
+            return None
+        pads = [0, 0] if self.padding_algorithm == "VALID" else self.paddings
+        before, behind = (pads, pads) if len(pads) == 2 else (pads[::2], pads[1::2])
+        return computations.ImagePooling(how, self.ksize, self.strides, tuple(before), tuple(behind), self.ceil_mode)
 
     def kernel(self, X: Tensor) -> Tensor:
         last = is_channels_last(self.data_format)

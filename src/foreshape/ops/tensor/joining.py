@@ -13,6 +13,7 @@ from foreshape.operator import (
     Operator,
     attribute,
     axis_of,
+    computations,
     f32,
     fail,
     gradient,
@@ -82,6 +83,9 @@ class Concat(Operator):
         if axis:
             return next((x for x in X if x.lod is not None), first).with_dims(dims)
         return first.dense(dims).with_value(_joined_value(X))
+
+    def computes(self) -> computations.Joining:
+        return computations.Joining(self.axis)
 
     def kernel(self, X: list[Tensor], AxisTensor: Tensor | None) -> Tensor:
         return torch.cat(X, number_at_run(self.axis, AxisTensor))

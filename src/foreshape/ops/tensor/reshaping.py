@@ -115,10 +115,8 @@ class Reshape2(Reshaping):
         return self._with_shape(in_shape(X, shape), X, requested)
 
     samples = [
-        sample(X=f32(2, 3, 4), shape=[6, 4]),
-        sample(X=f32(2, 3, 4), shape=[0, -1]),
-        sample(X=f32(0, 3, 4), shape=[0, -1]),
-        sample(X=f32(0, 3, 4), shape=[-1, 6, 2]),
+        sample(X=f32(2, 3, 4), shape=[6, 4]), sample(X=f32(2, 3, 4), shape=[0, -1]),
+        sample(X=f32(0, 3, 4), shape=[0, -1]), sample(X=f32(0, 3, 4), shape=[-1, 6, 2]),
         sample(X=f32(2, 3, 4), shape=[0, 0, 2, 2]),
         sample(X=f32(1), shape=[]),
         sample(X=f32(2, 6), shape=[1], Shape=i64(3, data=[3, 2, 2])),
@@ -126,8 +124,7 @@ class Reshape2(Reshaping):
         sample(X=i64(2, 3, data=[1, 2, 3, 4, 5, 6]), shape=[3, 2]),
     ]
     rejects = [
-        reject(X=f32(2, 3), shape=[4, 2], says="X has 6 elements"),
-        reject(X=f32(2, 3), shape=[-1, 4], says="4 must divide"),
+        reject(X=f32(2, 3), shape=[4, 2], says="X has 6 elements"), reject(X=f32(2, 3), shape=[-1, 4], says="4 must divide"),
         reject(X=f32(2, 3), shape=[-1, -1], says="at most one -1"),
         reject(X=f32(2, 3), shape=[2, 3, 0], says="X has no dim 2 to copy"),
         reject(X=f32(2, 3), shape=[-2, 3], says="at least -1"),
@@ -191,6 +188,7 @@ class FlattenContiguousRange(Reshaping):
     """Out = X with the dims ``start_axis`` to ``stop_axis`` (included) made one. A tensor without dims becomes one of dims [1]."""
 
     type = "flatten_contiguous_range"
+    computes = Reshape2.computes
     start_axis = attribute(AttrType.INT, 1)
     stop_axis = attribute(AttrType.INT, 1)
 
@@ -226,6 +224,7 @@ class Flatten2(Reshaping):
     """Out = X as a matrix: the dims before ``axis`` are its rows, the others its columns."""
 
     type = "flatten2"
+    computes = Reshape2.computes
     axis = attribute(AttrType.INT, 1)
 
     def infer_shape(self, X: Spec) -> Any:
@@ -254,6 +253,7 @@ class Squeeze2(Ones):
     """Out = X without the dims of 1 at ``axes``; without all dims of 1 where ``axes`` is empty. Other dims at ``axes`` stay."""
 
     type = "squeeze2"
+    computes = Reshape2.computes
     axes = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec) -> Any:
@@ -300,6 +300,7 @@ class Unsqueeze2(Ones):
     """Out = X with a dim of 1 put in at each of ``axes``, one after the other; an axis may count from the back of what is there by then."""
 
     type = "unsqueeze2"
+    computes = Reshape2.computes
     AxesTensor = operand(INDEX, optional=True, doc="axes, as a tensor")
     AxesTensorList = operand(INDEX, many=True, optional=True, doc="axes, as tensors of one number each")
     axes = attribute(AttrType.INTS, [])

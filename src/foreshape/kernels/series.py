@@ -1,0 +1,231 @@
+"""Kernels of oneDNN's own library one after another by one call, for networks of many small ones.
+
+What lies between them has memory in one piece, which is divided once for each size of what comes in; the primitives know their places there
+as long as the piece is taken from the same place, so that a kernel costs one call of a C function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from foreshape.errors import ShapeError
+from foreshape.kernels.direct import MOST, Described, in_rows, order_of
+from foreshape.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
+from foreshape.kernels.stages import FEW, Stage
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ALIGNMENT = 64
+"""Where things between kernels begin: at multiples of so many bytes."""
+
+
+class Step(NamedTuple):
+    """One kernel of a series.
+
+    Values have numbers: first what comes in, then what each step makes.
+
+    Attributes:
+        otherwise: the same by other kernels, for sizes that oneDNN has none for.
+        sources: the numbers of the values that it reads.
+        slot: which part of the piece of memory its result has; those that are read no more give theirs away. None where it goes out.
+    """
+
+    stage: Stage
+    otherwise: Callable[..., Tensor]
+    sources: tuple[int, ...]
+    slot: int | None
+
+
+class Series:
+    """Steps by one call, which gives what goes out, a tensor where that is one.
+
+    Args:
+        count: how many tensors come in, all fp32.
+    """
+
+    def __init__(self, library: Library, steps: Sequence[Step], count: int) -> None:
+        self._library, self._steps, self._count = library, tuple(steps), count
+        self._lines: dict[Hashable, Callable[[Sequence[Tensor]], Any]] = {}
+        self._lock = threading.Lock()
+        self._out = [count + at for at, step in enumerate(steps) if step.slot is None]
+        self._last = [[v for v in {*s.sources} if all(v not in later.sources for later in steps[at + 1 :])] for at, s in enumerate(steps)]
+
+    def __call__(self, *given: Tensor) -> Any:
+        key: Hashable = (self._library.threads(), *[(x.shape, x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else None) for x in given])
+        for x in given:
+            if x.dtype is not torch.float32 or not x.is_cpu:
+                raise ShapeError(f"what comes in must be fp32 in memory; it is {x.dtype} on {x.device}")
+        line = self._lines.get(key)
+        return (self._find(key, given) if line is None else line)(given)
+
+    def _find(self, key: Hashable, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
+        """How sizes are computed that come for the first time."""
+        with self._lock:
+            found = self._lines.get(key)
+            if found is None:
+                try:
+                    found = _Line(self._library, self._steps, given, self._out) if all(x.numel() for x in given) else self._otherwise
+                except Unimplemented:
+                    found = self._otherwise
+                if len(self._lines) >= MOST:
+                    del self._lines[next(iter(self._lines))]
+                self._lines[key] = found
+            return found
+
+    def _otherwise(self, given: Sequence[Tensor]) -> Any:
+        """Step by step, by other kernels."""
+        values: list[Any] = [*given]
+        for step, last in zip(self._steps, self._last, strict=True):
+            values.append(step.otherwise(*[values[s] for s in step.sources]))
+            for v in last:
+                if v not in self._out:
+                    values[v] = None
+        out = [values[v] for v in self._out]
+        return out[0] if len(out) == 1 else out
+
+
+_Where = tuple[int | None, int]
+"""The number of a tensor that comes in or goes out (those that come in first), or None for the piece of memory; and at which byte."""
+
+
+class _Place(NamedTuple):
+    """What a primitive reads or makes: where, and how it lies."""
+
+    tensor: int | None
+    offset: int
+    order: Handle
+
+
+def _reordered(library: Library, dims: Sequence[int]) -> Described:
+    """Images with the channels innermost, of those that lie in rows."""
+    source, result = library.strided(dims, in_rows(dims)), library.strided(dims, order_of(dims))
+    with library.using(1 if prod(dims) < FEW else None):
+        made = library.reordered(source, result, library.attributes()[-1])
+    return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(dims), order_of(dims))
+
+
+class _Line:
+    """The kernels of a series for one size of what comes in.
+
+    Raises:
+        Unimplemented: oneDNN has no kernel for one of them. ShapeError: sizes do not fit.
+    """
+
+    def __init__(self, library: Library, steps: Sequence[Step], given: Sequence[Tensor], out: Sequence[int]) -> None:
+        self._library, self._given = library, len(given)
+        dims: list[tuple[int, ...]] = [tuple(x.shape) for x in given]
+        made: list[Described | None] = []
+        roots = list(range(len(given)))  # the value in whose memory one lies
+        for step in steps:
+            found = step.stage.described(library, [dims[s] for s in step.sources])
+            described = found if isinstance(found, Described) else None
+            if described is not None and described.steps != order_of(described.dims):
+                raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
+            dims.append(found.dims if isinstance(found, Described) else found)
+            roots.append(len(roots) if described is not None else roots[step.sources[0]])
+            made.append(described)
+        if not all(map(prod, dims)):
+            raise Unimplemented("nothing is computed of nothing")
+        self._primitives: list[tuple[Handle, dict[int, _Place], dict[int, Handle]]] = []
+        self.last = [x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) for x in given]
+        copied = {at: _reordered(library, x.shape) for at, x in enumerate(given) if x.dim() == 4 and not self.last[at]}
+        self.nbytes = 0
+        self._scratch = self._take(max((library.nbytes(library.scratchpad(d.primitive)) for d in (*copied.values(), *made) if d is not None), default=0))
+        places = [*[(at, 0) for at in range(len(given))], *self._divide(steps, dims[len(given) :], [v - len(given) for v in out])]
+        for at, described in copied.items():  # brought into order first
+            size = 4 * prod(dims[at])
+            place = (None, self._take(size))
+            self._add(described, [(places[at], size), (place, size)])
+            places[at] = place
+        for at, described in enumerate(made):
+            if described is not None:
+                values = [*(roots[s] for s in steps[at].sources), len(given) + at]
+                self._add(described, [(places[v], 4 * prod(dims[v])) for v in values])
+        self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
+        self._free: list[_Call] = []
+
+    def _divide(self, steps: Sequence[Step], dims: Sequence[tuple[int, ...]], out: Sequence[int]) -> list[_Where]:
+        """Where the result of each step lies."""
+        sizes: dict[int, int] = {}
+        for step, of in zip(steps, dims, strict=True):
+            if step.slot is not None:
+                sizes[step.slot] = max(sizes.get(step.slot, 0), 4 * prod(of))
+        begins = {slot: self._take(size) for slot, size in sizes.items()}
+        return [(None, begins[s.slot]) if s.slot is not None else (self._given + out.index(at), 0) for at, s in enumerate(steps)]
+
+    def _take(self, size: int) -> int:
+        """Room for so many bytes in the piece of memory: where it begins."""
+        begin, self.nbytes = self.nbytes, self.nbytes + -(-size // ALIGNMENT) * ALIGNMENT
+        return begin
+
+    def _add(self, described: Described, where: Sequence[tuple[_Where, int]]) -> None:
+        """Take in a primitive, with the places and the bytes of what it reads and makes."""
+        library = self._library
+        orders: dict[int, _Place] = {}
+        for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
+            if library.nbytes(described.orders[name]) > size:
+                raise ShapeError(f"{library.nbytes(described.orders[name])} bytes would be used of {size}")
+            orders[name] = _Place(*place, described.orders[name])
+        pad = library.scratchpad(described.primitive)
+        if library.nbytes(pad):
+            orders[SCRATCHPAD] = _Place(None, self._scratch, pad)
+        self._primitives.append((library.primitive(described.primitive), orders, described.constants))
+
+    def __call__(self, given: Sequence[Tensor]) -> Any:
+        try:
+            call = self._free.pop()
+        except IndexError:  # the first one, or all are in use by other threads
+            call = _Call(self._library, self._primitives, self._given + len(self.outs))
+        place = self._library.place
+        piece = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
+        held = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
+        out = [torch.empty_strided(dims, steps, dtype=torch.float32, device="cpu") for dims, steps in self.outs]
+        at = piece.data_ptr()
+        if at != call.piece:
+            for memory, offset in call.inside:
+                place(memory, at + offset)
+            call.piece = at
+        addresses = [x.data_ptr() for x in (*held, *out)]
+        if addresses != call.addresses:
+            for memories, address in zip(call.outside, addresses, strict=True):
+                for memory in memories:
+                    place(memory, address)
+            call.addresses = addresses
+        for execute in call.executions:
+            status = execute()
+            if status:
+                raise LibraryError(f"oneDNN could not compute a kernel of a series: status {status}")
+        self._free.append(call)
+        return out[0] if len(out) == 1 else out
+
+
+class _Call:
+    """What primitives are executed with, by one thread at a time: memory objects, which keep the addresses of the last time."""
+
+    __slots__ = ("_kept", "addresses", "executions", "inside", "outside", "piece")
+
+    def __init__(self, library: Library, primitives: Sequence[tuple[Handle, dict[int, _Place], dict[int, Handle]]], count: int) -> None:
+        self.piece, self.addresses = 0, [0] * count
+        self.inside: list[tuple[int | None, int]] = []
+        self.outside: list[list[int | None]] = [[] for _ in range(count)]
+        self.executions: list[Callable[[], int]] = []
+        stream = library.stream()
+        self._kept: list[Any] = [stream, primitives]
+        for primitive, places, constants in primitives:
+            memories = {name: library.memory(p.order, 0) for name, p in places.items()}
+            for name, p in places.items():
+                value = memories[name].value
+                if p.tensor is None:
+                    self.inside.append((value, p.offset))
+                else:
+                    self.outside[p.tensor].append(value)
+            arguments = arguments_of({**memories, **constants})
+            self._kept.append((memories, arguments))
+            self.executions.append(partial(library.execute, primitive.value, stream.value, len(arguments), ctypes.addressof(arguments)))

@@ -1,0 +1,179 @@
+"""What oneDNN's own library computes besides products, as stages of a series (see `foreshape.kernels.series`).
+
+All is fp32, and lies as `foreshape.kernels.direct.order_of` says. A stage tells what it computes of tensors of certain dims, and refuses
+dims that do not fit before the library hears of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple, Protocol
+
+from foreshape.errors import ShapeError
+from foreshape.kernels.direct import ADDED, Described, order_of
+from foreshape.kernels.onednn_library import OTHER, RESULT, SEVERAL, SOURCE, Function, Handle, Library, Unimplemented
+
+Dims = Sequence[int]
+FEW = 1 << 16
+"""So many elements repay no second thread."""
+
+
+class Stage(Protocol):
+    """What one of the kernels of a series computes."""
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described | tuple[int, ...]:
+        """What is computed of something of these dims; where nothing is, since the result is the first source as it lies, its dims.
+
+        Raises:
+            Unimplemented: oneDNN has no kernel for these sizes, or only a slow one. ShapeError: they do not fit.
+        """
+        ...
+
+
+def _lying(library: Library, dims: Dims) -> Handle:
+    return library.strided(dims, order_of(dims))
+
+
+def _threads(elements: int) -> int | None:
+    return 1 if elements < FEW else None
+
+
+class Pooled(NamedTuple):
+    """The maximum or the mean of each window of images; a mean counts the padding or not.
+
+    ``window``: None for one window, the whole image. ``rounds_up``: the last window may reach beyond the padding.
+    """
+
+    kind: str
+    window: tuple[int, ...] | None
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    rounds_up: bool
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+        (x,) = dims
+        if len(x) != 4:
+            raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
+        window, strides = (tuple(x[2:]), (1, 1)) if self.window is None else (self.window, self.strides)
+        before, behind = ((0, 0), [0, 0]) if self.window is None else (self.before, list(self.behind))
+        out = list(x[:2])
+        for at, (n, k, s) in enumerate(zip(x[2:], window, strides, strict=True)):
+            room = n + before[at] + behind[at] - k
+            if room < 0:
+                raise ShapeError(f"windows of {list(window)} do not fit into images {list(x)} with paddings {list(before)} and {behind}")
+            count = (-(-room // s) if self.rounds_up else room // s) + 1
+            behind[at] += (count - 1) * s - room
+            if (count - 1) * s >= n + before[at] or before[at] >= k:
+                raise Unimplemented("a window lies in the padding altogether")
+            out.append(count)
+            behind[at] = max(behind[at], 0)
+        source, result = _lying(library, x), _lying(library, out)
+        with library.using(_threads(prod(x))):
+            made = library.pooling(self.kind, source, result, strides, window, before, behind, library.attributes()[-1])
+        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out))
+
+
+class Paired(NamedTuple):
+    """The sum or the product of the elements of two tensors, of which the second may have dims of 1 where the first has more.
+
+    ``adds``: a third one, of the dims of the first, is added. ``functions`` of each element follow.
+    """
+
+    kind: str
+    adds: bool = False
+    functions: tuple[Function, ...] = ()
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+        x, y = dims[:2]
+        if len(x) != len(y) or any(b not in (a, 1) for a, b in zip(x, y, strict=True)):
+            raise ShapeError(f"{list(y)} does not broadcast to {list(x)}")
+        one, other = _lying(library, x), _lying(library, y)
+        if len(dims) - 2 != self.adds or any(tuple(z) != tuple(x) for z in dims[2:]):
+            raise ShapeError(f"what is added must be {list(x)}, as the result is; seen {[list(z) for z in dims[2:]]}")
+        with library.using(_threads(prod(x))):
+            made = library.binary(self.kind, one, other, one, library.attributes(one if self.adds else None, self.functions)[-1])
+        orders = {SOURCE: one, OTHER: other, **({ADDED: one} if self.adds else {})}
+        return Described(made, tuple(orders), {**orders, RESULT: one}, {}, tuple(x), order_of(x))
+
+
+class Each(NamedTuple):
+    """A function of each element."""
+
+    function: Function
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+        (x,) = dims
+        lying = _lying(library, x)
+        with library.using(_threads(prod(x))):
+            made = library.elementwise(self.function, lying, library.attributes()[-1])
+        return Described(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
+
+
+class Normalized(NamedTuple):
+    """A softmax along an axis, which may count from the back."""
+
+    axis: int
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+        (x,) = dims
+        lying = _lying(library, x)
+        with library.using(_threads(prod(x))):
+            made = library.softmax(lying, self.axis % len(x), library.attributes()[-1])
+        return Described(made, (SOURCE,), {SOURCE: lying, RESULT: lying}, {}, tuple(x), order_of(x))
+
+
+class Enlarged(NamedTuple):
+    """Images of which each pixel is repeated, ``by`` times along each axis."""
+
+    by: tuple[int, ...]
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+        (x,) = dims
+        if len(x) != 4:
+            raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
+        out = (*x[:2], *(n * by for n, by in zip(x[2:], self.by, strict=True)))
+        source, result = _lying(library, x), _lying(library, out)
+        with library.using(_threads(prod(out))):  # something added meanwhile would be added wrongly by 3.2
+            made = library.nearest(source, result, library.attributes()[-1])
+        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, out, order_of(out))
+
+
+class Joined(NamedTuple):
+    """Tensors behind one another along an axis, which may count from the back."""
+
+    axis: int
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+        first, axis = dims[0], self.axis % len(dims[0])
+        if any(len(x) != len(first) or [*x[:axis], *x[axis + 1 :]] != [*first[:axis], *first[axis + 1 :]] for x in dims):
+            raise ShapeError(f"what is joined along axis {axis} must be alike elsewhere; seen {[list(x) for x in dims]}")
+        out = (*first[:axis], sum(x[axis] for x in dims), *first[axis + 1 :])
+        sources, result = [_lying(library, x) for x in dims], _lying(library, out)
+        with library.using(_threads(prod(out))):
+            made = library.joined(sources, result, axis, library.attributes()[-1])
+        names = tuple(SEVERAL + at for at in range(len(dims)))
+        return Described(made, names, {**dict(zip(names, sources, strict=True)), RESULT: result}, {}, out, order_of(out))
+
+
+class Same(NamedTuple):
+    """The elements of a tensor as they lie, in other dims: numbers, or those of its axes, of which -1 is the first and -2 the second.
+
+    ``copies``: they are to be in memory of their own.
+    """
+
+    dims: tuple[int, ...]
+    copies: bool = False
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described | tuple[int, ...]:
+        (x,) = dims
+        out = tuple(n if n >= 0 else x[-1 - n] for n in self.dims)
+        still = [d for d in (x, out) if len(d) == 4 and d[1] > 1 and d[2] * d[3] > 1]
+        if prod(out) != prod(x) or (still and len(x) != len(out)):
+            raise ShapeError(f"{list(x)} is not {list(out)} as it lies")
+        if not self.copies:
+            return out
+        row = library.strided((prod(x),), (1,))
+        made = library.elementwise(("linear", 1.0, 0.0), row, library.attributes()[-1])
+        return Described(made, (SOURCE,), {SOURCE: row, RESULT: row}, {}, out, order_of(out))

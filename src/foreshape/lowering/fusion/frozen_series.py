@@ -1,0 +1,294 @@
+"""Where parameters never change, kernels of oneDNN's own library that follow one another are one call.
+
+Before: ``y = kernel(x)``, ``z = function(y, w)`` and so on of fp32: products and convolutions of a step that is frozen, and what oneDNN computes
+    of their results: sums, products and functions of elements, pooling, enlarged images, tensors joined, a softmax, other dims
+After: ``z, ... = series(x, w, ...)``: what goes out of it; what does not lies in one piece of memory
+Unless: it is only one; or oneDNN's library is not there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
+from foreshape.kernels import frozen
+from foreshape.kernels.series import ALIGNMENT, Series, Step
+from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Pooled, Same
+from foreshape.lowering.call_memory import workspace_in_rows
+from foreshape.lowering.fusion.frozen import activation
+from foreshape.lowering.fusion.frozen_convolution import LAST
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
+from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
+from foreshape.operator.computations import Enlargement, ImagePooling, Joining, Product, Reshape, Scaling, Softmax, Sum
+from foreshape.spec import FP32
+
+_TRIED = 64
+"""What stands for each symbol when it is asked which of two sizes is the larger one."""
+
+
+@dataclass(slots=True)
+class _Stage:
+    """An instruction as a part of a series.
+
+    ``stage``: what it computes of ``sources``; None for what is made of persistables (`Instruction.packed`).
+    """
+
+    of: Instruction
+    sources: list[Value]
+    stage: Any = None
+    before: list[_Stage] = field(default_factory=list["_Stage"])
+    """Those whose work it does, too, in their order."""
+    slot: int | None = None
+
+    @property
+    def result(self) -> Value:
+        made = self.of.results[0]
+        assert isinstance(made, Value)
+        return made
+
+
+def apply(graph: Graph) -> int:
+    if not graph.lowered.frozen or frozen.library() is None:
+        return 0
+    count = 0
+    run: list[_Stage] = []
+    made: set[Value] = set()  # what lies as kernels of the library have it
+    for i in [i for place in graph.places for i in place]:
+        found = _stage(graph, i, made)
+        if found is None:
+            count += _join(graph, run)
+            run = []
+        else:
+            run.append(found)
+            made.add(found.result)
+    return count + _join(graph, run)
+
+
+def _stage(graph: Graph, i: Instruction, made: set[Value]) -> _Stage | None:
+    """An instruction as a part of a series, where some values lie as its kernels want them; None where it is none."""
+    if i.copies or i.stores or i.offsets is not None or not i.results or not all(graph.unused(r) for r in i.results[1:]):
+        return None
+    values = values_of(i.arguments)
+    if not all(_is_plain(v) for v in (*values, i.results[0])):
+        return None
+    if i.packed:  # rows of four dims lie otherwise than images do
+        return None if i.in_rows and any(_rank(v) == 4 for v in (*values, *i.writes())) else _Stage(i, values)
+    return _other(graph, i, values) if not made.isdisjoint(values) else None
+
+
+def _is_plain(value: Argument) -> bool:
+    """Whether a value is a dense tensor of fp32."""
+    spec = spec_of(value)
+    return spec is not None and spec.dtype is FP32 and isinstance(value, Value) and value.lod is None
+
+
+def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
+    """A stage that is not made of persistables."""
+    following = activation(i)
+    if following is not None:
+        return _Stage(i, values, Each(frozen.in_library(following)[0]))
+    scaling, pooling, softmax = computes(i, Scaling), computes(i, ImagePooling), computes(i, Softmax)
+    if scaling is not None:
+        return _Stage(i, values, Each(("linear", scaling.by, 0.0)))
+    if pooling is not None:
+        return _Stage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
+    rank = len(dims_of(values[0]) or ())
+    if softmax is not None and rank != 4:
+        return _Stage(i, values, Normalized(softmax.axis))
+    enlarged, joining = computes(i, Enlargement), computes(i, Joining)
+    if enlarged is not None and rank == 4:
+        return _Stage(i, values, Enlarged(enlarged.by))
+    if joining is not None and len(values) > 1 and len(set(values)) == len(values):
+        return _Stage(i, values, Joined(joining.axis))
+    if computes(i, Reshape) is not None and len(values) == 1:
+        same = _same(graph, values[0], i.results[0])
+        return None if same is None else _Stage(i, values, same)
+    if computes(i, Sum) is not None or computes(i, Product) is not None:
+        return _pair(graph, i, values, "add" if computes(i, Sum) is not None else "multiply")
+    return None
+
+
+def _pair(graph: Graph, i: Instruction, values: list[Value], kind: str) -> _Stage | None:
+    """A sum or product of tensors of one shape, or of two dims or more of which the second, or the first, has dims of 1."""
+    if len(values) != 2:
+        return None
+    for wide, narrow in (values, values[::-1]):
+        a, b = graph.dims(wide), graph.dims(narrow)
+        if a is not None and b is not None and len(a) == len(b) and all(m == 1 or equal(n, m) is True for n, m in zip(a, b, strict=True)):
+            return _Stage(i, [wide, narrow], Paired(kind))
+    return None
+
+
+def _same(graph: Graph, x: Value, out: Argument) -> Same | None:
+    """The elements as they lie, in other dims, where images have one pixel or one channel."""
+    a, b = graph.dims(x), graph.dims(out)
+    if a is None or b is None or any(len(d) == 4 and not (d[1] == 1 or (d[2] == 1 and d[3] == 1)) for d in (a, b)):
+        return None
+    dims: list[int] = []
+    for size in b:
+        axis = None if isinstance(size, int) else next((at for at, n in enumerate(a) if equal(size, n) is True), None)
+        if not isinstance(size, int) and axis is None:
+            return None
+        dims.append(size if isinstance(size, int) else -1 - (axis or 0))
+    return Same(tuple(dims))
+
+
+def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:
+    """The same, with sums and functions done while what they are of is written, where that has one reader and its kernel can."""
+    out: list[_Stage] = []
+    makers: dict[Value, _Stage] = {}
+    for s in run:
+        x = next((v for v in s.sources if v in makers and graph.only_reader(v) is s.of and s.sources.count(v) == 1), None)
+        of = makers[x] if x is not None else None
+        merged = None
+        if of is not None and isinstance(of.stage, Paired):
+            if isinstance(s.stage, Each) and not of.stage.functions:
+                merged = of.stage._replace(functions=(s.stage.function,))
+            elif s.stage == Paired("add") and not of.stage.adds and not of.stage.functions and _alike(graph, s):
+                merged = of.stage._replace(adds=True)
+        if of is None or merged is None:
+            out.append(s)
+            makers[s.result] = s
+            continue
+        out.remove(of)
+        sources = [*of.sources, *(v for v in s.sources if v is not x)]
+        out.append(_Stage(s.of, sources, merged, [*of.before, replace(of, before=[])]))
+        makers[s.result] = out[-1]
+    return out
+
+
+def _alike(graph: Graph, s: _Stage) -> bool:
+    """Whether what a stage reads has the dims of what it makes."""
+    wanted = graph.dims(s.result)
+    return wanted is not None and all(graph.dims(v) == wanted for v in s.sources)
+
+
+def _join(graph: Graph, run: list[_Stage]) -> bool:
+    """Let one instruction stand for some that follow one another."""
+    if len(run) < 2:
+        return False
+    everything = run
+    run = _merged(graph, run)
+    inside = {s.result: at for at, s in enumerate(run)}
+    ids = {id(s.of) for s in everything}
+    out = [v for v in inside if graph.is_fixed(v) or any(id(r) not in ids for r in graph.readers(v))]
+    outside = list(dict.fromkeys(v for s in run for v in s.sources if v not in inside))
+    slots = _give_slots(run, inside, out)
+    work = maximum(*{workspace_in_rows(s.of) for s in everything})
+    pieces: Size = sum((maximum(*sizes) for sizes in slots), start=0)
+    total = pieces + work + ALIGNMENT * (len(slots) + len(outside) + 1)
+    name, last = _pack(graph, run, inside, outside), everything[-1].of
+    order = {at: LAST if _rank(v) == 4 else () for at, v in enumerate(outside)}
+    lies = {at: LAST for at, v in enumerate(out) if _rank(v) == 4}
+    given = ", ".join(f"{{{at}}}" for at in range(len(outside)))
+    rows = tuple(at for at, v in enumerate(outside) if _rank(v) != 4)
+    order = {at: o for at, o in order.items() if o}
+    made = fused(last, f"{name}({given})", [*outside], [*out], "product", workspace=lambda: total, in_rows=rows, in_order=order, lies=lies)
+    made.unknown = made.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
+    made.joins = len(everything)
+    graph.remove(s.of for s in everything[:-1])
+    graph.replace(last, made)
+    return True
+
+
+def _rank(value: Value) -> int:
+    return len(dims_of(value) or ())
+
+
+def _give_slots(run: list[_Stage], inside: dict[Value, int], out: Sequence[Value]) -> list[list[Size]]:
+    """Give each result that stays inside a part of a piece of memory; what those that share a part take, for each part."""
+    root = {s.result: s.result for s in run}
+    for s in run:
+        if isinstance(s.stage, Same):
+            of = root.get(s.sources[0])
+            if of is None or s.result in out or of in out:
+                s.stage = s.stage._replace(copies=True)
+            else:
+                root[s.result] = of
+    last = {root[v]: at for at, s in enumerate(run) for v in (*s.sources, s.result) if v in root}
+    slots: list[list[Size]] = []
+    probe: list[int] = []
+    free: set[int] = set()
+    for at, s in enumerate(run):
+        value = s.result
+        if root[value] is not value:
+            s.slot = run[inside[root[value]]].slot
+        elif value not in out:
+            spec = spec_of(value)
+            size: Size = 0 if spec is None else spec.nbytes
+            tried = evaluate(size, dict.fromkeys(symbols_of(size), _TRIED)) if not isinstance(size, int) else size
+            fits = sorted((probe[k] < tried, abs(probe[k] - tried), k) for k in free)
+            if fits:
+                s.slot = fits[0][2]
+                free.discard(s.slot)
+            else:
+                s.slot = len(slots)
+                slots.append([])
+                probe.append(0)
+            probe[s.slot] = max(probe[s.slot], tried)
+            if size not in slots[s.slot]:
+                slots[s.slot].append(size)
+        for v in {root[v] for v in (*s.sources, value) if v in root}:
+            slot = run[inside[v]].slot
+            if last[v] == at and slot is not None:
+                free.add(slot)
+    return slots
+
+
+def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Sequence[Value]) -> str:
+    """A name for the series, in place of those for its products."""
+    lowered = graph.lowered
+    numbers = {v: at for at, v in enumerate((*outside, *inside))}
+    derived = {name: (values, make) for name, values, make in lowered.derived}
+    makers: list[tuple[int, Callable[..., Any] | None, Callable[..., Any] | None, Any, tuple[int, ...], int | None]] = []
+    all_values: list[Value] = []
+    names: set[str] = set()
+    for s in run:
+        sources = tuple(numbers[v] for v in s.sources)
+        if s.of.packed:
+            values, make = derived[s.of.packed]
+            names.add(s.of.packed)
+            makers.append((len(values), make, None, None, sources, s.slot))
+            all_values += values
+        else:
+            makers.append((0, None, _by_kernels(s), s.stage, sources, s.slot))
+    lowered.derived[:] = [entry for entry in lowered.derived if entry[0] not in names]
+    name = f"{run[0].result}_series{len(lowered.derived)}"
+    lowered.derived.append((name, tuple(all_values), partial(_made, tuple(makers), len(outside))))
+    return name
+
+
+def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series:
+    """The series, from the values of persistables."""
+    library = frozen.library()
+    assert library is not None
+    steps: list[Step] = []
+    at = 0
+    for taken, make, otherwise, stage, sources, slot in makers:
+        if make is not None:
+            stage = make(*values[at : at + taken])
+            at += taken
+            otherwise = stage if len(sources) == 1 else stage.add
+        steps.append(Step(stage, otherwise, sources, slot))
+    return Series(library, steps, count)
+
+
+def _by_kernels(s: _Stage) -> Callable[..., Any]:
+    """What a stage computes, by the kernels of its operators."""
+    calls = [of.of for of in (*s.before, s)]
+
+    def run(*given: Any) -> Any:
+        known = dict(zip(s.sources, given, strict=True))
+        out: Any = None
+        for i in calls:
+            arguments = [[known[v] for v in a if v is not None] if isinstance(a, list) else None if a is None else known[a] for a in i.arguments]
+            wanted = {"requested": tuple(at == 0 for at in range(len(i.results)))} if i.kernel_requested else {}
+            out = i.kernel(*arguments, **wanted)
+            out = out[0] if len(i.results) > 1 else out
+            known[values_of(i.results)[0]] = out
+        return out
+
+    return run
