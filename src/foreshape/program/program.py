@@ -98,7 +98,7 @@ class Program:
         return made
 
     def unique_name(self, key: str) -> str:
-        """``key_0``, ``key_1``, ...: a name that this program has not given yet."""
+        """``key_0``, ``key_1``, ...: a name made of ``key`` that this program has not given yet."""
         count = self._counters.get(key, 0)
         self._counters[key] = count + 1
         name = f"{key}_{count}"
@@ -191,7 +191,7 @@ class Program:
         return unknown
 
     def diagnose(self, stop_at: int = 100) -> tuple[list[Op], list[DescriptionError]]:
-        """Infer as `infer` does, and collect the errors instead of raising: (ops not known, errors)."""
+        """Infer as `infer` does, and collect the errors, ``stop_at`` at most, instead of raising: (ops not known, errors)."""
         self._stale = False
         self.names = (-1, {})
         unknown, errors = self._infer_all(stop_at)
@@ -341,12 +341,12 @@ class Program:
         return _codec["encode"](self)
 
     def save(self, path: Any) -> None:
-        """Write the program to a file: to a temporary name, flushed, then renamed."""
+        """Write the program to the file ``path``: to a temporary name, flushed, then renamed."""
         _codec["save"](self, path)
 
     @staticmethod
     def from_bytes(data: bytes) -> Program:
-        """The program in these bytes. Raises `FormatError` where they are none."""
+        """The program in the bytes ``data``. Raises `FormatError` where they are none."""
         return _codec["decode"](data)
 
     @staticmethod
@@ -375,7 +375,7 @@ class Program:
         return program_html(self)
 
     def html_of(self, variable: Variable) -> str:
-        """What a notebook shows of one of its variables."""
+        """What a notebook shows of a ``variable`` of it."""
         from foreshape.program.notebook import variable_html
 
         return variable_html(variable)
