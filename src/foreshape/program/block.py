@@ -104,7 +104,7 @@ class Block(FromRecords):
         return describe_failure(RuleError(words, {"first": None}, SchemaError), variable.role_words, {"first": [first]}, call_site(variable.site))
 
     def create_variable(self, name: str, spec: Spec, *, site: Site = None, **flags: Any) -> Variable:
-        """Make a variable called ``name`` with a known spec, made at the line ``site``. ``flags``: persistable, stop_gradient, is_parameter, trainable, need_check_feed."""
+        """Make the variable ``name`` of a known spec, at the line ``site``. ``flags``: persistable, stop_gradient, is_parameter, trainable, need_check_feed."""
         made = Variable._new(name, self, spec, site if site is not None else here())  # pyright: ignore[reportPrivateUsage]
         for flag, value in flags.items():
             setattr(made, flag, value)

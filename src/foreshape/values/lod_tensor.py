@@ -131,7 +131,7 @@ class LoDTensor:
 
     @staticmethod
     def joined(parts: Sequence[LoDTensor]) -> LoDTensor:
-        """The outermost sequences of several ragged tensors, ``parts``, of one depth, one after the other. Raises `FeedError` where their rows differ in shape."""
+        """The outermost sequences of ragged tensors, ``parts``, of one depth, one after the other. Raises `FeedError` where their rows differ in shape."""
         import numpy
 
         try:
