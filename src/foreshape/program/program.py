@@ -274,15 +274,16 @@ class Program:
 
         return Summary(self, batch, depth, rows, sizes)
 
-    def graph(self, depth: int | None = None, boxes: int = 80) -> Picture:
+    def graph(self, depth: int | None = None, boxes: int = 80, part: str | None = None) -> Picture:
         """The network drawn: layers as boxes, groups around them, arrows along the values, what repeats once with a number of times.
 
         Args:
             depth: how many levels of groups are opened; as many as fit in so many ``boxes`` where it is left out.
+            part: of a program that trains "forward", "backward" or "updates"; all, the latter two as a box each, where it is left out.
         """
         from foreshape.program.graph import draw
 
-        return draw(self, depth, boxes)
+        return draw(self, depth, boxes, part)
 
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> Program:
         """A copy in which the named inputs have these shapes, inferred afresh.
