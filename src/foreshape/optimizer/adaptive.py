@@ -89,7 +89,8 @@ class Ftrl(Optimizer):
         lr_power: the power of the summed squared gradients by which the learning rate falls, as a number of at most 0.
         weight_decay, clip, groups, freeze: as of `Optimizer`.
 
-    The learning rate must be more than 0 in every step, since the formula divides by it: `LinearWarmup` must not start at 0.
+    The learning rate must be more than 0 in every step, since the formula divides by it, and should not rise, since the parameters are in
+    proportion to it: `polynomial` needs an ``end`` above 0, and `LinearWarmup` must not start at 0.
 
     Parameters should start at zero: one whose gradients were all zero becomes zero in dense training. Of a sparse gradient only its rows
     move; a row that was never looked up keeps what it started with.
