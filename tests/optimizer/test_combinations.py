@@ -49,7 +49,7 @@ TWICE, ONCE, NONE = 2, 1, 0
 STATE = {"SGD": NONE, "Momentum": ONCE, "Adam": TWICE, "AdamW": TWICE, "Lion": ONCE, "Lamb": TWICE, "Lars": ONCE, "Adagrad": ONCE, "Ftrl": TWICE}
 
 CASES = [(name, rate) for name in OPTIMIZERS for rate in RATES if name != "Ftrl" or rate in WITHOUT_ZERO]
-QUICK = {(name, list(RATES)[at % len(RATES)]) for at, name in enumerate(OPTIMIZERS)} | {("SGD", list(RATES)[-1]), ("SGD", list(RATES)[-2]), ("Ftrl", "piecewise")}
+QUICK = {(name, list(RATES)[at % len(RATES)]) for at, name in enumerate(OPTIMIZERS)} | {("SGD", rate) for rate in list(RATES)[-2:]}
 
 
 def network() -> fs.Variable:
@@ -96,5 +96,5 @@ def test_the_page_says_what_an_optimizer_keeps() -> None:
 
 
 def test_ftrl_and_a_rate_that_comes_to_zero() -> None:
-    with pytest.raises(fs.ExecutionError, match="the loss mean_0.tmp_0 is nan"):
+    with pytest.raises(fs.ExecutionError, match=r"the loss mean_0\.tmp_0 is nan"):
         trained(o.Ftrl(RATES["polynomial"]()))
