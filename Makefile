@@ -101,7 +101,7 @@ $(VENV)/docs: $(VENV)/train
 	touch $@
 
 docs: $(VENV)/docs         ## build the site into site/; a link that leads nowhere is an error
-	PATH="$(CURDIR)/$(VENV)/bin:$$PATH" NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+	PATH="$(abspath $(VENV))/bin:$$PATH" NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 $(VENV)/wheel: $(VENV)/train
 	$(PIP) -e '.[train,wheel]'
@@ -111,7 +111,7 @@ wheel: $(VENV)/wheel       ## build the package into dist/, install it in enviro
 	$(VENV)/bin/python tests/wheel/check.py
 
 proto: $(VENV)/dev         ## make the protobuf module again
-	cd src && ../$(RUN) grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto
+	cd src && $(abspath $(VENV))/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto
 
 clean:
 	rm -rf $(VENV) $(PADDLE_VENV) out site build dist

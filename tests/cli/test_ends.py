@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 import foreshape as fs
 from foreshape import layer
 from foreshape.cli import app
-from foreshape.cli.output import console
+from foreshape.cli.output import broken, console
 from foreshape.cli.tables import Rows
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
@@ -165,3 +166,25 @@ def test_a_narrow_terminal_shows_rows_as_lines(capsys: pytest.CaptureFixture[str
     out.width = 80
     out.print(table)
     assert "elementwise_add   fc_0.tmp_1   48*batch" in capsys.readouterr().out
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_sentences_are_broken_between_words_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    line = "most is needed at op 29 of 37, flatten_contiguous_range_grad_and_more    net.py:5"
+    assert broken(f"a\n{line}", Screen()).splitlines() == [
+        "a", "most is needed at op 29 of 37,", "    flatten_contiguous_range_grad_and_more", "    net.py:5"]  # fmt: skip
+    assert broken(line, io.StringIO()) == line
+
+
+def test_a_summary_and_the_help_fit_a_narrow_terminal(saved: Path) -> None:
+    lines = fs.load_program(saved).summary().text(40).splitlines()
+    assert "fc_0  mul, elementwise_add, tanh, softm…" in lines and "    results 48B 67%, work 12 100%" in lines and max(map(len, lines)) <= 40
+    narrow = {**ENVIRONMENT, "COLUMNS": "40"}
+    done = subprocess.run([*COMMAND, "plan", "--help"], capture_output=True, text=True, env=narrow, timeout=1200)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and "  --within BYTES" in lines and max(map(len, lines)) <= 40

@@ -174,9 +174,12 @@ const zoomed = [from, to];
 point("arena", "pointermove", xOf(chart, (from + to) / 2), 30);
 document.getElementById("all").click();
 const all = [from, to];
-const begin = performance.now();
-for (let k = 0; k < 20; k++) paint();
-const each = (performance.now() - begin) / 20;
+let each = Infinity;  // the fastest of several: what else the machine does only adds to it
+for (let k = 0; k < 20; k++) {
+  const begin = performance.now();
+  paint();
+  each = Math.min(each, performance.now() - begin);
+}
 const pixels = new Set();
 const drawn = chart.base.getContext("2d").getImageData(0, 0, chart.base.width, chart.base.height).data;
 for (let k = 0; k < drawn.length; k += 4) if (drawn[k + 3] === 255) pixels.add("#" + [0, 1, 2].map(c => drawn[k + c].toString(16).padStart(2, "0")).join(""));

@@ -190,6 +190,23 @@ def test_a_drawing_has_the_layers_their_times_and_the_connection_around_them(tmp
         fs.default_main_program().graph(depth=0)
 
 
+def test_gradients_and_updates_are_a_box_each_until_they_are_asked_for() -> None:
+    cost = layer.mean(layer.fc(layer.data("x", shape=["batch", 4]), 3, "tanh"))
+    alone = fs.default_main_program().graph()
+    program = fs.training_program(cost, fs.optimizer.Adam(0.1)).program
+
+    def texts(part: str | None) -> list[str]:
+        root = ElementTree.fromstring(program.graph(part=part).svg)
+        return ["".join(t.itertext()) for t in root.iter() if t.tag.endswith("}text")]
+
+    assert {"x", "forward", "fc_0", "mean", "backward", "updates"} <= set(texts(None)) and not {"mean_grad", "adam"} & set(texts(None))
+    assert program.graph(part="forward").svg == alone.svg and program.graph(part="forward").svg != program.graph().svg
+    assert "mean_grad" in texts("backward") and not {"x", "mean", "updates"} & set(texts("backward"))
+    assert "adam" in " ".join(texts("updates")) and "mean_grad" not in texts("updates")
+    with pytest.raises(fs.SchemaError, match="part must be one that this program has, 'forward'; seen 'updates'"):
+        fs.default_main_program().graph(part="updates")
+
+
 def test_thousands_of_ops_are_few_boxes() -> None:
     program = pictured.long_chain(400)
     assert len(program.graph().svg) < 200_000

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreshape.cli.output import plain_errors, print_json, print_plain, printing, whole_command
+from foreshape.cli.output import fitted, plain_errors, print_json, print_plain, printing, whole_command
 
 if TYPE_CHECKING:
     from foreshape.program import Program
@@ -40,7 +40,7 @@ Threads = Annotated[int, typer.Option("--threads", min=1, help="Of a calibrated 
 def main() -> None:
     """The entry point of the ``foreshape`` command."""
     with whole_command():
-        app()
+        fitted(typer.main.get_command(app))()
 
 
 def _version(wanted: bool) -> None:

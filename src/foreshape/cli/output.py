@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
@@ -19,6 +22,7 @@ from foreshape.program.literal import escape
 if TYPE_CHECKING:
     from rich.console import Console
 
+_HELP_WIDTH = 56
 _PIPE_WIDTH = 2000
 """Columns of a table that no terminal shows: wide enough that nothing is folded."""
 
@@ -36,8 +40,23 @@ def console() -> Console:
 
 
 def print_plain(text: str) -> None:
-    """One line or more, with what is not printable escaped."""
-    typer.echo(escape(text))
+    """One line or more, with what is not printable escaped; in a terminal broken between words."""
+    typer.echo(broken(escape(text), sys.stdout))
+
+
+def broken(text: str, stream: TextIO | None) -> str:
+    """Lines that a terminal would break anywhere, broken between words; what is read by another program is left as it is."""
+    if stream is None or not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(part for line in text.split("\n") for part in _parts(line, width))
+
+
+def _parts(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip(" ")) + 4)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def print_json(value: Any) -> None:
@@ -54,7 +73,7 @@ def error_text(error: BaseException) -> str:
 
 def stop(message: str, code: int = 1) -> NoReturn:
     """Tell what is wrong on standard error, and end with this exit code."""
-    typer.echo(escape(message), err=True)
+    typer.echo(broken(escape(message), sys.stderr), err=True)
     raise typer.Exit(code)
 
 
@@ -100,6 +119,23 @@ def printing() -> Generator[None]:
 def _print_no_more() -> None:
     """What is still to be written at the end of the process goes nowhere: it would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def fitted(command: Any) -> Any:
+    """The command, whose help is as wide as a narrow terminal: the parser makes it 50 columns wide at least, and most of them for the options' names."""
+    columns = shutil.get_terminal_size().columns
+    if columns >= _HELP_WIDTH:
+        return command
+    formats: Any = command.context_class.formatter_class
+
+    def in_lines(self: Any, rows: Any, col_max: int = 0, col_spacing: int = 2) -> None:
+        formats.write_dl(self, rows, 9, col_spacing)
+
+    lines = type("Lines", (formats,), {"write_dl": in_lines})
+    context = type("Narrow", (command.context_class,), {"formatter_class": lines})
+    for one in (command, *command.commands.values()):
+        one.context_class = context
+    return functools.partial(command, terminal_width=max(columns, 20))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from foreshape.cli.output import error_text, interrupted
+from foreshape.cli.output import broken, error_text, interrupted
 from foreshape.errors import ForeshapeError
 from foreshape.program.literal import escape
 
@@ -42,7 +42,7 @@ def run_script(script: Path, args: list[str]) -> int:
 
 
 def _tell(message: str, code: int = 1) -> int:
-    typer.echo(escape(message), err=True)
+    typer.echo(broken(escape(message), sys.stderr), err=True)
     return code
 
 

@@ -40,7 +40,7 @@ class Rows(Table):
             head = 2 if self.names[0] == "#" else 1
             first = " ".join(c for c in cells[:head] if c)
             if first:
-                yield Text(f"{self.names[0]} {first}" if first.isdecimal() else first, style="bold", overflow="fold")
+                yield Text(f"{self.names[0]} {first}" if first.replace(",", "").isdecimal() else first, style="bold", overflow="fold")
             for name, cell in zip(self.names[head:], cells[head:], strict=True):
                 if cell:
                     yield Padding(Text(f"{name}: {cell}", overflow="fold"), (0, 0, 0, 2))

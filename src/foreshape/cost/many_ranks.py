@@ -286,7 +286,9 @@ def plan(
     Where nothing is fetched, and running would change nothing, it is planned for what its last ops give.
 
     Args:
-        program: a program, or what `training_program` gives, which is planned as it runs: with gradients gathered and a loss scaled, if it has them.
+        program: a program, or what `training_program` gives, which is planned as it runs: with gradients gathered and a loss scaled, if it has
+            them. It stays as it is.
+        fetch: variables or names.
         ranks: how many ranks train or use the program.
         within: the memory of a rank, in bytes or as "16 GiB".
         network: the links between them; 25 Gb/s and 30 microseconds where it is left out.

@@ -39,7 +39,12 @@ class Network:
 
     @classmethod
     def of(cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False) -> Network:
-        """From words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds."""
+        """From words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds.
+
+        Args:
+            bandwidth, latency: those words or numbers.
+            tree: as of `Network`.
+        """
         return cls(bandwidth_of(bandwidth), seconds_of(latency), tree)
 
     def seconds(self, way: str, count: float, ranks: int) -> float:
@@ -48,15 +53,24 @@ class Network:
         Args:
             way: which collective: ``all-reduce``, ``all-gather`` ...
             count: the bytes that one rank gives to it.
+            ranks: how many take part.
         """
         return self.moving(way, count, ranks) + self.waiting(way, count, ranks)
 
     def moving(self, way: str, count: float, ranks: int) -> float:
-        """The seconds of it in which bytes move."""
+        """The seconds of it in which bytes move.
+
+        Args:
+            way, count, ranks: as of `seconds`.
+        """
         return sent(way, count, ranks) / self.bandwidth if not self._by_tree(way, count, ranks) else 2 * count / self.bandwidth
 
     def waiting(self, way: str, count: float, ranks: int) -> float:
-        """The seconds of it that are latency."""
+        """The seconds of it that are latency.
+
+        Args:
+            way, count, ranks: as of `seconds`.
+        """
         return self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
 
     def _by_tree(self, way: str, count: float, ranks: int) -> bool:

@@ -293,7 +293,7 @@ class Executor:
         return out
 
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
-        """The compiled step for these fetches; made at the first question."""
+        """The compiled step of ``program`` for what ``fetch`` names; made at the first question."""
         names = _names(program, fetch)
         found = self._steps.get(program, {}).get(names)
         if found is not None and found.version == program.version:
@@ -314,7 +314,7 @@ class Executor:
             return found
 
     def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:
-        """Raise what `run` would raise for this feed, before anything runs and without any value of a scope.
+        """Raise what `run` would raise for this feed and ``fetch``, before anything runs and without any value of a scope.
 
         Raises:
             FeedError, GuardError: fed values that the program does not take.
@@ -337,7 +337,7 @@ class Executor:
         return self._generator.get_state().numpy().copy()
 
     def reseed(self, seed: int) -> None:
-        """Start the generator of the random operators anew."""
+        """Start the generator of the random operators anew, from ``seed``."""
         self._generator.manual_seed(seed)
 
     def set_random_state(self, state: Any) -> None:

@@ -38,7 +38,7 @@ class Scope:
         """Counts the values that were put in the place of others, which a step must notice that holds what it has made of them."""
 
     def set(self, name: str, array: Any) -> None:
-        """Set a value from an array (it is copied). A value of the same shape and element type keeps its place in memory.
+        """Set the value ``name`` from an array (it is copied). A value of the same shape and element type keeps its place in memory.
 
         Raises:
             ExecutionError: it is no array of numbers.
@@ -56,14 +56,14 @@ class Scope:
                 self.store(name, new.get(name, value))
 
     def get(self, name: str) -> Any:
-        """A copy of a value as a numpy array, of sparse rows as a `SelectedRows`. Raises `ExecutionError` where there is none."""
+        """A copy of the value ``name`` as a numpy array, of sparse rows as a `SelectedRows`. Raises `ExecutionError` where there is none."""
         value: Any = self.tensor(name)
         if isinstance(value, Rows):
             return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
         return to_numpy(value).copy() if value.device.type == "cpu" else to_numpy(value)
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor itself; what is done to it is done to the run. Raises `ExecutionError` where there is none."""
+        """The tensor ``name`` itself; what is done to it is done to the run. Raises `ExecutionError` where there is none."""
         found = self._values.get(name)
         if found is None:
             found = self._made(name)
@@ -72,7 +72,7 @@ class Scope:
         return found
 
     def defer(self, name: str, make: Callable[[], Tensor]) -> None:
-        """Let a value be made when it is first asked for, instead of the one that there is."""
+        """Let ``make`` make the value ``name`` when it is first asked for, instead of the one that there is."""
         with self._lock:
             self._values.pop(name, None)
             self._waiting[name] = make
@@ -133,7 +133,7 @@ class Scope:
         return value
 
     def remove(self, name: str) -> None:
-        """Drop a value, if there is one."""
+        """Drop the value ``name``, if there is one."""
         waiting = self._waiting.pop(name, None)
         if self._values.pop(name, None) is not None or waiting is not None:
             self.version += 1

@@ -36,7 +36,14 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
 
     @classmethod
     def of(cls, program: Program, feeds: list[str], fetches: list[Variable], scope: Scope, executor: Executor | None = None) -> InferenceModel:
-        """A model of its parts."""
+        """A model of its parts.
+
+        Args:
+            program: what runs.
+            feeds, fetches: the names of what it takes, and what it gives.
+            scope: where its values are.
+            executor: what runs it; one of its own where it is left out.
+        """
         out = cls((program, feeds, fetches))
         out.scope, out.executor, out._open, out._fixed = scope, executor, program, {}
         copies = [(v.name, v.op.input("X") if v.op is not None and v.op.type == "scale" and v.name.startswith(COPIES) else None) for v in fetches]
@@ -60,6 +67,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
 
         Args:
             feed: input -> array; or the arrays themselves, in the order of ``feeds``.
+            more: the arrays after the first.
 
         Returns:
             What comes out, by its variable's name, its place or the name that it was saved by (`Results`): arrays, `LoDTensor` where ragged.

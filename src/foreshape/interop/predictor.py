@@ -54,7 +54,11 @@ class Predictor:
             self._warm(shapes)
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
-        """What the network gives for a feed (input -> array, or the arrays in order), by name. Raises what `InferenceModel.run` raises."""
+        """What the network gives for a feed (input -> array, or the arrays in order), by name. Raises what `InferenceModel.run` raises.
+
+        Args:
+            feed, more: as of `InferenceModel.run`.
+        """
         return self.model.run(feed, *more) if self._queue is None else self._queue.run(feed_of(self.inputs, (feed, *more)))
 
     __call__ = run

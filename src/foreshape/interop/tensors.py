@@ -18,6 +18,7 @@ def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, n
     """Write values of a scope to a file: to a temporary name, flushed, then renamed.
 
     Args:
+        path: of the file.
         scope: the default scope where it is left out.
         names: which values; all where it is left out.
 
@@ -36,6 +37,10 @@ def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, n
 @border("the file cannot be read", FormatError)
 def load_safetensors(path: str | os.PathLike[str], scope: Scope | None = None) -> list[str]:
     """Put the values of a file into a scope; returns their names. Nothing is put in where the file is not whole.
+
+    Args:
+        path: of the file.
+        scope: the default scope where it is left out.
 
     Raises:
         FormatError: it cannot be read, is no safetensors file, or holds an element type that no program here has.

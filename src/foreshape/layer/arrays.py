@@ -60,6 +60,7 @@ def tensor_array_to_tensor(input: Variable, axis: int = 0, use_stack: bool = Fal
     """All elements of an array as one tensor.
 
     Args:
+        input: an array of tensors.
         axis: the dim along which they are joined, or the new one along which they are stacked.
         use_stack: stack them; all must have the same dims then.
 
@@ -75,17 +76,31 @@ def lod_rank_table(x: Variable, level: int = 0) -> Variable:
 
 
 def max_sequence_len(rank_table: Variable) -> Variable:
-    """The length of the longest sequence of a rank table, int64 ``[1]``."""
+    """The length of the longest sequence of a rank table, int64 ``[1]``.
+
+    Args:
+        rank_table: from `lod_rank_table`.
+    """
     return current_block().apply("max_sequence_len", {"RankTable": rank_table})
 
 
 def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
-    """Ragged rows taken apart: element t of the array has step t of all sequences that are longer than t, in the order of the table."""
+    """Ragged rows taken apart: element t of the array has step t of all sequences that are longer than t, in the order of the table.
+
+    Args:
+        x: ragged rows.
+        table: the rank table of the sequences, from `lod_rank_table`.
+    """
     return current_block().apply("lod_tensor_to_array", {"X": x, "RankTable": table})
 
 
 def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
-    """The ragged rows whose time steps are the elements of an array: the inverse of `lod_tensor_to_array`."""
+    """The ragged rows whose time steps are the elements of an array: the inverse of `lod_tensor_to_array`.
+
+    Args:
+        x: an array, as `lod_tensor_to_array` gives it.
+        table: the rank table of the sequences, from `lod_rank_table`.
+    """
     return current_block().apply("array_to_lod_tensor", {"X": x, "RankTable": table})
 
 
@@ -95,5 +110,10 @@ def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
 
 
 def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
-    """The rows of ``x``, or of a ragged x its outermost sequences, in the order of the table."""
+    """The rows of ``x``, or of a ragged x its outermost sequences, in the order of the table.
+
+    Args:
+        x: dense, one row for each sequence of the table, or ragged.
+        rank_table: from `lod_rank_table`.
+    """
     return current_block().apply("reorder_lod_tensor_by_rank", {"X": x, "RankTable": rank_table})

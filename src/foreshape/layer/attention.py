@@ -46,6 +46,7 @@ def multi_head_attention(
         mask: of dense input, what may be seen, as `attention_mask` takes it.
         rotary: turn queries and keys by their positions, as `rotary_positions` does.
         dropout: of the weights, in training; of dense input only. Which are dropped is drawn for all at once, and kept as a byte for each.
+        is_test: no dropout.
         output_size: the columns that come out; the width where it is left out.
         bias: ``False`` leaves the four biases out; or an initializer.
         weight: an initializer of the four weights.

@@ -104,7 +104,12 @@ def random_translation(x: Variable, height: float, width: float | None = None, f
 
 @tells_line
 def random_rotation(x: Variable, degrees: float, fill: str = "zeros") -> Variable:
-    """Each image turned about its middle by at most so many degrees to either side, in training; the other arguments are those of `random_affine`."""
+    """Each image turned about its middle by at most so many degrees to either side, in training; the other arguments are those of `random_affine`.
+
+    Args:
+        x, fill: as of `random_affine`.
+        degrees: of a whole turn's 360.
+    """
     with name_scope("random_rotation"):
         return _affine(x, degrees, (1.0, 1.0), (0.0, 0.0), fill)
 
@@ -114,6 +119,7 @@ def random_zoom(x: Variable, amount: float | Range, fill: str = "zeros") -> Vari
     """Each image made larger or smaller about its middle, in training, within the same size.
 
     Args:
+        x, fill: as of `random_affine`.
         amount: 0.2 is from 0.8 to 1.2 times as large; ``(0.8, 1.5)`` says both ends.
         The other arguments are those of `random_affine`.
     """
@@ -147,6 +153,10 @@ def random_affine(x: Variable, degrees: float = 0.0, zoom: float | Range = 0.0, 
 @tells_line
 def gaussian_noise(x: Variable, std: float) -> Variable:
     """``x`` with normal numbers of this standard deviation added, in training; float, of any shape.
+
+    Args:
+        x: floats.
+        std: the standard deviation, at least 0.
 
     Raises:
         SchemaError: a deviation below 0.

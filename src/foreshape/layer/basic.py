@@ -32,6 +32,7 @@ def data(
             packed rows, as ``["words", 64]``: ``batch`` is there the number of sequences.
         dtype: its element type. Also ``data_type=``.
         lod_level: how many levels of sequences the rows are grouped in; 0 where dense.
+        stop_gradient: no gradient of it is computed; False lets `foreshape.append_backward` compute one.
         kind: ``fs.SELECTED_ROWS`` for some rows of a table of this shape, fed as `foreshape.SelectedRows`.
 
     Raises:
@@ -57,7 +58,13 @@ def data(
 
 
 def activate(x: Variable, activation: Activation, prefix: str | None = None) -> Variable:
-    """``x`` through an activation, given by its operator's type or as a function of a variable."""
+    """``x`` through an activation, given by its operator's type or as a function of a variable.
+
+    Args:
+        x: what goes in.
+        activation: None, which gives ``x`` itself; an operator's type, as "relu"; or a function of a variable, as `layer.relu`.
+        prefix: what the name of the result begins with; the operator's type where it is left out.
+    """
     if activation is None:
         return x
     if isinstance(activation, str):
@@ -149,5 +156,9 @@ def _check_shared(x: Variable, features: int, weight: Any, given: int | None) ->
 
 
 def mean(x: Variable) -> Variable:
-    """The mean of all elements, a tensor without dims."""
+    """The mean of all elements, a tensor without dims.
+
+    Args:
+        x: floats, of any shape.
+    """
     return current_block().apply("mean", {"X": x})

@@ -186,7 +186,13 @@ def _pairs(given: Any, what: str) -> list[tuple[Any, Branch]]:
 
 @tells_line
 def case(pred_fn_pairs: Sequence[tuple[Variable, Branch]], default: Branch | None = None) -> Any:
-    """What the function of the first condition that holds gives; where none holds, ``default()`` (the last pair's, if left out)."""
+    """What the function of the first condition that holds gives; where none holds, ``default()`` (the last pair's, if left out).
+
+    Args:
+        pred_fn_pairs: (condition, function) pairs: one bool, and a function without arguments, which gives variables; all functions give as many, of the same
+            kinds and element types.
+        default: such a function.
+    """
     pairs = _pairs(pred_fn_pairs, "pred_fn_pairs")
     if not pairs:
         raise SchemaError("case needs at least one pair of a condition and a function")

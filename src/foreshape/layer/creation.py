@@ -22,6 +22,8 @@ def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool =
 
     Args:
         shape: ints, each of which may be a variable of one integer; or an integer variable that holds the whole shape.
+        dtype: of the result.
+        value: a number that the element type holds.
 
     Raises:
         SchemaError: a value that the element type does not hold.
@@ -41,6 +43,7 @@ def assign(x: Any, output: Variable | None = None) -> Variable:
     """A copy of a variable, or an array (or number) as a tensor whose numbers are written in the program.
 
     Args:
+        x: that variable, array or number.
         output: a variable that is written; a new one where it is left out.
 
     Raises:
@@ -59,6 +62,10 @@ def range(start: int | float | Variable, end: int | float | Variable | None = No
     """start, start + step, ... before ``end``; with one argument 0, 1, ... before it. Shape ``[n]``.
 
     ``n`` is known where the three are integers that are known while describing.
+
+    Args:
+        start, end, step: numbers, or variables that are one; ``step`` is not 0.
+        dtype: of the result.
     """
     of = dtype_of(dtype)
     first, last = (0, start) if end is None else (start, end)
@@ -67,31 +74,64 @@ def range(start: int | float | Variable, end: int | float | Variable | None = No
 
 
 def linspace(start: float | Variable, stop: float | Variable, num: int | Variable, dtype: Any = "fp32") -> Variable:
-    """``num`` numbers from start to stop, evenly spaced, both included. Shape ``[num]``."""
+    """``num`` numbers from start to stop, evenly spaced, both included. Shape ``[num]``.
+
+    Args:
+        start, stop: numbers, or variables that are one.
+        num: how many, likewise; at least 1.
+        dtype: of the result.
+    """
     of = dtype_of(dtype)
     inputs = {"Start": _number(start, of), "Stop": _number(stop, of), "Num": _number(num, INT32)}
     return current_block().apply("linspace", inputs, {"dtype": of.code})
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = "fp32") -> Variable:
-    """Ones on the diagonal of a matrix of zeros, ``[rows, columns]``."""
+    """Ones on the diagonal of a matrix of zeros, ``[rows, columns]``.
+
+    Args:
+        rows: how many.
+        columns: how many; as many as rows where it is left out.
+        dtype: of the result.
+    """
     return current_block().apply("eye", {}, {"num_rows": rows, "num_columns": -1 if columns is None else columns, "dtype": dtype_of(dtype).code})
 
 
 def uniform_random(shape: Shape, dtype: Any = "fp32", min: float = -1.0, max: float = 1.0, seed: int = 0) -> Variable:
-    """Numbers drawn uniformly from [min, max). A seed other than 0 draws the same at each run."""
+    """Numbers drawn uniformly from [min, max). A seed other than 0 draws the same at each run.
+
+    Args:
+        shape: as of `fill_constant`.
+        dtype: of the result: floats.
+        min, max: the ends; ``max`` itself is not drawn.
+        seed: not 0 draws the same in each run.
+    """
     inputs, sizes = _shape(shape)
     return current_block().apply("uniform_random", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "min": min, "max": max, "seed": seed})
 
 
 def gaussian_random(shape: Shape, mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = "fp32") -> Variable:
-    """Numbers drawn from the normal distribution. A seed other than 0 draws the same at each run."""
+    """Numbers drawn from the normal distribution. A seed other than 0 draws the same at each run.
+
+    Args:
+        shape: as of `fill_constant`.
+        mean, std: mean and standard deviation.
+        seed: not 0 draws the same in each run.
+        dtype: of the result: floats.
+    """
     inputs, sizes = _shape(shape)
     return current_block().apply("gaussian_random", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "mean": mean, "std": std, "seed": seed})
 
 
 def randint(low: int, high: int, shape: Shape, dtype: Any = "int64", seed: int = 0) -> Variable:
-    """Integers drawn uniformly from [low, high). A seed other than 0 draws the same at each run."""
+    """Integers drawn uniformly from [low, high). A seed other than 0 draws the same at each run.
+
+    Args:
+        low, high: the ends; ``high`` itself is not drawn.
+        shape: as of `fill_constant`.
+        dtype: of the result, of integers.
+        seed: not 0 draws the same in each run.
+    """
     inputs, sizes = _shape(shape)
     return current_block().apply("randint", inputs, {"shape": sizes, "dtype": dtype_of(dtype).code, "low": low, "high": high, "seed": seed})
 

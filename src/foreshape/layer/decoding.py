@@ -19,9 +19,12 @@ def beam_search(
         ids: the words that each prefix may go on with (int64), ``[prefixes, candidates]``, as top-k gives them; the column numbers of
             scores where it is None.
         scores: ragged as ids: the score of the prefix with each word; or, without ``is_accumulated``, the probability of the word.
+        beam_size: how many continuations of each source are kept.
         end_id: the word that ends a sentence: such a prefix is kept as it is while it is among the best.
         level: the level of the offsets of scores whose sequences are the sources.
+        is_accumulated: whether scores has the prefixes' in it.
         return_parent_idx: also which prefix (int32 ``[kept]``) each row goes on from.
+        name: what the names of the results begin with.
 
     Returns:
         (selected_ids, selected_scores[, parent_idx]), ``[kept, 1]``, ragged in two levels: sources of prefixes, prefixes of what was kept
@@ -44,6 +47,9 @@ def beam_search_decode(ids: Variable, scores: Variable, beam_size: int, end_id: 
 
     Args:
         ids, scores: arrays of selected_ids and selected_scores, an element for each step.
+        beam_size: as of `beam_search`.
+        end_id: the word that ends a sentence.
+        name: what the names of the results begin with.
 
     Returns:
         (words, scores), ``[words]``, ragged in two levels: sources of ``beam_size`` sentences, the best first, and sentences of words.

@@ -33,6 +33,8 @@ def prior_box(
         image: ``[batch, channels, height, width]``.
         min_sizes, max_sizes: in pixels; of each pair one prior of sqrt(min * max).
         aspect_ratios: width to height; with ``flip`` their inverses, too.
+        variances: four numbers, the same for all priors.
+        clip: cut the boxes at the edges of the image.
         steps: the pixels from cell to cell, across and down; 0: as many as the image has for each.
         offset: where in a cell the middle of its priors is.
         min_max_aspect_ratios_order: the prior of max_sizes comes second, not last.
@@ -48,7 +50,14 @@ def density_prior_box(
     input: Variable, image: Variable, densities: Sequence[int], fixed_sizes: Sequence[float], fixed_ratios: Sequence[float],
     variances: Sequence[float] = _VARIANCES, clip: bool = False, steps: Sequence[float] = (0.0, 0.0), offset: float = 0.5, flatten_to_2d: bool = False,
 ) -> tuple[Variable, Variable]:  # fmt: skip
-    """As `prior_box`, of each of ``fixed_sizes`` and ``fixed_ratios`` density x density boxes spread over a cell; ``[boxes, 4]`` with ``flatten_to_2d``."""
+    """As `prior_box`, of each of ``fixed_sizes`` and ``fixed_ratios`` density x density boxes spread over a cell; ``[boxes, 4]`` with ``flatten_to_2d``.
+
+    Args:
+        input, image, variances, clip, steps, offset: as of `prior_box`.
+        densities: one for each of fixed_sizes.
+        fixed_sizes: in pixels.
+        fixed_ratios: width to height.
+    """
     attrs = {
         "densities": list(densities), "fixed_sizes": list(fixed_sizes), "fixed_ratios": list(fixed_ratios), "variances": list(variances), "clip": clip,
         "step_w": steps[0], "step_h": steps[1], "offset": offset, "flatten_to_2d": flatten_to_2d,
@@ -65,7 +74,9 @@ def anchor_generator(
     Args:
         input: the features, ``[batch, channels, height, width]``.
         anchor_sizes: in pixels, the sides of squares. aspect_ratios: height to width.
+        variances: four numbers, the same for all anchors.
         stride: the pixels from cell to cell, across and down.
+        offset: where in a cell the middle of its anchors is.
     """
     attrs = {"anchor_sizes": list(anchor_sizes), "aspect_ratios": list(aspect_ratios), "variances": list(variances), "stride": list(stride), "offset": offset}
     return current_block().apply("anchor_generator", {"Input": input}, attrs)
@@ -80,6 +91,7 @@ def box_coder(
     Args:
         prior_box: ``[priors, 4]``. prior_box_var: as that; or four numbers; or None for ones.
         target_box: ``[targets, 4]`` to encode, ``[rows, columns, 4]`` to decode.
+        code_type: "encode_center_size" or "decode_center_size".
         box_normalized: otherwise coordinates number pixels.
         axis: to decode: 0 where the columns belong to the priors, 1 where the rows do.
 
@@ -96,17 +108,30 @@ def box_coder(
 
 
 def iou_similarity(x: Variable, y: Variable, box_normalized: bool = True) -> Variable:
-    """Intersection over union of each of the boxes x, ``[n, 4]``, and each of y, ``[m, 4]``: ``[n, m]``."""
+    """Intersection over union of each of the boxes x, ``[n, 4]``, and each of y, ``[m, 4]``: ``[n, m]``.
+
+    Args:
+        box_normalized: otherwise coordinates number pixels, so that a box is larger by one.
+    """
     return current_block().apply("iou_similarity", {"X": x, "Y": y}, {"box_normalized": box_normalized})
 
 
 def box_clip(input: Variable, im_info: Variable) -> Variable:
-    """Boxes, ragged ``[rows, 4]``, cut at the edges of their images; im_info is ``[images, 3]`` of height, width and scale."""
+    """Boxes, ragged ``[rows, 4]``, cut at the edges of their images; im_info is ``[images, 3]`` of height, width and scale.
+
+    Args:
+        input: the boxes, left, top, right and bottom.
+        im_info: floats.
+    """
     return current_block().apply("box_clip", {"Input": input, "ImInfo": im_info})
 
 
 def polygon_box_transform(input: Variable) -> Variable:
-    """From how far corners lie from each pixel, ``[batch, 2 * corners, height, width]``, to where they lie in an image four times as large."""
+    """From how far corners lie from each pixel, ``[batch, 2 * corners, height, width]``, to where they lie in an image four times as large.
+
+    Args:
+        input: floats.
+    """
     return current_block().apply("polygon_box_transform", {"Input": input})
 
 
@@ -122,6 +147,10 @@ def yolo_box(
         anchors: width and height of each, in pixels of the network's input.
         conf_thresh: what is less sure has a box of zeros and scores of zero.
         downsample_ratio: the pixels of the network's input for each cell.
+        clip_bbox: cut the boxes at the edges of the images.
+        scale_x_y: by which a middle may lie outside of its cell: scale * sigmoid(x) - (scale - 1) / 2.
+        iou_aware: x also has how well each box overlaps.
+        iou_aware_factor: a: confidence ** (1 - a) * overlap ** a.
 
     Returns:
         (boxes, scores), ``[batch, boxes, 4]`` and ``[batch, boxes, class_num]``.
@@ -144,8 +173,11 @@ def yolo_loss(
         gt_box: the truths, ``[batch, truths, 4]``: middle, width and height in parts of the image; zeros where there are fewer.
         gt_label: int32 ``[batch, truths]``. gt_score: as that, how much each counts; one where it is left out.
         anchors: width and height of all anchors, in pixels of the network's input. anchor_mask: which of them x predicts.
+        class_num: how many classes there are.
         ignore_thresh: a box that overlaps a truth by more may be sure of itself.
         downsample_ratio: the pixels of the network's input for each cell.
+        use_label_smooth: classes are to be 1 - d and d instead of 1 and 0, where d = min(1 / class_num, 1 / 40).
+        scale_x_y: as of `yolo_box`.
     """
     slots = {"X": x, "GTBox": gt_box, "GTLabel": gt_label} | ({} if gt_score is None else {"GTScore": gt_score})
     attrs = {
@@ -166,6 +198,8 @@ def multiclass_nms(
         scores: ``[batch, classes, boxes]``; or ``[rows, classes]``.
         score_threshold: a box counts whose score is larger. nms_top_k, keep_top_k: -1 for all.
         nms_threshold: a box goes that overlaps a better one by more (intersection over union).
+        normalized: otherwise coordinates number pixels, so that a box is larger by one.
+        nms_eta: below 1, ``nms_threshold`` is multiplied by it after each box that is kept, while it is above a half.
         background_label: a class that does not count.
         rois_num: ``[batch]``: how many rows are of each image.
 
@@ -189,7 +223,14 @@ def matrix_nms(
     bboxes: Variable, scores: Variable, score_threshold: float, post_threshold: float, nms_top_k: int, keep_top_k: int, use_gaussian: bool = False,
     gaussian_sigma: float = 2.0, background_label: int = 0, normalized: bool = True,
 ) -> tuple[Variable, Variable, Variable]:  # fmt: skip
-    """As `multiclass_nms`, but boxes that overlap better ones keep a part of their score, and those stay that keep more than ``post_threshold``."""
+    """As `multiclass_nms`, but boxes that overlap better ones keep a part of their score, and those stay that keep more than ``post_threshold``.
+
+    Args:
+        bboxes, scores, score_threshold, nms_top_k, keep_top_k, background_label, normalized: as of `multiclass_nms`.
+        post_threshold: of what is left of a score.
+        use_gaussian: a score falls as exp(-gaussian_sigma * overlap^2) does; otherwise as 1 - overlap.
+        gaussian_sigma: of that formula.
+    """
     attrs = {
         "score_threshold": score_threshold, "post_threshold": post_threshold, "nms_top_k": nms_top_k, "keep_top_k": keep_top_k,
         "use_gaussian": use_gaussian, "gaussian_sigma": gaussian_sigma, "background_label": background_label, "normalized": normalized,
@@ -198,7 +239,12 @@ def matrix_nms(
 
 
 def nms(boxes: Variable, iou_threshold: float = 0.3) -> Variable:
-    """Which of the boxes ``[boxes, 4]``, the best first, stay when those go that overlap a better one by more: int64 ``[rows]``."""
+    """Which of the boxes ``[boxes, 4]``, the best first, stay when those go that overlap a better one by more: int64 ``[rows]``.
+
+    Args:
+        boxes: left, top, right and bottom.
+        iou_threshold: intersection over union.
+    """
     return current_block().apply("nms", {"Boxes": boxes}, {"iou_threshold": iou_threshold})
 
 
@@ -212,6 +258,11 @@ def generate_proposals(
         scores: ``[batch, anchors, height, width]``. bbox_deltas: ``[batch, 4 * anchors, height, width]``.
         img_size: ``[batch, 2]``, height and width.
         anchors, variances: as `anchor_generator` gives them.
+        pre_nms_top_n, post_nms_top_n: how many of the best are looked at in each image, and how many are kept at most.
+        nms_thresh: a box goes that overlaps a better one by more (intersection over union).
+        min_size: boxes less wide or high go, in pixels, and those of less than one pixel.
+        eta: below 1, ``nms_thresh`` is multiplied by it after each box that is kept, while it is above a half.
+        pixel_offset: coordinates number pixels, so that a box is larger by one.
 
     Returns:
         (boxes ``[rows, 4]``, scores ``[rows, 1]``, int32 ``[batch]``, how many are of each image).
@@ -231,6 +282,8 @@ def distribute_fpn_proposals(
 
     Args:
         fpn_rois: ``[regions, 4]``, ragged; or dense with rois_num, ``[batch]``, how many are of each image.
+        min_level, max_level: the levels that there are, both included.
+        pixel_offset: coordinates number pixels, so that a box is larger by one.
 
     Returns:
         (of each level its regions; int32 ``[regions, 1]``, where each stands in all levels one after the other; of each level int32
@@ -284,6 +337,9 @@ def mine_hard_examples(
 
     Args:
         cls_loss, loc_loss, match_dist: ``[images, priors]``. match_indices: int32, as `bipartite_match` gives them.
+        neg_pos_ratio: how many negative examples there are at most for each positive one, of "max_negative".
+        neg_dist_threshold: a prior is negative whose match_dist is less.
+        sample_size: how many examples are kept, of "hard_example".
         mining_type: "max_negative" or "hard_example", which needs sample_size.
     """
     slots = {"ClsLoss": cls_loss, "MatchIndices": match_indices, "MatchDist": match_dist} | ({} if loc_loss is None else {"LocLoss": loc_loss})
@@ -314,6 +370,7 @@ def retinanet_detection_output(
     Args:
         bboxes, scores, anchors: of each level ``[batch, boxes, 4]``, coded, ``[batch, boxes, classes]`` and ``[boxes, 4]``.
         im_info: ``[batch, 3]``, height, width and scale.
+        score_threshold, nms_top_k, keep_top_k, nms_threshold, nms_eta: as of `multiclass_nms`.
     """
     slots = {"BBoxes": list(bboxes), "Scores": list(scores), "Anchors": list(anchors), "ImInfo": im_info}
     attrs = {
@@ -329,6 +386,7 @@ def sigmoid_focal_loss(x: Variable, label: Variable, fg_num: Variable, gamma: fl
         x: logits, ``[examples, classes]``.
         label: int32 ``[examples, 1]``, classes from 1; 0 is of none, and -1 does not count.
         fg_num: int32 ``[1]``, by which all is divided.
+        gamma, alpha: of the formula of Lin et al., "Focal Loss for Dense Object Detection", 2017: -alpha (1 - p)^gamma log(p).
     """
     return current_block().apply("sigmoid_focal_loss", {"X": x, "Label": label, "FgNum": fg_num}, {"gamma": gamma, "alpha": alpha})
 

@@ -42,7 +42,11 @@ def celu(x: Variable, alpha: float = 1.0) -> Variable:
 
 
 def selu(x: Variable) -> Variable:
-    """elu with the scale and alpha that keep the mean and variance of activations (Klambauer et al., 2017)."""
+    """elu with the scale and alpha that keep the mean and variance of activations (Klambauer et al., 2017).
+
+    Args:
+        x: floats of any shape.
+    """
     return unary(x, "selu")
 
 
@@ -173,7 +177,13 @@ def stanh(x: Variable, scale_a: float = 0.67, scale_b: float = 1.7159) -> Variab
 
 
 def rrelu(x: Variable, lower: float = 0.125, upper: float = 1.0 / 3.0, is_test: bool = False) -> Variable:
-    """x where x >= 0, otherwise x times a slope that is drawn from [lower, upper] for each element; in a test the mean of both."""
+    """x where x >= 0, otherwise x times a slope that is drawn from [lower, upper] for each element; in a test the mean of both.
+
+    Args:
+        x: floats of any shape.
+        lower, upper: the ends of the slopes, in [0, 1].
+        is_test: draw nothing.
+    """
     out, _ = current_block().apply("rrelu", {"X": x}, {"lower": lower, "upper": upper, "is_test": is_test})
     return out
 

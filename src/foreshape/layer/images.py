@@ -34,6 +34,7 @@ def unfold(x: Variable, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 
     """The patches of images ``[batch, channels, height, width]`` as columns: ``[batch, channels * kh * kw, patches]``.
 
     Args:
+        x: floats.
         kernel_sizes, strides, dilations: one number, or height and width.
         paddings: zeros around an image: one number, height and width, or top, left, bottom and right.
     """
@@ -42,13 +43,25 @@ def unfold(x: Variable, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 
 
 
 def fold(x: Variable, output_sizes: Pair, kernel_sizes: Pair, strides: Pair = 1, paddings: Pair = 0, dilations: Pair = 1) -> Variable:
-    """Images of ``output_sizes`` made of patches ``[batch, channels * kh * kw, patches]``: what lies on one pixel is summed."""
+    """Images of ``output_sizes`` made of patches ``[batch, channels * kh * kw, patches]``: what lies on one pixel is summed.
+
+    Args:
+        x: the patches, in row-major order.
+        output_sizes: of the images: one number, or height and width.
+        kernel_sizes, strides, paddings, dilations: as of `unfold`, of which this is the transpose.
+    """
     return _apply("fold", {"X": x}, output_sizes=pair(output_sizes, "output_sizes"), kernel_sizes=pair(kernel_sizes, "kernel_sizes"),
                   strides=pair(strides, "strides"), paddings=_around(paddings), dilations=pair(dilations, "dilations"))  # fmt: skip
 
 
 def im2sequence(input: Variable, filter_size: Pair, stride: Pair = 1, padding: Pair = 0) -> Variable:
-    """The patches of each image as a sequence of rows ``[channels * kh * kw]``: a ragged value of one level."""
+    """The patches of each image as a sequence of rows ``[channels * kh * kw]``: a ragged value of one level.
+
+    Args:
+        input: ``[batch, channels, height, width]``.
+        filter_size, stride: of the patches: one number, or height and width.
+        padding: zeros around an image: one number, height and width, or top, left, bottom and right.
+    """
     return _apply("im2sequence", {"X": input}, kernels=pair(filter_size, "filter_size"), strides=pair(stride, "stride"), paddings=_around(padding))
 
 
@@ -74,6 +87,7 @@ def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, align_corn
     Args:
         theta: ``[batch, 2, 3]``, or ``[batch, 3, 4]`` of volumes.
         out_shape: batch, channels and the sizes of the image: numbers, or a variable that holds them.
+        align_corners: -1 and 1 are the middles of the outermost pixels; otherwise their outer edges.
     """
     if isinstance(out_shape, Variable):
         return _apply("affine_grid", {"Theta": theta, "OutputShape": out_shape}, align_corners=align_corners)
@@ -81,7 +95,14 @@ def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, align_corn
 
 
 def max_pool2d_with_index(x: Variable, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> tuple[Variable, Variable]:
-    """The maximum of each window, and where in its image it is, ``row * width + column``: what `max_unpool2d` takes."""
+    """The maximum of each window, and where in its image it is, ``row * width + column``: what `max_unpool2d` takes.
+
+    Args:
+        x: ``[batch, channels, height, width]``.
+        kernel_size: one number, or height and width of a window.
+        stride: from window to window; as kernel_size where it is left out.
+        padding: around an image, one number, or height and width; what is there is never the maximum.
+    """
     size = pair(kernel_size, "kernel_size")
     out, mask = _apply("max_pool2d_with_index", {"X": x}, ksize=size, strides=size if stride is None else pair(stride, "stride"),
                        paddings=pair(padding, "padding"))  # fmt: skip
@@ -132,12 +153,21 @@ def roi_align(
 
 
 def roi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0) -> Variable:
-    """Regions of images pooled to one size, each part the maximum of its pixels; the arguments are those of `roi_align`."""
+    """Regions of images pooled to one size, each part the maximum of its pixels; the arguments are those of `roi_align`.
+
+    Args:
+        x, boxes, boxes_num, output_size, spatial_scale: as of `roi_align`; the result has its shape.
+    """
     return _regions("roi_pool", x, boxes, boxes_num, output_size, spatial_scale)[0]
 
 
 def psroi_pool(x: Variable, boxes: Variable, boxes_num: Variable | None, output_size: Pair, spatial_scale: float = 1.0) -> Variable:
-    """Regions of images pooled to one size, each part the mean of its pixels in channels of its own: ``[regions, channels / (h * w), h, w]``."""
+    """Regions of images pooled to one size, each part the mean of its pixels in channels of its own: ``[regions, channels / (h * w), h, w]``.
+
+    Args:
+        x: ``[batch, channels, height, width]``; the parts divide the channels, whose number must be known.
+        boxes, boxes_num, output_size, spatial_scale: as of `roi_align`.
+    """
     high, wide = pair(output_size, "output_size")
     channels = known_channels("psroi_pool", x, rank=4)
     if channels % (high * wide):
@@ -152,9 +182,13 @@ def deform_conv2d(
     """A convolutional layer that reads each pixel of a window where an offset moves it.
 
     Args:
+        input: ``[batch, channels, height, width]``; the number of channels must be known.
         offset: ``[batch, 2 * deformable_groups * kh * kw, *image]``, the image as it comes out: rows, then columns, of each pixel of a window.
         mask: ``[batch, deformable_groups * kh * kw, *image]``, what each pixel is multiplied with; or None.
-        The other arguments are those of `conv2d`.
+        num_filters, filter_size, stride, dilation, groups, activation, weight, bias, name: as of `conv2d`.
+        padding: zeros around an image: one number, or height and width.
+        deformable_groups: the channels are divided into so many groups, each with offsets and a mask of its own.
+        The errors are those of `conv2d`.
     """
     channels = known_channels("deform_conv2d", input, rank=4)
     if groups < 1 or channels % groups or num_filters % groups:
@@ -174,22 +208,46 @@ def deform_conv2d(
 
 
 def lrn(input: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75, data_format: str = "NCHW") -> Variable:
-    """Local response normalization: ``input / (k + alpha * the sum of the squares of the n channels around) ** beta``; ``n`` is odd."""
+    """Local response normalization: ``input / (k + alpha * the sum of the squares of the n channels around) ** beta``; ``n`` is odd.
+
+    Args:
+        input: ``[batch, channels, height, width]``.
+        n, k, alpha, beta: of the formula.
+        data_format: "NCHW", or "NHWC" where the channels are last.
+    """
     return _apply("lrn", {"X": input}, n=n, k=k, alpha=alpha, beta=beta, data_format=data_format)[0]
 
 
 def maxout(x: Variable, groups: int, axis: int = 1) -> Variable:
-    """The maximum of each ``groups`` channels that follow each other; ``axis`` holds the channels, 1 or -1."""
+    """The maximum of each ``groups`` channels that follow each other; ``axis`` holds the channels, 1 or -1.
+
+    Args:
+        x: ``[batch, channels, height, width]``; ``groups`` divides the channels.
+        groups: how many channels become one.
+        axis: of the channels.
+    """
     return _apply("maxout", {"X": x}, groups=groups, axis=axis)
 
 
 def pixel_unshuffle(x: Variable, downscale_factor: int, data_format: str = "NCHW") -> Variable:
-    """An image ``downscale_factor`` times less high and wide, whose squares of pixels have become channels: what undoes `pixel_shuffle`."""
+    """An image ``downscale_factor`` times less high and wide, whose squares of pixels have become channels: what undoes `pixel_shuffle`.
+
+    Args:
+        x: ``[batch, channels, height, width]``; the factor divides height and width.
+        downscale_factor: how many times smaller.
+        data_format: "NCHW", or "NHWC" where the channels are last.
+    """
     return _apply("pixel_unshuffle", {"X": x}, downscale_factor=downscale_factor, data_format=data_format)
 
 
 def channel_shuffle(x: Variable, groups: int, data_format: str = "NCHW") -> Variable:
-    """The channels in another order: first the first of each of ``groups`` groups, then the second of each, and so on."""
+    """The channels in another order: first the first of each of ``groups`` groups, then the second of each, and so on.
+
+    Args:
+        x: ``[batch, channels, height, width]``.
+        groups: divides the channels.
+        data_format: "NCHW", or "NHWC" where the channels are last.
+    """
     return _apply("channel_shuffle", {"X": x}, groups=groups, data_format=data_format)
 
 
@@ -198,6 +256,13 @@ def spectral_norm(weight: Variable, dim: int = 0, power_iters: int = 1, epsilon:
 
     The two vectors that approach the singular ones are variables of the program, normal at first and not trained; ``power_iters`` steps are
     made from them in every run.
+
+    Args:
+        weight: a variable of known size, as `create_parameter` gives it.
+        dim: 0 or 1.
+        power_iters: how many steps each run makes.
+        epsilon: what is added to a norm before it divides.
+        name: what the names of the two vectors begin with.
     """
     dims = weight.spec.known_dims
     if not all(isinstance(d, int) for d in dims) or not 0 <= dim < min(2, len(dims)):

@@ -42,8 +42,11 @@ def set_value(
     """``x`` with the entries ``starts`` to ``ends`` (not included) of ``axes`` replaced; `setitem` is shorter where these are numbers.
 
     Args:
+        x: of any shape.
+        axes: which are set; the others are set whole.
         starts, ends: numbers and one-number variables; negative ones count from the back. With a negative step an end of -1 is past the first.
         value: a number, or a tensor that is repeated to what is set.
+        steps: one for each of ``axes``, not 0; ones where they are left out.
         dropped: those of ``axes`` of which one entry is taken, and which the value does not have.
     """
     first, first_operands = sizes(f"set_value({x.name})", starts, "StartsTensorList", "StartsTensorList")
@@ -61,7 +64,11 @@ def set_value(
 
 
 def meshgrid(*xs: Variable) -> list[Variable]:
-    """The coordinates of a grid over vectors: of n vectors n tensors of n dims, the k-th of which changes along axis k only."""
+    """The coordinates of a grid over vectors: of n vectors n tensors of n dims, the k-th of which changes along axis k only.
+
+    Args:
+        xs: vectors, each ``[n]``.
+    """
     return _apply("meshgrid", {"X": list(xs)})
 
 
@@ -85,32 +92,69 @@ def crop(x: Variable, shape: Sizes, offsets: Sizes | None = None) -> Variable:
 
 
 def diag(x: Variable, offset: int = 0, padding_value: float = 0.0) -> Variable:
-    """Of a vector, the matrix with it as the diagonal ``offset`` and ``padding_value`` elsewhere; of a matrix, that diagonal."""
+    """Of a vector, the matrix with it as the diagonal ``offset`` and ``padding_value`` elsewhere; of a matrix, that diagonal.
+
+    Args:
+        x: ``[n]`` or ``[rows, columns]``.
+        offset: how far above the main diagonal; below it where negative.
+        padding_value: of the other elements of a matrix that is made.
+    """
     return _apply("diag_v2", {"X": x}, offset=offset, padding_value=padding_value)
 
 
 def diag_embed(x: Variable, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Variable:
-    """The last axis of ``x`` as the diagonal of matrices over the axes ``dim1`` and ``dim2``, zeros elsewhere."""
+    """The last axis of ``x`` as the diagonal of matrices over the axes ``dim1`` and ``dim2``, zeros elsewhere.
+
+    Args:
+        x: of any shape.
+        offset: how far above the main diagonal; below it where negative.
+        dim1, dim2: the axes of the result that are rows and columns.
+    """
     return _apply("diag_embed", {"Input": x}, offset=offset, dim1=dim1, dim2=dim2)
 
 
 def diagonal(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The diagonals of the matrices over two axes of ``x``, as a last axis; ``offset`` counts from the main one, upwards."""
+    """The diagonals of the matrices over two axes of ``x``, as a last axis; ``offset`` counts from the main one, upwards.
+
+    Args:
+        x: of at least two dims.
+        offset: below it where negative.
+        axis1, axis2: those that are rows and columns.
+    """
     return _apply("diagonal", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
 
 
 def fill_diagonal(x: Variable, value: float, offset: int = 0, wrap: bool = False) -> Variable:
-    """``x`` with ``value`` on a diagonal; with ``wrap`` that of a tall matrix begins again where it has ended."""
+    """``x`` with ``value`` on a diagonal; with ``wrap`` that of a tall matrix begins again where it has ended.
+
+    Args:
+        x: ``[rows, columns]``; or more dims, all alike, of which only the first element is set.
+        value: a number that the element type holds.
+        offset: how far above the main diagonal; below it where negative, of matrices.
+        wrap: of tall matrices.
+    """
     return _apply("fill_diagonal", {"X": x}, value=value, offset=offset, wrap=wrap)
 
 
 def tril_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = "int64") -> Variable:
-    """The places of the elements on and below a diagonal of a matrix: ``[2, n]``, the rows and the columns."""
+    """The places of the elements on and below a diagonal of a matrix: ``[2, n]``, the rows and the columns.
+
+    Args:
+        rows, columns: of the matrix; square where columns is left out.
+        offset: how far above the main diagonal; below it where negative.
+        dtype: of the result: "int64" or "int32".
+    """
     return _apply("tril_indices", {}, rows=rows, cols=rows if columns is None else columns, offset=offset, dtype=dtype_of(dtype))
 
 
 def triu_indices(rows: int, columns: int | None = None, offset: int = 0, dtype: Any = "int64") -> Variable:
-    """The places of the elements on and above a diagonal of a matrix: ``[2, n]``, the rows and the columns."""
+    """The places of the elements on and above a diagonal of a matrix: ``[2, n]``, the rows and the columns.
+
+    Args:
+        rows, columns: of the matrix; square where columns is left out.
+        offset: how far above the main diagonal; below it where negative.
+        dtype: of the result: "int64" or "int32".
+    """
     return _apply("triu_indices", {}, row=rows, col=rows if columns is None else columns, offset=offset, dtype=dtype_of(dtype))
 
 
@@ -119,6 +163,12 @@ def unique(
     x: Variable, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, dtype: Any = "int64"
 ) -> Variable | tuple[Variable, ...]:
     """The different elements of ``x``, sorted, or the different entries of ``axis``; how many there are only the run tells.
+
+    Args:
+        x: numbers of any shape.
+        return_index, return_inverse, return_counts: give these, too.
+        axis: None for elements.
+        dtype: of places and counts: "int64" or "int32".
 
     Returns:
         These; with the flags also where each is first in ``x``, where each element of ``x`` is among them, and how often each is there.
@@ -133,6 +183,12 @@ def unique_consecutive(
     x: Variable, return_inverse: bool = False, return_counts: bool = False, axis: int | None = None, dtype: Any = "int64"
 ) -> Variable | tuple[Variable, ...]:
     """``x`` as a vector without those elements (or without those entries of ``axis``) that are equal to the one before them.
+
+    Args:
+        x: numbers of any shape.
+        return_inverse, return_counts: give these, too.
+        axis: None for elements.
+        dtype: of places and counts: "int64" or "int32".
 
     Returns:
         These; with the flags also where each element of ``x`` is among them, and how many each stands for.
@@ -157,7 +213,13 @@ def nonzero(x: Variable) -> Variable:
 
 
 def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
-    """The entries of ``axis`` at the indices ``index``, ``[n]``."""
+    """The entries of ``axis`` at the indices ``index``, ``[n]``.
+
+    Args:
+        x: of any shape.
+        index: int32 or int64.
+        axis: which.
+    """
     return _apply("index_select", {"X": x, "Index": index}, dim=axis)
 
 
@@ -172,7 +234,14 @@ def index_add(x: Variable, index: Variable, axis: int, value: Variable) -> Varia
 
 
 def index_put(x: Variable, indices: Sequence[Variable], value: Variable, accumulate: bool = False) -> Variable:
-    """``x`` with ``x[indices]`` replaced by ``value`` (or with it added there), as numpy indexes by tensors of integers or of bools."""
+    """``x`` with ``x[indices]`` replaced by ``value`` (or with it added there), as numpy indexes by tensors of integers or of bools.
+
+    Args:
+        x: of any shape.
+        indices: tensors of int32 or int64 that broadcast with each other, one for each of the first axes; or one of bools.
+        value: of x's element type; it broadcasts to what is replaced.
+        accumulate: add, also where a place is named twice.
+    """
     return _apply("index_put", {"x": x, "indices": list(indices), "value": value}, accumulate=accumulate)
 
 
@@ -206,15 +275,35 @@ def scatter_nd(index: Variable, updates: Variable, shape: Shape) -> Variable:
 
 
 def multiplex(xs: Sequence[Variable], index: Variable) -> Variable:
-    """Each row from the tensor that its number in ``index``, ``[rows, 1]``, names."""
+    """Each row from the tensor that its number in ``index``, ``[rows, 1]``, names.
+
+    Args:
+        xs: at least two tensors ``[rows, ...]`` of the same dims.
+        index: int32 or int64.
+    """
     return _apply("multiplex", {"X": list(xs), "Ids": index})
 
 
 def shard_index(x: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
-    """Where those numbers of ``x``, ``[..., 1]``, that are in the part ``shard_id`` of ``index_num`` are in it; ``ignore_value`` for the others."""
+    """Where those numbers of ``x``, ``[..., 1]``, that are in the part ``shard_id`` of ``index_num`` are in it; ``ignore_value`` for the others.
+
+    Args:
+        x: int32 or int64.
+        index_num: how many numbers there are in all parts.
+        nshards: how many parts: each has index_num / nshards of them, rounded up.
+        shard_id: which part, from 0.
+        ignore_value: what stands for the numbers of others.
+    """
     return _apply("shard_index", {"X": x}, index_num=index_num, nshards=nshards, shard_id=shard_id, ignore_value=ignore_value)
 
 
 def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, data_format: str = "NCHW") -> Variable:
-    """``x``, ``[videos * seg_num, channels, height, width]``, with some channels of the image before and some of the next."""
+    """``x``, ``[videos * seg_num, channels, height, width]``, with some channels of the image before and some of the next.
+
+    Args:
+        x: the images of each video one after the other.
+        seg_num: how many images a video has.
+        shift_ratio: the part of the channels that comes from the image before, and the part that comes from the next; each above 0 and below a half.
+        data_format: "NCHW", or "NHWC" where the channels are last.
+    """
     return _apply("temporal_shift", {"X": x}, seg_num=seg_num, shift_ratio=shift_ratio, data_format=data_format)

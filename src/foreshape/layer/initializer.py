@@ -17,12 +17,21 @@ class Initializer:
     __slots__ = ()
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
-        """The operator's type and attributes for a parameter of this shape and element type."""
+        """The operator's type and attributes for a parameter.
+
+        Args:
+            shape: the sizes of the parameter.
+            of: its element type.
+        """
         raise TypeError(f"{type(self).__name__} is an abstract initializer")
 
 
 class Constant(Initializer):
-    """Every element is ``value``."""
+    """Every element is ``value``.
+
+    Args:
+        value: that number.
+    """
 
     __slots__ = ("value",)
 
@@ -34,7 +43,12 @@ class Constant(Initializer):
 
 
 class Uniform(Initializer):
-    """Uniform in [low, high)."""
+    """Uniform in [low, high).
+
+    Args:
+        low, high: the ends; ``high`` itself is not drawn.
+        seed: draws the same in each run of the startup program; 0 takes the program's ``random_seed`` or the executor's generator.
+    """
 
     __slots__ = ("high", "low", "seed")
 
@@ -46,7 +60,12 @@ class Uniform(Initializer):
 
 
 class Normal(Initializer):
-    """Normal with mean and standard deviation."""
+    """Normal with mean and standard deviation.
+
+    Args:
+        mean, std: mean and standard deviation.
+        seed: as of `Uniform`.
+    """
 
     __slots__ = ("mean", "seed", "std")
 
@@ -67,7 +86,12 @@ class TruncatedNormal(Normal):
 
 
 class Xavier(Initializer):
-    """Glorot and Bengio, 2010: variance 2 / (fan in + fan out)."""
+    """Glorot and Bengio, 2010: variance 2 / (fan in + fan out).
+
+    Args:
+        uniform: drawn from the uniform distribution of that variance; otherwise from the normal one.
+        seed: as of `Uniform`.
+    """
 
     __slots__ = ("seed", "uniform")
 
@@ -84,7 +108,12 @@ class Xavier(Initializer):
 
 
 class Kaiming(Initializer):
-    """He et al., 2015: variance 2 / fan in."""
+    """He et al., 2015: variance 2 / fan in.
+
+    Args:
+        uniform: drawn from the uniform distribution of that variance; otherwise from the normal one.
+        seed: as of `Uniform`.
+    """
 
     __slots__ = ("seed", "uniform")
 

@@ -14,22 +14,39 @@ def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
 
 
 def inverse(x: Variable) -> Variable:
-    """The inverses of square matrices ``[..., n, n]``. A matrix without one is an error of the run."""
+    """The inverses of square matrices ``[..., n, n]``. A matrix without one is an error of the run.
+
+    Args:
+        x: floats.
+    """
     return _apply("inverse", {"Input": x})
 
 
 def det(x: Variable) -> Variable:
-    """The determinants of square matrices ``[..., n, n]``, ``[...]``."""
+    """The determinants of square matrices ``[..., n, n]``, ``[...]``.
+
+    Args:
+        x: floats.
+    """
     return _apply("determinant", {"Input": x})
 
 
 def slogdet(x: Variable) -> Variable:
-    """The signs of the determinants of square matrices, then the logarithms of their absolute values: ``[2, ...]``."""
+    """The signs of the determinants of square matrices, then the logarithms of their absolute values: ``[2, ...]``.
+
+    Args:
+        x: floats.
+    """
     return _apply("slogdeterminant", {"Input": x})
 
 
 def matrix_power(x: Variable, n: int) -> Variable:
-    """Square matrices ``[..., rows, rows]`` to the power ``n``, a whole number; of a negative one their inverses."""
+    """Square matrices ``[..., rows, rows]`` to the power ``n``, a whole number; of a negative one their inverses.
+
+    Args:
+        x: floats.
+        n: any whole number.
+    """
     return _apply("matrix_power", {"X": x}, n=n)
 
 
@@ -39,7 +56,13 @@ def cholesky(x: Variable, upper: bool = False) -> Variable:
 
 
 def cholesky_solve(x: Variable, y: Variable, upper: bool = False) -> Variable:
-    """The solutions ``[..., n, k]`` of A s = x, where ``y`` is what `cholesky` gives for A."""
+    """The solutions ``[..., n, k]`` of A s = x, where ``y`` is what `cholesky` gives for A.
+
+    Args:
+        x: ``[..., n, k]``, floats.
+        y: ``[..., n, n]``.
+        upper: ``y`` is the upper factor; otherwise the lower one.
+    """
     return _apply("cholesky_solve", {"X": x, "Y": y}, upper=upper)
 
 
@@ -59,7 +82,13 @@ def solve(x: Variable, y: Variable) -> Variable:
 
 
 def trace(x: Variable, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Variable:
-    """The sum of the diagonal of the matrices in two axes, ``offset`` above it, or below where negative."""
+    """The sum of the diagonal of the matrices in two axes, ``offset`` above it, or below where negative.
+
+    Args:
+        x: numbers, of at least two dims.
+        offset: how far from the main diagonal.
+        axis1, axis2: the rows and the columns of the matrices.
+    """
     return _apply("trace", {"Input": x}, offset=offset, axis1=axis1, axis2=axis2)
 
 
@@ -69,7 +98,11 @@ def mv(x: Variable, vec: Variable) -> Variable:
 
 
 def multi_dot(x: Sequence[Variable]) -> Variable:
-    """The product of a chain of matrices, in the order that takes the least work. The first may be a row, the last a column."""
+    """The product of a chain of matrices, in the order that takes the least work. The first may be a row, the last a column.
+
+    Args:
+        x: at least two, each ``[rows, columns]``, floats.
+    """
     return _apply("multi_dot", {"X": list(x)})
 
 
@@ -79,7 +112,12 @@ def kron(x: Variable, y: Variable) -> Variable:
 
 
 def cross(x: Variable, y: Variable, axis: int = 9) -> Variable:
-    """The cross products of the vectors of three numbers along ``axis``; 9 stands for the first axis whose dim is 3."""
+    """The cross products of the vectors of three numbers along ``axis``; 9 stands for the first axis whose dim is 3.
+
+    Args:
+        x, y: numbers of the same dims.
+        axis: of three elements.
+    """
     return _apply("cross", {"X": x, "Y": y}, dim=axis)
 
 
@@ -89,6 +127,12 @@ def dist(x: Variable, y: Variable, p: float = 2.0) -> Variable:
 
 
 def frobenius_norm(x: Variable, axis: Sequence[int] | int | None = None, keepdim: bool = False) -> Variable:
-    """The root of the sum of the squares over ``axis`` (one, several, or all where it is left out)."""
+    """The root of the sum of the squares over ``axis`` (one, several, or all where it is left out).
+
+    Args:
+        x: floats of any shape.
+        axis: one, several, or all where it is left out.
+        keepdim: leave dims of 1 where the axes were.
+    """
     axes = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
     return _apply("frobenius_norm", {"X": x}, dim=axes, keep_dim=keepdim, reduce_all=not axes)

@@ -80,7 +80,13 @@ def isclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, eq
 
 
 def allclose(x: Variable, y: Variable, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Variable:
-    """Whether all |x - y| <= atol + rtol * |y|, for tensors of the same dims; one bool."""
+    """Whether all |x - y| <= atol + rtol * |y|, for tensors of the same dims; one bool.
+
+    Args:
+        x, y: floats.
+        rtol, atol: of the formula.
+        equal_nan: NaN is close to NaN.
+    """
     return _close("allclose", x, y, rtol, atol, equal_nan)
 
 

@@ -80,6 +80,12 @@ def bce_loss(input: Variable, label: Variable, *, class_weight: ClassWeight = No
     """The cross entropy of probabilities and a label in [0, 1], elementwise.
 
     It is multiplied by ``class_weight``, one number for each column (the last axis), and by ``sample_weight``.
+
+    Args:
+        input: the probabilities, of any shape.
+        label: numbers in [0, 1], as the input.
+        class_weight: a variable, a list, or a dict of those that are not 1.
+        sample_weight: a number for each example, ``[batch]`` or ``[batch, 1]``.
     """
     loss = current_block().apply("bce_loss", {"X": input, "Label": label})
     if class_weight is not None:
@@ -91,6 +97,12 @@ def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, *, sample_
     """The cross entropy of probabilities and a label of 0 or 1, elementwise, with ``epsilon`` added inside of the logarithms.
 
     It is multiplied by ``sample_weight``.
+
+    Args:
+        input: the probabilities, of any shape.
+        label: 0 or 1, floats as the input.
+        epsilon: which keeps the logarithms finite.
+        sample_weight: a number for each example, ``[batch]`` or ``[batch, 1]``.
     """
     return by_example(current_block().apply("log_loss", {"Predicted": input, "Labels": label}, {"epsilon": epsilon}), sample_weight, "log_loss")
 
@@ -150,6 +162,12 @@ def smooth_l1(
     """The sum over each row of sigma^2 * d^2 / 2 where |d| < 1 / sigma^2, else |d| - 1 / (2 sigma^2); ``[rows, 1]``.
 
     d is inside_weight * (x - y); each summand is multiplied by outside_weight. All have the dims of x; both weights are given, or neither.
+
+    Args:
+        x, y: floats ``[rows, ...]`` of the same dims.
+        inside_weight, outside_weight: as of the formula.
+        sigma: which says where the square ends.
+        sample_weight: what the cost of each row is multiplied by, ``[rows]`` or ``[rows, 1]``.
     """
     inputs = {"X": x, "Y": y, "InsideWeight": inside_weight, "OutsideWeight": outside_weight}
     _, out = current_block().apply("smooth_l1_loss", {s: v for s, v in inputs.items() if v is not None}, {"sigma": sigma})
@@ -176,6 +194,11 @@ def bpr_loss(input: Variable, label: Variable, *, sample_weight: Variable | None
     """The mean, over the other classes, of how far their scores are above the label's: log(1 + exp(score - label's score)); ``[n, 1]``.
 
     It is multiplied by ``sample_weight``.
+
+    Args:
+        input: scores, ``[n, classes]``.
+        label: the true class of each row, int32 or int64 ``[n, 1]``.
+        sample_weight: a number for each row, ``[n]`` or ``[n, 1]``.
     """
     return by_example(current_block().apply("bpr_loss", {"X": input, "Label": label}), sample_weight, "bpr_loss")
 

@@ -93,7 +93,13 @@ def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
 
 
 def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> list[Variable]:
-    """``x`` cut along ``axis``: a number of equal parts, or parts of these sizes, one of which may be -1, the rest."""
+    """``x`` cut along ``axis``: a number of equal parts, or parts of these sizes, one of which may be -1, the rest.
+
+    Args:
+        x: of any shape.
+        num_or_sections: that number, which divides the axis, or the sizes.
+        axis: along which.
+    """
     if isinstance(num_or_sections, int):
         return _apply("split", {"X": x}, num=num_or_sections, axis=axis)
     return _apply("split", {"X": x}, sections=list(num_or_sections), axis=axis)
@@ -124,7 +130,12 @@ def expand_as(x: Variable, y: Variable) -> Variable:
 
 
 def tile(x: Variable, repeat_times: Sizes) -> Variable:
-    """``x`` repeated along each axis, last axes lined up."""
+    """``x`` repeated along each axis, last axes lined up.
+
+    Args:
+        x: of any shape.
+        repeat_times: how often along each axis: numbers and one-number variables, or an integer variable that holds all of them.
+    """
     numbers, operands = sizes(f"tile({x.name})", repeat_times, "RepeatTimes", "repeat_times_tensor")
     return _apply("tile", {"X": x, **operands}, repeat_times=numbers)
 
@@ -173,7 +184,14 @@ def slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> Varia
 
 
 def strided_slice(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes, strides: Sequence[int]) -> Variable:
-    """Every ``strides``-th entry from ``starts`` to ``ends`` (not included) of ``axes``; with a negative stride, an end of -1 is past the first."""
+    """Every ``strides``-th entry from ``starts`` to ``ends`` (not included) of ``axes``; with a negative stride, an end of -1 is past the first.
+
+    Args:
+        x: of any shape.
+        axes: which are cut; the others stay whole.
+        starts, ends: numbers and one-number variables, one for each of ``axes``; negative ones count from the back.
+        strides: one for each of ``axes``, not 0.
+    """
     inputs, attrs = _ranges(x, axes, starts, ends)
     return current_block().apply("strided_slice", inputs, attrs | {"strides": strides})
 
@@ -187,7 +205,13 @@ def _ranges(x: Variable, axes: Sequence[int], starts: Sizes, ends: Sizes) -> tup
 
 
 def gather(x: Variable, index: Variable, axis: int | Variable = 0) -> Variable:
-    """The entries of ``axis`` at the indices ``index`` (``[n]``, or one number, which drops the axis)."""
+    """The entries of ``axis`` at the indices ``index`` (``[n]``, or one number, which drops the axis).
+
+    Args:
+        x: of any shape.
+        index: int32 or int64.
+        axis: a number, or a variable that is one.
+    """
     if isinstance(axis, Variable):
         return _apply("gather", {"X": x, "Index": index, "Axis": axis})
     return _apply("gather", {"X": x, "Index": index}, axis=axis)
@@ -209,7 +233,14 @@ def masked_select(x: Variable, mask: Variable) -> Variable:
 
 
 def one_hot(x: Variable, depth: int | Variable, data_type: Any = "fp32", allow_out_of_range: bool = False) -> Variable:
-    """For each number in ``x`` a row of ``depth`` zeros with a one at that number: ``[*x, depth]``."""
+    """For each number in ``x`` a row of ``depth`` zeros with a one at that number: ``[*x, depth]``.
+
+    Args:
+        x: integers from 0 to depth - 1, of any shape.
+        depth: how many columns; a number, or a variable that is one.
+        data_type: of the result.
+        allow_out_of_range: a number outside gives a row of zeros; otherwise it is an error of the run.
+    """
     attrs = {"dtype": dtype(data_type), "allow_out_of_range": allow_out_of_range}
     if isinstance(depth, Variable):
         return _apply("one_hot_v2", {"X": x, "depth_tensor": depth}, **attrs)
@@ -217,12 +248,26 @@ def one_hot(x: Variable, depth: int | Variable, data_type: Any = "fp32", allow_o
 
 
 def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, data_type: Any = "int64") -> Variable:
-    """Where ``x`` is largest along ``axis``; without an axis, among all elements in row-major order."""
+    """Where ``x`` is largest along ``axis``; without an axis, among all elements in row-major order.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, or None.
+        keepdim: leave a dim of 1 where the axis was.
+        data_type: of the result, of integers.
+    """
     return _extreme("arg_max", x, axis, keepdim, data_type)
 
 
 def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, data_type: Any = "int64") -> Variable:
-    """Where ``x`` is smallest along ``axis``; without an axis, among all elements in row-major order."""
+    """Where ``x`` is smallest along ``axis``; without an axis, among all elements in row-major order.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, or None.
+        keepdim: leave a dim of 1 where the axis was.
+        data_type: of the result, of integers.
+    """
     return _extreme("arg_min", x, axis, keepdim, data_type)
 
 
@@ -231,18 +276,39 @@ def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, data_type:
 
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
-    """``x`` sorted along ``axis``, and where each element was (int64)."""
+    """``x`` sorted along ``axis``, and where each element was (int64).
+
+    Args:
+        x: numbers of any shape.
+        axis: along which, the last one where nothing is said.
+        descending: the largest first.
+    """
     return _apply("argsort", {"X": x}, axis=axis, descending=descending)
 
 
 def topk(x: Variable, k: int | Variable, axis: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Variable, Variable]:
-    """The ``k`` largest (or smallest) elements along ``axis``, and where they were (int64)."""
+    """The ``k`` largest (or smallest) elements along ``axis``, and where they were (int64).
+
+    Args:
+        x: numbers of any shape.
+        k: how many; a number, or a variable that is one.
+        axis: along which.
+        largest: False takes the smallest.
+        sorted: the best first; otherwise in any order.
+    """
     attrs = {"axis": axis, "largest": largest, "sorted": sorted}
     return _apply("top_k_v2", {"X": x, "K": k}, **attrs) if isinstance(k, Variable) else _apply("top_k_v2", {"X": x}, k=k, **attrs)
 
 
 def cumsum(x: Variable, axis: int | None = None, exclusive: bool = False, reverse: bool = False) -> Variable:
-    """The running sums along ``axis``; without an axis, over all elements in row-major order, ``[n]``."""
+    """The running sums along ``axis``; without an axis, over all elements in row-major order, ``[n]``.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, or None.
+        exclusive: leave out the element itself: the first sum is 0.
+        reverse: from the end on.
+    """
     return _apply("cumsum", {"X": x}, axis=-1 if axis is None else axis, flatten=axis is None, exclusive=exclusive, reverse=reverse)
 
 
@@ -268,6 +334,7 @@ def interpolate(
     """An image, a row or a volume in another size.
 
     Args:
+        x: ``[batch, channels, height, width]``; of rows and volumes as at ``mode``.
         size: the new sizes, of an image height and width; or ``scale``: what they are multiplied with, one number or one for each.
         mode: of images "nearest", "bilinear" or "bicubic"; of rows ``[batch, channels, width]`` "linear"; of volumes ``[batch, channels, depth,
             height, width]`` "nearest" or "trilinear".
@@ -304,5 +371,11 @@ _INTERPOLATIONS = {"nearest": (2, 3), "bilinear": (2,), "bicubic": (2,), "linear
 
 
 def pixel_shuffle(x: Variable, upscale_factor: int, data_format: str = "NCHW") -> Variable:
-    """An image ``upscale_factor`` times as high and wide, whose new pixels were channels."""
+    """An image ``upscale_factor`` times as high and wide, whose new pixels were channels.
+
+    Args:
+        x: ``[batch, channels, height, width]``; the factor's square divides the channels.
+        upscale_factor: how many times larger.
+        data_format: "NCHW", or "NHWC" where the channels are last.
+    """
     return _apply("pixel_shuffle", {"X": x}, upscale_factor=upscale_factor, data_format=data_format)

@@ -141,7 +141,12 @@ def scale(x: Variable, scale: float | Variable = 1.0, bias: float = 0.0, bias_af
 
 
 def cast(x: Variable, dtype: Any) -> Variable:
-    """``x`` in another element type; numbers with a fraction lose it where that is an integer."""
+    """``x`` in another element type; numbers with a fraction lose it where that is an integer.
+
+    Args:
+        x: of any shape.
+        dtype: that type: ``FP32``, "int64", numpy's.
+    """
     return unary(x, "cast", in_dtype=x.spec.known_dtype.code, out_dtype=dtype_of(dtype).code)
 
 
@@ -196,5 +201,9 @@ def minimum(x: Operand, y: Operand, axis: int = -1) -> Variable:
 
 
 def sum(inputs: Sequence[Variable] | Variable) -> Variable:
-    """The sum of tensors of one shape; of sparse rows only, sparse rows."""
+    """The sum of tensors of one shape; of sparse rows only, sparse rows.
+
+    Args:
+        inputs: the tensors, or one, of which a copy is made.
+    """
     return current_block().apply("sum", {"X": [inputs] if isinstance(inputs, Variable) else list(inputs)})

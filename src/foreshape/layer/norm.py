@@ -39,12 +39,16 @@ def batch_norm(
 
     Args:
         input: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
+        activation: what follows, as of `activate`.
         is_test: use the moving mean and variance instead of the batch's.
         momentum: what the moving mean and variance keep of themselves in each step.
+        epsilon: what is added to a variance before its root.
         weight, bias: of the scale and the shift ``[channels]``: a name, an initializer or a `ParamAttr`; ``False`` keeps one as it
             is, 1 or 0, untrained.
         moving_mean, moving_variance: the same for the moving statistics, which are saved with the program and not trained.
         use_global_stats: use the moving statistics in training too.
+        data_format: where the channels are.
+        name: what the names of the parameters begin with.
 
     Returns:
         As the input.
@@ -74,7 +78,11 @@ def layer_norm(
 
     Args:
         input: ``[*rows, *example]``, the example of known size.
+        begin_norm_axis: the first axis of an example.
+        epsilon: what is added to a variance before its root.
+        activation: what follows, as of `activate`.
         weight, bias: of the scale and the shift ``[elements of an example]``; ``False`` leaves one out.
+        name: what the names of the parameters begin with.
 
     Raises:
         ShapeError: an axis out of range, or an example of unknown size.
@@ -96,6 +104,14 @@ def group_norm(
     """Each of ``groups`` groups of channels of each example normalised, then the channels scaled and shifted by parameters.
 
     ``weight`` and ``bias`` are those of the scale and the shift ``[channels]``; ``False`` leaves one out.
+
+    Args:
+        input: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
+        groups: divides the channels.
+        epsilon: what is added to a variance before its root.
+        activation: what follows, as of `activate`.
+        data_format: where the channels are.
+        name: what the names of the parameters begin with.
     """
     channels = known_channels("group_norm", input, data_format)
     attrs = {"groups": groups, "epsilon": epsilon, "data_layout": data_format}
@@ -103,7 +119,14 @@ def group_norm(
 
 
 def instance_norm(input: Variable, epsilon: float = 1e-5, *, weight: Any = None, bias: Any = None, name: str | None = None) -> Variable:
-    """Each channel of each example ``[batch, channels, ...]`` normalised, then scaled and shifted by parameters ``[channels]``."""
+    """Each channel of each example ``[batch, channels, ...]`` normalised, then scaled and shifted by parameters ``[channels]``.
+
+    Args:
+        input: floats; the number of channels must be known.
+        epsilon: what is added to a variance before its root.
+        weight, bias: of the scale and the shift: a name, an initializer or a `ParamAttr`; ``False`` leaves one out.
+        name: what the names of the parameters begin with.
+    """
     return _normalised("instance_norm", known_channels("instance_norm", input), input, {"epsilon": epsilon}, weight, bias, None, name)
 
 
@@ -121,6 +144,7 @@ def dropout(x: Variable, probability: float = 0.5, is_test: bool = False, *, imp
     """Each element zero with this probability, in training.
 
     Args:
+        x: floats of any shape.
         probability: of an element to be zero.
         is_test: do not drop.
         implementation: "upscale_in_train" divides what is kept by 1 - probability; "downgrade_in_infer" multiplies by it in a

@@ -24,6 +24,14 @@ class ParamAttr:
 
     An equal name in two layers shares the parameter. ``split`` says how `foreshape.split_layers` divides a weight over ranks: by "columns" or
     by "rows"; it is not saved with a program.
+
+    Args:
+        name: of the parameter; made up where it is left out.
+        initializer: how it starts; as the layer says where it is left out.
+        trainable: whether an optimizer may change it.
+        learning_rate: what the optimizer's learning rate is multiplied by for it.
+        need_decay: False: no weight decay.
+        split: by "columns", by "rows", or None.
     """
 
     name: str | None = None
@@ -67,6 +75,16 @@ def create_parameter(
 
     Without a name in ``attr`` it is called ``prefix.w_0``, with another number or ``suffix``; in a `name_scope` ``prefix.weight`` (of a bias
     ``prefix.bias``), or, where that is given, ``prefix.called``.
+
+    Args:
+        shape: its sizes: ints or symbols.
+        of: its element type, of floats.
+        attr: None, a name, an initializer or a `ParamAttr`, which goes before the arguments that follow.
+        prefix, suffix, called: of what the name is made.
+        is_bias: it starts at 0, where nothing is said, otherwise as `Xavier` says.
+        initializer: how it starts where ``attr`` does not say.
+        trainable: whether an optimizer may change it.
+        is_parameter: False makes a value that is saved and not trained, as a moving mean is.
 
     Raises:
         SchemaError: a shared name with another shape. TypeMismatchError: an element type that is none, or not of floats.

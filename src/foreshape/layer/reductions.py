@@ -22,52 +22,108 @@ def _reduce(type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
 
 
 def reduce_sum(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The sums over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    """The sums over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, several, or all where it is left out; negative ones count from the end.
+        keepdim: leave dims of 1 where the axes were.
+    """
     return _reduce("reduce_sum", x, axis, keepdim)
 
 
 def reduce_mean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The means over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    """The means over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+
+    Args:
+        x: floats of any shape.
+        axis: one, several, or all where it is left out; negative ones count from the end.
+        keepdim: leave dims of 1 where the axes were.
+    """
     return _reduce("reduce_mean", x, axis, keepdim)
 
 
 def reduce_max(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The largest over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    """The largest over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, several, or all where it is left out; negative ones count from the end.
+        keepdim: leave dims of 1 where the axes were.
+    """
     return _reduce("reduce_max", x, axis, keepdim)
 
 
 def reduce_min(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The smallest over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    """The smallest over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, several, or all where it is left out; negative ones count from the end.
+        keepdim: leave dims of 1 where the axes were.
+    """
     return _reduce("reduce_min", x, axis, keepdim)
 
 
 def amax(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """`reduce_max`, whose gradient all elements that are the largest share evenly."""
+    """`reduce_max`, whose gradient all elements that are the largest share evenly.
+
+    Args:
+        x, axis, keepdim: as of `reduce_max`.
+    """
     return _reduce("reduce_amax", x, axis, keepdim)
 
 
 def amin(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """`reduce_min`, whose gradient all elements that are the smallest share evenly."""
+    """`reduce_min`, whose gradient all elements that are the smallest share evenly.
+
+    Args:
+        x, axis, keepdim: as of `reduce_min`.
+    """
     return _reduce("reduce_amin", x, axis, keepdim)
 
 
 def reduce_prod(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """The products over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    """The products over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+
+    Args:
+        x: numbers of any shape.
+        axis: one, several, or all where it is left out; negative ones count from the end.
+        keepdim: leave dims of 1 where the axes were.
+    """
     return _reduce("reduce_prod", x, axis, keepdim)
 
 
 def reduce_all(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Whether all are true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    """Whether all are true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+
+    Args:
+        x: bools, or numbers, which are true where they are not 0.
+        axis: one, several, or all where it is left out; negative ones count from the end.
+        keepdim: leave dims of 1 where the axes were.
+    """
     return _reduce("reduce_all", x, axis, keepdim)
 
 
 def reduce_any(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """Whether any is true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``."""
+    """Whether any is true over ``axis`` (one, several, or all where it is left out), of which 1 is left where ``keepdim``.
+
+    Args:
+        x: bools, or numbers, which are true where they are not 0.
+        axis: one, several, or all where it is left out; negative ones count from the end.
+        keepdim: leave dims of 1 where the axes were.
+    """
     return _reduce("reduce_any", x, axis, keepdim)
 
 
 def logsumexp(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variable:
-    """log(sum(exp(x))) over ``axis`` (one, several, or all where it is left out), without overflow on the way."""
+    """log(sum(exp(x))) over ``axis`` (one, several, or all where it is left out), without overflow on the way.
+
+    Args:
+        x: floats.
+        axis: one, several, or all where it is left out.
+        keepdim: leave dims of 1 where the axes were.
+    """
     axes = _along(axis)
     return current_block().apply("logsumexp", {"X": x}, {"axis": axes, "keepdim": keepdim, "reduce_all": not axes})
 
@@ -86,7 +142,12 @@ def matmul(x: Variable, y: Variable, transpose_x: bool = False, transpose_y: boo
 
 
 def bmm(x: Variable, y: Variable) -> Variable:
-    """The product of each pair of matrices of a batch: ``[batch, rows, k]`` and ``[batch, k, columns]``."""
+    """The product of each pair of matrices of a batch: ``[batch, rows, k]`` and ``[batch, k, columns]``.
+
+    Args:
+        x: ``[batch, rows, k]``.
+        y: ``[batch, k, columns]``.
+    """
     return current_block().apply("bmm", {"X": x, "Y": y})
 
 
@@ -96,6 +157,13 @@ def dot(x: Variable, y: Variable) -> Variable:
 
 
 def norm(x: Variable, p: float = 2.0, axis: int | None = None, keepdim: bool = False) -> Variable:
-    """The p-norm along ``axis``, or of all elements where it is left out."""
+    """The p-norm along ``axis``, or of all elements where it is left out.
+
+    Args:
+        x: floats.
+        p: which norm: 1, 2, any number, or infinity.
+        axis: one, or None.
+        keepdim: leave dims of 1 where the axis was.
+    """
     attrs = {"porder": p, "axis": -1 if axis is None else axis, "asvector": axis is None, "keepdim": keepdim}
     return current_block().apply("p_norm", {"X": x}, attrs)

@@ -43,6 +43,7 @@ def nce(
     Args:
         input: ``[batch, width]``, dense or ragged.
         label: the true classes (int64), ``[batch, labels]``.
+        num_total_classes: how many classes there are.
         sample_weight: what the cost of each row is multiplied by, ``[batch]`` or ``[batch, 1]``.
         num_neg_samples: how many classes are drawn for each row.
         sampler: "uniform"; "log_uniform", for classes numbered by falling frequency; "custom_dist".
@@ -52,6 +53,7 @@ def nce(
         weight, bias: ``[classes, width]`` and ``[classes, 1]``: a name, an initializer or a `ParamAttr`; ``bias=False`` leaves the bias out.
         class_weight: what the cost of each row is multiplied by, too, by its true class, of which there is one: a variable ``[classes]``, a
             list, or a dict of those that are not 1.
+        name: what the names of the parameters begin with.
 
     Returns:
         The cost ``[batch, 1]``, divided by ``num_neg_samples + 1``.
@@ -187,5 +189,11 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0) 
 
 
 def multinomial(x: Variable, num_samples: int = 1, replacement: bool = False) -> Variable:
-    """``num_samples`` columns of each row of ``x`` (int64), drawn with probabilities in proportion to its numbers, which are not negative."""
+    """``num_samples`` columns of each row of ``x`` (int64), drawn with probabilities in proportion to its numbers, which are not negative.
+
+    Args:
+        x: floats, ``[rows, columns]`` or ``[columns]``.
+        num_samples: how many are drawn.
+        replacement: a column may be drawn again.
+    """
     return current_block().apply("multinomial", {"X": x}, {"num_samples": num_samples, "replacement": replacement})

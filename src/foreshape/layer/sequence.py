@@ -33,17 +33,29 @@ def sequence_pool(input: Variable, pool_type: str = "average", pad_value: float 
 
 
 def sequence_first_step(input: Variable) -> Variable:
-    """The first row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one."""
+    """The first row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one.
+
+    Args:
+        input: ragged rows.
+    """
     return sequence_pool(input, "first")
 
 
 def sequence_last_step(input: Variable) -> Variable:
-    """The last row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one."""
+    """The last row of every innermost sequence, ``[sequences, *row]``; zeros of an empty one.
+
+    Args:
+        input: ragged rows.
+    """
     return sequence_pool(input, "last")
 
 
 def sequence_softmax(input: Variable) -> Variable:
-    """The softmax over each innermost sequence of ``[rows]`` or ``[rows, 1]``."""
+    """The softmax over each innermost sequence of ``[rows]`` or ``[rows, 1]``.
+
+    Args:
+        input: ragged floats.
+    """
     return current_block().apply("sequence_softmax", {"X": input})
 
 

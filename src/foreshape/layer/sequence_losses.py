@@ -116,6 +116,8 @@ def ctc_greedy_decoder(input: Variable, blank: int, input_length: Variable | Non
 
     Args:
         input: scores, ragged ``[steps, classes]``; or ``[sequences, width, classes]`` with ``input_length``.
+        blank: the class that stands for no label.
+        input_length: how many steps each sequence has, int32 or int64 ``[sequences]``.
         padding_value: what the labels of padded sequences are filled up with.
 
     Returns:
@@ -143,6 +145,7 @@ def edit_distance(
         input, label: numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with the lengths.
         normalized: divide by the length of label's sequence, none of which may then be empty.
         ignored_tokens: numbers that are taken out of both first; of ragged ones only.
+        input_length, label_length: how many numbers each padded sequence has, int32 or int64 ``[sequences]``.
 
     Returns:
         The distances fp32 ``[sequences, 1]``, and the number of sequences int64 ``[1]``.

@@ -21,6 +21,10 @@ def sequence_slice(input: Variable, offset: Variable, length: Variable) -> Varia
     """Of each sequence i the ``length[i]`` rows from its row ``offset[i]`` on. Both are integers ``[sequences, 1]``.
 
     A range that does not lie in its sequence is an error of the run.
+
+    Args:
+        input: ragged rows.
+        offset, length: int32 or int64; an offset counts from 0.
     """
     return _apply("sequence_slice", {"X": input, "Offset": offset, "Length": length})
 

@@ -26,6 +26,8 @@ def embedding(
         is_sparse: its gradient is the rows that were looked up, so that a step does not cost what the table's height is.
         padding_idx: a row number that gives zeros and is not trained; negative ones count from the end.
         weight: the table's name, initializer or `ParamAttr`.
+        dtype: of the table: floats.
+        name: what the table's name begins with.
 
     Returns:
         ``[*ids, width]``, ragged as ids.
@@ -50,6 +52,8 @@ def embedding_bag(
         padding_idx: a row number that adds zeros and is not trained, but counts in the length; negative ones count from the end.
         is_sparse: the table's gradient is the rows that were looked up, so that a step does not cost what the table's height is.
         weight: the table's name, initializer or `ParamAttr`.
+        dtype: of the table: floats.
+        name: what the table's name begins with.
 
     Returns:
         ``[bags, width]``; of ids with more than one level of sequences, ragged as its outer levels are.

@@ -30,7 +30,9 @@ def mlp(
         x: ``[..., width]``, dense or ragged; the last dim alone is the features.
         inner_size: the columns between the two.
         output_size: those that come out; the width where it is left out.
+        activation: what is between, as of `activate`.
         dropout: of what is between, in training.
+        is_test: no dropout.
         bias: ``False`` leaves both biases out.
         split: divide both layers over ranks, as `foreshape.split_layers` does.
         name: of the scope in which the parameters are ``inner.weight``, ``inner.bias``, ``outer.weight`` and ``outer.bias``.
@@ -120,9 +122,12 @@ def transformer_encoder_block(
         heads: of the attention; they divide the width.
         inner_size: of `mlp`; four times the width where it is left out.
         norm: where the layers are normalised: "pre" or "post".
+        activation: of `mlp`.
         causal, mask, rotary: as of `multi_head_attention`.
         dropout: of what the attention and the network give, and within the network, in training. The weights of the attention are not dropped,
             so that it stays one kernel.
+        is_test: no dropout.
+        epsilon: of both `layer_norm`.
         split: divide heads and network over ranks, as `foreshape.split_layers` does.
         name: of a scope around it. Left out, it stands in the scope that is there, and outside of all in one called ``block``.
 
@@ -150,8 +155,10 @@ def transformer_decoder_block(
     Args:
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]``.
         memory: what an encoder gave: dense ``[batch, keys, any width]``, or ragged with as many sequences as x.
+        heads, inner_size, norm, activation, rotary, dropout, is_test, epsilon, split, name: as of `transformer_encoder_block`.
+        causal: a row of x sees the rows up to its own only; all of the memory.
         mask, memory_mask: what may be seen of x and of the memory, as `attention_mask` takes it.
-        The other arguments and the errors are those of `transformer_encoder_block`.
+        The errors are those of `transformer_encoder_block`.
 
     Returns:
         As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``cross_attention``, ``cross_attention_norm``, ``mlp`` and
@@ -173,6 +180,9 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
     >>> h = layer.transformer_encoder(h, layers=6, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
 
     Args:
+        x, heads, inner_size, causal, mask: as of `transformer_encoder_block`.
+        layers: how many blocks.
+        name: of the scope around them.
         settings: further arguments of `transformer_encoder_block`.
     """
     with name_scope(name):
@@ -195,6 +205,9 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
     The masks are made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``decoder.norm``.
 
     Args:
+        x, memory, heads, inner_size, causal, mask, memory_mask: as of `transformer_decoder_block`.
+        layers: how many blocks.
+        name: of the scope around them.
         settings: further arguments of `transformer_decoder_block`.
     """
     with name_scope(name):

@@ -95,6 +95,11 @@ def conv2d_transpose(
     """A transposed convolutional layer, which makes images larger: ``(n - 1) * stride - pads + dilation * (filter - 1) + 1``.
 
     Args:
+        input: ``[batch, channels, height, width]``, floats; the number of channels must be known.
+        num_filters: the channels of the result; ``groups`` divides them and the input's.
+        filter_size, stride, dilation, groups: as of `conv2d`.
+        padding: as of `conv2d`: what is taken away from the result at each side.
+        activation, weight, bias, data_format, name: as of `conv2d`.
         output_size: the exact size, less than one stride above that. output_padding: what is added at the end instead.
 
     Returns:
@@ -136,11 +141,13 @@ def pool2d(
     Args:
         input: ``[batch, channels, height, width]``.
         pool_size: one number, or height and width of a window.
+        pool_type: "max" or "avg".
         stride: from window to window; as pool_size where it is left out.
         padding: as in `conv2d`.
         ceil_mode: a last window that only begins inside the image counts.
         exclusive: a mean is over the elements inside the image, not over its padding.
         global_pooling: one window, the whole image.
+        data_format: "NCHW", or "NHWC" where the channels are last.
     """
     size = pair(pool_size, "pool_size")
     attrs: dict[str, Any] = {
@@ -152,6 +159,13 @@ def pool2d(
 
 
 def adaptive_pool2d(input: Variable, output_size: Pair, pool_type: str = "avg", *, data_format: str = "NCHW") -> Variable:
-    """The mean ("avg") or maximum ("max") of as many windows as ``output_size`` says, of about equal size."""
+    """The mean ("avg") or maximum ("max") of as many windows as ``output_size`` says, of about equal size.
+
+    Args:
+        input: ``[batch, channels, height, width]``.
+        output_size: how many windows: one number, or those down and across.
+        pool_type: "avg" or "max".
+        data_format: "NCHW", or "NHWC" where the channels are last.
+    """
     attrs = {"ksize": pair(output_size, "output_size"), "pooling_type": pool_type, "adaptive": True, "data_format": data_format}
     return current_block().apply("pool2d", {"X": input}, attrs)

@@ -27,7 +27,8 @@ def conv1d(
         input: ``[batch, channels, width]``, or ``[batch, width, channels]`` with ``data_format="NLC"``.
         filter_size, stride, dilation: one number.
         padding: one number, two (before, after), "SAME" or "VALID".
-        The other arguments and the errors are those of `conv2d`.
+        weight, bias, name: as of `conv2d`; ``bias=False`` leaves the bias out.
+        The errors are those of `conv2d`.
 
     Returns:
         ``[batch, num_filters, width]``. W is ``[num_filters, channels / groups, filter_size]``: the op itself is a conv2d of images one pixel
@@ -62,7 +63,8 @@ def conv3d(
         input: ``[batch, channels, depth, height, width]``, or with the channels last and ``data_format="NDHWC"``.
         filter_size, stride, dilation: one number, or depth, height and width.
         padding: one number, three, six (before and after each axis), "SAME" or "VALID".
-        The other arguments and the errors are those of `conv2d`.
+        weight, bias, name: as of `conv2d`; ``bias=False`` leaves the bias out.
+        The errors are those of `conv2d`.
 
     Returns:
         ``[batch, num_filters, *volume]``. W is ``[num_filters, channels / groups, *filter_size]``, b is ``[num_filters]``.
@@ -90,6 +92,15 @@ def conv3d_transpose(
     """A transposed convolutional layer over volumes, which makes them larger, as `conv2d_transpose` does with images.
 
     ``data_format`` is written as that of images, "NHWC" where the channels are last. W is ``[channels, num_filters / groups, *filter_size]``.
+
+    Args:
+        input: ``[batch, channels, depth, height, width]``; the number of channels must be known.
+        num_filters: the channels of the result.
+        filter_size, stride, padding, dilation: as of `conv3d`.
+        groups: divides the channels of the input and of the result.
+        output_size, output_padding: as of `conv2d_transpose`, with three numbers.
+        activation, weight, bias, name: as of `conv2d`.
+        data_format: "NCHW", or "NHWC" where the channels are last.
     """
     channels = known_channels("conv3d_transpose", input, data_format, 5)
     _check_groups("conv3d_transpose", input, groups, channels, num_filters)
@@ -110,7 +121,16 @@ def pool3d(
     input: Variable, pool_size: Sizes = -1, pool_type: str = "max", stride: Sizes | None = None, padding: Sizes | str = 0, ceil_mode: bool = False,
     exclusive: bool = True, global_pooling: bool = False, *, data_format: str = "NCDHW",
 ) -> Variable:  # fmt: skip
-    """The maximum ("max") or mean ("avg") of windows of volumes; the arguments are those of `pool2d` with a number more for each."""
+    """The maximum ("max") or mean ("avg") of windows of volumes; the arguments are those of `pool2d` with a number more for each.
+
+    Args:
+        input: ``[batch, channels, depth, height, width]``.
+        pool_size, stride: one number, or depth, height and width.
+        pool_type: "max" or "avg".
+        padding: as of `conv3d`.
+        ceil_mode, exclusive, global_pooling: as of `pool2d`.
+        data_format: "NCDHW", or "NDHWC" where the channels are last.
+    """
     size = numbers(pool_size, "pool_size", 3)
     attrs: dict[str, Any] = {
         "ksize": size, "pooling_type": pool_type, "ceil_mode": ceil_mode, "exclusive": exclusive, "global_pooling": global_pooling,

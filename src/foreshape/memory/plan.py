@@ -33,6 +33,12 @@ class Plan(Figures):
     Every question takes the values of the program's symbols by name, ``plan.peak(batch=64)``, and raises `MemoryPlanError` with
     the names of those that are missing. Where no symbol is called ``batch``, as in the files of other programs, where each input has its
     own, ``batch`` is the number of rows (of ragged inputs: of sequences) of all inputs that have no value of their own.
+
+    Args:
+        program: which stays as it is.
+        fetch: variables or names that are fetched.
+        live: when which value lives, where that is known already.
+        frozen: the parameters do not change, as in a program that only answers.
     """
 
     def __init__(self, program: Program, fetch: Iterable[Variable | str] = (), live: Liveness | None = None, frozen: bool = False) -> None:
@@ -43,11 +49,21 @@ class Plan(Figures):
     # --- to look at
 
     def draw(self, path: str | os.PathLike[str], /, **symbols: int) -> None:
-        """Draw the arena, offset against op, into an image file (PNG, SVG or PDF, by its ending). Needs matplotlib."""
+        """Draw the arena, offset against op, into an image file (PNG, SVG or PDF, by its ending). Needs matplotlib.
+
+        Args:
+            path: of the image file.
+            symbols: sizes by name, as ``batch=64``.
+        """
         draw(self, path, symbols)
 
     def write_page(self, path: str | os.PathLike[str], /, **symbols: int) -> None:
-        """Write one self-contained HTML file in which every box of the arena tells what it is."""
+        """Write one self-contained HTML file in which every box of the arena tells what it is.
+
+        Args:
+            path: of the file.
+            symbols: sizes by name, as ``batch=64``.
+        """
         write_page(self, path, symbols)
 
     def __repr__(self) -> str:

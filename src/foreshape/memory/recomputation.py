@@ -29,7 +29,9 @@ class Recomputation:
     dropped: tuple[str, ...]
     """The values of the forward pass that the backward pass computes again."""
     within: int
+    """The budget, in bytes."""
     peak_before: int
+    """The peak of the given program."""
     peak: int
     """The plan's, in bytes, for the sizes that were given."""
     extra_work: float

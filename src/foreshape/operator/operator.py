@@ -122,10 +122,14 @@ class Operator:
     cache: dict[Any, Any]
     """What the infer room found for this operator: key of input specs -> answer."""
 
-    def infer_shape(self, *specs: Any, **named: Any) -> Any:  # the widest signature there is, so that any slots may take its place
+    # These hooks have the widest signature there is, so that any slots may take its place.
+
+    def infer_shape(self, *specs: Any, **named: Any) -> Any:
+        """The results' specs from those of the operands, ``specs`` (or ``named`` slots)."""
         raise SchemaError(f"{self.type} has no shape rule")
 
     def infer_var_type(self, *specs: Any, **named: Any) -> Kind | tuple[Kind, ...]:
+        """The results' kinds from the operands' ``specs`` (or ``named`` slots)."""
         return LOD_TENSOR
 
     kernel: ClassVar[Callable[..., Any]]
@@ -137,12 +141,15 @@ class Operator:
         return self.random and not getattr(self, "seed", 0)
 
     def workspace(self, *specs: Any, **named: Any) -> Size:
+        """The bytes that the kernel needs besides operands and results, from the ``specs`` and what else is ``named``."""
         return 0
 
     def rows_bytes(self, *specs: Any, **named: Any) -> Size:
+        """At most how many bytes sparse rows that it gives have, from the ``specs`` and the ``named`` bytes of those that it is given."""
         return named["rows"]
 
     def retained_bytes(self, *specs: Any, **named: Any) -> Mapping[str, Size]:
+        """Result slot -> the bytes that it keeps alive beside its own, from the ``specs`` and what else is ``named``."""
         return {}
 
     def computes(self) -> Computation | None:
@@ -152,7 +159,7 @@ class Operator:
         return None
 
     def retained(self, specs: Sequence[Any], requested: Sequence[bool]) -> Mapping[str, Size]:
-        """What `retained_bytes` says for these operands, asked with the results that are requested where it takes them."""
+        """What `retained_bytes` says for these operands' ``specs``, asked with the results that are requested where it takes them."""
         rule: Callable[..., Mapping[str, Size]] = self.retained_bytes
         return rule(*specs, requested=tuple(requested)) if self.retained_bytes_requested else rule(*specs)
 
@@ -190,7 +197,7 @@ class Operator:
 
     @classmethod
     def describe(cls, attrs: Mapping[str, Any] | None) -> Attributes:
-        """The attributes of a new op: given values checked, the others at their defaults.
+        """The attributes of a new op: those in ``attrs`` checked, the others at their defaults.
 
         Raises:
             SchemaError: an attribute that is unknown, missing, of another type, or out of its range.
@@ -222,7 +229,7 @@ class Operator:
 
     @classmethod
     def check_attribute(cls, name: str, value: Any) -> Any:
-        """``value`` coerced to the attribute's type. Raises `SchemaError` where it is of another type or out of its range."""
+        """``value`` coerced to the type of the attribute ``name``. Raises `SchemaError` where it is of another type or out of its range."""
         field = cls.schema.attributes[name]
         held = coerce(name, field.type, value)
         many = isinstance(held, tuple)

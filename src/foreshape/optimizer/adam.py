@@ -19,7 +19,7 @@ class Adam(Optimizer):
         beta1, beta2: the parts of the two means that stay in a step.
         epsilon: what is added to the root.
         lazy_mode: of sparse gradients, update only the rows that are there, their means included.
-        weight_decay, clip: as of `Optimizer`.
+        weight_decay, clip, groups, freeze: as of `Optimizer`.
 
     Of a sparse gradient, exact (the default): all rows move, as in dense training, since a mean that decays still has a direction; a step
     costs what the table's height is. Lazy: only the rows of the gradient move, and the means and the parameter of all others
@@ -53,8 +53,10 @@ class AdamW(Adam):
     """Adam, after each parameter was made smaller by learning_rate * weight_decay of itself (Loshchilov and Hutter, 2019).
 
     Args:
+        learning_rate, beta1, beta2, epsilon, lazy_mode: as of `Adam`.
         weight_decay: the decay of each parameter.
         apply_decay_param_fun: from a parameter's name to whether it decays; all do where it is left out.
+        clip, groups, freeze: as of `Optimizer`.
 
     Of a sparse gradient: exact, all rows move and decay; lazy, only the rows of the gradient do.
     """

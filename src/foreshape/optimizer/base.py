@@ -89,6 +89,12 @@ class Optimizer:
     ) -> tuple[list[Op], list[tuple[Variable, Variable]]]:
         """Append the gradients of ``loss`` and the updates of its parameters.
 
+        Args:
+            loss: one number of a program.
+            startup: what makes the first values of state and counters; the program that makes those of the parameters where it is left out.
+            parameters: which parameters, variables or names; all that the loss depends on and that are trained where they are left out.
+            no_gradient: variables or names that no gradient goes through.
+
         Returns:
             The update ops, and the (parameter, gradient) pairs.
 
@@ -135,7 +141,12 @@ class Optimizer:
     # --- what a subclass defines
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
-        """The update op of one parameter: type, inputs, outputs, attributes."""
+        """The update op of one parameter: type, inputs, outputs, attributes.
+
+        Args:
+            parameter, gradient: of one another's shape; the gradient may be sparse rows.
+            rate: the learning rate, one number.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it updates")
 
     # --- what it is made of
@@ -153,7 +164,13 @@ class Optimizer:
         return as_decay(self.weight_decay if own is None else own)
 
     def coefficient_of(self, parameter: Variable, own: float, decays: bool = True) -> float:
-        """The coefficient of the decay that an update has itself: ``own`` where it ``decays``, or what a group says; 0 for none."""
+        """The coefficient of the decay that an update has itself: ``own`` where it ``decays``, or what a group says; 0 for none.
+
+        Args:
+            parameter: of which.
+            own: what the optimizer was made with.
+            decays: whether this parameter decays.
+        """
         given = settings(parameter.block.program).get(parameter.name)
         if given is not None and not given.need_decay:
             return 0.0
@@ -221,13 +238,27 @@ class Optimizer:
         return rates[factor]
 
     def state(self, program: Program, name: str, dims: Sequence[Size], of: DType, value: float) -> Variable:
-        """A persistable variable of the optimizer's own, which the startup program fills with ``value``."""
+        """A persistable variable of the optimizer's own, which the startup program fills with ``value``.
+
+        Args:
+            program: that the updates are in.
+            name: which is not taken.
+            dims, of: its sizes and element type.
+            value: a number.
+        """
         made = program.global_block.create_variable(name, tensor(of, *dims), persistable=True, stop_gradient=True)
         initialise(made, Constant(value))
         return made
 
     def accumulator(self, parameter: Variable, what: str, value: float = 0.0, dims: Sequence[Size] | None = None) -> Variable:
-        """State of one parameter, of its shape unless said otherwise, named ``parameter_what_0``."""
+        """State of one parameter, of its shape unless said otherwise, named ``parameter_what_0``.
+
+        Args:
+            parameter: of which.
+            what: a word for the name.
+            value: what it starts with.
+            dims: other sizes than the parameter's.
+        """
         program = parameter.block.program
         spec = parameter.spec
         name = program.unique_name(f"{parameter.name}_{what}")

@@ -16,6 +16,7 @@ class Clip:
     """The base: `append` appends the ops that clip the gradients of (parameter, gradient) pairs, in place, and returns the pairs."""
 
     def append(self, pairs: Pairs) -> Pairs:
+        """Clip the gradients of ``pairs``; returns these, with the gradients that are there now."""
         for parameter, gradient in pairs:
             kind, attrs = self.op()
             gradient.block.append_op(kind, {"X": gradient}, {"Out": gradient}, attrs, role_variables=(parameter.name, gradient.name), site=parameter.site)

@@ -17,6 +17,7 @@ class Adadelta(Optimizer):
         learning_rate: 1.0 is the paper's.
         rho: the part of both means that stays in a step.
         epsilon: what is added to both means.
+        weight_decay, clip, groups, freeze: as of `Optimizer`.
 
     Of a sparse gradient all means decay, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
     gradients here.)
@@ -44,8 +45,10 @@ class Adamax(Optimizer):
     """Steps by the mean of the gradients over the largest of them, which decays (Kingma and Ba, 2015).
 
     Args:
+        learning_rate: a number, a variable, or a schedule.
         beta1, beta2: the parts of the mean and of the largest gradient that stay in a step.
         epsilon: what is added to the largest gradient.
+        weight_decay, clip, groups, freeze: as of `Optimizer`.
 
     Of a sparse gradient all rows move, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
     gradients here.)
@@ -81,7 +84,9 @@ class DecayedAdagrad(Optimizer):
     """parameter -= learning_rate * gradient / (sqrt(moment) + epsilon), where moment is the mean of the squared gradients.
 
     Args:
+        learning_rate: a number, a variable, or a schedule.
         decay: the part of the mean that stays in a step.
+        weight_decay, clip, groups, freeze: as of `Optimizer`.
 
     Of a sparse gradient all moments decay, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no sparse
     gradients here.)
@@ -108,7 +113,9 @@ class ProximalGD(Optimizer):
     """Gradient descent, after whose step each parameter is made smaller, and small ones exactly zero (Duchi and Singer, 2009).
 
     Args:
+        learning_rate: a number, a variable, or a schedule.
         l1, l2: the coefficients of the penalties, which the gradients do not have in them.
+        weight_decay, clip, groups, freeze: as of `Optimizer`.
 
     Of a sparse gradient all rows are made smaller, as in dense training; a step costs what the table's height is. (PaddlePaddle takes no
     sparse gradients here.)
@@ -133,6 +140,7 @@ class Lion(Optimizer):
         beta1: the part of the mean in the sum whose sign is the step.
         beta2: the part of the mean that stays in a step.
         weight_decay: each parameter is made smaller by learning_rate * weight_decay of itself.
+        clip, groups, freeze: as of `Optimizer`.
 
     Its operator is one that PaddlePaddle does not have. Of a sparse gradient all rows move, as in dense training; a step costs what the
     table's height is.

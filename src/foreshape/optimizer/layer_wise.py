@@ -19,6 +19,7 @@ class Lamb(Optimizer):
         beta1, beta2, epsilon: as of `Adam`.
         exclude_from_weight_decay_fn: from a parameter to whether it does not decay; all decay where it is left out.
         always_adapt: scale also the steps of what does not decay.
+        clip, groups, freeze: as of `Optimizer`.
 
     Of a sparse gradient all rows move, as in dense training; a step costs what the table's height is.
     """
@@ -55,6 +56,7 @@ class LarsMomentum(Optimizer):
         lars_weight_decay: the coefficient of a decay that is added to the gradients.
         epsilon: what is added to the norm that is divided by.
         exclude_from_weight_decay: parts of names of parameters that do not decay, whose learning rate is not scaled either.
+        weight_decay, clip, groups, freeze: as of `Optimizer`.
 
     Its gradients must be dense, as in PaddlePaddle.
     """

@@ -20,7 +20,7 @@ class Momentum(Optimizer):
         momentum: the part of the velocity that stays.
         use_nesterov: step by gradient + momentum * velocity instead.
         lazy_mode: of sparse gradients, update only the rows that are there, their velocities included.
-        weight_decay, clip: as of `Optimizer`; the update op itself adds an L2 decay, after the clip.
+        weight_decay, clip, groups, freeze: as of `Optimizer`; the update op itself adds an L2 decay, after the clip.
 
     Of a sparse gradient, exact (the default): all rows move, as in dense training, since their velocities go on; an L2 decay is on the
     whole table; a step costs what the table's height is. Lazy: only the rows of the gradient change, in parameter, velocity and

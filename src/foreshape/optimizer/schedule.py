@@ -24,6 +24,7 @@ class Schedule:
     """The base: `append` appends a schedule's ops to a program and returns the rate, fp32 ``[1]``."""
 
     def append(self, program: Program) -> Variable:
+        """Append the ops to ``program``; returns the rate, fp32 ``[1]``."""
         before = program.role
         program.role = Role.LEARNING_RATE
         try:
@@ -33,7 +34,7 @@ class Schedule:
             program.role = before
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
-        """The schedule for a run of so many epochs of so many steps (None: not known); itself where it does not depend on that.
+        """The schedule for a run of so many ``epochs`` of ``steps_per_epoch`` (None: not known); itself where it does not depend on that.
 
         Raises:
             SchemaError: it depends on what is not known, with what to give it.

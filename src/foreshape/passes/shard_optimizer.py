@@ -366,10 +366,18 @@ class ShardParameters(ShardOptimizer):
 
 
 def shard_optimizer(bucket: int | None = None, patience: float = 20.0, synchronise_batch_norm: bool = False) -> ShardOptimizer:
-    """Train as `data_parallel`, with the optimizer's state divided over the ranks; the arguments are its."""
+    """Train as `data_parallel`, with the optimizer's state divided over the ranks; the arguments are its.
+
+    Args:
+        bucket, patience, synchronise_batch_norm: as of `data_parallel`.
+    """
     return ShardOptimizer(bucket, patience, synchronise_batch_norm)
 
 
 def shard_parameters(bucket: int | None = None, patience: float = 20.0, synchronise_batch_norm: bool = False) -> ShardParameters:
-    """Train as `shard_optimizer`, with the parameters divided over the ranks, too; the arguments are those of `data_parallel`."""
+    """Train as `shard_optimizer`, with the parameters divided over the ranks, too; the arguments are those of `data_parallel`.
+
+    Args:
+        bucket, patience, synchronise_batch_norm: as of `data_parallel`.
+    """
     return ShardParameters(bucket, patience, synchronise_batch_norm)

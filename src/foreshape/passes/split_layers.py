@@ -206,5 +206,6 @@ def split_layers(
         layers: the names of weights, each with "columns" or "rows", beside what the layers say; for a program that was saved.
         choose: whether layers that say nothing are divided, too, where it costs one sum for two of them: by columns the one and by rows the next,
             with nothing between them but what is done element by element.
+        bucket, patience, synchronise_batch_norm: as of `data_parallel`, where ``rest`` is left out.
     """
     return SplitLayers(rest if rest is not None else DataParallel(bucket, patience, synchronise_batch_norm), degree, tuple((layers or {}).items()), choose)

@@ -162,5 +162,6 @@ def split_tables(
     Args:
         rest: what `data_parallel`, `shard_optimizer` or `shard_parameters` gave; `data_parallel` with the other arguments where it is left out.
         tables: the names of the tables; all that have sparse gradients where it is left out.
+        bucket, patience, synchronise_batch_norm: as of `data_parallel`, where ``rest`` is left out.
     """
     return SplitTables(rest if rest is not None else DataParallel(bucket, patience, synchronise_batch_norm), tables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
@@ -21,37 +22,41 @@ def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int
     several = {name for name, count in Counter(names).items() if count > 1}
     if not several:
         return [(1, 1)] * len(layers)
-    touched: dict[int, tuple[frozenset[str], frozenset[str]]] = {}
-
-    def touches(at: int) -> tuple[frozenset[str], frozenset[str]]:
-        if at not in touched:
-            ops = list(layers[at].all_ops())
-            reads, makes = {n for op in ops for n in op.input_names()}, {n for op in ops for n in op.output_names()}
-            touched[at] = frozenset(reads), frozenset(makes)
-        return touched[at]
-
-    def wiring(begin: int, period: int) -> list[list[int]]:
-        """Of each layer of a branch which of those before it in the branch it reads."""
-        return [[k for k in range(i) if touches(begin + k)[1] & touches(begin + i)[0]] for i in range(period)]
-
+    reads: list[set[str]] = []
+    makes: list[set[str]] = []
+    makers: dict[str, list[int]] = {}
+    """Name -> the layers that make it, in order."""
+    for at, layer in enumerate(layers):
+        ops = list(layer.all_ops())
+        reads.append({n for op in ops for n in op.input_names()})
+        makes.append({n for op in ops for n in op.output_names()})
+        for name in makes[-1]:
+            makers.setdefault(name, []).append(at)
+    read_made = [[makers[n] for n in names if n in makers] for names in reads]
+    """Of each layer, for what it reads, which layers make it."""
     made_at: dict[str, int] = {}
+
+    def reads_of(at: int, begin: int, end: int) -> bool:
+        """Whether a layer reads what one of those from ``begin`` to ``end`` makes."""
+        return any((i := bisect_left(by, begin)) < len(by) and by[i] < end for by in read_made[at])
+
+    def wiring(begin: int, period: int) -> list[set[int]]:
+        """Of each layer of a branch which of those before it in the branch it reads."""
+        return [{k - begin for by in read_made[begin + i] for k in by[bisect_left(by, begin) : bisect_left(by, begin + i)]} for i in range(period)]
 
     def sources(begin: int, period: int) -> set[int]:
         """Which layers of the row before it, not counting the branches that it may be beside, a branch reads."""
-        reads = frozenset[str]().union(*(touches(begin + i)[0] for i in range(period)))
-        return {made_at[n] for n in reads if n in made_at}
+        return {made_at[n] for i in range(period) for n in reads[begin + i] if n in made_at}
 
     def branches(begin: int, period: int) -> int:
         """How many alike branches of so many layers begin here."""
-        made: set[str] = set()
         before: set[int] | None = None
-        first: list[list[int]] = []
+        first: list[set[int]] = []
         at = begin
         while at + period <= len(layers):
-            made.update(*(touches(at + i)[1] for i in range(period)))
             at += period
             after = range(at, min(at + period, len(layers)))
-            if any(names[j] != names[begin + i] or not made.isdisjoint(touches(j)[0]) for i, j in enumerate(after)):
+            if any(names[j] != names[begin + i] or reads_of(j, begin, at) for i, j in enumerate(after)):
                 break
             if before is None:
                 before, first = sources(begin, period), wiring(begin, period)
@@ -69,7 +74,7 @@ def beside(layers: Sequence[Layer], names: Sequence[int]) -> list[tuple[int, int
             if names[at] == names[at + period] and (found := branches(at, period)) > 1 and found * period > best * times:
                 best, times = period, found
         out.append((best, times))
-        made_at.update((n, at + i) for i in range(best * times) for n in touches(at + i)[1])
+        made_at.update((n, at + i) for i in range(best * times) for n in makes[at + i])
         at += best * times
     return out
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Block(FromRecords):
-    """One scope of a program. Names are looked up here, then in the parents."""
+    """One scope of a program, number ``idx``. Names are looked up here, then in the parent, number ``parent_idx``, and so on."""
 
     __slots__ = ("__weakref__", "before", "forward_idx", "idx", "parent_idx", "program", "unknown_fields")
 
@@ -104,7 +104,7 @@ class Block(FromRecords):
         return describe_failure(RuleError(words, {"first": None}, SchemaError), variable.role_words, {"first": [first]}, call_site(variable.site))
 
     def create_variable(self, name: str, spec: Spec, *, site: Site = None, **flags: Any) -> Variable:
-        """Make a variable with a known spec. ``flags``: persistable, stop_gradient, is_parameter, trainable, need_check_feed."""
+        """Make the variable ``name`` of a known spec, at the line ``site``. ``flags``: persistable, stop_gradient, is_parameter, trainable, need_check_feed."""
         made = Variable._new(name, self, spec, site if site is not None else here())  # pyright: ignore[reportPrivateUsage]
         for flag, value in flags.items():
             setattr(made, flag, value)
@@ -112,7 +112,7 @@ class Block(FromRecords):
         return made
 
     def remove_variable(self, name: str) -> None:
-        """Drop a variable that no op of this block names. Raises `SchemaError` where one does."""
+        """Drop the variable ``name``, that no op of this block names. Raises `SchemaError` where one does."""
         for op in self.ops:
             if name in op.input_names() or name in op.output_names():
                 raise SchemaError(f"{name} is used by {op.type}; remove the op first")
@@ -122,7 +122,7 @@ class Block(FromRecords):
     # --- ops
 
     def apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, prefix: str | None = None) -> Any:
-        """Append an op and return what it gives: a variable, or a tuple with one entry per result (a list for a list)."""
+        """Append an op of this ``type``; ``inputs``, ``attrs`` and ``prefix`` as of `append_op`. Returns a variable, or a tuple of one for each result."""
         op = self.append_op(type, inputs, None, attrs, prefix=prefix)
         schema = get(type).schema
         out = [
@@ -151,7 +151,7 @@ class Block(FromRecords):
             outputs: slot -> a variable or a name (made where it is new), or a list. Slots left out are made and named.
             attrs: attribute values; the others are at their defaults.
             prefix: what made-up names start with; the op's type where it is left out.
-            index: where to insert it; the end where it is left out.
+            index: where to insert it; the end where it is left out. role, role_variables, site: what it is for, of which variables, and its line.
 
         Raises:
             SchemaError, TypeMismatchError, ShapeError: as the operator demands, with the user's lines.
@@ -264,7 +264,7 @@ class Block(FromRecords):
         return out
 
     def name_result(self, op: Op, slot: str) -> tuple[str, ...]:
-        """Make variables for what an op gives and nobody had asked for, as programs saved for inference drop some; those of one slot."""
+        """Make variables for the results in ``slot`` that an op has and nobody had asked for, as programs saved for inference drop some."""
         self.program.touch()
         self._infer(op, make=True, prefix=op.type)
         return op._outputs[slot]  # pyright: ignore[reportPrivateUsage]

@@ -12,7 +12,7 @@ from foreshape.pictures.figures import plural
 from foreshape.pictures.layered import Segment, layered
 from foreshape.pictures.scene import LINE, MARGIN, Box, shown, svg_of
 from foreshape.program.feeds import inputs_of
-from foreshape.program.folding import SECTIONS, folded_layers, is_sections
+from foreshape.program.folding import SECTIONS, folded_layers, folded_sections, is_sections
 from foreshape.program.op import Op, Role
 from foreshape.program.outline import Layer, result_of
 from foreshape.program.summary import dims_text
@@ -119,16 +119,30 @@ class Wiring:
             self._add(id(outer), _ENTRY, id(inner))
 
 
-def draw(program: Program, depth: int | None = None, boxes: int = BOXES) -> Picture:
-    """The drawing of a program. Raises `SchemaError` where there would be no level or no box."""
+def draw(program: Program, depth: int | None = None, boxes: int = BOXES, part: str | None = None) -> Picture:
+    """The drawing of a program. Of one that trains the network is opened, and its gradients and updates are a box each; or one ``part`` alone.
+
+    Raises:
+        SchemaError: there would be no level or no box; a part that the program does not have.
+    """
     if (depth is not None and depth < 1) or boxes < 1:
         raise SchemaError(f"a drawing has at least one level and one box; seen depth={depth}, boxes={boxes}")
-    layers = folded_layers(program)
-    wiring = Wiring(program, layers)
-    opened = opened_within(layers, boxes) if depth is None else _down_to(layers, depth)
-    root = scene_of(wiring, layers, opened)
-    many = sum(1 for layer in layers for _ in layer.all_ops())
-    return Picture(svg_of(root, f"a network of {plural(many, 'op')}"), f"a network of {plural(many, 'op')} in {plural(len(layers), 'layer')}")
+    layers = folded_sections(program)
+    sections = {layer.name: layer for layer in layers} if is_sections(layers) else {}
+    if part is not None and part not in (sections or SECTIONS[:1]):
+        raise SchemaError(f"part must be one that this program has, {' or '.join(map(repr, sections or SECTIONS[:1]))}; seen {part!r}")
+    if part == SECTIONS[0] and sections:
+        layers, sections = folded_layers(program), {}
+    group = sections.get(part or "")
+    inner = group.children if group is not None else layers[0].children if sections else layers
+    opened = opened_within(inner, boxes) if depth is None else _down_to(inner, depth)
+    if sections and group is None:
+        opened.add(id(layers[0]))
+    root = scene_of(Wiring(program, layers), inner if group is not None else layers, opened, group)
+    ops = plural(sum(1 for layer in inner for _ in layer.all_ops()), "op")
+    what = f"a network of {ops}" if group is None else f"the {part} part of a network, {ops},"
+    more = [f"{plural(sum(1 for _ in one.all_ops()), 'op')} of {one.name}" for one in layers[1:]] if sections and group is None else []
+    return Picture(svg_of(root, what.rstrip(",")), f"{what} in {plural(len(inner), 'layer')}{', with ' if more else ''}{' and '.join(more)}")
 
 
 def _down_to(layers: Sequence[Layer], depth: int) -> set[int]:

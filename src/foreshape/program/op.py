@@ -43,7 +43,8 @@ class Role:
 
 
 class Op:
-    """One operation in a block: its attributes (with the operator that they bind), inputs and outputs by slot, and the line.
+    """One operation in a block: its attributes (with the operator that they bind), inputs and outputs by slot, its ``role`` (forward, backward,
+    update) with the parameter and gradient that it is for (``role_variables``), and the line, ``site``.
 
     Made by `Block.append_op`; changed by `Block.remove_op`, `set_attribute`, `set_input`, `rename_input`, `rename_output` and `drop_output`.
     """
@@ -162,7 +163,7 @@ class Op:
         return list(self.attributes.sub_blocks)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Change one attribute, and infer the results again.
+        """Change the attribute ``name``, and infer the results again.
 
         Raises:
             SchemaError: no such attribute, or a value that it cannot have.
@@ -191,7 +192,7 @@ class Op:
         self.block.program.touch()
 
     def set_input(self, slot: str, name: str) -> None:
-        """Read this variable in a slot that it has."""
+        """Read the variable ``name`` in a slot that the op has."""
         self._inputs[slot] = (name,)
         self.block.program.touch()
 
@@ -211,7 +212,7 @@ class Op:
         self.block.program.touch()
 
     def drop_output(self, slot: str) -> None:
-        """Do without an optional result. Raises `SchemaError` where the operator always has it."""
+        """Do without the optional result ``slot``. Raises `SchemaError` where the operator always has it."""
         operator = self.operator
         if operator is not None and not any(r.name == slot and r.optional for r in operator.schema.results):
             raise SchemaError(f"{self.type} has no optional result {slot!r}")

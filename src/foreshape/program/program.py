@@ -98,7 +98,7 @@ class Program:
         return made
 
     def unique_name(self, key: str) -> str:
-        """``key_0``, ``key_1``, ...: a name that this program has not given yet."""
+        """``key_0``, ``key_1``, ...: a name made of ``key`` that this program has not given yet."""
         count = self._counters.get(key, 0)
         self._counters[key] = count + 1
         name = f"{key}_{count}"
@@ -191,7 +191,7 @@ class Program:
         return unknown
 
     def diagnose(self, stop_at: int = 100) -> tuple[list[Op], list[DescriptionError]]:
-        """Infer as `infer` does, and collect the errors instead of raising: (ops not known, errors)."""
+        """Infer as `infer` does, and collect the errors, ``stop_at`` at most, instead of raising: (ops not known, errors)."""
         self._stale = False
         self.names = (-1, {})
         unknown, errors = self._infer_all(stop_at)
@@ -274,15 +274,16 @@ class Program:
 
         return Summary(self, batch, depth, rows, sizes)
 
-    def graph(self, depth: int | None = None, boxes: int = 80) -> Picture:
+    def graph(self, depth: int | None = None, boxes: int = 80, part: str | None = None) -> Picture:
         """The network drawn: layers as boxes, groups around them, arrows along the values, what repeats once with a number of times.
 
         Args:
             depth: how many levels of groups are opened; as many as fit in so many ``boxes`` where it is left out.
+            part: of a program that trains "forward", "backward" or "updates"; all, the latter two as a box each, where it is left out.
         """
         from foreshape.program.graph import draw
 
-        return draw(self, depth, boxes)
+        return draw(self, depth, boxes, part)
 
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> Program:
         """A copy in which the named inputs have these shapes, inferred afresh.
@@ -341,12 +342,12 @@ class Program:
         return _codec["encode"](self)
 
     def save(self, path: Any) -> None:
-        """Write the program to a file: to a temporary name, flushed, then renamed."""
+        """Write the program to the file ``path``: to a temporary name, flushed, then renamed."""
         _codec["save"](self, path)
 
     @staticmethod
     def from_bytes(data: bytes) -> Program:
-        """The program in these bytes. Raises `FormatError` where they are none."""
+        """The program in the bytes ``data``. Raises `FormatError` where they are none."""
         return _codec["decode"](data)
 
     @staticmethod
@@ -375,7 +376,7 @@ class Program:
         return program_html(self)
 
     def html_of(self, variable: Variable) -> str:
-        """What a notebook shows of one of its variables."""
+        """What a notebook shows of a ``variable`` of it."""
         from foreshape.program.notebook import variable_html
 
         return variable_html(variable)

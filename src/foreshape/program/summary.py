@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ROWS: Final = 32
 """So many layers are one screen, with the lines around them."""
 _DEEPEST_SHOWN: Final = 6
+_NARROW: Final = 60
+"""The width from which on the columns stand side by side."""
 _COLUMNS: Final = ("layer", "output", "parameters", "results", "work")
 
 
@@ -114,9 +116,15 @@ class Summary:
     __repr__ = __str__
 
     def text(self, width: int = 80) -> str:
-        """The table in lines of at most so many characters (from 60 on)."""
-        width = max(width, 60)
+        """The table in lines of at most so many characters (from 24 on). Below 60 a layer is its name, and under it what it gives and its figures."""
+        width = max(width, 24)
         lines = [self._cells(row) for row in (*self.rows, *self.more)]
+        head = [cut(f"input {escape(n)}  {d}", width) for n, d in self.inputs[:4]]
+        if len(self.inputs) > 4:
+            head.append(f"and {plural(len(self.inputs) - 4, 'more input')}")
+        tail = [part for words in self._tail for part in wrap(words, width, subsequent_indent="    ")]
+        if width < _NARROW:
+            return "\n".join([*head, "", *(part for line in lines for part in _apart(line, width)), "", *tail])
         numbers = [max(len(line[c]) for line in [_COLUMNS, *lines]) for c in (2, 3, 4)]
         rest = width - sum(numbers) - 2 * 4
         name = max(len(line[0]) for line in [_COLUMNS, *lines])
@@ -130,10 +138,6 @@ class Summary:
             return "  ".join([left, *(c.rjust(w) for c, w in zip(cells[2:], numbers, strict=True))]).rstrip()
 
         rule = "-" * min(width, name + output + sum(numbers) + 8)
-        head = [cut(f"input {escape(n)}  {d}", width) for n, d in self.inputs[:4]]
-        if len(self.inputs) > 4:
-            head.append(f"and {plural(len(self.inputs) - 4, 'more input')}")
-        tail = [part for words in self._tail for part in wrap(words, width, subsequent_indent="    ")]
         return "\n".join([*head, line(_COLUMNS), rule, *map(line, lines), rule, *tail])
 
     def _cells(self, row: Row) -> tuple[str, str, str, str, str]:
@@ -207,6 +211,20 @@ def dims_text(variable: Variable) -> str:
     if spec.dims is None:
         return spec.kind.name.lower() if spec.dtype is None else f"{spec.dtype.short}[?]"
     return f"[{', '.join(escape(str(d)) for d in spec.dims)}]" + ("" if variable.known else " ?")
+
+
+def _apart(cells: Sequence[str], width: int) -> Iterator[str]:
+    """A line of the table in several: the layer, then what its other columns have, each after its name."""
+    indent = " " * (len(cells[0]) - len(cells[0].lstrip(" ")) + 4)
+    yield _fit(cells[0], width)
+    line = ""
+    for part in [cells[1], *(f"{name} {' '.join(cell.split())}" for name, cell in zip(_COLUMNS[2:], cells[2:], strict=True) if cell)]:
+        if line and len(indent) + len(line) + 2 + len(part) > width:
+            yield indent + line
+            line = ""
+        line += f", {part}" if line else cut(part, width - len(indent))
+    if line:
+        yield indent + line
 
 
 def _fit(text: str, width: int) -> str:

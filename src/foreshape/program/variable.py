@@ -35,6 +35,9 @@ class Variable(ArrayMethods):
             Also ``dims=``.
         value: a constant: a number that fills the shape, an array, or what a scalar kind holds.
         trainable: whether an optimizer may change it.
+        lod_level: how many levels of sequences its rows are grouped in; 0 where dense.
+        persistable: its value stays from run to run, and is saved.
+        stop_gradient: no gradient goes through it.
 
     Raises:
         ShapeError, TypeMismatchError, SchemaError: a dim, an element type, or a name that cannot be.

@@ -77,6 +77,10 @@ class Checkpoint:
         """Write one checkpoint, then drop those that are too old. Returns its path.
 
         Args:
+            program: what runs: its persistable values are written.
+            scope: where they are.
+            state: how far the run is: history, random generators, callbacks.
+            facts: what a run that goes on must have alike.
             parts: how values are divided that ranks have written already (`foreshape.training.divided.described`).
 
         Raises:
@@ -101,6 +105,11 @@ class Checkpoint:
 
     def newest(self, program: Program, executor: Executor, warn: Callable[[str], None]) -> tuple[str, Contents] | None:
         """The newest checkpoint that is whole, with its path; says which were not. None where there is none at all. Nothing is changed.
+
+        Args:
+            program: what is to run.
+            executor: by which element types and places are checked.
+            warn: is called with a line for each checkpoint that is not whole.
 
         Raises:
             FormatError: there are checkpoints, and none is whole.

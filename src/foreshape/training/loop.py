@@ -62,6 +62,7 @@ def train(
         callbacks: objects of `foreshape.callbacks`, or functions that are called after each epoch with its number (from 1) and its row of the
             history, and end the run by returning True.
         progress: a bar (True), nothing (False); where it is left out a bar on a terminal and a line per epoch elsewhere.
+        console: where progress is shown, as rich has it; the terminal where it is left out.
         check: run op by op and stop at the op that makes the first value that is not finite.
         executor, scope, startup: what runs, where the values are, and what makes them; the default ones where left out.
         fresh: begin with new values, whatever the scope holds of this program.

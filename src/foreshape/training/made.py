@@ -27,7 +27,9 @@ class TrainingProgram:
     """
 
     program: Program
+    """What runs for each batch."""
     startup: Program
+    """What makes the first values."""
     loss: Variable
     """One number, of `program`."""
     learning_rate: Variable | None

@@ -63,6 +63,7 @@ def predict(
         executor: what runs; one of its own, which is kept for the next call, where it is left out.
         scope: where the parameters are; the default scope where it is left out.
         progress: a bar (True) or nothing (False); where it is left out a bar on a terminal, for runs that take more than a moment.
+        console: where the bar is shown, as rich has it; the terminal where it is left out.
 
     Returns:
         For a variable an array ``[examples, ...]``, or a `LoDTensor` where it is ragged; for a list a list, for a dict a dict.
@@ -99,6 +100,7 @@ def evaluate(
         metrics: name -> variable of one program; or variables, by whose names the results are called.
         data, batch_size, executor, scope, progress: as `predict` has them. Each figure is the mean over all examples: of a metric that is
             the mean over its batch, with each batch counted by its examples.
+        console: where the bar is shown, as rich has it; the terminal where it is left out.
 
     Raises:
         As `predict`.

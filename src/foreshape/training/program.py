@@ -22,6 +22,9 @@ _SCORES: Final = frozenset({"mul", "matmul", "matmul_v2", "elementwise_add", "co
 def infer_shape(y: Variable) -> Variable:
     """Infer again what a variable depends on, op by op, as `Program.infer` does for all.
 
+    Args:
+        y: the variable.
+
     Returns:
         The variable itself.
 

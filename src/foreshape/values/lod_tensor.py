@@ -74,7 +74,7 @@ class LoDTensor:
         return out
 
     def with_data(self, data: Any) -> LoDTensor:
-        """Other rows, as many, with the same sequences."""
+        """Other rows, ``data``, as many, with the same sequences."""
         out = object.__new__(LoDTensor)
         out.data, out._lengths, out._offsets = data, self._lengths, self._offsets
         return out
@@ -131,7 +131,7 @@ class LoDTensor:
 
     @staticmethod
     def joined(parts: Sequence[LoDTensor]) -> LoDTensor:
-        """The outermost sequences of several ragged tensors of one depth, one after the other. Raises `FeedError` where their rows differ in shape."""
+        """The outermost sequences of ragged tensors, ``parts``, of one depth, one after the other. Raises `FeedError` where their rows differ in shape."""
         import numpy
 
         try:

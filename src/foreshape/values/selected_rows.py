@@ -12,6 +12,11 @@ from foreshape.values.conversion import plain
 class SelectedRows:
     """Some rows of a table: ids ``[n]``, values ``[n, *row]`` and the number of rows of the whole table.
 
+    Args:
+        rows: those ids, integers, each once or more.
+        values: an array with a row for each of them.
+        height: that number of rows.
+
     Raises:
         FeedError: ids that are no rows of the table, or another number of values.
     """

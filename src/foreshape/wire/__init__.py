@@ -18,6 +18,10 @@ from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
 def load_program(source: Any, limits: Limits | None = None) -> Program:
     """The program in a file (a path) or in bytes.
 
+    Args:
+        source: a path, or bytes.
+        limits: what is refused as too large; `Limits()` where it is left out.
+
     Raises:
         FormatError: it cannot be read, or it is not a program; the message has the file and the byte offset or the path inside the file.
     """

@@ -37,7 +37,9 @@ class Limits:
     memory: int = 160 * 2**20
     """The bytes of memory that its description may take, by estimate, beyond `memory_per_byte` times the file's size."""
     memory_per_byte: int = 2
+    """The bytes of memory that are allowed for each byte of the file."""
     blocks: int = 10_000
+    """How many blocks a program may have."""
     depth: int = 64
     """How deeply sub-blocks may be nested."""
     name: int = 2**20

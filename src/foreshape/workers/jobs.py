@@ -74,25 +74,32 @@ class Job:
     described: str
     """A checksum of what was inferred of the program, which workers infer for themselves."""
     loss: str
+    """The name of the variable that is made smaller."""
     feeds: dict[str, str]
     """Input -> what it is, as ``f32[batch, 64]``."""
     data: dict[str, Files]
     """Input -> files, which each worker opens itself."""
     validation: dict[str, Files] | None
+    """The same of the validation data."""
     metrics: dict[str, str]
     """Name -> variable."""
     strategy: Strategy
+    """How the training is divided over the ranks."""
     epochs: int
     batch_size: int
+    """Of the whole step."""
     seed: int
     shuffle: bool
     on_change: str
+    """This and those above as `foreshape.train` has them."""
     values: str | None
     """A safetensors file with values to begin with, which rank 0 opens."""
     checkpoint: Keep | None
+    """Where and when rank 0 writes checkpoints."""
     save_to: str | None
     """Where rank 0 writes the values of the trained network to, as a safetensors file."""
     model: Model | None
+    """What is saved for use when it is trained."""
     bring: bool
     """Whether the values of the trained network are sent back."""
 
@@ -140,7 +147,7 @@ class Job:
 
     @staticmethod
     def from_bytes(data: bytes | bytearray) -> Job:
-        """A job of which every field has been looked at; its programs are bytes still.
+        """The job in ``data``, of which every field has been looked at; its programs are bytes still.
 
         Raises:
             FormatError: it is none.
@@ -158,14 +165,14 @@ class Job:
         return job_of(document, bytes(view[words : words + main]), bytes(view[words + main :]))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the job to a file, from which ``foreshape worker --job`` takes it. Raises `FormatError` where it cannot be written."""
+        """Write the job to the file ``path``, from which ``foreshape worker --job`` takes it. Raises `FormatError` where it cannot be written."""
         data = self.to_bytes()
         with replacing(path) as file:
             file.write(data)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Job:
-        """The job in a file. Raises `FormatError` where there is none."""
+        """The job in the file ``path``. Raises `FormatError` where there is none."""
         try:
             return Job.from_bytes(read_file(path, MOST_BYTES))
         except FormatError as error:

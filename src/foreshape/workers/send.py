@@ -190,6 +190,7 @@ def send(
         wait: for the end; False gives the `Sent` as soon as the training has begun.
         scope: takes the values of the trained network; they are not sent back where it is left out.
         progress: show the replies as a table, and a line for each epoch.
+        console: where to show them, as rich has it; the terminal where it is left out.
         patience: how many seconds to wait for workers that give no sign of life.
 
     Raises:

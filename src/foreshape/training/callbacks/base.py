@@ -78,7 +78,7 @@ class Run(Protocol):
         ...
 
     def say(self, text: str) -> None:
-        """Show a line, where the run shows anything."""
+        """Show a line of ``text``, where the run shows anything."""
         ...
 
     def network(self) -> dict[str, Any]:
@@ -107,25 +107,25 @@ class Callback:
     """The attributes that a checkpoint holds."""
 
     def on_train_begin(self, run: Run) -> None:
-        """Before the first step, when all values are there. What is kept is put back after this."""
+        """Before the first step of ``run``, when all values are there. What is kept is put back after this."""
 
     def on_resume(self, run: Run) -> None:
-        """After what a checkpoint held of this callback was put back."""
+        """After what a checkpoint held of this callback was put back into ``run``."""
 
     def on_batch_end(self, run: Run) -> None:
         """After each step; its loss is ``run.history.losses[-1]``."""
 
     def on_evaluation_begin(self, run: Run) -> None:
-        """Before the validation data are measured."""
+        """Before ``run`` measures the validation data."""
 
     def on_evaluation_end(self, run: Run) -> None:
-        """After they were, also where that failed."""
+        """After ``run`` has measured them, also where that failed."""
 
     def on_epoch_end(self, run: Run) -> None:
         """After each epoch; its row is ``run.history.epochs[-1]``."""
 
     def on_train_end(self, run: Run) -> None:
-        """After the last step of a run that was not broken off."""
+        """After the last step of a ``run`` that was not broken off."""
 
     def to_kept(self) -> Kept:
         """What a checkpoint holds of this callback."""
@@ -142,7 +142,7 @@ class Callback:
         return out
 
     def take_kept(self, found: Kept) -> None:
-        """Put back what a checkpoint holds.
+        """Put back what a checkpoint holds, ``found``.
 
         Raises:
             FormatError: an attribute is missing, surplus, or of another kind.
@@ -185,11 +185,11 @@ class Watch(Callback):
             raise ExecutionError(f"{type(self).__name__} watches {self.metric!r}; the history of this run has {', '.join(map(repr, run.figures))}")
 
     def seen(self, run: Run) -> float:
-        """The figure of the epoch that has ended."""
+        """The figure of the epoch of ``run`` that has ended."""
         return run.history.epochs[-1][self.metric]
 
     def is_better(self, now: float, by: float = 0.0) -> bool:
-        """Whether a figure is better than the best so far, by more than so much; NaN never is."""
+        """Whether a figure, ``now``, is better than the best so far, by more than ``by``; NaN never is."""
         if now != now or self.best is None:
             return now == now
         return now < self.best - by if self.mode == "min" else now > self.best + by
