@@ -98,6 +98,7 @@ class Step:
             self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         return self._plan
 
+    @collector_waits
     def plan_shapes(
         self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True
     ) -> ShapePlan:
@@ -255,6 +256,7 @@ class Executor:
         if planned is None:
             with _compiling, _taking, self._threads.planned():
                 planned = step.plan_shapes(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
+            function = collector_waits(function)  # kernels are made for these shapes
         current.generator, this_run.memory_limit = self._generator, self.memory_limit
         before, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())

@@ -13,6 +13,7 @@ from foreshape.interop.parameters import read_parameters, write_parameters
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.passes import for_test, prune
 from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.program.collector import collector_waits
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch
@@ -59,6 +60,7 @@ def save_inference_model(
 
 
 @border("the model cannot be read", FormatError)
+@collector_waits
 def load_inference_model(
     path_prefix: str | os.PathLike[str], executor: Executor | None = None, scope: Scope | None = None, params: Any = None
 ) -> InferenceModel:

@@ -227,6 +227,10 @@ Fold = float | Literal["add", "multiply"]
 multiplied by."""
 
 
+PIECE = 1 << 15
+"""So many elements of a weight are folded at once."""
+
+
 def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[Tensor], axis: int = 0) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of a product whose result nothing happens to any more, since it happens to them.
 
@@ -253,4 +257,9 @@ def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[T
             factor, bias = factor * by, (bias - mean) * by + shift
     if all(how == "add" for how, _ in steps):  # as it is, and not another one
         return weight, bias.to(weight.dtype) if steps else None
-    return (weight.double() * factor.view(wide)).to(weight.dtype), bias.to(weight.dtype)
+    out = torch.empty_like(weight)
+    factor = factor.view(wide)
+    for first in range(0, weight.shape[0], rows := max(1, PIECE // max(weight[:1].numel(), 1))):  # in pieces that stay in the processor's cache
+        some = slice(first, first + rows)
+        out[some] = weight[some].double() * (factor[some] if axis == 0 else factor)
+    return out, bias.to(weight.dtype)
