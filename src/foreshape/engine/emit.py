@@ -12,7 +12,6 @@ from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, values_of
 from foreshape.program import Op
-from foreshape.program.collector import collector_waits
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_proxy import Lazy, torch
 from foreshape.values.torch_types import torch_dtype
@@ -53,7 +52,6 @@ class Emitted:
         """The function of a block that an op runs: all that it reads from outside comes in as an argument."""
         return FunctionType(self.code, dict(self.constants), "block")
 
-    @collector_waits
     def bind(self, scope: Scope, device: Any = None) -> Bound:
         """The step over the values of a scope, moved to ``device`` where one is given.
 

@@ -98,7 +98,6 @@ class Step:
             self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         return self._plan
 
-    @collector_waits
     def plan_shapes(
         self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True
     ) -> ShapePlan:
@@ -236,6 +235,10 @@ class Executor:
         """
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()
+        run = self._run if program in self._steps else collector_waits(self._run)  # the step and its kernels are made
+        return run(program, feed, fetch, scope)
+
+    def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
         step = self.step(program, fetch)
         with _taking:
             tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed))
@@ -256,7 +259,6 @@ class Executor:
         if planned is None:
             with _compiling, _taking, self._threads.planned():
                 planned = step.plan_shapes(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
-            function = collector_waits(function)  # kernels are made for these shapes
         current.generator, this_run.memory_limit = self._generator, self.memory_limit
         before, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())

@@ -209,8 +209,14 @@ def _fill(scope: Scope, source: Any, parameters: Mapping[str, Variable], device:
     specs = {n: v.spec for n, v in parameters.items()}
     waiting = waiting_parameters(source, specs, device)
     if waiting is not None:
-        for name, make in waiting.items():
-            scope.defer(name, make)
+        if waiting.large:
+            for name, make in waiting.parameters.items():
+                scope.defer(name, make)
+            return
+        with torch.inference_mode():
+            read = {name: make() for name, make in waiting.parameters.items()}  # all of them, before the first is put in
+            for name, tensor in read.items():
+                scope.store(name, tensor)
         return
     values = read_parameters(source, parameters, specs)
     with torch.inference_mode():

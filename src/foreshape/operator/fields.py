@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from foreshape.errors import ShapeError
 from foreshape.operator.attributes import AttrType, coerce
@@ -111,6 +111,14 @@ class Attribute:
     high: float | None
     name: str = ""
     older: str = ""
+
+
+_Field = TypeVar("_Field", Operand, Result, Attribute)
+
+
+def named(field: _Field, name: str) -> _Field:
+    """The same field with a name; many times faster than `dataclasses.replace`, and asked for every field of every operator."""
+    return type(field)(*[name if k == "name" else getattr(field, k) for k in field.__match_args__])
 
 
 def operand(
