@@ -51,7 +51,7 @@ def broadcasts(a: Size, b: Size) -> bool | None:
 
 def _difference(a: Size, b: Size) -> list[tuple[Monomial, int]]:
     """The terms of ``a - b``, of which no size is made, since nothing but a question is asked of it."""
-    out = {(): a} if isinstance(a, int) else dict(a.terms)
+    out: dict[Monomial, int] = {(): a} if isinstance(a, int) else dict(a.terms)
     for m, c in (((), b),) if isinstance(b, int) else b.terms:
         out[m] = out.get(m, 0) - c
     return [(m, c) for m, c in out.items() if c]
