@@ -5,7 +5,8 @@
 first answer
     from the file to the first result, by onnxruntime's session start and first run (2 at most is wanted). A MODEL is as in `inference.py`: the
     path of a pair MODEL.pdmodel and MODEL.pdiparams with the same network in MODEL.onnx beside it. Each time is that of a process of its
-    own in which torch and Foreshape, or onnxruntime, are imported already.
+    own in which torch and Foreshape's public names, or onnxruntime, are imported already, from bytecode, as installed packages have it. What
+    Foreshape opens only when a network asks for it is counted: the modules of its operators, and oneDNN's library.
 check
     ``foreshape check`` of a program of 5,000 ops, by the command's own start, ``foreshape --version`` (3 at most is wanted).
 shapes
@@ -76,7 +77,8 @@ def answer(kind: str, path: str, feeds: str, threads: str) -> None:
 
 def first_answer(kind: str, path: str, feeds: dict[str, Any], threads: int) -> Took:
     command = [sys.executable, __file__, "--answer", kind, path, json.dumps(feeds), str(threads)]
-    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+    environment = {n: v for n, v in os.environ.items() if n != "PYTHONDONTWRITEBYTECODE"}
+    found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**environment, "OMP_NUM_THREADS": str(threads)})
     return Took(*json.loads(found.stdout))
 
 
@@ -136,6 +138,7 @@ def main() -> None:
     sizes = {name: [int(n) for n in dims.split(",")] for name, _, dims in (s.partition("=") for s in chosen.sizes)}
     for path in (p.removesuffix(".pdmodel") for p in chosen.models):
         feeds = feeds_of(path, sizes)
+        first_answer("foreshape", path, feeds, chosen.threads)  # after which there is bytecode of all modules
         pairs = [tuple(first_answer(k, path, feeds, chosen.threads) for k in ("foreshape", "onnxruntime")) for _ in range(chosen.repeats)]
         given = " ".join("x".join(map(str, d)) for d, _ in feeds.values())
         add(f"first answer: {'/'.join(path.split(os.sep)[-2:])} {given}", "onnxruntime", pairs, FIRST)

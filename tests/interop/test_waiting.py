@@ -55,6 +55,19 @@ def test_tensors_are_read_when_they_are_used(saved: Path, tmp_path: Path, monkey
     np.testing.assert_array_equal(next(iter(fs.load_inference_model(saved, scope=fs.Scope()).run(X).values())), seen)
 
 
+def test_a_file_between_is_read_at_once_into_the_tensors_themselves(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = fs.load_inference_model(saved, scope=fs.Scope())
+    monkeypatch.setattr(waiting, "LARGE", 1 << 30)
+    small = fs.load_inference_model(saved, scope=fs.Scope())
+    monkeypatch.setattr(waiting, "DIRECT", 1)
+    between = fs.load_inference_model(saved, scope=fs.Scope())
+    assert held(between.scope) == set(between.scope.names()) == set(small.scope.names())
+    for name in small.scope.names():
+        assert between.scope.tensor(name).data_ptr() % 64 == 0
+        np.testing.assert_array_equal(between.scope.get(name), small.scope.get(name))
+        np.testing.assert_array_equal(between.scope.get(name), late.scope.get(name))
+
+
 def test_a_file_that_is_changed_meanwhile_is_an_error_with_the_name(saved: Path, tmp_path: Path) -> None:
     params = tmp_path / "net.pdiparams"
     whole = params.read_bytes()

@@ -9,6 +9,7 @@ Questions (`equal`, `less_equal`) have three answers: True, False and None, whic
 
 from __future__ import annotations
 
+from foreshape.dims.derived import ceildiv, product
 from foreshape.dims.expression import (
     INT64_MAX,
     INT64_MIN,
@@ -17,12 +18,10 @@ from foreshape.dims.expression import (
     MAX_TERMS,
     Dim,
     Size,
-    ceildiv,
     floordiv,
     is_symbol,
     mod,
     only_atom,
-    product,
     symbol,
     symbol_after,
     symbol_name,

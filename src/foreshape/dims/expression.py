@@ -53,13 +53,22 @@ class Atom:
 class Dim:
     """A symbolic size. Made by `symbol` and by arithmetic; equal expressions are the same object."""
 
-    __slots__ = ("__weakref__", "_bounds", "terms", "text")
+    __slots__ = ("__weakref__", "_bounds", "_symbols", "_text", "terms")
 
     terms: tuple[tuple[Monomial, int], ...]
-    text: str
+    """In their order, in which a constant is the last one."""
 
     def __new__(cls) -> Dim:
         raise TypeError("make a Dim with symbol(name) and arithmetic")
+
+    @property
+    def text(self) -> str:
+        """How it is written: most sizes are on the way to another one, and never are."""
+        try:
+            return self._text
+        except AttributeError:
+            self._text = found = text_of_terms(self.terms)
+            return found
 
     def __repr__(self) -> str:
         return self.text
@@ -83,7 +92,7 @@ class Dim:
 
     def __add__(self, other: Size) -> Size:
         if isinstance(other, int):
-            return self if other == 0 else _sum((self.terms, _constant_terms(other)))
+            return self if other == 0 else _plus_number(self.terms, other)
         return _sum((self.terms, other.terms)) if isinstance(other, Dim) else NotImplemented  # pyright: ignore[reportUnnecessaryIsInstance]
 
     __radd__ = __add__
@@ -92,16 +101,16 @@ class Dim:
         return self * -1
 
     def __sub__(self, other: Size) -> Size:
-        return self + -other
+        return _sum((self.terms, [(m, -c) for m, c in other.terms])) if isinstance(other, Dim) else self + -other
 
     def __rsub__(self, other: int) -> Size:
-        return -self + other
+        return _plus_number(tuple([(m, -c) for m, c in self.terms]), other)
 
     def __mul__(self, other: Size) -> Size:
         if isinstance(other, int):
             if other == 1:
                 return self
-            return 0 if other == 0 else of_terms({m: c * other for m, c in self.terms})
+            return 0 if other == 0 else _of_ordered(tuple([(m, c * other) for m, c in self.terms]))
         if not isinstance(other, Dim):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         out: dict[Monomial, int] = {}
@@ -220,15 +229,6 @@ def _divided_rest(rest: Mapping[Monomial, int], left: Size, b: int) -> Size:
     return compound("//", (left, b))
 
 
-def ceildiv(a: Size, b: Size) -> Size:
-    """``a / b``, rounded up. Raises `ShapeError` where ``b`` is zero."""
-    if isinstance(a, int) and isinstance(b, int):
-        out = floordiv(-a, b)
-        return checked(-out) if isinstance(out, int) else -out
-    low = bounds(b)[0]
-    return floordiv(a + b - 1, b) if low is not None and low >= 0 else -floordiv(-a, b)
-
-
 def mod(a: Size, b: Size) -> Size:
     """``a - b * (a // b)``. Raises `ShapeError` where ``b`` is zero."""
     if isinstance(b, int):
@@ -250,14 +250,6 @@ def mod(a: Size, b: Size) -> Size:
     return compound("%", (a, b))
 
 
-def product(sizes: Iterable[Size]) -> Size:
-    """The product of sizes (1 for none). Raises `ShapeError` where it passes a 64-bit integer."""
-    out: Size = 1
-    for size in sizes:
-        out = out * size
-    return checked(out) if isinstance(out, int) else out
-
-
 # --- the normal form
 
 
@@ -276,11 +268,15 @@ def _depth(a: Size) -> int:
     return 0 if isinstance(a, int) else max((x.depth for m, _ in a.terms for x in m), default=0)
 
 
-def _constant_terms(value: int) -> tuple[tuple[Monomial, int], ...]:
-    return (((), value),)
+def _plus_number(terms: tuple[tuple[Monomial, int], ...], number: int) -> Size:
+    """The sum of terms of a size, in their order, and a number."""
+    m, c = terms[-1]
+    if not m:
+        terms, number = terms[:-1], c + number
+    return _of_ordered((*terms, ((), number)) if number else terms)
 
 
-def _sum(parts: Iterable[tuple[tuple[Monomial, int], ...]]) -> Size:
+def _sum(parts: Iterable[Iterable[tuple[Monomial, int]]]) -> Size:
     out: dict[Monomial, int] = {}
     for terms in parts:
         for m, c in terms:
@@ -299,8 +295,13 @@ def of_terms(terms: Mapping[Monomial, int]) -> Size:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return checked(kept[0][1])
-    kept.sort(key=_term_order)
-    key = tuple(kept)
+    if len(kept) > 1:
+        kept.sort(key=_term_order)
+    return _of_ordered(tuple(kept))
+
+
+def _of_ordered(key: tuple[tuple[Monomial, int], ...]) -> Dim:
+    """The size that is the sum of these products in their order, of which one at least is of a symbol."""
     found = _dims.get(key)
     if found is not None:
         return found
@@ -317,7 +318,6 @@ def of_terms(terms: Mapping[Monomial, int]) -> Size:
         return replacement((part for term in key for part in term_text(term)), bounds_of_terms(key)[0])
     made: Dim = object.__new__(Dim)
     made.terms = key
-    made.text = text_of_terms(key)
     return _dims.setdefault(key, made)
 
 

@@ -17,17 +17,17 @@ def equal(a: Size, b: Size) -> bool | None:
     """Whether ``a == b``: True, False, or None where it depends on the symbols."""
     if a is b:
         return True
-    difference = a - b
-    if isinstance(difference, int):
-        return difference == 0
-    low, high = bounds(difference)
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    difference = _difference(a, b)
+    low, high = bounds_of_terms(difference)
     if (low is not None and low > 0) or (high is not None and high < 0):
         return False
     if low == 0 == high:
         return True
     divisor = 0
     constant = 0
-    for m, c in difference.terms:
+    for m, c in difference:
         if m:
             divisor = gcd(divisor, c)
         else:
@@ -37,7 +37,7 @@ def equal(a: Size, b: Size) -> bool | None:
 
 def less_equal(a: Size, b: Size) -> bool | None:
     """Whether ``a <= b``: True, False, or None where it depends on the symbols."""
-    low, high = bounds(b - a)
+    low, high = bounds_of_terms(_difference(b, a))
     if low is not None and low >= 0:
         return True
     return False if high is not None and high < 0 else None
@@ -47,6 +47,14 @@ def broadcasts(a: Size, b: Size) -> bool | None:
     """Whether ``a`` and ``b`` are equal or one of them is 1: True, False, or None where it depends on the symbols."""
     answers = (equal(a, b), equal(a, 1), equal(b, 1))
     return True if True in answers else None if None in answers else False
+
+
+def _difference(a: Size, b: Size) -> list[tuple[Monomial, int]]:
+    """The terms of ``a - b``, of which no size is made, since nothing but a question is asked of it."""
+    out: dict[Monomial, int] = {(): a} if isinstance(a, int) else dict(a.terms)
+    for m, c in (((), b),) if isinstance(b, int) else b.terms:
+        out[m] = out.get(m, 0) - c
+    return [(m, c) for m, c in out.items() if c]
 
 
 def bounds(a: Size) -> tuple[int | None, int | None]:

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from foreshape.dims.expression import INT64_MAX, MAX_DEPTH, Dim, Size, ceildiv, checked, symbol
+from foreshape.dims.derived import ceildiv
+from foreshape.dims.expression import INT64_MAX, MAX_DEPTH, Dim, Size, checked, symbol
 from foreshape.dims.extremes import apply
 from foreshape.dims.text import CALLED
 from foreshape.errors import ShapeError

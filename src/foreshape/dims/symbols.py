@@ -11,7 +11,17 @@ from foreshape.errors import ShapeError
 
 def symbols_of(a: Size) -> set[str]:
     """The names of the symbols that ``a`` depends on."""
-    return {atom.name for atom in _symbol_atoms(a)}
+    return set(_names(a))
+
+
+def _names(a: Size) -> frozenset[str]:
+    if isinstance(a, int):
+        return frozenset()
+    try:
+        return a._symbols  # pyright: ignore[reportPrivateUsage]
+    except AttributeError:
+        a._symbols = found = frozenset([atom.name for atom in _symbol_atoms(a)])  # pyright: ignore[reportPrivateUsage]
+        return found
 
 
 def broadcast_symbols(a: Size) -> set[str]:
@@ -39,7 +49,7 @@ def substitute(a: Size, values: Mapping[str, Size]) -> Size:
     Raises:
         ShapeError: a division by zero, or a result past a 64-bit integer.
     """
-    if isinstance(a, int):
+    if isinstance(a, int) or not any(name in values for name in _names(a)):
         return a
     out: Size = 0
     for m, c in a.terms:

@@ -235,6 +235,10 @@ class Executor:
         """
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()
+        run = self._run if program in self._steps else collector_waits(self._run)  # the step and its kernels are made
+        return run(program, feed, fetch, scope)
+
+    def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
         step = self.step(program, fetch)
         with _taking:
             tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed))

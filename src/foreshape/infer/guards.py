@@ -58,6 +58,9 @@ class Known(Mapping[str, Size]):
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._sizes))
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._sizes
+
     def __getitem__(self, name: str) -> Size:
         sizes = self._sizes
         if name not in sizes:
@@ -120,7 +123,7 @@ class Guards:
             ShapeError: what is known already contradicts it.
         """
         left, right = substitute(condition.left, self.known), substitute(condition.right, self.known)
-        answer = condition.answer(self.known)
+        answer = condition.of(left, right)
         if answer is False:
             raise ShapeError(f"{condition.requirement}: {condition} contradicts what was required before: {self._because(condition, left, right)}")
         key = (left, condition.relation, right)

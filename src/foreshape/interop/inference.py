@@ -13,6 +13,7 @@ from foreshape.interop.parameters import Pieces, otherwise, read_parameters, wri
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.passes import for_test, prune
 from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.program.collector import collector_waits
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.torch_proxy import torch
@@ -67,6 +68,7 @@ def save_inference_model(
 
 
 @border("the model cannot be read", FormatError)
+@collector_waits
 def load_inference_model(
     path_prefix: str | os.PathLike[str], executor: Executor | None = None, scope: Scope | None = None, params: Any = None
 ) -> InferenceModel:
@@ -222,8 +224,14 @@ def _fill(scope: Scope, source: Any, parameters: Mapping[str, Variable], device:
     specs = {n: v.spec for n, v in parameters.items()}
     waiting = waiting_parameters(source, specs, device)
     if waiting is not None:
-        for name, make in waiting.items():
-            scope.defer(name, make)
+        if waiting.large:
+            for name, make in waiting.parameters.items():
+                scope.defer(name, make)
+            return
+        with torch.inference_mode():
+            read = {name: make() for name, make in waiting.parameters.items()}  # all of them, before the first is put in
+            for name, tensor in read.items():
+                scope.store(name, tensor)
         return
     values = read_parameters(source, parameters, specs)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Parameters of large files: what describes them is read at once, each tensor when it is first used.
+"""Parameters of files that are not small: each tensor is read into its own memory, of a large file when it is first used.
 
 Kernels compute on tensors that begin at a multiple of 64 bytes, and in a parameter file they begin anywhere: mapped memory would have to be
 copied all the same. So the file is mapped only while it is looked through, and a tensor is read into its own memory from the file, which is
@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.errors import FormatError, border
 from foreshape.interop.parameters import LARGE, MAX_BYTES, Stored, combined, inside
@@ -26,9 +26,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+DIRECT = 1 << 20
+"""From how many bytes on what describes the tensors is found first, and each is read into its own memory."""
+
+
+class Waiting(NamedTuple):
+    """Name -> what reads the tensor; and whether that is better done when it is first used."""
+
+    parameters: dict[str, Callable[[], Tensor]]
+    large: bool
+
+
 @border("the parameters cannot be read", FormatError)
-def waiting_parameters(source: Any, specs: Mapping[str, Spec], device: str) -> dict[str, Callable[[], Tensor]] | None:
-    """Name -> what reads the tensor; None where the source is no large file and no folder with so much in it.
+def waiting_parameters(source: Any, specs: Mapping[str, Spec], device: str) -> Waiting | None:
+    """What reads the tensors of a file; None where that is a small one, or no file, and no folder with much in it.
 
     Raises:
         FormatError: as `read_parameters`, from all but the numbers.
@@ -39,14 +50,15 @@ def waiting_parameters(source: Any, specs: Mapping[str, Spec], device: str) -> d
     if os.path.isdir(path):
         files = {name: inside(path, name) for name in sorted(specs)}
         if sum(map(_size_of, files.values())) < LARGE:
-            return None
+            return None  # opened and read at once
         for name, one in files.items():  # looked through now; opened again when it is used, since there may be thousands
             _Opened(one, [name], specs)
-        return {name: lambda name=name, one=one: _Opened(one, [name], specs).read(name, device) for name, one in files.items()}
-    if _size_of(path) < LARGE:
+        return Waiting({name: lambda name=name, one=one: _Opened(one, [name], specs).read(name, device) for name, one in files.items()}, True)
+    size = _size_of(path)
+    if size < min(DIRECT, LARGE):
         return None
     opened = _Opened(path, sorted(specs), specs)
-    return {name: lambda name=name: opened.read(name, device) for name in specs}
+    return Waiting({name: lambda name=name: opened.read(name, device) for name in specs}, size >= LARGE)
 
 
 def _size_of(path: str) -> int:

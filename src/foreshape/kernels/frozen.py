@@ -250,20 +250,29 @@ def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[T
         steps: what happens in turn, with how many of ``values`` each takes: one, or scale, shift, mean and variance, each a number for each
             channel, or one for all.
     """
-    wide = [-1 if k == axis else 1 for k in range(weight.dim())]
+    import numpy
+
     channels = weight.shape[axis]
-    factor, bias = torch.ones(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
-    left = [v.reshape(-1).double() for v in values]
-    for how, count in steps:
-        given, left = left[:count], left[count:]
-        if how == "add":
-            bias = bias + given[0]
-        elif how == "multiply":
-            factor, bias = factor * given[0], bias * given[0]
-        else:
-            scale, shift, mean, variance = given
-            by = scale / torch.sqrt(variance + how)
-            factor, bias = factor * by, (bias - mean) * by + shift
-    if all(how == "add" for how, _ in steps):  # as it is, and not another one
-        return weight, bias.to(weight.dtype) if steps else None
-    return (weight.double() * factor.view(wide)).to(weight.dtype), bias.to(weight.dtype)
+    factor, bias = numpy.ones(channels), numpy.zeros(channels)
+    left = [v.numpy().reshape(-1).astype(numpy.float64) for v in values]
+    with numpy.errstate(all="ignore"):  # what is not finite is found where it is looked for
+        for how, count in steps:
+            given, left = left[:count], left[count:]
+            if how == "add":
+                bias = bias + given[0]
+            elif how == "multiply":
+                factor, bias = factor * given[0], bias * given[0]
+            else:
+                scale, shift, mean, variance = given
+                by = scale / numpy.sqrt(variance + how)
+                factor, bias = factor * by, (bias - mean) * by + shift
+        out = weight
+        if any(how != "add" for how, _ in steps):  # otherwise as it is, and not another one
+            out = torch.empty_like(weight)
+            wide = [-1 if k == axis else 1 for k in range(weight.dim())]
+            numpy.multiply(weight.numpy(), factor.reshape(wide), out=out.numpy(), dtype=numpy.float64, casting="same_kind")  # no copy in fp64
+        if not steps:
+            return out, None
+        made = torch.empty(channels, dtype=weight.dtype)
+        made.numpy()[...] = bias
+        return out, made

@@ -84,6 +84,8 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self._functions = functions = ctypes.CDLL(path)
+        self._makers: dict[tuple[str, str], tuple[Callable[..., int], Callable[[int | None], int], str]] = {}
+        """What makes an object of a kind, what destroys it, and the name of the first."""
         short = ctypes.PyDLL(path)  # too short to let other threads in between
         self.execute = functions.dnnl_primitive_execute
         self.execute.argtypes = [c_void_p, c_void_p, c_int, c_void_p]
@@ -97,11 +99,15 @@ class Library:
         self._engine = self._make("engine", c_int(_CPU), c_size_t(0))
 
     def _make(self, kind: str, *arguments: Any, by: str = "create", destroyed: str | None = None) -> Handle:
+        found = self._makers.get((kind, by))
+        if found is None:
+            name = f"dnnl_{kind}_{by}"
+            destroy = getattr(self._functions, f"dnnl_{destroyed or kind}_destroy")
+            destroy.argtypes = [c_void_p]
+            found = self._makers[kind, by] = getattr(self._functions, name), destroy, name
+        create, destroy, name = found
         made = c_void_p()
-        name = f"dnnl_{kind}_{by}"
-        _check(getattr(self._functions, name)(byref(made), *arguments), name)
-        destroy = getattr(self._functions, f"dnnl_{destroyed or kind}_destroy")
-        destroy.argtypes = [c_void_p]
+        _check(create(byref(made), *arguments), name)
         return Handle(made.value, destroy)
 
     @contextmanager

@@ -214,7 +214,15 @@ class Figures:
 
     def _sizes(self, symbols: Mapping[str, int]) -> tuple[Any, list[Record]]:
         records, values = self.live.records, self._values(symbols)
-        sizes = [record_size(r, values) for r in records]
+        found: dict[Size, int] = {}  # layers repeat, and so do their sizes
+        sizes: list[int] = []
+        for r in records:
+            size = found.get(r.size) if r.inner is None and r.what != WORKSPACE else None
+            if size is None:
+                size = record_size(r, values)
+                if r.inner is None and r.what != WORKSPACE:
+                    found[r.size] = size
+            sizes.append(size)
         if sum(sizes) > INT64_MAX:
             raise MemoryPlanError("with these values the sizes of this program together are past a 64-bit integer")
         return numpy.array(sizes, dtype=numpy.int64), records

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError
-from foreshape.operator.fields import Attribute, Gradient, NoGradient, Operand, Result
+from foreshape.operator.fields import Attribute, Gradient, NoGradient, Operand, Result, named
 from foreshape.operator.gradient_class import gradient_class
 from foreshape.operator.kernel_parameters import check_in_place, note_keywords
 from foreshape.operator.registry import register
@@ -35,10 +34,11 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
         SchemaError: see `Operator`.
     """
     fields: dict[str, Operand | Result | Attribute] = {}
-    for declared in [list(base.__dict__.items()) for base in reversed(cls.__mro__)]:  # all at once, since what is found is written into cls
+    bases = [base for base in reversed(cls.__mro__) if base is not object and base is not root]  # those two declare nothing
+    for declared in [list(base.__dict__.items()) for base in bases]:  # all at once, since what is found is written into cls
         for name, value in declared:
             if isinstance(value, (Operand, Result, Attribute)):
-                held = value if value.name else replace(value, name=name)
+                held = value if value.name else named(value, name)
                 fields[held.name] = held
             elif isinstance(value, Gradient) and not isinstance(cls.__dict__.get("gradient"), NoGradient):
                 cls.gradient = value

@@ -113,6 +113,12 @@ class Attribute:
     older: str = ""
 
 
+def named(field: Operand | Result | Attribute, name: str) -> Operand | Result | Attribute:
+    """The same field with a name; many times faster than `dataclasses.replace`, and asked for every field of every operator."""
+    values: list[Any] = [name if k == "name" else getattr(field, k) for k in field.__match_args__]
+    return type(field)(*values)
+
+
 def operand(
     dtypes: Sequence[DType] = ANY,
     *,

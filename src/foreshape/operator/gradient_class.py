@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import symbols_of
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator.fields import DENSE, FLOAT_RESULT_KINDS, NOT_WRITTEN, Gradient, Operand, Result
-from foreshape.operator.kernel_parameters import check_in_place, note_keywords
+from foreshape.operator.kernel_parameters import check_in_place, note_keywords, positional
 from foreshape.operator.registry import register
 from foreshape.operator.require import PLACEHOLDER, RuleError, require_equal
 from foreshape.operator.schema import Schema
@@ -34,8 +33,11 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
         base = name.removesuffix("@GRAD")
         if name in operands:
             taken = operands[name]
-            taken = replace(taken, optional=taken.optional or name in declared.absent)
-            inputs.append(taken if taken.same_type_as in declared.inputs else replace(taken, same_type_as=None))
+            if name in declared.absent and not taken.optional:
+                taken = replace(taken, optional=True)
+            if taken.same_type_as is not None and taken.same_type_as not in declared.inputs:
+                taken = replace(taken, same_type_as=None)
+            inputs.append(taken)
         elif name in results or (name != base and base in results):
             many = results[base].many
             types, kinds = (FLOATING, DENSE) if name != base else (ANY, FLOAT_RESULT_KINDS)
@@ -57,7 +59,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     if declared.called:
         inputs = [replace(o, name=declared.called.get(o.name, o.name), same_type_as=declared.called.get(o.same_type_as or "", o.same_type_as)) for o in inputs]
     kernel = declared.kernel
-    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(kernel).parameters.values()) - 1
+    count = positional(kernel) - 1
     if count != len(inputs):
         raise SchemaError(f"{where}: the gradient's kernel must have {len(inputs)} parameters after self; seen {count}")
     body: dict[str, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError
@@ -24,9 +25,23 @@ def note_keywords(cls: type[Operator]) -> None:
     cls.retained_bytes_requested = "requested" in _keywords(cls.retained_bytes)
 
 
-def _keywords(function: Callable[..., Any]) -> set[str]:
+def _plain_code(function: Callable[..., Any]) -> CodeType | None:
+    """The code of a function whose parameters it tells: many times faster than its signature, and asked for every class."""
     code = getattr(function, "__code__", None)
-    if code is not None and not hasattr(function, "__signature__") and not hasattr(function, "__wrapped__"):  # many times faster, and asked for every class
+    return None if hasattr(function, "__signature__") or hasattr(function, "__wrapped__") else code
+
+
+def positional(function: Callable[..., Any]) -> int:
+    """How many parameters can be given by position or by name."""
+    code = _plain_code(function)
+    if code is not None:
+        return code.co_argcount - code.co_posonlyargcount
+    return sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in inspect.signature(function).parameters.values())
+
+
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    code = _plain_code(function)
+    if code is not None:
         return set(code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount])
     return {p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
 

@@ -40,7 +40,10 @@ class Condition:
 
     def answer(self, values: Mapping[str, Size]) -> bool | None:
         """Whether it holds when the symbols have these values: True, False, or None where it depends on other symbols."""
-        left, right = substitute(self.left, values), substitute(self.right, values)
+        return self.of(substitute(self.left, values), substitute(self.right, values))
+
+    def of(self, left: Size, right: Size) -> bool | None:
+        """Whether it holds between these sizes in the place of its own, as `answer`."""
         if self.relation == "==":
             return equal(left, right)
         if self.relation == "<=":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 from typing import Any, NamedTuple, cast
 
@@ -89,9 +90,10 @@ def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
     seen: dict[str, bytes] = {}
     role = 0
     role_variables: tuple[str, ...] = ()
+    known = _entries.get
     for at, attr in enumerate(message.attrs):
         written = attr.SerializePartialToString()
-        entry = _entries.get(written)
+        entry = known(written)
         if entry is None:
             entry = _entry(attr, f"{where}.attrs[{at}]", offset)
             _entries.put(written, entry, entry.cost)
@@ -176,7 +178,7 @@ def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any
         return Raw(data)
     if type in _LISTS:
         value = tuple(getattr(attr, field))
-        return Raw(attr.SerializePartialToString()) if type in _TEXTS and any(isinstance(v, bytes) for v in value) else value
+        return Raw(attr.SerializePartialToString()) if type in _TEXTS and bytes in set(map(builtins.type, value)) else value
     value = getattr(attr, field)
     return Raw(attr.SerializePartialToString()) if isinstance(value, bytes) else value  # bytes: a string that is not UTF-8
 

@@ -1,0 +1,25 @@
+"""What is computed of sizes by their arithmetic alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from foreshape.dims.expression import Size, checked, floordiv
+from foreshape.dims.questions import bounds
+
+
+def ceildiv(a: Size, b: Size) -> Size:
+    """``a / b``, rounded up. Raises `ShapeError` where ``b`` is zero."""
+    if isinstance(a, int) and isinstance(b, int):
+        out = floordiv(-a, b)
+        return checked(-out) if isinstance(out, int) else -out
+    low = bounds(b)[0]
+    return floordiv(a + b - 1, b) if low is not None and low >= 0 else -floordiv(-a, b)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """The product of sizes (1 for none). Raises `ShapeError` where it passes a 64-bit integer."""
+    out: Size = 1
+    for size in sizes:
+        out = out * size
+    return checked(out) if isinstance(out, int) else out
