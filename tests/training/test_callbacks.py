@@ -208,6 +208,23 @@ def test_a_killed_run_goes_on_with_its_callbacks_bit_for_bit(tmp_path: Path, kil
     assert finished[0].losses == whole[0].losses and values(finished[1]) == values(whole[1])
 
 
+@pytest.mark.parametrize("killed_at", [5, 10])
+def test_a_run_that_is_killed_where_an_epoch_ends_keeps_the_averages_of_the_best(tmp_path: Path, killed_at: int) -> None:
+    class Killed(callbacks.Callback):
+        def on_batch_end(self, run: callbacks.Run) -> None:
+            if run.history.steps == killed_at + 1:
+                raise Stopped
+
+    def hooks() -> list[Any]:
+        return [callbacks.SaveBest(tmp_path / "best", "loss", mode="min"), callbacks.EarlyStopping("loss", restore_best=True), callbacks.MovingAverage(0.7)]
+
+    whole = run(hooks(), epochs=2)
+    with pytest.raises(Stopped):
+        run([*hooks(), Killed()], epochs=3, checkpoint=Checkpoint(tmp_path / "kept", every=1))
+    again = run(hooks(), epochs=2, checkpoint=Checkpoint(tmp_path / "kept", every=1), on_change="take")
+    assert values(again[1]) == values(whole[1])
+
+
 def test_other_callbacks_than_the_checkpoints_are_named(tmp_path: Path) -> None:
     run([callbacks.MovingAverage()], epochs=1, checkpoint=tmp_path)
     with pytest.raises(fs.ExecutionError, match="callbacks that keep something were MovingAverage, and are none"):

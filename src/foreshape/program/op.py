@@ -203,7 +203,7 @@ class Op:
         self.block.program.touch()
 
     def drop_inputs(self, slot: str, names: Collection[str]) -> None:
-        """Do without some of the variables that a slot of several has."""
+        """Do without some of the variables, ``names``, that a slot of several has."""
         left = tuple(n for n in self._inputs.get(slot, ()) if n not in names)
         if left:
             self._inputs[slot] = left

@@ -36,6 +36,9 @@ class MovingAverage(Callback):
         trained = {v.name for v in run.program.global_block.vars.values() if v.is_parameter and v.trainable}
         self.steps, self.values = 0, {n: v.clone() for n, v in run.network().items() if n in trained and v.is_floating_point()}
 
+    def on_resume(self, run: Run) -> None:
+        run.averages = self.values  # an epoch may have no batch left, and only end
+
     def on_batch_end(self, run: Run) -> None:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
