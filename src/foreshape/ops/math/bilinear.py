@@ -8,6 +8,7 @@ from foreshape.dims import Size
 from foreshape.operator import FLOATING, Operator, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
 from foreshape.ops.math.pairs import same_dims
 from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.ragged_rules import rows
 from foreshape.spec import NUMERIC, Spec
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Fsp(Operator):
         require_rank(4, Y, "Y")
         for at in (0, 2, 3):
             require_equal(X.known_dims[at], Y.known_dims[at], "X and Y must be images of one size, and as many", X=at, Y=at)
-        return X.dense((X.known_dims[0], X.known_dims[1], Y.known_dims[1]))
+        return rows(X.dtype, (X.known_dims[0], X.known_dims[1], Y.known_dims[1]), X.lod)
 
     def work(self, X: Spec, Y: Spec) -> Size:
         return X.elements * Y.known_dims[1]

@@ -23,6 +23,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.require import require_at_most
+from foreshape.ops.rules.ragged_rules import rows as packed
 from foreshape.spec import INT32, INT64, Spec
 
 if TYPE_CHECKING:
@@ -65,11 +66,11 @@ class PartialConcat(Partial):
     """Out = ``length`` columns of each of X from ``start_index`` on, side by side."""
 
     type = "partial_concat"
-    Out = result(doc="[rows, columns of all]")
+    Out = result(doc="[rows, columns of all], the sequences of the first")
 
     def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
         rows, columns = self._columns(X)
-        return X[0].dense((rows, columns * len(X)))
+        return packed(X[0].dtype, (rows, columns * len(X)), X[0].lod)
 
     def kernel(self, X: list[Tensor]) -> Tensor:
         return torch.cat([self._part(x) for x in X], 1)
@@ -99,10 +100,10 @@ class PartialSum(Partial):
 
     type = "partial_sum"
     start_index = attribute(AttrType.INT, 0, doc="the first column", low=0)
-    Out = result(doc="[rows, columns]")
+    Out = result(doc="[rows, columns], the sequences of the first")
 
     def infer_shape(self, X: tuple[Spec, ...]) -> Spec:
-        return X[0].dense(self._columns(X))
+        return packed(X[0].dtype, self._columns(X), X[0].lod)
 
     def kernel(self, X: list[Tensor]) -> Tensor:
         out = self._part(X[0]).clone(memory_format=torch.contiguous_format)
