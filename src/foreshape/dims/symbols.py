@@ -70,10 +70,28 @@ def evaluate(a: Size, values: Mapping[str, int]) -> int:
     Raises:
         ShapeError: a symbol has no value, a division by zero, or a result past a 64-bit integer.
     """
-    out = substitute(a, values)
-    if isinstance(out, Dim):
-        raise ShapeError(f"{a} needs a value for {', '.join(sorted(symbols_of(out)))}")
-    return out
+    if isinstance(a, int):
+        return a
+    try:
+        return _number(a, values)
+    except KeyError:
+        raise ShapeError(f"{a} needs a value for {', '.join(sorted(symbols_of(substitute(a, values))))}") from None
+
+
+def _number(a: Dim, values: Mapping[str, int]) -> int:
+    """The same without making sizes on the way. Raises `KeyError` for a symbol without a value."""
+    out = 0
+    for m, term in a.terms:
+        for atom in m:
+            if not atom.op:
+                term *= values[atom.name]
+                continue
+            args = [x if isinstance(x, int) else _number(x, values) for x in atom.args]
+            found = min(args) if atom.op == "min" else max(args) if atom.op == "max" else apply(atom.op, tuple(args))
+            assert isinstance(found, int)
+            term *= found
+        out += term
+    return checked(out)
 
 
 def explain_symbols(a: Size) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from keyword import iskeyword
 from typing import Any
 
@@ -87,7 +88,7 @@ class Formula:
         """The formula with other sizes in the place of symbols: of the whole, where a symbol is a part of it."""
         return Formula([substitute(product([of_atom(atom) for atom in m]), values) for m in self._monomials], self._pieces)
 
-    @property
+    @cached_property
     def symbols(self) -> frozenset[str]:
         """The names of the symbols that it depends on."""
         used = self._pieces.any(axis=0)
@@ -112,12 +113,18 @@ class Formula:
 
     def _factors(self, values: Mapping[str, int]) -> list[int]:
         out: list[int] = []
-        for m in self._monomials:
+        for sizes, used in self._factored:
             factor = 1
-            for atom in m:
-                factor *= evaluate(of_atom(atom), values) if symbols_of(of_atom(atom)) <= values.keys() else 0
+            for size in sizes:
+                factor *= evaluate(size, values) if used <= values.keys() else 0
             out.append(factor)
         return out
+
+    @cached_property
+    def _factored(self) -> list[tuple[list[Dim], frozenset[str]]]:
+        """For each product its factors, and the symbols in them."""
+        of = [[of_atom(atom) for atom in m] for m in self._monomials]
+        return [(sizes, frozenset(n for size in sizes for n in symbols_of(size))) for sizes in of]
 
     def rises_in(self, name: str) -> bool:
         """Whether it can only grow with a symbol, as it does unless sizes are subtracted."""
