@@ -74,7 +74,7 @@ def test_a_thousand_steps_leave_nothing_behind(network: str, sizes: list[int]) -
 @linux
 @pytest.mark.parametrize(
     ("network", "sizes"),
-    [("dense", [64, 32]), *(pytest.param(n, s, marks=pytest.mark.long) for n, s in (("text", [16, 24]), ("table", [64, 32])))],
+    [("dense", [16, 32]), *(pytest.param(n, s, marks=pytest.mark.long) for n, s in (("dense", [64, 32]), ("text", [16, 24]), ("table", [64, 32])))],
 )
 def test_nothing_of_a_step_waits_for_the_garbage_collector(network: str, sizes: list[int]) -> None:
     took = process(network, sizes, "warm=10", "steps=40")

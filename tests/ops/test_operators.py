@@ -138,7 +138,7 @@ def each_of(first: list[Any], second: list[Any]) -> list[tuple[Any, Any]]:
     return out
 
 
-@of_each_operator((c for c in CASES if c[2].exact), quick=2)
+@of_each_operator((c for c in CASES if c[2].exact), quick=3)
 def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
     if any(r.updates for r in cls.schema.results) or not case.outputs:
@@ -174,7 +174,7 @@ def gradient_cases() -> list[tuple[str, type[Operator], Sample]]:
     return [c for c in CASES if not isinstance(c[1].gradient, NoGradient) and c[2].differentiate]
 
 
-@of_each_operator(gradient_cases(), quick=2)
+@of_each_operator(gradient_cases(), quick=3)
 def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operator], sample: Sample) -> None:
     probe = build(cls, sample.arguments, double=True)
     rng = np.random.RandomState(3)
