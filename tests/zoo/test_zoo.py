@@ -131,5 +131,16 @@ def report(names: Sequence[str]) -> int:
     return failed
 
 
+@pytest.mark.long
+def test_frozen_networks_one_after_the_other_in_one_process() -> None:
+    """Over a thousand kernels are made, more than a library's own cache has."""
+    for name in NAMES:
+        if name not in OVERFLOWS:
+            of = network(name)
+            executor = fs.Executor(frozen=True)
+            found = executor.run(fs.load_program(of.data), feed=of.feed, fetch=of.fetches, scope=of.scope())
+            assert of.error([np.asarray(v) for v in found]) <= TOLERANCE, name
+
+
 if __name__ == "__main__":
     sys.exit(1 if report(sys.argv[1:]) else 0)

@@ -96,6 +96,8 @@ class Library:
         functions.dnnl_memory_desc_get_size.restype = c_size_t
         self.threads: Callable[[], int] = short.omp_get_max_threads  # of OpenMP, which the library is bound to
         self._choose_threads = short.omp_set_num_threads
+        # What is made is kept here, by sizes. With the library's own cache too, a process that opened many networks crashed while it made a kernel.
+        _check(functions.dnnl_set_primitive_cache_capacity(c_int(0)), "to keep nothing")
         self._engine = self._make("engine", c_int(_CPU), c_size_t(0))
 
     def _make(self, kind: str, *arguments: Any, by: str = "create", destroyed: str | None = None) -> Handle:
