@@ -21,10 +21,10 @@ demo: $(VENV)/train        ## describe, train, save, reload and classify: the ha
 	$(VENV)/bin/foreshape demo --out out
 
 test: $(VENV)/dev          ## the whole test suite
-	$(RUN) pytest -n 2 -m "not long and not paddle and not browser"
+	$(RUN) pytest -n 2 -m "not long and not paddle and not browser and not cuda"
 
 test-long: $(VENV)/dev     ## the exhaustive checks
-	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle"
+	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle and not cuda"
 
 test-longest: $(VENV)/dev  ## those of them that take longest
 	$(RUN) pytest -n 2 -m longest
@@ -41,7 +41,7 @@ ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=
 	ATEN_CPU_CAPABILITY=avx2 ATEN_CPU_CAPABILITY=default FORESHAPE_PRODUCTS=blas FORESHAPE_PRODUCTS=onednn
 
 test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one after the other
-	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not browser" || exit 1; done
+	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not browser and not cuda" || exit 1; done
 
 check: $(VENV)/dev         ## style, types, and the order of the rooms
 	$(VENV)/bin/ruff check .
