@@ -14,12 +14,11 @@ from itertools import permutations
 
 import pytest
 import torch
-from support.guarded import Guarded, survivors
+from support.guarded import run_where_memory_ends, survivors
 from support.harness import operators, sampled
-from support.kernel_calls import Call, backward, forward, mapped
+from support.kernel_calls import Call, backward, forward
 from torch import Tensor
 
-from foreshape.errors import ForeshapeError
 from foreshape.operator.operator import Operator
 
 MOST_BYTES = 1 << 30
@@ -92,16 +91,7 @@ def limited() -> None:
 
 def run(call: Call) -> str:
     limited()
-    guarded = Guarded()
-    try:
-        made = replace(call, arguments=[mapped(a, guarded) for a in call.arguments])
-        torch.default_generator.manual_seed(3)
-        made.run()
-    except ForeshapeError as error:
-        return f"refused: {error}"
-    except Exception as error:  # which an executor makes one of ours
-        return f"failed: {type(error).__name__}"
-    return "ran"
+    return run_where_memory_ends(call)
 
 
 def jobs(cls: type[Operator]) -> list[tuple[str, Callable[[], str]]]:

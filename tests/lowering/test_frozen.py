@@ -11,7 +11,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.kernels import frozen as kernels
-from foreshape.kernels.onednn_library import library
+from foreshape.kernels.onednn_library import SWITCH, library
 from foreshape.memory import Plan
 from foreshape.passes import for_test
 
@@ -37,7 +37,7 @@ APART = ("exp",)
 def kernels_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN's own library where it is installed, and torch's."""
     if request.param == "torch":
-        monkeypatch.setattr(kernels, "library", lambda: None)
+        monkeypatch.setenv(SWITCH, "torch")
     elif library() is None:
         pytest.skip("oneDNN's library is not installed for this machine")
 

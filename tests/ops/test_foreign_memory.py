@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-from support.guarded import Guarded, survivors
+from support.guarded import run_where_memory_ends, survivors
 from support.harness import answer, operators, sampled
-from support.kernel_calls import Call, backward, forward, mapped
+from support.kernel_calls import Call, backward, forward
 from support.open_dims import places, resized
 from torch import Tensor
 
-from foreshape.errors import ForeshapeError
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
 from foreshape.spec import Spec
@@ -62,20 +61,6 @@ def is_taken(call: Call) -> bool:
     return True
 
 
-def run(call: Call, front: bool) -> str:
-    """What comes of a call whose operands lie where memory ends, or begins."""
-    guarded = Guarded(front)
-    try:
-        made = replace(call, arguments=[mapped(a, guarded) for a in call.arguments])
-        torch.default_generator.manual_seed(3)
-        made.run()
-    except ForeshapeError as error:
-        return f"refused: {error}"
-    except Exception as error:
-        return f"failed: {type(error).__name__}: {error}"
-    return "ran"
-
-
 def jobs(cls: type[Operator], taken: bool) -> list[tuple[str, Callable[[], str]]]:
     """The calls of an operator's samples that its rule takes, or those that it refuses."""
     out: list[tuple[str, Callable[[], str]]] = []
@@ -88,7 +73,7 @@ def jobs(cls: type[Operator], taken: bool) -> list[tuple[str, Callable[[], str]]
                 for title, variant in variants(one):
                     if is_taken(variant) is taken:
                         words = f"{one.cls.type} of {name}, {title}: {variant.operator} {variant.specs}"
-                        out += [(words, partial(run, variant, front)) for front in (False, True)]
+                        out += [(words, partial(run_where_memory_ends, variant, front)) for front in (False, True)]
     return out
 
 

@@ -9,10 +9,14 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from foreshape.errors import ForeshapeError
+from support.kernel_calls import Call, mapped
 
 PAGE = mmap.PAGESIZE
 _NONE, _READ_WRITE, _PRIVATE_ANONYMOUS = 0, 3, 0x22
@@ -72,3 +76,17 @@ def survivors(jobs: Sequence[Callable[[], str]]) -> list[str]:
         elif os.WEXITSTATUS(status):
             out.append(f"ended with {os.WEXITSTATUS(status)}")
     return out
+
+
+def run_where_memory_ends(call: Call, front: bool = False) -> str:
+    """What comes of a call whose operands lie where memory ends, or begins."""
+    guarded = Guarded(front)
+    try:
+        made = replace(call, arguments=[mapped(a, guarded) for a in call.arguments])
+        torch.default_generator.manual_seed(3)
+        made.run()
+    except ForeshapeError as error:
+        return f"refused: {error}"
+    except Exception as error:  # which an executor makes one of ours
+        return f"failed: {type(error).__name__}: {error}"
+    return "ran"

@@ -304,11 +304,13 @@ def _dims(of: Sequence[int]) -> ctypes.Array[c_int64]:
     return (c_int64 * _DIMS)(*of)
 
 
-@cache
 def library() -> Library | None:
     """oneDNN's library, if it is installed for this machine and not switched off."""
-    if os.environ.get(SWITCH) == "torch":
-        return None
+    return None if os.environ.get(SWITCH) == "torch" else _installed()
+
+
+@cache
+def _installed() -> Library | None:
     try:
         files = metadata.files(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from foreshape.kernels import frozen, products
+from foreshape.kernels import products
 from foreshape.kernels.frozen import folded, linear
+from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.lowering.fusion.products import products_of_rows, rows_of
@@ -32,7 +33,7 @@ def _rewrite(graph: Graph, i: Instruction) -> bool:
     if not isinstance(w, Value) or dims is None or not is_frozen_fp32(graph, w):
         return False
     k, n = dims
-    if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and frozen.library() is None):
+    if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and library() is None):
         return False
     chain = follow(graph, i, len(dims_of(x) or ()) - 1, residuals=False)
     name = graph.pack("linear", [w, *chain.values()], 4 * k * n, _maker(chain))

@@ -15,6 +15,7 @@ from typing import Any
 
 from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
 from foreshape.kernels import frozen
+from foreshape.kernels.onednn_library import library
 from foreshape.kernels.series import ALIGNMENT, Series, Step
 from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Pooled, Same
 from foreshape.lowering.call_memory import workspace_in_rows
@@ -51,7 +52,7 @@ class _Stage:
 
 
 def apply(graph: Graph) -> int:
-    if not graph.lowered.frozen or frozen.library() is None:
+    if not graph.lowered.frozen or library() is None:
         return 0
     count = 0
     run: list[_Stage] = []
@@ -263,8 +264,8 @@ def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Se
 
 def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series:
     """The series, from the values of persistables."""
-    library = frozen.library()
-    assert library is not None
+    found = library()
+    assert found is not None
     steps: list[Step] = []
     at = 0
     for taken, make, otherwise, stage, sources, slot in makers:
@@ -273,7 +274,7 @@ def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series
             at += taken
             otherwise = stage if len(sources) == 1 else stage.add
         steps.append(Step(stage, otherwise, sources, slot))
-    return Series(library, steps, count)
+    return Series(found, steps, count)
 
 
 def _by_kernels(s: _Stage) -> Callable[..., Any]:

@@ -32,10 +32,11 @@ from foreshape.spec import INT32, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TALL = f32(4, 2, data=[[1.0, 0.2], [-0.5, 2.0], [0.7, 0.4], [1.5, -1.0]])
-_WIDE = f32(2, 3, data=[[1.0, 0.2, -0.6], [-0.5, 2.0, 0.9]])
-_PAIR = f32(2, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]]])
-_ROW: dict[str, Any] = {"X@GRAD": "row"}
+TALL = f32(4, 2, data=[[1.0, 0.2], [-0.5, 2.0], [0.7, 0.4], [1.5, -1.0]])
+WIDE = f32(2, 3, data=[[1.0, 0.2, -0.6], [-0.5, 2.0, 0.9]])
+PAIR = f32(2, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]]])
+"""What samples of decompositions are of."""
+IN_ROWS: dict[str, Any] = {"X@GRAD": "row"}
 
 
 def matrices(spec: Spec, slot: str) -> tuple[tuple[Size, ...], Size, Size]:
@@ -99,7 +100,7 @@ class Svd(Operator):
         _, m, n = matrices(X, "X")
         return 3 * self._bytes(X) + 8 * X.known_dtype.itemsize * (m * m + n * n)
 
-    @gradient("X", "U", "S", "VH", "U@GRAD", "S@GRAD", "VH@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=_ROW,
+    @gradient("X", "U", "S", "VH", "U@GRAD", "S@GRAD", "VH@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=IN_ROWS,
               workspace=_gradient_workspace, absent=("U@GRAD", "S@GRAD", "VH@GRAD"))  # fmt: skip
     def backward(self, X: Tensor, U: Tensor, S: Tensor, VH: Tensor, d_u: Tensor | None, d_s: Tensor | None, d_vh: Tensor | None) -> Tensor:
         k = S.shape[-1]
@@ -118,11 +119,11 @@ class Svd(Operator):
         return torch.matmul(torch.matmul(u, inner), vh).add_(beside)
 
     samples = [
-        sample(X=_TALL),
-        sample(X=_WIDE),
-        sample(X=_PAIR),
-        sample(X=_TALL, full_matrices=True, differentiate=False),
-        sample(X=_WIDE, full_matrices=True, differentiate=False),
+        sample(X=TALL),
+        sample(X=WIDE),
+        sample(X=PAIR),
+        sample(X=TALL, full_matrices=True, differentiate=False),
+        sample(X=WIDE, full_matrices=True, differentiate=False),
         sample(X=f32(0, 3, 2), differentiate=False),
     ]
     rejects = [reject(X=f32(3), says="at least 2 dims")]
@@ -177,7 +178,7 @@ class Qr(Operator):
     def _gradient_workspace(self, X: Spec, *others: Spec) -> Size:
         return 3 * self._bytes(X)
 
-    @gradient("X", "Q", "R", "Q@GRAD", "R@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=_ROW, workspace=_gradient_workspace)
+    @gradient("X", "Q", "R", "Q@GRAD", "R@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=IN_ROWS, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Q: Tensor, R: Tensor, d_q: Tensor, d_r: Tensor) -> Tensor:
         k = Q.shape[-1]
         if X.shape[-1] > k:  # the columns after the first k only go into R, as Q^T X
@@ -193,12 +194,12 @@ class Qr(Operator):
         return aten.linalg_solve_triangular(r.mT, d_q + torch.matmul(q, inner), upper=False, left=False).contiguous()
 
     samples = [
-        sample(X=_TALL),
-        sample(X=_WIDE),
-        sample(X=_PAIR),
-        sample(X=_WIDE, mode="complete"),
-        sample(X=_TALL, mode="complete", differentiate=False),
-        sample(X=_TALL, mode="r", differentiate=False),
+        sample(X=TALL),
+        sample(X=WIDE),
+        sample(X=PAIR),
+        sample(X=WIDE, mode="complete"),
+        sample(X=TALL, mode="complete", differentiate=False),
+        sample(X=TALL, mode="r", differentiate=False),
         sample(X=f32(0, 3, 2), differentiate=False),
     ]
     rejects = [reject(X=f32(3), says="at least 2 dims")]
@@ -247,12 +248,12 @@ class MatrixRank(Operator):
         return (found > least.unsqueeze(-1)).sum(-1).to(torch.int32)
 
     samples = [
-        sample(X=_TALL),
+        sample(X=TALL),
         sample(X=f32(2, 2, 2, data=[[[1.0, 2.0], [2.0, 4.0]], [[1.0, 0.0], [0.0, 1.0]]])),
         sample(X=f32(2, 2, 2, data=[[[1.0, 2.0], [2.0, 4.0]], [[3.0, 0.0], [0.0, 1.0]]]), hermitian=True),
-        sample(X=_PAIR, tol=2.5, use_default_tol=False),
-        sample(X=_PAIR, TolTensor=f32(2, data=[2.5, 0.1]), use_default_tol=False),
-        sample(X=_PAIR, TolTensor=f32(3, 1, data=[[0.0], [2.5], [9.0]])),
+        sample(X=PAIR, tol=2.5, use_default_tol=False),
+        sample(X=PAIR, TolTensor=f32(2, data=[2.5, 0.1]), use_default_tol=False),
+        sample(X=PAIR, TolTensor=f32(3, 1, data=[[0.0], [2.5], [9.0]])),
     ]
     rejects = [
         reject(X=f32(3), says="at least 2 dims"),

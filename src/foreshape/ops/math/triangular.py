@@ -23,7 +23,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
-from foreshape.ops.math.decompositions import matrices
+from foreshape.ops.math.decompositions import IN_ROWS, PAIR, TALL, WIDE, matrices
 from foreshape.ops.math.linear_algebra import REAL
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import INT32, Spec
@@ -31,10 +31,6 @@ from foreshape.spec import INT32, Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TALL = f32(4, 2, data=[[1.0, 0.2], [-0.5, 2.0], [0.7, 0.4], [1.5, -1.0]])
-_WIDE = f32(2, 3, data=[[1.0, 0.2, -0.6], [-0.5, 2.0, 0.9]])
-_PAIR = f32(2, 2, 2, data=[[[2.0, 0.5], [-1.0, 3.0]], [[-1.0, 4.0], [2.0, 0.3]]])
-_ROW: dict[str, Any] = {"X@GRAD": "row"}
 
 
 class Lu(Operator):
@@ -74,7 +70,7 @@ class Lu(Operator):
         _, m, n = matrices(Out, "Out")
         return 16 * Out.nbytes + 4 * Out.known_dtype.itemsize * (m * m + n * n) + _squares(Out, 6)
 
-    @gradient("Out", "Pivots", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=_ROW, workspace=_gradient_workspace)
+    @gradient("Out", "Pivots", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=IN_ROWS, workspace=_gradient_workspace)
     def backward(self, Out: Tensor, Pivots: Tensor, d_out: Tensor) -> Tensor:
         k = min(Out.shape[-2:])
         corner, d_lower, d_upper = Out[..., :k, :k], d_out[..., :k, :k].tril(-1), d_out[..., :k, :k].triu()
@@ -95,7 +91,7 @@ class Lu(Operator):
         _check_numbers(Pivots, Out.shape[-2], "lu_grad")
         return torch.matmul(aten.lu_unpack(Out, Pivots, False, True)[0], d)
 
-    samples = [sample(X=_PAIR), sample(X=_TALL), sample(X=_WIDE), sample(X=f32(0, 2, 2))]
+    samples = [sample(X=PAIR), sample(X=TALL), sample(X=WIDE), sample(X=f32(0, 2, 2))]
     rejects = [reject(X=f32(3), says="at least 2 dims")]
 
 
@@ -159,7 +155,7 @@ class LuUnpack(Operator):
     def _gradient_workspace(self, X: Spec, d_l: Spec, d_u: Spec) -> Size:
         return 2 * X.nbytes
 
-    @gradient("X", "L@GRAD", "U@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=_ROW, workspace=_gradient_workspace)
+    @gradient("X", "L@GRAD", "U@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=IN_ROWS, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_l: Tensor, d_u: Tensor) -> Tensor:
         out = torch.zeros_like(X, memory_format=torch.contiguous_format)
         out[..., : d_l.shape[-1]] += d_l.tril(-1)
@@ -167,10 +163,10 @@ class LuUnpack(Operator):
         return out
 
     samples = [
-        sample(X=_TALL, Pivots=i32(2, data=[2, 4])),
-        sample(X=_WIDE, Pivots=i32(2, data=[2, 2])),
-        sample(X=_PAIR, Pivots=i32(2, 2, data=[[1, 2], [2, 2]])),
-        sample(X=_PAIR, Pivots=i32(2, 2, data=[[1, 2], [2, 2]]), unpack_pivots=False),
+        sample(X=TALL, Pivots=i32(2, data=[2, 4])),
+        sample(X=WIDE, Pivots=i32(2, data=[2, 2])),
+        sample(X=PAIR, Pivots=i32(2, 2, data=[[1, 2], [2, 2]])),
+        sample(X=PAIR, Pivots=i32(2, 2, data=[[1, 2], [2, 2]]), unpack_pivots=False),
     ]
     rejects = [
         reject(X=f32(2, 3), Pivots=i32(3), says="one number for each step"),

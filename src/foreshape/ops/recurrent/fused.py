@@ -163,18 +163,12 @@ class MultiGru(ResetBeforeGru):
     ]
 
 
-class FusionLstm(LstmSteps):
-    """`lstm` of X WeightX, with Bias."""
+class FusedLstm(LstmSteps):
+    """The base of LSTMs that make what comes in themselves: the results."""
 
-    type = "fusion_lstm"
+    abstract = True
     gradient = NOT_WRITTEN
-    X = operand(FLOATS, doc="ragged rows [rows, width]")
-    WeightX = operand(FLOATS, same_type_as="X", doc="[width, 4 hidden]")
-    WeightH = operand(FLOATS, same_type_as="X", doc="[hidden, 4 hidden]")
-    Bias = operand(FLOATS, same_type_as="X", doc=BIAS_DOC)
-    H0 = operand(FLOATS, optional=True, same_type_as="X", doc="the state before the first step, zeros where absent: [sequences, hidden]")
-    C0 = operand(FLOATS, optional=True, same_type_as="X", doc="the cell before it, likewise; where H0 is")
-    Hidden = result(doc="[rows, hidden], with the offsets of X")
+    Hidden = result(doc="[rows, hidden], with the offsets of the ragged rows")
     Cell = result(doc="likewise")
     XX = result(optional=True, doc=NOT_MADE)
     BatchedInput = result(optional=True, doc=NOT_MADE)
@@ -182,8 +176,20 @@ class FusionLstm(LstmSteps):
     BatchedCell = result(optional=True, doc=NOT_MADE)
     ReorderedH0 = result(optional=True, doc=NOT_MADE)
     ReorderedC0 = result(optional=True, doc=NOT_MADE)
-    CheckedCell = result(optional=True, doc=NOT_MADE)
     use_seq = attribute(AttrType.BOOLEAN, True, doc="of no meaning")
+
+
+class FusionLstm(FusedLstm):
+    """`lstm` of X WeightX, with Bias."""
+
+    type = "fusion_lstm"
+    X = operand(FLOATS, doc="ragged rows [rows, width]")
+    WeightX = operand(FLOATS, same_type_as="X", doc="[width, 4 hidden]")
+    WeightH = operand(FLOATS, same_type_as="X", doc="[hidden, 4 hidden]")
+    Bias = operand(FLOATS, same_type_as="X", doc=BIAS_DOC)
+    H0 = operand(FLOATS, optional=True, same_type_as="X", doc="the state before the first step, zeros where absent: [sequences, hidden]")
+    C0 = operand(FLOATS, optional=True, same_type_as="X", doc="the cell before it, likewise; where H0 is")
+    CheckedCell = result(optional=True, doc=NOT_MADE)
     mkldnn_data_type = _data_type()
 
     def infer_shape(self, X: Spec, WeightX: Spec, WeightH: Spec, Bias: Spec, H0: Spec | None, C0: Spec | None) -> Any:
@@ -218,26 +224,16 @@ class FusionLstm(LstmSteps):
     ]
 
 
-class FusedEmbeddingFcLstm(LstmSteps):
+class FusedEmbeddingFcLstm(FusedLstm):
     """`lstm` of the rows of Embeddings that Ids name: of words that were projected with all biases before. Of Bias the peepholes alone are read."""
 
     type = "fused_embedding_fc_lstm"
-    gradient = NOT_WRITTEN
     Ids = operand(INDEX, doc="ragged row numbers [rows, 1]")
     Embeddings = operand(FLOATS, doc="[words, 4 hidden]")
     WeightH = operand(FLOATS, same_type_as="Embeddings", doc="[hidden, 4 hidden]")
     Bias = operand(FLOATS, same_type_as="Embeddings", doc=BIAS_DOC)
     H0 = operand(FLOATS, optional=True, same_type_as="Embeddings", doc="the state before the first step, zeros where absent: [sequences, hidden]")
     C0 = operand(FLOATS, optional=True, same_type_as="Embeddings", doc="the cell before it, likewise; where H0 is")
-    Hidden = result(doc="[rows, hidden], with the offsets of Ids")
-    Cell = result(doc="likewise")
-    XX = result(optional=True, doc=NOT_MADE)
-    BatchedInput = result(optional=True, doc=NOT_MADE)
-    BatchedHidden = result(optional=True, doc=NOT_MADE)
-    BatchedCell = result(optional=True, doc=NOT_MADE)
-    ReorderedH0 = result(optional=True, doc=NOT_MADE)
-    ReorderedC0 = result(optional=True, doc=NOT_MADE)
-    use_seq = attribute(AttrType.BOOLEAN, True, doc="of no meaning")
 
     def _rows(self, Ids: Spec, Embeddings: Spec) -> Spec:
         ragged(Ids, "Ids")
