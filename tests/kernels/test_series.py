@@ -75,7 +75,7 @@ def test_a_stage_computes_what_torch_does(name: str) -> None:
 
 WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "images": (pooled("mean"), (numbers(3, 4),), r"images must be \[n, channels"),
-    "windows": (pooled("max", (10, 3)), (X,), "do not fit into images"),
+    "windows": (pooled("max", (10, 3)), (numbers(2, 16, 9),), r"images must be \[n, channels"),
     "pairs": (Paired("add"), (X, numbers(2, 16, 9, 6)), "does not broadcast"),
     "ranks": (Paired("add"), (X, numbers(7)), "does not broadcast"),
     "added": (Paired("add", True), (X, X, numbers(2, 16, 9, 1)), "what is added must be"),

@@ -62,7 +62,7 @@ class Pooled(NamedTuple):
         for at, (n, k, s) in enumerate(zip(x[2:], window, strides, strict=True)):
             room = n + before[at] + behind[at] - k
             if room < 0:
-                raise ShapeError(f"windows of {list(window)} do not fit into images {list(x)} with paddings {list(before)} and {behind}")
+                raise Unimplemented("a window reaches beyond the padded image")  # as the only one may, where counts are rounded up
             count = (-(-room // s) if self.rounds_up else room // s) + 1
             behind[at] += (count - 1) * s - room
             if (count - 1) * s >= n + before[at] or before[at] >= k:
