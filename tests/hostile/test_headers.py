@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import crafted_headers as crafted
+from support.some import one_in
 from support.survival import checked_words
 
 import foreshape as fs
@@ -38,7 +39,7 @@ def test_the_good_one_is_loaded(tmp_path: Path) -> None:
     assert scope is not None and scope.names() == ["e", "n", "w"] and scope.get("e").shape == (0, 4)
 
 
-@pytest.mark.parametrize("name", crafted.LARGE)
+@pytest.mark.parametrize("name", one_in(2, crafted.LARGE))
 def test_17_what_nobody_can_hold_is_refused_before_it_is_counted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     multiplied: list[int] = []
 

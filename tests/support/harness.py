@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,15 @@ from foreshape.values.tensor_array import TensorArray
 from support.some import is_quick
 
 
-def operators() -> list[type[Operator]]:
+@cache
+def operators() -> tuple[type[Operator], ...]:
     """Every forward operator, by type."""
-    return [c for t, c in sorted(all_operators().items()) if c.forward_class is None and c.__module__.startswith("foreshape.")]
+    return tuple(c for t, c in sorted(all_operators().items()) if c.forward_class is None and c.__module__.startswith("foreshape."))
 
 
-def sampled() -> Iterator[tuple[str, type[Operator], Sample]]:
-    for cls in operators():
-        for at, sample in enumerate(cls.samples):
-            yield f"{cls.type}-{at}", cls, sample
+@cache
+def sampled() -> tuple[tuple[str, type[Operator], Sample], ...]:
+    return tuple((f"{cls.type}-{at}", cls, sample) for cls in operators() for at, sample in enumerate(cls.samples))
 
 
 def rejected() -> Iterator[tuple[str, type[Operator], Reject]]:
