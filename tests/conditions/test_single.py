@@ -88,9 +88,17 @@ conditions = st.builds(condition, sizes(), st.sampled_from(RELATIONS), st.one_of
 @given(st.lists(conditions, min_size=1, max_size=3), st.lists(st.integers(0, 10**6), max_size=6))
 def test_the_set_is_that_of_the_sizes_at_which_all_hold(several: list[Condition], more: list[int]) -> None:
     found, unsolved, _ = solved(*several)
-    rest = [c for c in several if c not in unsolved]
+    rest = [c for c in several if not any(c is u for u in unsolved)]
     for size in (*range(120), *more):
         assert (size in found) == truth(rest, size), (size, found)
+
+
+def test_what_cannot_be_solved_without_bounds_is_solved_within_those_that_come_after_it() -> None:
+    odd = condition(x + 3, "divides", (x + 1) * (x + 2))
+    assert solved(odd)[1] == [odd]
+    found, unsolved, _ = solved(odd, condition(x + 2, "divides", 20))
+    assert not unsolved and [v for v in range(50) if v in found] == [v for v in range(19) if 20 % (v + 2) == 0 and (v + 1) * (v + 2) % (v + 3) == 0]
+    assert solved(odd, condition(x + 30, "divides", 20))[1:2] == ([],)
 
 
 @quick

@@ -18,12 +18,18 @@ def solutions(conditions: Sequence[Condition], name: str, steps: Steps) -> tuple
 
     What has a direction comes first: it bounds the range in which the others are looked at.
     """
-    out = ALL
+    out, unsolved = _narrowed(ALL, sorted(conditions, key=_has_no_direction), name, steps)
+    if unsolved and (out.low is None or out.high is not None):  # bounded by what came after them
+        return _narrowed(out, unsolved, name, steps)
+    return out, unsolved
+
+
+def _narrowed(out: Sizes, conditions: Sequence[Condition], name: str, steps: Steps) -> tuple[Sizes, list[Condition]]:
     unsolved: list[Condition] = []
-    for condition in sorted(conditions, key=_has_no_direction):
+    for condition in conditions:
         low = out.low
-        if low is None:
-            break
+        if low is None:  # nothing is left to refuse
+            return out, []
         try:
             high = out.high
             found = _solved(condition, name, low, high, steps)
