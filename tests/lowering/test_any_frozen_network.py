@@ -52,6 +52,14 @@ class Drawn:
             lambda: x + self.another(x, slice(None)),
             lambda: layer.hard_swish(x),
             lambda: layer.scale(x, self.of(0.5, -1.5)),
+            lambda: layer.clip(x, -0.5, 1.0),
+            lambda: layer.batch_norm(x, self.of(None, "relu", "swish"), is_test=True),
+            lambda: layer.relu(layer.batch_norm(x, is_test=True) + self.another(x, slice(None))),
+            lambda: self.of(*layer.split(x, [1, -1], 1)),
+            lambda: layer.concat(layer.split(x, self.of(2, 3), 1)[::-1], 1),
+            lambda: layer.slice(x, [1, 3], [self.of(0, 1, -3), self.of(0, 1)], [100, -1]),
+            lambda: layer.slice(x, [2], [1], [2**31 - 1]),
+            lambda: layer.channel_shuffle(x, self.of(2, 3)),
             lambda: layer.fc(layer.flatten(mean()), self.of(3, 8, 300)),
         )()
 

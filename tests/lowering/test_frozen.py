@@ -268,3 +268,64 @@ def test_packed_weights_are_in_the_plan() -> None:
     net = Net(lambda x: layer.fc(layer.flatten(layer.conv2d(x, 8, 3)), 100), images(1, 3, 6, 6))
     plain, frozen = Plan(net.main, net.fetch), Plan(net.main, net.fetch, frozen=True)
     assert frozen.held(batch=1) - plain.held(batch=1) == 4 * (8 * 3 * 9 + 8 * 16 * 100)
+
+
+@pytest.mark.parametrize("case", [
+    {"filter_size": 3, "padding": "SAME"}, {"filter_size": 3, "padding": "SAME", "stride": 2}, {"filter_size": 2, "padding": "SAME"},
+    {"filter_size": 3, "padding": "VALID"}, {"filter_size": (3, 1), "padding": [1, 1, 0, 0]}, {"filter_size": 3, "padding": [1, 0, 2, 1]},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("size", [9, 8])
+def test_paddings_that_follow_from_sizes(case: dict[str, Any], size: int) -> None:
+    net = Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d(layer.conv2d(x, 4, 1), 8, **case))), images(2, 3, size, size))
+    alike = case["padding"] in ("VALID", [1, 1, 0, 0]) or (case["filter_size"] == 3 and case["padding"] == "SAME" and (size == 9 or "stride" not in case))
+    assert net.calls(net.same()) == (2 if alike else 4)
+    Net(lambda x: layer.conv2d(x, 4, **case), images(2, 3, size, 7), ["batch", 3, "height", "width"]).same()
+
+
+@pytest.mark.parametrize("activation", ["none", "relu"])
+def test_a_normalization_that_follows_no_convolution_is_one_of_each_channel(activation: str) -> None:
+    def block(x: Any) -> Any:
+        y = layer.conv2d(x, 4, 1)
+        z = layer.batch_norm(layer.concat([x, y], 1))
+        return ACTIVATIONS[activation](layer.batch_norm(z + layer.conv2d(y, 7, 1)) + z)
+
+    net = Net(block, images(2, 3, 5, 6))
+    assert net.calls(net.same()) == 5
+    Net(block, images(2, 3, 5, 6), ["batch", 3, "height", "width"]).same()
+
+
+def test_channels_that_are_shuffled_by_their_dims_are_shuffled_by_one_kernel() -> None:
+    def turned(x: Any, axes: list[int]) -> Any:
+        y = layer.conv2d(x, 6, 1)
+        return layer.conv2d(layer.reshape(layer.transpose(layer.reshape(y, [0, 2, 3, 5, 4]), axes), [0, 6, 5, 4]), 2, 1)
+
+    net, other = (Net(lambda x, a=axes: turned(x, a), images(2, 3, 5, 4)) for axes in ([0, 2, 1, 3, 4], [0, 2, 1, 4, 3]))
+    assert net.calls(net.same()) == 3 and other.calls(other.same()) == 5
+
+
+def test_what_is_made_of_parameters_alone_is_made_once() -> None:
+    def described(x: Any) -> list[Any]:
+        table = layer.create_parameter([5, 4], fs.FP32)
+        picked = layer.gather(layer.reshape(table, [10, 2]), layer.assign(np.array([1, 3, 3], "int64")))
+        return [x * layer.reduce_sum(picked) + layer.reduce_sum(layer.fill_constant([2048], "float32", 1.0)), layer.transpose(picked, [1, 0])]
+
+    net = Net(described, images(2, 3))
+    executor = net.same()
+    kept = executor.step(net.main, net.fetch).emitted.lowered
+    assert kept.packed == 4 + 4 + 3 * 2 * 4  # the sums, and what is transposed for the one who asks
+    (table,) = net.scope.names()
+    net.scope.set(table, 2 * net.scope.get(table))
+    net.same(executor=executor)
+
+
+def test_what_is_drawn_or_too_large_is_not_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def described(x: Any) -> Any:
+        table = layer.create_parameter([5, 4], fs.FP32)
+        return x + layer.reduce_sum(layer.uniform_random([3, 3])) + layer.reduce_sum(layer.expand(table, [7, 5, 4]) * x[0, 0])
+
+    net = Net(described, images(2, 3))
+    executor = fs.Executor(frozen=True, seed=1)
+    assert (net.run(executor)[0] != net.run(executor)[0]).all()
+    assert executor.step(net.main, net.fetch).emitted.lowered.packed == 7 * 5 * 4 * 4
+    monkeypatch.setattr("foreshape.lowering.fusion.frozen_values.MOST", 7 * 5 * 4 * 4 - 1)
+    assert fs.Executor(frozen=True).step(net.main, net.fetch).emitted.lowered.packed == 0

@@ -116,7 +116,8 @@ def larger(name: str, cls: type[Operator], sample: Sample) -> Iterator[tuple[str
     made: list[tuple[str, Call]] = [(name, c) for c in calls(cls, sample)]
     most = max((t.numel() for _, c in made for v in c.arguments for t in tensors_of(v)), default=0)
     for size in sizes_of(cls, sample) if most else ():
-        times = max(2, ELEMENTS // most)
+        axes = max(t.shape.count(size) for _, c in made for v in c.arguments for t in tensors_of(v))  # each of them becomes larger
+        times = max(2, int((ELEMENTS // most) ** (1 / max(axes, 1))))
         made += [(f"{name}, {size} -> {size * times}", c) for c in resized(cls, sample, size, size * times)]
     for title, call in made:
         if cls.type in UNTOLD and any(o.name in ("OutSize", "SizeTensor", "Scale") for o, v in zip(call.cls.schema.operands, call.specs, strict=True) if v):

@@ -57,6 +57,8 @@ class Mishap:
                     batch["extra"] = r.rand(8, 9, 2).astype("float32")
                 elif self.what == "has another element type":
                     batch["extra"] = r.rand(8, 9).astype("float64")
+                elif self.what == "has whole numbers":
+                    batch["extra"] = r.randint(0, 9, (8, 9))
                 elif self.what == "has more columns":
                     batch["extra"] = np.zeros((8, 8), "float32")
                 elif self.what == "has no number":

@@ -67,7 +67,8 @@ class Described(NamedTuple):
     """What a primitive computes for one size.
 
     ``orders``: how all that comes and goes with a call lies, by the names of the primitive's arguments: ``names`` are those of what comes in,
-    and `RESULT`. ``constants`` are there before, such as weights. ``dims`` and ``steps``, between elements, are the result's.
+    and `RESULT`. ``constants`` are there before, such as weights. ``dims`` and ``steps``, between elements, are the result's. ``part``: where
+    not all of the first that comes in is read, at which byte that begins and before which it ends.
     """
 
     primitive: Handle
@@ -76,6 +77,7 @@ class Described(NamedTuple):
     constants: dict[int, Handle]
     dims: tuple[int, ...]
     steps: tuple[int, ...]
+    part: tuple[int, int] | None = None
 
 
 def order_of(dims: Sequence[int]) -> tuple[int, ...]:

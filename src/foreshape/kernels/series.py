@@ -170,9 +170,10 @@ class _Line:
         library = self._library
         orders: dict[int, _Place] = {}
         for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
-            if library.nbytes(described.orders[name]) > size:
-                raise ShapeError(f"{library.nbytes(described.orders[name])} bytes would be used of {size}")
-            orders[name] = _Place(*place, described.orders[name])
+            begin, used = (name == described.names[0] and described.part) or (0, library.nbytes(described.orders[name]))
+            if used > size:
+                raise ShapeError(f"{used} bytes would be used of {size}")
+            orders[name] = _Place(place[0], place[1] + begin, described.orders[name])
         pad = library.scratchpad(described.primitive)
         if library.nbytes(pad):
             orders[SCRATCHPAD] = _Place(None, self._scratch, pad)
@@ -195,8 +196,8 @@ class _Line:
         addresses = [x.data_ptr() for x in (*held, *out)]
         if addresses != call.addresses:
             for memories, address in zip(call.outside, addresses, strict=True):
-                for memory in memories:
-                    place(memory, address)
+                for memory, offset in memories:
+                    place(memory, address + offset)
             call.addresses = addresses
         for execute in call.executions:
             status = execute()
@@ -214,7 +215,7 @@ class _Call:
     def __init__(self, library: Library, primitives: Sequence[tuple[Handle, dict[int, _Place], dict[int, Handle]]], count: int) -> None:
         self.piece, self.addresses = 0, [0] * count
         self.inside: list[tuple[int | None, int]] = []
-        self.outside: list[list[int | None]] = [[] for _ in range(count)]
+        self.outside: list[list[tuple[int | None, int]]] = [[] for _ in range(count)]
         self.executions: list[Callable[[], int]] = []
         stream = library.stream()
         self._kept: list[Any] = [stream, primitives]
@@ -225,7 +226,7 @@ class _Call:
                 if p.tensor is None:
                     self.inside.append((value, p.offset))
                 else:
-                    self.outside[p.tensor].append(value)
+                    self.outside[p.tensor].append((value, p.offset))
             arguments = arguments_of({**memories, **constants})
             self._kept.append((memories, arguments))
             self.executions.append(partial(library.execute, primitive.value, stream.value, len(arguments), ctypes.addressof(arguments)))

@@ -157,6 +157,48 @@ class Joined(NamedTuple):
         return Described(made, names, {**dict(zip(names, sources, strict=True)), RESULT: result}, {}, out, order_of(out))
 
 
+class Part(NamedTuple):
+    """The entries of some axes from a first one to before a last one, each with its axis; see `foreshape.operator.computations.Part`."""
+
+    cuts: tuple[tuple[int, int, int], ...]
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+        (x,) = dims
+        out, steps, begin = list(x), order_of(x), 0
+        for axis, first, last in self.cuts:
+            if not 0 <= axis < len(x):
+                raise ShapeError(f"{list(x)} has no axis {axis}")
+            entries = range(x[axis])[first:last]
+            out[axis] = len(entries)
+            begin += entries.start * steps[axis] * 4
+        if not all(out):
+            raise Unimplemented("nothing is left")
+        source, result = library.strided(out, steps), _lying(library, out)
+        with library.using(_threads(prod(out))):
+            made = library.reordered(source, result, library.attributes()[-1])
+        end = begin + 4 * (1 + sum((n - 1) * s for n, s in zip(out, steps, strict=True)))
+        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(out), order_of(out), (begin, end))
+
+
+class Shuffled(NamedTuple):
+    """Images with their channels, in groups one after the other, taken from each group in turn."""
+
+    groups: int
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> Described:
+        (x,) = dims
+        if len(x) != 4 or x[1] % self.groups:
+            raise ShapeError(f"images must have a multiple of {self.groups} channels; they are {list(x)}")
+        n, c, h, w = x
+        each, pixel = c // self.groups, h * w * c
+        apart = (n, self.groups, each, h, w)
+        source = library.strided(apart, (pixel, each, 1, w * c, c))
+        result = library.strided(apart, (pixel, 1, self.groups, w * c, c))
+        with library.using(_threads(prod(x))):
+            made = library.reordered(source, result, library.attributes()[-1])
+        return Described(made, (SOURCE,), {SOURCE: source, RESULT: result}, {}, tuple(x), order_of(x))
+
+
 class Same(NamedTuple):
     """The elements of a tensor as they lie, in other dims: numbers, or those of its axes, of which -1 is the first and -2 the second.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from foreshape.dims import Size
     from foreshape.operator.operator import Operator
 
 
@@ -182,6 +183,19 @@ class ImageConvolution(Computation):
 
 
 @dataclass(frozen=True, slots=True)
+class PaddedImageConvolution(Computation):
+    """The same with paddings that follow from sizes."""
+
+    forward_only: ClassVar[bool] = True
+    operands: ClassVar[int] = 2
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+    pads: Callable[[Sequence[Size], Sequence[Size]], tuple[tuple[Size, Size], ...]] = field(compare=False)
+    """From the sizes of the images and of the windows to the zeros before and behind, for each axis."""
+
+
+@dataclass(frozen=True, slots=True)
 class ImageTransposedConvolution(Computation):
     """What the gradient of an `ImageConvolution` with the filters X1 does to images X0, with so many more rows and columns behind (``more``)."""
 
@@ -225,6 +239,38 @@ class Joining(Computation):
 
     forward_only: ClassVar[bool] = True
     axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slicing(Computation):
+    """The entries of X0 along some axes: of each the axis, the first entry, and that before which to stop; all may count from the back."""
+
+    forward_only: ClassVar[bool] = True
+    cuts: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parting(Computation):
+    """X0 cut along an axis, which may count from the back, into Out0, parts that lie behind one another, as `Joining` would join them."""
+
+    forward_only: ClassVar[bool] = True
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transposition(Computation):
+    """X0 with its axes in another order: axis ``k`` of Out0 is axis ``axes[k]`` of X0, which may count from the back."""
+
+    forward_only: ClassVar[bool] = True
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelShuffling(Computation):
+    """Images ``[batch, channels, height, width]`` X0 with their channels, in groups one after the other, taken from each group in turn."""
+
+    forward_only: ClassVar[bool] = True
+    groups: int
 
 
 Pooled = Literal["SUM", "AVERAGE", "SQRT"]

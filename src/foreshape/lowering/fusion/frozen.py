@@ -69,7 +69,19 @@ def follow(graph: Graph, i: Instruction, axis: int, residuals: bool) -> Chain:
     Args:
         residuals: a sum with another tensor of the result's dims may be a part of it.
     """
-    chain = Chain(i, i.results[0])
+    return _followed(graph, Chain(i, i.results[0]), axis, residuals)
+
+
+def follow_normalization(graph: Graph, i: Instruction) -> Chain | None:
+    """The same of a normalization by fixed statistics of images, which is the first thing that is done; None where its numbers may change."""
+    chain = Chain(i, i.arguments[0])
+    if not _is_folded(graph, chain, i, 1):
+        return None
+    chain.out = i.results[0]
+    return _followed(graph, chain, 1, residuals=True)
+
+
+def _followed(graph: Graph, chain: Chain, axis: int, residuals: bool) -> Chain:
     while (reader := graph.only_reader(chain.out)) is not None and _is_folded(graph, chain, reader, axis):
         chain.take(reader)
     reader = graph.only_reader(chain.out)

@@ -2,24 +2,29 @@
 
 Before: ``y = convolution(images, filters)`` of fp32, or a transposed one in one group, then any of: a normalization by fixed statistics,
     sums and products with a number for each channel, ``y + other`` of the same dims (not of a transposed one), an activation, sums and
-    products with one number; filters, statistics and such numbers are persistables of a step that is frozen
+    products with one number; filters, statistics and such numbers are persistables of a step that is frozen. And in a step with
+    convolutions a normalization that follows none, as a convolution of each channel with one number
 After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory
 Unless: something else reads what is between
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.kernels import onednn
 from foreshape.kernels.frozen import convolution, folded, transposed_convolution
-from foreshape.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
-from foreshape.lowering.fusion.graph import Graph, dims_of, fused
+from foreshape.lowering.fusion.frozen import Chain, follow, follow_normalization, is_frozen_fp32
+from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.images import are_images
-from foreshape.lowering.instruction import Instruction, Value
-from foreshape.operator.computations import ImageConvolution, ImageTransposedConvolution
+from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.operator.computations import FixedNormalization, ImageConvolution, ImageTransposedConvolution, PaddedImageConvolution
+from foreshape.spec import FP32
+from foreshape.values.torch_proxy import torch
+
+Dims = Sequence[Size]
 
 LAST = (0, 2, 3, 1)
 
@@ -27,30 +32,64 @@ LAST = (0, 2, 3, 1)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
-    transposed = [(i, of) for i, of in graph.computing(ImageTransposedConvolution) if of.groups == 1]
-    found = [(i, of) for i, of in (*graph.computing(ImageConvolution), *transposed) if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
+    found: list[tuple[Instruction, _Windows]] = [*graph.computing(ImageConvolution)]
+    found += [(i, of) for i, of in graph.computing(ImageTransposedConvolution) if of.groups == 1]
+    found += [(i, padded) for i, of in graph.computing(PaddedImageConvolution) if are_images(i) and (padded := _padded(graph, i, of)) is not None]
+    found = [(i, of) for i, of in found if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
     for i, of in found:
         _rewrite(graph, i, of)
-    return len(found)
+    return len(found) + (sum(_normalized(graph, i) for i, _ in graph.computing(FixedNormalization)) if found else 0)
 
 
-def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution | ImageTransposedConvolution) -> None:
+_Windows = ImageConvolution | ImageTransposedConvolution
+
+
+def _padded(graph: Graph, i: Instruction, of: PaddedImageConvolution) -> ImageConvolution | None:
+    """A convolution whose paddings are known and alike at both ends."""
+    images, window = graph.dims(i.arguments[0]), dims_of(i.arguments[1])
+    assert images is not None and window is not None
+    pads = of.pads(images[2:], window[2:])
+    known = [before for before, behind in pads if isinstance(before, int) and before == behind]
+    return ImageConvolution(of.strides, tuple(known), of.dilations, of.groups) if len(known) == len(pads) else None
+
+
+def _rewrite(graph: Graph, i: Instruction, of: _Windows) -> None:
     x, w = i.arguments[:2]
     dims = dims_of(w)
     assert isinstance(w, Value) and dims is not None
     chain = follow(graph, i, 1, residuals=isinstance(of, ImageConvolution))
-    values = [w, *chain.values()]
-    name = graph.pack("convolution", values, product((*dims[:1], *dims[1:])) * 4, _maker(chain, of))
+    name = graph.pack("convolution", [w, *chain.values()], product((*dims[:1], *dims[1:])) * 4, _maker(chain, of))
+    _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
+
+
+def _normalized(graph: Graph, i: Instruction) -> bool:
+    """A normalization of images by itself is a convolution of each channel with one number."""
+    x, channels, spec = i.arguments[0], dims_of(i.arguments[1]), spec_of(i.arguments[0])
+    if spec is None or spec.dtype is not FP32 or len(dims_of(x) or ()) != 4 or channels is None or not isinstance(channels[0], int):
+        return False
+    chain = follow_normalization(graph, i)
+    if chain is None:
+        return False
+    count = channels[0]
+    of = ImageConvolution((1, 1), (0, 0), (1, 1), count)
+    make = _maker(chain, of)
+    name = graph.pack("convolution", chain.values(), count * 4, lambda *values: make(torch.ones(count, 1, 1, 1), *values))
+    _stand_in(graph, x, chain, name, lambda: _workspace_of(dims_of(x), (count, 1, 1, 1), dims_of(chain.out), of))
+    return True
+
+
+def _stand_in(graph: Graph, x: Argument, chain: Chain, name: str, workspace: Callable[[], Size]) -> None:
+    """Let a packed kernel stand for a chain."""
     arguments = [x] if chain.other is None else [x, chain.other]
     text = f"{name}({{0}})" if chain.other is None else f"{name}.add({{0}}, {{1}})"
     graph.remove(chain.gone)
     order = dict.fromkeys(range(len(arguments)), LAST)
-    made = fused(chain.last, text, arguments, [chain.out], "product", workspace=lambda: _workspace(i, of, chain), in_order=order, lies={0: LAST})
+    made = fused(chain.last, text, arguments, [chain.out], "product", workspace=workspace, in_order=order, lies={0: LAST})
     made.packed = name
     graph.replace(chain.last, made)
 
 
-def _maker(chain: Chain, of: ImageConvolution | ImageTransposedConvolution) -> Callable[..., Any]:
+def _maker(chain: Chain, of: _Windows) -> Callable[..., Any]:
     steps = chain.folds()
 
     def make(weight: Any, *values: Any) -> Any:
@@ -62,8 +101,11 @@ def _maker(chain: Chain, of: ImageConvolution | ImageTransposedConvolution) -> C
     return make
 
 
-def _workspace(i: Instruction, of: ImageConvolution | ImageTransposedConvolution, chain: Chain) -> Size:
-    x, w, y = dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(chain.out)
+def _workspace(i: Instruction, of: _Windows, chain: Chain) -> Size:
+    return _workspace_of(dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(chain.out), of)
+
+
+def _workspace_of(x: Dims | None, w: Dims | None, y: Dims | None, of: _Windows) -> Size:
     if x is None or w is None or y is None:
         return 0
     if isinstance(of, ImageConvolution):

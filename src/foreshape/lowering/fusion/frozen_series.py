@@ -1,7 +1,8 @@
 """Where parameters never change, kernels of oneDNN's own library that follow one another are one call.
 
 Before: ``y = kernel(x)``, ``z = function(y, w)`` and so on of fp32: products and convolutions of a step that is frozen, and what oneDNN computes
-    of their results: sums, products and functions of elements, pooling, enlarged images, tensors joined, a softmax, other dims
+    of their results: sums, products and functions of elements, pooling, enlarged images, tensors joined and cut, channels shuffled, a softmax,
+    other dims
 After: ``z, ... = series(x, w, ...)``: what goes out of it; what does not lies in one piece of memory
 Unless: it is only one; or oneDNN's library is not there
 """
@@ -15,15 +16,16 @@ from typing import Any
 
 from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
 from foreshape.kernels import frozen
+from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_library import library
 from foreshape.kernels.series import ALIGNMENT, Series, Step
-from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Pooled, Same
+from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
 from foreshape.lowering.call_memory import workspace_in_rows
 from foreshape.lowering.fusion.frozen import activation
 from foreshape.lowering.fusion.frozen_convolution import LAST
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
 from foreshape.lowering.instruction import Argument, Instruction, Value, values_of
-from foreshape.operator.computations import Enlargement, ImagePooling, Joining, Product, Reshape, Scaling, Softmax, Sum
+from foreshape.operator.computations import ChannelShuffling, Enlargement, ImagePooling, Joining, Parting, Product, Reshape, Scaling, Slicing, Softmax, Sum
 from foreshape.spec import FP32
 
 _TRIED = 64
@@ -34,7 +36,8 @@ _TRIED = 64
 class _Stage:
     """An instruction as a part of a series.
 
-    ``stage``: what it computes of ``sources``; None for what is made of persistables (`Instruction.packed`).
+    ``stage``: what it computes of ``sources``; None for what is made of persistables (`Instruction.packed`). ``number``: which of the instruction's
+    results it makes, where each of several has a stage.
     """
 
     of: Instruction
@@ -43,12 +46,11 @@ class _Stage:
     before: list[_Stage] = field(default_factory=list["_Stage"])
     """Those whose work it does, too, in their order."""
     slot: int | None = None
+    number: int = 0
 
     @property
     def result(self) -> Value:
-        made = self.of.results[0]
-        assert isinstance(made, Value)
-        return made
+        return values_of(self.of.results)[self.number]
 
 
 def apply(graph: Graph) -> int:
@@ -58,26 +60,46 @@ def apply(graph: Graph) -> int:
     run: list[_Stage] = []
     made: set[Value] = set()  # what lies as kernels of the library have it
     for i in [i for place in graph.places for i in place]:
-        found = _stage(graph, i, made)
-        if found is None:
+        found = _stages(graph, i, made)
+        if not found:
             count += _join(graph, run)
             run = []
-        else:
-            run.append(found)
-            made.add(found.result)
+        run += found
+        made.update(s.result for s in found)
     return count + _join(graph, run)
 
 
-def _stage(graph: Graph, i: Instruction, made: set[Value]) -> _Stage | None:
-    """An instruction as a part of a series, where some values lie as its kernels want them; None where it is none."""
+def _stages(graph: Graph, i: Instruction, made: set[Value]) -> list[_Stage]:
+    """An instruction as parts of a series, where some values lie as its kernels want them; none where it is none."""
     if i.copies or i.stores or i.offsets is not None or not i.results or not all(graph.unused(r) for r in i.results[1:]):
-        return None
+        return []
     values = values_of(i.arguments)
-    if not all(_is_plain(v) for v in (*values, i.results[0])):
-        return None
+    if not all(map(_is_plain, (*values, *values_of(i.results[:1])))):
+        return []
     if i.packed:  # rows of four dims lie otherwise than images do
-        return None if i.in_rows and any(_rank(v) == 4 for v in (*values, *i.writes())) else _Stage(i, values)
-    return _other(graph, i, values) if not made.isdisjoint(values) else None
+        return [] if i.in_rows and any(_rank(v) == 4 for v in (*values, *i.writes())) else [_Stage(i, values)]
+    if made.isdisjoint(values):
+        return []
+    parting = computes(i, Parting)
+    if parting is not None:
+        return _parts(graph, i, values, parting.axis)
+    found = _other(graph, i, values) if isinstance(i.results[0], Value) else None
+    return [] if found is None else [found]
+
+
+def _parts(graph: Graph, i: Instruction, values: list[Value], axis: int) -> list[_Stage]:
+    """What cuts a tensor into parts, where it is known how large they are."""
+    axis %= _rank(values[0])
+    out: list[_Stage] = []
+    begin = 0
+    for number, part in enumerate(values_of(i.results)):
+        size = (graph.dims(part) or (None,) * (axis + 1))[axis]
+        if not isinstance(size, int):
+            return []
+        if not graph.unused(part):
+            out.append(_Stage(i, values, Part(((axis, begin, begin + size),)), number=number))
+        begin += size
+    return out
 
 
 def _is_plain(value: Argument) -> bool:
@@ -88,7 +110,7 @@ def _is_plain(value: Argument) -> bool:
 
 def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
     """A stage that is not made of persistables."""
-    following = activation(i)
+    following = RELU if i.tag == "rectifier" else activation(i)
     if following is not None:
         return _Stage(i, values, Each(frozen.in_library(following)[0]))
     scaling, pooling, softmax = computes(i, Scaling), computes(i, ImagePooling), computes(i, Softmax)
@@ -99,6 +121,14 @@ def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:
     rank = len(dims_of(values[0]) or ())
     if softmax is not None and rank != 4:
         return _Stage(i, values, Normalized(softmax.axis))
+    slicing = computes(i, Slicing)
+    if slicing is not None:
+        return _Stage(i, values, Part(tuple((axis % rank, first, last) for axis, first, last in slicing.cuts)))
+    if i.tag == "shuffle":
+        return _Stage(i, values, Shuffled(i.constants["groups"]))
+    shuffling = computes(i, ChannelShuffling)
+    if shuffling is not None and rank == 4:
+        return _Stage(i, values, Shuffled(shuffling.groups))
     enlarged, joining = computes(i, Enlargement), computes(i, Joining)
     if enlarged is not None and rank == 4:
         return _Stage(i, values, Enlarged(enlarged.by))
@@ -190,7 +220,7 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     made = fused(last, f"{name}({given})", [*outside], [*out], "product", workspace=lambda: total, in_rows=rows, in_order=order, lies=lies)
     made.unknown = made.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
     made.joins = len(everything)
-    graph.remove(s.of for s in everything[:-1])
+    graph.remove({id(s.of): s.of for s in everything if s.of is not last}.values())
     graph.replace(last, made)
     return True
 
@@ -279,17 +309,18 @@ def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series
 
 def _by_kernels(s: _Stage) -> Callable[..., Any]:
     """What a stage computes, by the kernels of its operators."""
-    calls = [of.of for of in (*s.before, s)]
+    calls = [(of.of, of.number) for of in (*s.before, s)]
 
     def run(*given: Any) -> Any:
         known = dict(zip(s.sources, given, strict=True))
         out: Any = None
-        for i in calls:
+        for i, number in calls:
             arguments = [[known[v] for v in a if v is not None] if isinstance(a, list) else None if a is None else known[a] for a in i.arguments]
             wanted = {"requested": tuple(at == 0 for at in range(len(i.results)))} if i.kernel_requested else {}
             out = i.kernel(*arguments, **wanted)
             out = out[0] if len(i.results) > 1 else out
-            known[values_of(i.results)[0]] = out
+            out = out[number] if isinstance(i.results[0], list) else out
+            known[values_of(i.results)[number]] = out
         return out
 
     return run

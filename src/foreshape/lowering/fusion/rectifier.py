@@ -15,5 +15,5 @@ def apply(graph: Graph) -> int:
     found = graph.computing(Rectifier)
     for i, _ in found:
         x = i.arguments[0]
-        graph.replace(i, fused(i, "{relu}({0})", [x], [i.results[0]], may_share=(0, 0), in_place="{0}.relu_()", relu=Lazy(lambda: torch.relu)))
+        graph.replace(i, fused(i, "{relu}({0})", [x], [i.results[0]], "rectifier", may_share=(0, 0), in_place="{0}.relu_()", relu=Lazy(lambda: torch.relu)))
     return len(found)

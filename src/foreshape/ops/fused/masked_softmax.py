@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.operator import FLOATING, Operator, aten, f32, gradient, operand, reject, require_equal, require_rank, result, sample, torch
+from foreshape.operator.temporaries import copies
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class FusedSoftmaxMask(Operator):
             require_equal(X.known_dims[at], Mask.known_dims[at], "Mask must have the dims of X, but 1 for the heads", X=at, Mask=at)
         return X.like()
 
-    def workspace(self, X: Spec, Mask: Spec) -> Size:
-        return X.nbytes
+    def workspace(self, X: Spec, Mask: Spec, *, strided: frozenset[str]) -> Size:
+        return X.nbytes + copies(strided, X=X)  # their sum lies as X does
 
     def kernel(self, X: Tensor, Mask: Tensor) -> Tensor:
         return torch.softmax(X + Mask, -1)

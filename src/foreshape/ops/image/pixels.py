@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
+from foreshape.kernels.shuffling import shuffled
 from foreshape.operator import (
     FLOATING,
     AttrType,
@@ -22,6 +23,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.computations import ChannelShuffling
 from foreshape.operator.temporaries import copies
 from foreshape.spec import Spec
 
@@ -193,29 +195,19 @@ class ChannelShuffle(Operator):
         require_divides(self.groups, x.known_dims[axis], f"groups = {self.groups} must divide the channels, {x.known_dims[axis]}", **{slot: axis})
         return x.like()
 
-    def _turned(self, x: Tensor, groups: int) -> Tensor:
-        """Channels, seen as a table with ``groups`` rows, read column by column."""
-        axis = 1 if self.data_format == "NCHW" else 3
-        dims = list(x.shape)
-        rows = x.contiguous().view(*dims[:axis], groups, dims[axis] // groups, *dims[axis + 1 :])
-        return rows.transpose(axis, axis + 1).clone(memory_format=torch.contiguous_format).view(dims)
+    def computes(self) -> ChannelShuffling | None:
+        return ChannelShuffling(self.groups) if self.data_format == "NCHW" else None
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._turned(X, self.groups)
-
-    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, X=X)
+        return shuffled(X, self.groups, 1 if self.data_format == "NCHW" else 3)
 
     def _infer_gradient(self, d_out: Spec) -> Spec:
         return self._checked(d_out, "Out@GRAD")
 
-    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, Out_GRAD=d_out)
-
-    @gradient("Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
+    @gradient("Out@GRAD", gives="X@GRAD", infer=_infer_gradient, layout={"X@GRAD": "row"})
     def backward(self, d_out: Tensor) -> Tensor:
-        channels = d_out.shape[1 if self.data_format == "NCHW" else 3]
-        return self._turned(d_out, channels // self.groups) if channels else d_out.new_empty(d_out.shape)
+        axis = 1 if self.data_format == "NCHW" else 3
+        return shuffled(d_out, d_out.shape[axis] // self.groups, axis)
 
     samples = [
         sample(X=f32(2, 6, 3, 5), groups=3),

@@ -29,6 +29,7 @@ from foreshape.operator import (
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
 from foreshape.ops.rules.size_operands import known_number
 from foreshape.spec import ANY, BOOL, FLOATING, FP64, INTEGER, Spec
+from foreshape.values.torch_proxy import aten
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -278,8 +279,8 @@ class IsClose(Operator):
         return 4 * Input.known_dtype.itemsize * broadcast(Input, Other, -1, ("Input", "Other")).elements
 
     def kernel(self, Input: Tensor, Other: Tensor, Rtol: Tensor | None, Atol: Tensor | None) -> Tensor:
-        Input, Other = torch.broadcast_tensors(Input, Other)  # older torch writes equal_nan's answer into the dims of Input
-        return torch.isclose(Input, Other, self._tolerance("rtol", Rtol), self._tolerance("atol", Atol), self.equal_nan)
+        x, y = aten.broadcast_tensors([Input, Other])  # older torch writes equal_nan's answer into the dims of Input
+        return torch.isclose(x, y, self._tolerance("rtol", Rtol), self._tolerance("atol", Atol), self.equal_nan)
 
     samples = [
         sample(Input=f32(2, 3), Other=f32(3)),

@@ -137,6 +137,9 @@ class Clip(Operator):
         require(Min is not None or Max is not None or self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
         return X.like()
 
+    def computes(self) -> computations.Activation:
+        return computations.Activation("hardtanh", (self.min, self.max))
+
     def _bounds(self, X: Tensor, Min: Tensor | None, Max: Tensor | None) -> tuple[float, float]:
         low: float = self.min if Min is None else Min.item()
         high: float = self.max if Max is None else Max.item()

@@ -120,11 +120,16 @@ class Convolution(Windowed):
     def work(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Size:
         return Convolution.infer_shape(self, Input, Filter, Bias).elements * product(Filter.known_dims[1:])
 
-    def computes(self) -> computations.ImageConvolution | None:
+    def computes(self) -> computations.ImageConvolution | computations.PaddedImageConvolution | None:
         of_images = self._axes == 2 and not is_channels_last(self.data_format)
-        if not of_images or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2:
+        if not of_images or len(self.paddings) not in (2, 4):
             return None
-        return computations.ImageConvolution(self.strides, self.paddings, self.dilations, self.groups)
+        if self.padding_algorithm == "SAME":
+            return computations.PaddedImageConvolution(self.strides, self._dilations(), self.groups, self._pads)
+        pads = self._pads((0, 0), (0, 0))
+        if any(before != after for before, after in pads):
+            return None
+        return computations.ImageConvolution(self.strides, tuple(before for before, _ in pads), self.dilations, self.groups)
 
     def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
         last = is_channels_last(self.data_format)

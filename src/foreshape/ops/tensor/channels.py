@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
+from foreshape.kernels.shuffling import shuffled
 from foreshape.operator import (
     FLOATING,
     AttrType,
@@ -22,6 +23,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.computations import ChannelShuffling
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -90,14 +92,15 @@ class ShuffleChannel(Operator):
         require_divides(self.group, X.known_dims[1], f"group, {self.group}, must divide the channels of X, {X.known_dims[1]}", X=1)
         return X.like()
 
+    def computes(self) -> ChannelShuffling:
+        return ChannelShuffling(self.group)
+
     def kernel(self, X: Tensor) -> Tensor:
-        n, c, h, w = X.shape
-        return X.reshape(n, self.group, c // self.group, h, w).transpose(1, 2).clone(memory_format=torch.contiguous_format).view(n, c, h, w)
+        return shuffled(X, self.group)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        n, c, h, w = X.shape
-        return d_out.reshape(n, c // self.group, self.group, h, w).transpose(1, 2).clone(memory_format=torch.contiguous_format).view(n, c, h, w)
+        return shuffled(d_out, d_out.shape[1] // self.group)
 
     samples = [sample(X=f32(2, 6, 3, 4), group=2), sample(X=f32(2, 6, 3, 4), group=3), sample(X=f32(0, 4, 3, 2), group=2), sample(X=f32(2, 3, 1, 2))]
     rejects = [reject(X=f32(2, 5, 3, 4), group=2, says="must divide the channels of X, 5"), reject(X=f32(2, 6, 3), group=2, says="X must have 4 dims")]

@@ -29,6 +29,7 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.computations import Parting
 from foreshape.operator.require import RuleError
 from foreshape.ops.rules.size_operands import known_axis, known_sizes, number_at_run, sizes_at_run
 from foreshape.spec import Spec
@@ -147,6 +148,9 @@ class Split(Operator):
             sizes = (require_divides(count, whole, f"num = {count} must divide the dim at axis {axis}, {whole}", X=axis),) * count
         plain = X if axis else X.dense()
         return tuple(plain.with_dims((*dims[:axis], size, *dims[axis + 1 :])) for size in sizes)
+
+    def computes(self) -> Parting:
+        return Parting(self.axis)
 
     def _sizes(self, asked: Sequence[Size | None], whole: Size, axis: int) -> list[Size]:
         rest = -1

@@ -31,7 +31,7 @@ from foreshape.operator import (
     sample,
     unknown_size,
 )
-from foreshape.operator.computations import Reshape
+from foreshape.operator.computations import Reshape, Transposition
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
@@ -378,6 +378,9 @@ class Transpose2(Operator):
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         return transposed(X, self.axis), _remembered(X)
 
+    def computes(self) -> Transposition:
+        return Transposition(self.axis)
+
     def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
         return X.permute(self.axis), X.new_empty((0, *X.shape)) if requested[1] else None
 
@@ -392,9 +395,5 @@ class Transpose2(Operator):
 
     samples = [sample(X=f32(2, 3, 5), axis=[2, 0, 1]), sample(X=f32(2, 3, 5, 4), axis=[0, -2, 1, -1]), sample(X=f32(0, 3, 5), axis=[1, 0, 2]),
                sample(X=f32(), axis=[]), sample(X=i64(3, data=[3, 4, 5]), axis=[0])]  # fmt: skip
-    rejects = [
-        reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"),
-        reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
-        reject(X=f32(2, 3), axis=[0, 2], says="axis must be in [-2, 2)"),
-        reject(X=f32(), axis=[0], says="order all 0 axes"),
-    ]
+    rejects = [reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"), reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
+               reject(X=f32(2, 3), axis=[0, 2], says="axis must be in [-2, 2)"), reject(X=f32(), axis=[0], says="order all 0 axes")]  # fmt: skip

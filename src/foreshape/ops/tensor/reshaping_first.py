@@ -13,7 +13,7 @@ from foreshape.operator import INDEX, AttrType, Operator, attribute, f32, gradie
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
-from foreshape.ops.tensor.reshaping import as_matrix, flattened, in_shape, inverse, reshaped, squeezed, transposed, unsqueezed, with_ones
+from foreshape.ops.tensor.reshaping import Transpose2, as_matrix, flattened, in_shape, inverse, reshaped, squeezed, transposed, unsqueezed, with_ones
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ class Transpose(Operator):
     X = operand(doc="any shape")
     Out = result(view_of="X", layout="strided", doc="the dims of X in the order of axis")
     axis = attribute(AttrType.INTS, doc="a permutation of the axes")
+    computes = Transpose2.computes
     gradient_reads_dims = ("X",)
 
     def infer_shape(self, X: Spec) -> Spec:

@@ -15,6 +15,7 @@ from foreshape.operator import (
     AttrType,
     Operator,
     attribute,
+    computations,
     f32,
     gradient,
     i32,
@@ -177,6 +178,11 @@ class Slice(Slicing):
         starts = known_sizes(self.starts, StartsTensor, StartsTensorList, "StartsTensor", "StartsTensorList")
         ends = known_sizes(self.ends, EndsTensor, EndsTensorList, "EndsTensor", "EndsTensorList")
         return self._cut(Input, starts, ends, (1,) * len(self.axes))
+
+    def computes(self) -> computations.Slicing | None:
+        if self.decrease_axis or not len(self.axes) == len(self.starts) == len(self.ends):
+            return None
+        return computations.Slicing(tuple(zip(self.axes, self.starts, self.ends, strict=True)))
 
     def kernel(self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any) -> Tensor:
         return self._view(Input, sizes_at_run(self.starts, StartsTensor, StartsTensorList), sizes_at_run(self.ends, EndsTensor, EndsTensorList))

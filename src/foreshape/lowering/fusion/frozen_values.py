@@ -1,0 +1,121 @@
+"""Where parameters never change, what is computed of them and of constants alone is computed once, when the step is bound.
+
+Before: ``v = f(persistables, constants)`` in every run of a step that is frozen, after other operators of which the same holds
+After: ``v``, a tensor that every run shares; nothing is left of what only led to it
+Unless: v is fetched or stored, something changes it in place, its dims are not known, it draws random numbers, or there is no room: 64 MiB are kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from foreshape.errors import ExecutionError, ForeshapeError
+from foreshape.lowering.fusion.graph import Graph, fused, spec_of
+from foreshape.lowering.instruction import Instruction, Value
+from foreshape.values.torch_proxy import torch
+
+MOST = 64 << 20
+"""So many bytes are kept at most."""
+ROUNDS = 8
+"""So often what there is no room for is left out, and what it is made of kept instead."""
+
+
+def apply(graph: Graph) -> int:
+    if not graph.lowered.frozen:
+        return 0
+    without: set[int] = set()
+    for _ in range(ROUNDS):
+        calls, made = _alone(graph, without)
+        kept, room, too_large = _kept(graph, calls, made)
+        if not too_large:
+            break
+        without |= too_large
+    else:
+        return 0
+    if not kept:
+        return 0
+    inputs = list(dict.fromkeys(v for i in calls.values() for v in i.reads() if v.persistable))
+    wanted = tuple(map(repr, kept))
+    name = f"{kept[0]}_constants{len(graph.lowered.derived)}"
+    graph.lowered.derived.append((name, tuple(inputs), partial(_made, tuple(calls.values()), tuple(map(repr, inputs)), wanted)))
+    graph.lowered.packed = graph.lowered.packed + MOST - room
+    for i in list(calls.values()):
+        value = made[id(i)]
+        at = kept.index(value) if value in kept else None
+        graph.replace(i, *([] if at is None else [fused(i, f"{name}[{at}]", [], [value], "constant")]))
+    return len(calls)
+
+
+def _kept(graph: Graph, calls: dict[int, Instruction], made: dict[int, Value]) -> tuple[list[Value], int, set[int]]:
+    """What others read of what is made once, how many bytes are left then, and what there is no room for."""
+    kept: list[Value] = []
+    room = MOST
+    too_large: set[int] = set()
+    for at in calls:
+        value = made[at]
+        if all(id(r) in calls for r in graph.readers(value)):
+            continue
+        spec = spec_of(value)
+        size = spec.nbytes if spec is not None else None
+        if not isinstance(size, int) or size > room:
+            too_large.add(at)
+            continue
+        room -= size
+        kept.append(value)
+    return kept, room, too_large
+
+
+def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, Instruction], dict[int, Value]]:
+    """The instructions that compute of persistables and constants alone, in their order, and the one thing that each makes."""
+    calls: dict[int, Instruction] = {}
+    made: dict[int, Value] = {}
+    known: set[Value] = set()
+    for i in [i for place in graph.places for i in place]:
+        value = _only_result(graph, i) if id(i) not in without else None
+        if value is not None and all(v in known or graph.is_frozen(v) for v in i.reads()):
+            calls[id(i)] = i
+            made[id(i)] = value
+            known.add(value)
+    return calls, made
+
+
+def _only_result(graph: Graph, i: Instruction) -> Value | None:
+    """What an instruction makes, where that is one dense tensor of known dims and nothing else happens."""
+    operator = i.op.operator
+    if operator is None or operator.random or operator.side_effects or (i.expression is not None and i.tag != "constant"):
+        return None
+    if i.copies or i.stores or i.offsets is not None or i.before is not None or i.region is not None or i.in_place or i.changes():
+        return None
+    if not i.results or not all(graph.unused(r) for r in i.results[1:]):
+        return None
+    value = i.results[0]
+    spec = spec_of(value)
+    if not isinstance(value, Value) or value.lod is not None or value.levels or graph.is_fixed(value) or spec is None or spec.dtype is None:
+        return None
+    known = all(isinstance(d, int) for d in spec.known_dims) and not any(value in r.writes() for r in graph.readers(value))
+    return value if known else None
+
+
+def _made(calls: Sequence[Instruction], names: Sequence[str], wanted: Sequence[str], *given: Any) -> list[Any]:
+    """What is kept, each in a row."""
+    known = dict(zip(names, given, strict=True))
+    for i in calls:
+        try:
+            with torch.inference_mode():
+                known[repr(i.results[0])] = _computed(i, known)
+        except ForeshapeError:
+            raise
+        except Exception as error:
+            site = i.op.call_site
+            raise ExecutionError(f"{i.op.type}: the kernel failed: {error}{f' (at {site.short()})' if site is not None else ''}") from error
+    return [known[name].contiguous() for name in wanted]
+
+
+def _computed(i: Instruction, known: dict[str, Any]) -> Any:
+    if i.expression is not None:
+        return i.constants["value"].get()
+    arguments = [[None if v is None else known[repr(v)] for v in a] if isinstance(a, list) else None if a is None else known[repr(a)] for a in i.arguments]
+    out = i.kernel(*arguments, **({"requested": tuple(at == 0 for at in range(len(i.results)))} if i.kernel_requested else {}))
+    return out[0] if len(i.results) > 1 else out
