@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     )
     from foreshape.interop import InferenceModel, Predictor, load_inference_model, load_safetensors, save_inference_model, save_safetensors
     from foreshape.layer import ParamAttr
-    from foreshape.memory import Plan, Recomputation, recompute
+    from foreshape.memory import Plan
+    from foreshape.memory.recomputation import Recomputation, recompute
     from foreshape.operator import Operator
     from foreshape.passes import data_parallel, shard_optimizer, shard_parameters, split_layers, split_tables
     from foreshape.program import Block, Op, Program, Variable, default_main_program, default_startup_program, name_scope, program_guard
@@ -52,7 +53,8 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("data_parallel", "shard_optimizer", "shard_parameters", "split_layers", "split_tables"), "passes"),
     "ParamAttr": "layer",
     **dict.fromkeys(("Network", "plan"), "cost"),
-    **dict.fromkeys(("Plan", "Recomputation", "recompute"), "memory"),
+    "Plan": "memory",
+    **dict.fromkeys(("Recomputation", "recompute"), "memory.recomputation"),
     "Operator": "ops",
     **dict.fromkeys(("Block", "Op", "Program", "Variable", "default_main_program", "default_startup_program", "name_scope", "program_guard"), "program"),
     **dict.fromkeys(("BF16", "BOOL", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8", "UNK", "LOD_TENSOR", "SELECTED_ROWS",

@@ -8,9 +8,10 @@ from typing import Any
 
 import files
 import pytest
+from support.some import one_in
 
 
-@pytest.mark.parametrize("family", files.MAKERS)
+@pytest.mark.parametrize("family", one_in(2, files.MAKERS))
 def test_mutated_and_crafted_files_are_read_or_refused(family: str, tmp_path: Path) -> None:
     counts = files.run(math.inf, 1, most=40 if "checkpoints" in family else 150, folder=tmp_path, families=[family])
     assert counts[f"{family}: refused"] > 10 and not list(tmp_path.glob("case-*")), counts

@@ -11,12 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from foreshape.infer.rules import answer, replace_symbols
-from foreshape.layer.recompute_scope import MARK
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import EMPTY, Slots
+from foreshape.program.scopes import RECOMPUTE_MARK
 from foreshape.spec import LOD_TENSOR
 
 SUFFIX: Final = "@RECOMPUTE"
@@ -290,7 +290,7 @@ def recompute_marked(block: Block) -> None:
     scopes: dict[str, list[Op]] = defaultdict(list)
     for op in block.ops:
         place = op.attributes.values.get("op_namescope")
-        found = MARK.search(place) if isinstance(place, str) and not op.role & LATE else None
+        found = RECOMPUTE_MARK.search(place) if isinstance(place, str) and not op.role & LATE else None
         if found is not None:
             scopes[found[1]].append(op)
     if not scopes:

@@ -11,7 +11,6 @@ from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.interop.model import COPIES, InferenceModel
 from foreshape.interop.parameters import Pieces, otherwise, read_parameters, write_parameters
 from foreshape.interop.waiting import waiting_parameters
-from foreshape.passes import for_test, prune
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.collector import collector_waits
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
@@ -57,6 +56,8 @@ def save_inference_model(
     names = [_name_in(program, v) for v in fed]
     if len(set(names)) != len(names):
         raise SchemaError(f"a variable is among the feeds twice: {', '.join(names)}")
+    from foreshape.passes import for_test, prune  # which who opens a network does not wait for
+
     out = prune(for_test(program), names, [_name_in(program, v) for v in fetched])
     _add_feeds(out, names)
     _add_fetches(out, [_name_in(program, v) for v in fetched])

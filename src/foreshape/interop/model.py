@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from foreshape.backward.append import rename_reads
 from foreshape.engine import Executor, Scope
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
 from foreshape.interop.results import Results
-from foreshape.passes.for_training import Frozen, Statistics, for_training
 from foreshape.program import Program, Variable, program_guard
+
+if TYPE_CHECKING:
+    from foreshape.passes.for_training import Frozen, Statistics
 
 Augment: TypeAlias = Callable[[Variable], Variable]
 COPIES: Final = "save_infer_model/scale_"
@@ -115,6 +116,8 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         """
         given = self.fetches if ends is None else [ends] if isinstance(ends, (Variable, str)) else list(ends)
         found = [v for one in given for v in ([one] if isinstance(one, Variable) else self.program.outputs_of(one))]
+        from foreshape.passes.for_training import for_training  # which answers need not wait for
+
         program = for_training(self.program, self.feeds, found, frozen=frozen, statistics=statistics)
         block = program.global_block
         read = {n for op in program.all_ops() for n in op.input_names()}
@@ -154,6 +157,8 @@ def _put_before(program: Program, name: str, function: Augment) -> None:
         raise TypeMismatchError(f"augment must keep the element type; of {given} it makes {made}")
     new = block.ops[before:]
     block.ops = block.ops[:before]
+    from foreshape.backward.append import rename_reads
+
     rename_reads(block, name, made.name)
     block.ops = [*new, *block.ops]
     program.infer()

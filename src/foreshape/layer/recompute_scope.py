@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Generator, Iterable
-from typing import Final
 
 from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType
@@ -13,10 +11,7 @@ from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Block, Op
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
-from foreshape.program.scopes import ATTRIBUTE, RECOMPUTED
-
-MARK: Final = re.compile(rf"/({RECOMPUTED}_\d+)/")
-"""Where an op's ``op_namescope`` says that it is within a scope."""
+from foreshape.program.scopes import ATTRIBUTE, RECOMPUTE_MARK, RECOMPUTED
 
 
 @tells_line
@@ -47,7 +42,7 @@ def _mark(ops: Iterable[Op], scope: str) -> None:
     """Say of ops that they are described within a recompute scope; the mark is kept in files."""
     for op in ops:
         before = op.attributes.values.get(ATTRIBUTE)
-        inner = MARK.sub("/", before) if isinstance(before, str) and before else "/"
+        inner = RECOMPUTE_MARK.sub("/", before) if isinstance(before, str) and before else "/"
         entries = [e for e in op.attributes.entries if e[0] != ATTRIBUTE]
         entries.append((ATTRIBUTE, AttrType.STRING, f"/{scope}{inner}"))
         op.attributes = Attributes.of(op.type, tuple(sorted(entries, key=lambda e: e[0])))

@@ -21,6 +21,8 @@ ATTRIBUTE: Final = "op_namescope"
 """PaddlePaddle's own attribute: ``/encoder/0/attention/``, and ``/`` outside of all scopes."""
 RECOMPUTED: Final = "recompute_scope"
 """Parts of an ``op_namescope`` that begin so, with a number, say what is computed again, and are no scopes of names."""
+RECOMPUTE_MARK: Final = re.compile(rf"/({RECOMPUTED}_\d+)/")
+"""Where an op's ``op_namescope`` says that it is within such a part."""
 _MARK: Final = re.compile(rf"{RECOMPUTED}_\d+\Z")
 _NAME: Final = re.compile(r"[\w-]+\Z")
 _ENDINGS: Final = {"w": "weight", "b": "bias"}
