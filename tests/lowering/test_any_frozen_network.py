@@ -86,6 +86,8 @@ def test_any_network_computes_frozen_what_it_computes(seed: int) -> None:
             wanted = plain.run(program, {"x": x}, drawn.out, scope)
         except ForeshapeError:  # windows that are larger than the images
             continue
+        if not all(np.isfinite(w).all() for w in wanted):  # a window beyond the image has no maximum, and rectifiers make 0 of what is no number
+            continue
         first, again = (frozen.run(program, {"x": x}, drawn.out, scope) for _ in range(2))
         for seen, same, want in zip(first, again, wanted, strict=True):
             np.testing.assert_allclose(seen, want, rtol=1e-4, atol=1e-5 * max(np.abs(want).max(initial=0.0), 1e-3))

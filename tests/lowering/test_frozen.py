@@ -294,6 +294,16 @@ def test_a_normalization_that_follows_no_convolution_is_one_of_each_channel(acti
     Net(block, images(2, 3, 5, 6), ["batch", 3, "height", "width"]).same()
 
 
+def test_one_normalization_after_the_other_and_images_without_pixels() -> None:
+    def block(x: Any) -> list[Any]:
+        y = layer.conv2d(x, 4, 1)
+        return [layer.batch_norm(layer.batch_norm(layer.concat([y, y], 1))), layer.relu(layer.batch_norm(layer.slice(y, [3], [0], [-1])))]
+
+    net = Net(block, images(2, 3, 5, 4), ["batch", 3, "height", "width"])
+    net.same(images(2, 3, 5, 1), net.same())
+    net.same(images(0, 3, 5, 4))
+
+
 def test_channels_that_are_shuffled_by_their_dims_are_shuffled_by_one_kernel() -> None:
     def turned(x: Any, axes: list[int]) -> Any:
         y = layer.conv2d(x, 6, 1)

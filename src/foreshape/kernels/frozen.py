@@ -162,6 +162,8 @@ class Convolution:
         paddings, strides, dilations, groups = self._settings
         weight = self._weight
         weight = weight if weight is not None else self._packed.to_dense()
+        if not x.numel() and all(n == 1 for n in (*weight.shape[2:], *strides)) and not any(paddings):  # torch refuses images without pixels
+            return x.new_empty((x.shape[0], weight.shape[0], *x.shape[2:]))
         return torch.conv2d(x, weight, self._bias, strides, paddings, dilations, groups)
 
 

@@ -38,7 +38,8 @@ def apply(graph: Graph) -> int:
     found = [(i, of) for i, of in found if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
     for i, of in found:
         _rewrite(graph, i, of)
-    return len(found) + (sum(_normalized(graph, i) for i, _ in graph.computing(FixedNormalization)) if found else 0)
+    alone = [i for i, _ in graph.computing(FixedNormalization)] if found else []
+    return len(found) + sum(_normalized(graph, i) for i in alone if graph.maker(i.results[0]) is i)  # one may have taken the next
 
 
 _Windows = ImageConvolution | ImageTransposedConvolution
