@@ -339,3 +339,10 @@ def test_what_is_drawn_or_too_large_is_not_made_once(monkeypatch: pytest.MonkeyP
     assert executor.step(net.main, net.fetch).emitted.lowered.packed == 7 * 5 * 4 * 4
     monkeypatch.setattr("foreshape.lowering.fusion.frozen_values.MOST", 7 * 5 * 4 * 4 - 1)
     assert fs.Executor(frozen=True).step(net.main, net.fetch).emitted.lowered.packed == 0
+
+
+def test_what_no_plan_has_is_small() -> None:
+    """A constant that nobody can hold, of which one number is left, is refused before it is made."""
+    net = Net(lambda x: x + layer.reduce_sum(layer.fill_constant([2**18, 2**18], "float32", 1.0)), images(2, 3))
+    with pytest.raises(fs.MemoryPlanError, match="256 GiB"):
+        net.run(fs.Executor(frozen=True))

@@ -18,6 +18,8 @@ from foreshape.values.torch_proxy import torch
 
 MOST = 64 << 20
 """So many bytes are kept at most."""
+MEANWHILE = 4 * MOST
+"""So many bytes take all results together, while they are computed, which no plan has."""
 ROUNDS = 8
 """So often what there is no room for is left out, and what it is made of kept instead."""
 
@@ -41,9 +43,10 @@ def apply(graph: Graph) -> int:
     name = f"{kept[0]}_constants{len(graph.lowered.derived)}"
     graph.lowered.derived.append((name, tuple(inputs), partial(_made, tuple(calls.values()), tuple(map(repr, inputs)), wanted)))
     graph.lowered.packed = graph.lowered.packed + MOST - room
+    places = {value: at for at, value in enumerate(kept)}
     for i in list(calls.values()):
         value = made[id(i)]
-        at = kept.index(value) if value in kept else None
+        at = places.get(value)
         graph.replace(i, *([] if at is None else [fused(i, f"{name}[{at}]", [], [value], "constant")]))
     return len(calls)
 
@@ -57,14 +60,21 @@ def _kept(graph: Graph, calls: dict[int, Instruction], made: dict[int, Value]) -
         value = made[at]
         if all(id(r) in calls for r in graph.readers(value)):
             continue
-        spec = spec_of(value)
-        size = spec.nbytes if spec is not None else None
-        if not isinstance(size, int) or size > room:
+        size = _bytes(value)
+        if size > room:
             too_large.add(at)
-            continue
-        room -= size
-        kept.append(value)
+        else:
+            room -= size
+            kept.append(value)
     return kept, room, too_large
+
+
+def _bytes(value: Value) -> int:
+    """Those of a tensor of known dims."""
+    spec = spec_of(value)
+    size = spec.nbytes if spec is not None else None
+    assert isinstance(size, int)
+    return size
 
 
 def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, Instruction], dict[int, Value]]:
@@ -72,9 +82,11 @@ def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, Instruction], dic
     calls: dict[int, Instruction] = {}
     made: dict[int, Value] = {}
     known: set[Value] = set()
+    room = MEANWHILE
     for i in [i for place in graph.places for i in place]:
         value = _only_result(graph, i) if id(i) not in without else None
-        if value is not None and all(v in known or graph.is_frozen(v) for v in i.reads()):
+        if value is not None and _bytes(value) <= room and all(v in known or graph.is_frozen(v) for v in i.reads()):
+            room -= _bytes(value)
             calls[id(i)] = i
             made[id(i)] = value
             known.add(value)
