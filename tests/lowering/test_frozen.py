@@ -341,6 +341,11 @@ def test_what_is_drawn_or_too_large_is_not_made_once(monkeypatch: pytest.MonkeyP
     assert fs.Executor(frozen=True).step(net.main, net.fetch).emitted.lowered.packed == 0
 
 
+def test_what_is_cut_by_itself_stays_a_view() -> None:
+    net = Net(lambda x: [layer.exp(part) for part in layer.split(layer.exp(layer.conv2d(x, 4, 1)), 2, 1)], images(2, 3, 5, 4))
+    assert net.calls(net.same()) == 5
+
+
 def test_what_no_plan_has_is_small() -> None:
     """A constant that nobody can hold, of which one number is left, is refused before it is made."""
     net = Net(lambda x: x + layer.reduce_sum(layer.fill_constant([2**18, 2**18], "float32", 1.0)), images(2, 3))

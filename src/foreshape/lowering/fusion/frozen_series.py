@@ -89,10 +89,13 @@ def _stages(graph: Graph, i: Instruction, made: set[Value]) -> list[_Stage]:
 
 def _parts(graph: Graph, i: Instruction, values: list[Value], axis: int) -> list[_Stage]:
     """What cuts a tensor into parts, where it is known how large they are."""
+    parts = i.results[0]
+    if not isinstance(parts, list) or None in parts:
+        return []
     axis %= _rank(values[0])
     out: list[_Stage] = []
     begin = 0
-    for number, part in enumerate(values_of(i.results)):
+    for number, part in enumerate(parts):
         size = (graph.dims(part) or (None,) * (axis + 1))[axis]
         if not isinstance(size, int):
             return []
@@ -199,7 +202,7 @@ def _alike(graph: Graph, s: _Stage) -> bool:
 
 def _join(graph: Graph, run: list[_Stage]) -> bool:
     """Let one instruction stand for some that follow one another."""
-    if len(run) < 2:
+    if len({id(s.of) for s in run}) < 2:
         return False
     everything = run
     run = _merged(graph, run)
