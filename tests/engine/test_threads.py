@@ -71,6 +71,7 @@ def test_libgomp_waits_as_it_does_where_the_system_says_who_waits(code: str) -> 
     assert spins(code) == (alone, "False")
 
 
+@pytest.mark.long
 @linux
 def test_libgomp_waits_briefly_elsewhere_and_other_programs_are_told_nothing() -> None:
     assert spins(UNCOUNTED + RUN) == (SPINS, "False")

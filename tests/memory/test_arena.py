@@ -98,6 +98,7 @@ def test_networks_fit_close_to_the_bound(layers: int) -> None:
         assert check(*triple, arena(*triple)) <= 1.05 * lower_bound(*triple)
 
 
+@pytest.mark.long
 def test_equal_input_gives_equal_offsets() -> None:
     for triple in (network(60, 4), hard("A")):
         assert arena(*triple).tolist() == arena(*triple).tolist()

@@ -450,6 +450,7 @@ def test_a_formula_is_the_largest_of_its_pieces() -> None:
     assert symbols_of(a * b) == {"a", "b"}
 
 
+@pytest.mark.long
 def test_a_deep_program_is_planned_in_proportion_to_its_depth() -> None:
     assert_calls_grow_with_size(planned_to, 40, 110, 330)
 
