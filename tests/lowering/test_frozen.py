@@ -341,6 +341,24 @@ def test_what_is_drawn_or_too_large_is_not_made_once(monkeypatch: pytest.MonkeyP
     assert fs.Executor(frozen=True).step(net.main, net.fetch).emitted.lowered.packed == 0
 
 
+BETWEEN: dict[str, Callable[[Any], Any]] = {
+    "a rectifier": lambda y: layer.relu(layer.concat([y, y * 2.0], 1)),
+    "a cut": lambda y: layer.clip(layer.concat([y, y * 2.0], 1), -1.0, 0.5),
+    "a normalization": lambda y: layer.batch_norm(layer.pool2d(y, 2, "max", 2)),
+    "parts": lambda y: layer.concat(layer.split(y, 3, 1)[::-1], 1),
+    "a part": lambda y: layer.slice(y, [1, 2], [1, 0], [5, -1]),
+    "shuffled channels": lambda y: layer.channel_shuffle(y, 3),
+    "channels shuffled by their dims": lambda y: layer.reshape(layer.transpose(layer.reshape(y, [0, 2, 3, 8, 6]), [0, 2, 1, 3, 4]), [0, 6, 8, 6]),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_what_stands_between_convolutions_is_part_of_their_one_call(name: str) -> None:
+    net = Net(lambda x: layer.conv2d(BETWEEN[name](layer.conv2d(x, 6, 1)), 4, 3), images(2, 3, 8, 6))
+    calls = len(net.same().step(net.main, net.fetch).emitted.lowered.instructions)
+    assert (calls == 1) == (library() is not None)
+
+
 def test_what_is_cut_by_itself_stays_a_view() -> None:
     net = Net(lambda x: [layer.exp(part) for part in layer.split(layer.exp(layer.conv2d(x, 4, 1)), 2, 1)], images(2, 3, 5, 4))
     assert net.calls(net.same()) == 5
