@@ -16,6 +16,7 @@ from foreshape import layer
 from foreshape.engine.pages import keep_pages
 
 BATCHES = (4, 64, 16, 1)
+KINDS = ["dense", *(pytest.param(k, marks=pytest.mark.long) for k in ("images", "ragged"))]
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ class Net:
         return most_and_last(allocator_events(run)[0])
 
 
-@pytest.mark.parametrize("kind", ["dense", "images", "ragged"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_different_batch_sizes_in_turn_do_not_add_up(kind: str, no_collector: None) -> None:
     net = Net(kind)
     net.bytes([*BATCHES])
@@ -78,7 +79,7 @@ def test_different_batch_sizes_in_turn_do_not_add_up(kind: str, no_collector: No
     assert most == max(one[0] for one in alone)
 
 
-@pytest.mark.parametrize("kind", ["dense", "images", "ragged"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_hundreds_of_steps_hold_no_more_than_one(kind: str, no_collector: None) -> None:
     net = Net(kind)
     net.bytes([8, 8])
@@ -94,7 +95,7 @@ def test_this_measure_sees_what_is_kept(no_collector: None) -> None:
     assert most_and_last(events)[1] == 5 * 4
 
 
-@pytest.mark.parametrize("kind", ["dense", "images", "ragged"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_steady_step_takes_no_new_pages(kind: str) -> None:
     if not keep_pages():
         pytest.skip("the allocator of this system gives pages back")

@@ -33,6 +33,8 @@ def statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child
+        elif isinstance(child, ast.expr):  # has no statements
+            continue
         elif isinstance(child, ast.If) and is_for_types(child):
             for other in child.orelse:
                 yield from statements(ast.Module([other], []))

@@ -214,10 +214,10 @@ def test_evaluation_and_seeds_of_programs_do_not_come_between(tmp_path: Path, pr
 
 
 def test_an_executor_without_a_seed_goes_on_from_where_it_was(tmp_path: Path) -> None:
-    runs.run(tmp_path / "a", 2, executor=fs.Executor(), callbacks=[lambda epoch, row: epoch == 1])
+    runs.run(tmp_path / "a", 2, executor=fs.Executor(seed=None), callbacks=[lambda epoch, row: epoch == 1])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    assert runs.run(tmp_path / "a", 2, executor=fs.Executor())[0] == runs.run(tmp_path / "b", 2, executor=fs.Executor())[0]
-    assert runs.run(None, executor=fs.Executor())[0] != runs.run(None, executor=fs.Executor())[0]
+    assert runs.run(tmp_path / "a", 2, executor=fs.Executor(seed=None))[0] == runs.run(tmp_path / "b", 2, executor=fs.Executor(seed=None))[0]
+    assert runs.run(None, executor=fs.Executor(seed=None))[0] != runs.run(None, executor=fs.Executor(seed=None))[0]
 
 
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
