@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import index
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -222,7 +223,9 @@ class Spec:
         found = _specs.get(key)
         if found is None:
             if dims is not None:
+                dims = _sizes(dims)
                 check_dims(dims, dtype)
+                key = (kind, dtype, dims, lod, value)
             found = object.__new__(cls)
             found.kind, found.dtype, found.dims, found.lod, found.value = key
             found = _specs.setdefault(key, found)
@@ -345,6 +348,16 @@ def check_dims(dims: Sequence[Size], of: DType | None) -> None:
                 raise ShapeError(f"a dim must be at least 0; {dim} at axis {axis} of {list(dims)} never is")
     if total * (of.itemsize if of is not None else 1) > INT64_MAX:
         raise ShapeError(f"the byte count of {of.name if of else 'elements'}{list(dims)} does not fit a 64-bit integer")
+
+
+def _sizes(dims: tuple[Any, ...]) -> tuple[Size, ...]:
+    """Dims of which each is an int or an expression: integers of numpy are ints."""
+    if all(isinstance(d, (int, Dim)) for d in dims):
+        return dims
+    for axis, dim in enumerate(dims):
+        if not isinstance(dim, (int, Dim)) and not hasattr(dim, "__index__"):
+            raise ShapeError(f"a dim must be an integer or a symbol; seen {dim!r} at axis {axis} of {list(dims)}")
+    return tuple(d if isinstance(d, (int, Dim)) else index(d) for d in dims)
 
 
 def tensor(of: DType, *dims: Size) -> Spec:

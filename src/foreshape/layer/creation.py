@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from operator import index
+from typing import Any, SupportsIndex, TypeAlias
 
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.program.constant import value_attributes
@@ -29,7 +30,7 @@ def fill_constant(shape: Shape, dtype: Any = "fp32", value: float | int | bool =
         SchemaError: a value that the element type does not hold.
     """
     inputs, sizes = _shape(shape)
-    exact = str(int(value)) if isinstance(value, int) else repr(float(value))
+    exact = str(index(value)) if isinstance(value, SupportsIndex) else repr(float(value))
     attrs = {"shape": sizes, "dtype": dtype_of(dtype).code, "value": _as_float(value), "str_value": exact}
     return current_block().apply("fill_constant", inputs, attrs)
 
@@ -165,10 +166,10 @@ def _shape(shape: Shape) -> tuple[dict[str, Any], list[int]]:
     for size in shape:
         if isinstance(size, Variable):
             sizes.append(-1)
-        elif isinstance(size, int) and size >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-            sizes.append(size)
+        elif hasattr(size, "__index__") and (number := index(size)) >= 0:
+            sizes.append(number)
         else:
             raise ShapeError(f"a size must be an int of at least 0, or a variable of one integer; seen {size!r}")
-    if all(isinstance(size, int) for size in shape):
+    if not any(isinstance(size, Variable) for size in shape):
         return {}, sizes
     return {"ShapeTensorList": [_number(size, INT32) for size in shape]}, sizes

@@ -12,6 +12,7 @@ from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.vision import Pair, known_channels, pair, with_bias
+from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
@@ -22,7 +23,7 @@ def _apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
 
 def _around(padding: Pair) -> list[int]:
     """Top, left, bottom and right, from one number, two (height, width) or these four."""
-    given = [padding] * 4 if isinstance(padding, int) else list(padding)
+    given = several(padding, 4)
     if len(given) == 2:
         given = [*given, *given]
     if len(given) != 4:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
@@ -134,5 +135,5 @@ def frobenius_norm(x: Variable, axis: Sequence[int] | int | None = None, keepdim
         axis: one, several, or all where it is left out.
         keepdim: leave dims of 1 where the axes were.
     """
-    axes = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    axes = [] if axis is None else several(axis)
     return _apply("frobenius_norm", {"X": x}, dim=axes, keep_dim=keepdim, reduce_all=not axes)

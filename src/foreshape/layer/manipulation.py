@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from foreshape.dims import Dim
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import INT32, UNK, dtype
@@ -82,7 +83,7 @@ def unsqueeze(x: Variable, axes: Sequence[int] | int | Variable) -> Variable:
 
 
 def _list(axes: Sequence[int] | int | None) -> list[int]:
-    return [] if axes is None else [axes] if isinstance(axes, int) else list(axes)
+    return [] if axes is None else several(axes)
 
 
 def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
@@ -100,9 +101,9 @@ def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> l
         num_or_sections: that number, which divides the axis, or the sizes.
         axis: along which.
     """
-    if isinstance(num_or_sections, int):
-        return _apply("split", {"X": x}, num=num_or_sections, axis=axis)
-    return _apply("split", {"X": x}, sections=list(num_or_sections), axis=axis)
+    if hasattr(num_or_sections, "__len__"):
+        return _apply("split", {"X": x}, sections=list(cast("Sequence[int]", num_or_sections)), axis=axis)
+    return _apply("split", {"X": x}, num=num_or_sections, axis=axis)
 
 
 def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
@@ -362,7 +363,7 @@ def interpolate(
                 raise SchemaError(f"interpolate({x.name}): size must have {axes} numbers; seen {numbers}")
             attrs |= dict(zip(("out_d", "out_h", "out_w")[3 - axes :], numbers, strict=True))
     elif scale is not None:
-        attrs["scale"] = [float(scale)] * axes if isinstance(scale, (int, float)) else list(scale)
+        attrs["scale"] = list(cast("Sequence[float]", scale)) if hasattr(scale, "__len__") else [float(cast("float", scale))] * axes
     return current_block().apply(f"{mode}_interp_v2", {"X": x, **operands}, attrs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 from foreshape.spec import INT32, INT64
@@ -45,7 +46,7 @@ def nanmedian(x: Variable, axis: Sequence[int] | int | None = None, keepdim: boo
         axis: one, several, or all where it is left out.
         keepdim: leave dims of 1 where the axes were.
     """
-    axes = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    axes = [] if axis is None else several(axis)
     out, _ = _apply("nanmedian", {"X": x}, axis=axes, keepdim=keepdim)
     return out
 

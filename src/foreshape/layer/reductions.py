@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
@@ -12,7 +13,7 @@ Axes = Sequence[int] | int | None
 
 
 def _along(axis: Axes) -> list[int]:
-    return [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+    return [] if axis is None else several(axis)
 
 
 def _reduce(type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:

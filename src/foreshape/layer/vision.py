@@ -10,6 +10,7 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import create_parameter
+from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
@@ -23,7 +24,7 @@ def pair(given: Pair, what: str) -> list[int]:
 
 def numbers(given: Pair, what: str, axes: int) -> list[int]:
     """A number per image axis, from one number or as many. Raises `SchemaError` for anything else."""
-    out = [given] * axes if isinstance(given, int) else list(given)
+    out = several(given, axes)
     if len(out) != axes:
         wanted = "two (height, width)" if axes == 2 else "three (depth, height, width)"
         raise SchemaError(f"{what} must be one number or {wanted}; seen {given!r}")
@@ -34,7 +35,7 @@ def padding_attributes(padding: Pair | str, axes: int = 2) -> dict[str, Any]:
     """The attributes that say a padding: one number, one for each axis, two for each (before, after), "SAME" or "VALID"."""
     if isinstance(padding, str):
         return {"paddings": [0] * axes, "padding_algorithm": padding.upper()}
-    return {"paddings": [padding] * axes if isinstance(padding, int) else list(padding), "padding_algorithm": "EXPLICIT"}
+    return {"paddings": several(padding, axes), "padding_algorithm": "EXPLICIT"}
 
 
 def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int | None = None) -> int:

@@ -11,6 +11,7 @@ from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import create_parameter
 from foreshape.layer.vision import known_channels, numbers, padding_attributes, with_bias
+from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
@@ -41,7 +42,7 @@ def conv1d(
     prefix = block.program.layer_name("conv1d", name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, filter_size * channels)))
     w = create_parameter((num_filters, channels // groups, filter_size), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
-    ends: Any = padding if isinstance(padding, str) else [0, padding] if isinstance(padding, int) else [0, 0, *padding]
+    ends: Any = padding if isinstance(padding, str) else [0, *(ends if len(ends := several(padding)) == 1 else [0, *ends])]
     attrs = {
         "strides": [1, stride], "dilations": [1, dilation], "groups": groups, "data_format": "NHWC" if last else "NCHW", **padding_attributes(ends),
     }  # fmt: skip

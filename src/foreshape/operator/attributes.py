@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import struct
 from array import array
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, cast
+from operator import index
+from typing import Any, SupportsIndex, cast
 
 from foreshape.dims import INT64_MAX, INT64_MIN
 from foreshape.errors import SchemaError
@@ -103,6 +105,20 @@ def coerce(name: str, type: AttrType, value: Any) -> Any:
             raise _refused(name, type, value)
         return tuple(_one(name, element, v) for v in value)
     return _one(name, type, value)
+
+
+def several(given: SupportsIndex | Sequence[Any], times: int = 1) -> list[int]:
+    """Several values as they are, or one integer, be it numpy's, so many times.
+
+    Raises:
+        SchemaError: neither.
+    """
+    try:
+        return [index(cast("SupportsIndex", given))] * times
+    except TypeError:
+        if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
+            raise SchemaError(f"one integer or several are wanted; seen {_shown(given)}") from None
+        return list(cast("Sequence[int]", given))
 
 
 def _is_held(element: AttrType, value: tuple[Any, ...]) -> bool:

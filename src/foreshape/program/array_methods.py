@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from foreshape.dims import Dim, Size, product
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.operator.attributes import several
 from foreshape.program.arithmetic import Arithmetic
 from foreshape.program.call_site import here, located, tells_line
 from foreshape.spec import FP32, UNK, dtype
@@ -69,7 +70,7 @@ class ArrayMethods(Arithmetic):
     # --- along axes
 
     def _reduced(self, type: str, axis: Axes, keepdims: bool) -> Variable:
-        axes = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+        axes = [] if axis is None else several(axis)
         attrs = {"dim": axes, "keep_dim": keepdims, "reduce_all": axis is None or len(axes) == self._me.spec.rank}
         return self._apply(type, {"X": self}, attrs)
 
@@ -184,7 +185,7 @@ class ArrayMethods(Arithmetic):
     def squeeze(self, axis: Axes = None) -> Variable:
         """Without the dims of 1 at ``axis`` (one or several), or without all dims of 1."""
         me = self._me
-        axes = [] if axis is None else [axis] if isinstance(axis, int) else list(axis)
+        axes = [] if axis is None else several(axis)
         for at in axes:
             if -me.spec.rank <= at < me.spec.rank and isinstance(size := me.spec.known_dims[at], int) and size != 1:
                 raise ShapeError(f"squeeze({me.name}): dim {at} must be 1, of {me.spec.text()}")
