@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
+from operator import index
 from types import TracebackType
+from typing import SupportsIndex, cast
 
 _UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _MOST = 20_000
@@ -123,6 +125,23 @@ class border(contextlib.ContextDecorator):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, Exception) and not isinstance(error, ForeshapeError):
             raise self.kind(f"{self.what}: {type(error).__name__}: {error}") from error
+
+
+def whole(what: str, given: object, least: int, kind: type[ForeshapeError]) -> int:
+    """An argument that must be a whole number, be it numpy's, of at least ``least``.
+
+    Args:
+        what: begins the message: the argument's name.
+        kind: the class of the error where it is none.
+    """
+    if not isinstance(given, bool) and hasattr(given, "__index__"):
+        try:
+            number = index(cast("SupportsIndex", given))
+        except TypeError:  # an array of several
+            number = least - 1
+        if number >= least:
+            return number
+    raise kind(f"{what} must be a whole number of at least {least}; seen {given!r}")
 
 
 def no_such_name(module: str, name: str, elsewhere: Mapping[str, str]) -> AttributeError:

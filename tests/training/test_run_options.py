@@ -158,8 +158,8 @@ def test_what_cannot_be_is_refused_before_anything_is_made() -> None:
     net = Described()
     refused: list[tuple[str, Any, dict[str, Any]]] = [
         ("cosine is in epochs, .* give it steps_per_epoch=", SGD(cosine(0.1)), {"data": lambda: iter([{"x": X, "y": Y}])}),
-        ("accumulate= takes the number of batches", None, {"accumulate": 0}),
-        ("accumulate= takes the number of batches", None, {"accumulate": 2.0}),
+        ("accumulate=, the number of batches", None, {"accumulate": 0}),
+        ("accumulate=, the number of batches", None, {"accumulate": 2.0}),
         ("precision= is 'fp32', 'bf16', 'fp16'; seen 'half'", None, {"precision": "half"}),
         (r"no parameter is called 'hiden\.\*'; near it are 'hidden\.\*'", SGD(0.1, freeze=["hiden.*"]), {}),
     ]

@@ -221,10 +221,13 @@ def test_arguments_that_cannot_be() -> None:
     net = Net()
     with pytest.raises(fs.SchemaError, match="another program"):
         net.train(metrics={"error": Net().cost})
-    with pytest.raises(fs.ExecutionError, match="epochs"):
-        net.train(epochs=-1)
-    with pytest.raises(fs.FeedError, match="batch_size"):
-        net.train(batch_size=0)
+    for wrong in (-1, 1.5, "2", True):
+        with pytest.raises(fs.ExecutionError, match=f"epochs must be a whole number of at least 0; seen {wrong!r}"):
+            net.train(epochs=wrong)
+    for wrong in (0, 10.0, "10", np.array([10, 20])):
+        with pytest.raises(fs.FeedError, match="batch_size must be a whole number of at least 1; seen"):
+            net.train(batch_size=wrong)
+    net.train(epochs=np.int64(1), batch_size=np.int32(8), seed=np.int64(3), accumulate=np.uint8(2))
     with pytest.raises(fs.ExecutionError, match="every"):
         fs.training.Checkpoint("x", every=0)
     with pytest.raises(fs.ExecutionError, match="keep"):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from operator import index
 from threading import RLock
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -208,7 +209,7 @@ class Executor:
             if seed is None:
                 self._generator.seed()
             else:
-                self._generator.manual_seed(seed)
+                self._generator.manual_seed(index(seed))
         self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
 
     def run(

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Literal
 
-from foreshape.errors import ExecutionError
+from foreshape.errors import ExecutionError, whole
 from foreshape.values.openmp import forked
 from foreshape.values.torch_proxy import torch
 
@@ -64,9 +64,8 @@ class Threads:
     """How many threads an executor's large steps have: what torch has (None), a number, or "adaptive", what is fastest just now."""
 
     def __init__(self, wanted: int | Literal["adaptive"] | None) -> None:
-        plain = isinstance(wanted, int) and not isinstance(wanted, bool) and wanted >= 1
-        if wanted is not None and wanted != "adaptive" and not plain:
-            raise ExecutionError(f'threads must be a number from 1 on, "adaptive" or None; seen {wanted!r}')
+        if wanted is not None and wanted != "adaptive":
+            wanted = whole('threads, where it is neither "adaptive" nor None,', wanted, 1, ExecutionError)
         self.wanted: int | Literal["adaptive"] | None = wanted
         self.most()
 

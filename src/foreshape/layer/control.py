@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError, whole
 from foreshape.layer.creation import assign, fill_constant
 from foreshape.layer.logic import equal, less_than, logical_and, logical_not
 from foreshape.layer.manipulation import reshape
@@ -72,8 +72,8 @@ def while_loop(
     given = _variables(loop_vars, "loop_vars")
     if not given:
         raise SchemaError("a loop needs at least one variable that changes from round to round")
-    if max_iterations is not None and (isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SchemaError(f"max_iterations must be a whole number, at least 0; seen {max_iterations!r}")
+    if max_iterations is not None:
+        max_iterations = whole("max_iterations", max_iterations, 0, SchemaError)
     outer = current_block()
     state = [v if v.kind is LOD_TENSOR_ARRAY else _without_value(assign(v)) for v in given]
     counter = _without_value(fill_constant([1], "int64", 0)) if max_iterations is not None else None

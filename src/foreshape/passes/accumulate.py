@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError
+from foreshape.errors import SchemaError, whole
 from foreshape.layer.initializer import Constant, Initializer
 from foreshape.layer.parameter import initialise
 from foreshape.passes.framework import Pass
@@ -48,9 +48,7 @@ def accumulate(program: Program, batches: int, startup: Program) -> tuple[Progra
 
 def checked_batches(given: object) -> int:
     """How many batches make one update. Raises `SchemaError` where it is no whole number above 0."""
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        raise SchemaError(f"accumulate= takes the number of batches that make one update, at least 1; seen {given!r}")
-    return given
+    return whole("accumulate=, the number of batches that make one update,", given, 1, SchemaError)
 
 
 class _NoRows(Initializer):

@@ -11,7 +11,7 @@ from foreshape.engine.converted import converted
 from foreshape.engine.no_numbers import not_numbers
 from foreshape.engine.ragged import as_ragged
 from foreshape.engine.tables import array_of, described, formatted, is_dataset, is_value, named, table_of
-from foreshape.errors import FeedError
+from foreshape.errors import FeedError, whole
 from foreshape.program import Program, Variable
 from foreshape.training.changes import Scalar
 from foreshape.training.digest import digest
@@ -51,8 +51,6 @@ class Arrays:
     """
 
     def __init__(self, arrays: Batch, batch_size: int, shuffle: bool, seed: int, program: Program | None = None) -> None:
-        if batch_size < 1:
-            raise FeedError(f"batch_size must be at least 1; seen {batch_size}")
         self.arrays = {name: _whole(name, arrays[name], None if program is None else program.global_block.find(name)) for name in arrays}
         counts = {name: examples(name, a) for name, a in self.arrays.items()}
         if not counts or not min(counts.values()):
@@ -87,8 +85,6 @@ class Rows:
     """
 
     def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, taken: Taken) -> None:
-        if batch_size < 1:
-            raise FeedError(f"batch_size must be at least 1; seen {batch_size}")
         if taken.wanted is not None:
             dataset = dataset.select_columns([name for name in dataset.column_names if name in taken.wanted])
         self.dataset, self.taken = formatted(dataset), taken
@@ -280,6 +276,7 @@ def as_data(
     Raises:
         FeedError: it is nothing of the kind.
     """
+    batch_size = whole("batch_size", batch_size, 1, FeedError)
     taken = Taken(program, None if inputs is None else [v.name for v in inputs])
     kind = cast("type[Any]", type(given))
     if issubclass(kind, Mapping):

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from foreshape.engine import Executor, Scope, default_scope
-from foreshape.errors import ExecutionError, SchemaError
+from foreshape.errors import ExecutionError, SchemaError, whole
 from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test
 from foreshape.program import Program, Variable, startup_of
@@ -98,8 +98,7 @@ def train(
             raise SchemaError(f"the metric {name!r} is {metric.name}, a variable of another program than the cost {cost.name}")
         if name in _OWN_FIGURES:
             raise SchemaError(f"a metric cannot be called {name!r}: the history has a figure of that name")
-    if epochs < 0:
-        raise ExecutionError(f"epochs must be at least 0; seen {epochs}")
+    epochs, seed = whole("epochs", epochs, 0, ExecutionError), whole("seed", seed, 0, ExecutionError)
     if on_change not in WORDS:
         raise ExecutionError(f"on_change must be {' or '.join(map(repr, WORDS))}; seen {on_change!r}")
     startup = startup if startup is not None else startup_of(program)

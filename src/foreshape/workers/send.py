@@ -8,7 +8,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from foreshape.engine import Scope
 from foreshape.engine.held import compare_spec
-from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError
+from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError, whole
 from foreshape.interop import bounded_json, safetensors_file
 from foreshape.memory import byte_text
 from foreshape.optimizer import Optimizer
@@ -81,6 +81,7 @@ def job(
     Raises:
         SchemaError: a variable of another program, or data for what is no input. DescriptionError: a program with mistakes.
     """
+    epochs, batch_size, seed = whole("epochs", epochs, 0, SchemaError), whole("batch_size", batch_size, 1, SchemaError), whole("seed", seed, 0, SchemaError)
     startup = startup if startup is not None else startup_of(what.block.program if isinstance(what, Variable) else what)
     if isinstance(what, Variable):
         made = training_program(what, optimizer, startup=startup, epochs=max(epochs, 1))
@@ -102,14 +103,14 @@ def job(
 
     keep = as_checkpoint(checkpoint)
     strategy = with_layers(ranks if ranks is not None else data_parallel(), program)
-    whole = Job(
+    sent = Job(
         main_bytes, startup_bytes, foreshape.__version__, (program.random_seed, startup.random_seed), described(read), least.name, feeds, _files(data),
         None if validation is None else _files(validation), names, strategy, epochs, batch_size, seed, shuffle,
         on_change, values, None if keep is None else Keep(keep.path, keep.every, keep.keep), save,
         None if model is None else Model(model[0], *(tuple(_name(of, v) for v in some) for some in model[1:])), False,
     )  # fmt: skip
     try:
-        return Job.from_bytes(whole.to_bytes())  # what no worker would take is refused here
+        return Job.from_bytes(sent.to_bytes())  # what no worker would take is refused here
     except FormatError as error:
         raise SchemaError(f"no worker would take this: {error}") from None
 
