@@ -11,19 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli import app
 
 SOURCE = Path(fs.__file__).parents[1]
-
-
-def call(*args: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(a) for a in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 def described() -> fs.Program:

@@ -11,22 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli import app
 from foreshape.cli.output import broken, console
 from foreshape.cli.tables import Rows
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-m", "foreshape"]
-
-
-def call(*args: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(a) for a in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture

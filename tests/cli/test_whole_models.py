@@ -9,18 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli import app
 from foreshape.operator import registry
-
-
-def call(*args: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(a) for a in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 def rows_of(table: str) -> list[list[str]]:

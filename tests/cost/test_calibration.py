@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cost.networks import machine
+from support.planned_networks import machine
 
 import foreshape as fs
 from foreshape.cost import Calibration

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cost.networks import machine, stack
-from typer.testing import CliRunner
+from support.commanded import call, facts
+from support.planned_networks import machine, stack
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli import app
-
-
-def call(*args: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(a) for a in args])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture
@@ -27,12 +19,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stack().save(path)
     monkeypatch.setenv("FORESHAPE_CALIBRATION", str(tmp_path / "calibration.json"))
     return path
-
-
-def facts(*args: object) -> Any:
-    code, out, err = call(*args, "--json")
-    assert code == 0, err
-    return json.loads(out)
 
 
 def test_a_plan_for_ranks(model: Path, tmp_path: Path) -> None:

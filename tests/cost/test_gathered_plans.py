@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cost.networks import machine, stack
+from support.planned_networks import machine, stack
 
 import foreshape as fs
 from foreshape import layer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from cost.networks import machine, stack
-from cost.test_commands import call, facts
+from support.commanded import call, facts
+from support.planned_networks import machine, stack
 
 import foreshape as fs
 from foreshape.cost.draw import draw_timeline

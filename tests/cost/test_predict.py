@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cost.networks import machine, stack, words
+from support.planned_networks import machine, stack, words
 
 import foreshape as fs
 from foreshape import layer

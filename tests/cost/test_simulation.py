@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cost.networks import machine, stack
+from support.planned_networks import machine, stack
 
 import foreshape as fs
 from foreshape.cost.draw import draw_simulation, draw_timeline

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 from support import pictured
+from support.commanded import call
 from support.html_pages import Page
-from typer.testing import CliRunner
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli import app
 from foreshape.memory.records import CLASSES
 from foreshape.report import report_page
 from foreshape.report.facts import facts
@@ -157,18 +156,13 @@ def test_the_command_writes_the_page_and_the_summary(tmp_path: Path) -> None:
     layer.fc(layer.data("x", shape=["batch", 12]), 5, "relu")
     fs.default_main_program().save(tmp_path / "net.pdmodel")
 
-    def call(*args: object) -> tuple[int, str]:
-        result = CliRunner().invoke(app, [str(a) for a in args])
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result.exit_code, result.stdout
-
-    code, out = call("report", tmp_path / "net.pdmodel")
+    code, out, _ = call("report", tmp_path / "net.pdmodel")
     assert code == 0 and out.startswith(f"{tmp_path / 'net.html'}: ") and (tmp_path / "net.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert call("report", tmp_path / "net.pdmodel", "--html", tmp_path / "other.html", "--shape", "x=3,12")[0] == 0
     assert "f32[3, 5]" in (tmp_path / "other.html").read_text(encoding="utf-8")
-    code, out = call("show", tmp_path / "net.pdmodel", "--summary", "--batch", 2)
+    code, out, _ = call("show", tmp_path / "net.pdmodel", "--summary", "--batch", 2)
     assert code == 0 and out == str(fs.load_program(tmp_path / "net.pdmodel").summary(batch=2)) + "\n"
-    code, out = call("show", tmp_path / "net.pdmodel", "--summary", "--json")
+    code, out, _ = call("show", tmp_path / "net.pdmodel", "--summary", "--json")
     assert code == 0 and json.loads(out)["layers"][0] == {
         "name": "fc_0", "depth": 0, "operators": "mul, elementwise_add, relu", "times": 1, "output": "[batch, 5]", "layers_within": 0, "parameters": 65,
         "parameter_bytes": 260, "result_bytes": 60, "work": 60}  # fmt: skip

@@ -164,9 +164,14 @@ class Graph:
             self.replace_argument(i, old, new)
 
     def replace_argument(self, i: Instruction, old: Value, new: Value) -> None:
-        """Let one instruction read ``new`` instead of ``old``."""
+        """Let one instruction read ``new`` instead of ``old``, and what it writes in the place of that in the place of this."""
+
+        def instead(given: Argument) -> Argument:
+            return [new if v is old else v for v in given] if isinstance(given, list) else new if given is old else given
+
         self._drop(i)
-        i.arguments = [[new if v is old else v for v in a] if isinstance(a, list) else new if a is old else a for a in i.arguments]
+        i.arguments = [instead(a) for a in i.arguments]
+        i.results = [instead(r) if at in i.in_place else r for at, r in enumerate(i.results)]
         self._add(i)
 
     def fresh(self) -> int:

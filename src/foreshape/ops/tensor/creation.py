@@ -170,6 +170,9 @@ class FillAnyLike(Operator):
         of = X.known_dtype if self.dtype == -1 else element_type(self.dtype)
         return filled(X.with_dtype(of), number_of(of, self.value))
 
+    def computes(self) -> computations.Filled:
+        return computations.Filled(self.value)
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         of = dtype_of_torch(X.dtype) if self.dtype == -1 else element_type(self.dtype)
         number = number_of(of, self.value)
