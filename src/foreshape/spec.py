@@ -69,13 +69,16 @@ _DTYPE_OF_NAME: Final[dict[str, DType]] = (
 
 
 def dtype(of: object) -> DType:
-    """The element type that ``of`` names: a `DType`, a name ("fp32", "float32", "f32", any case), or a numpy dtype.
+    """The element type that ``of`` names: a `DType`, a name ("fp32", "float32", "f32", any case), a numpy dtype, or Python's ``int`` (64 bits), ``float``
+    (32, as of all numbers here) and ``bool``.
 
     Raises:
         TypeMismatchError: no element type is called that.
     """
     if isinstance(of, DType):
         return of
+    if of is int:
+        return INT64
     name = of if isinstance(of, str) else getattr(of, "name", None) or getattr(of, "__name__", None)
     if isinstance(name, str):
         found = _DTYPE_OF_NAME.get(name) or _DTYPE_OF_NAME.get(name.lower())

@@ -102,11 +102,33 @@ def test_all_slices_of_a_dim() -> None:
             assert got.tolist() == x[cut].tolist(), cut
 
 
+@pytest.mark.parametrize("step", [pytest.param(s, marks=pytest.mark.long) if s in (1, 3, -3) else s for s in (1, 2, 3, -1, -2, -3)])
+def test_all_slices_of_an_open_dim(step: int) -> None:
+    bounds = [None, *range(-5, 6)]
+    cuts = [slice(a, b, step) for a in bounds for b in bounds]
+    main = fs.Program()
+    with fs.program_guard(main, fs.Program()):
+        v = layer.data("x", shape=["batch"], dtype="int64")
+        outs = [v[cut] for cut in cuts]
+        sets = [layer.setitem(v, cut, -1) for cut in cuts] if step < 0 else []
+    executor, scope = fs.Executor(), fs.Scope()
+    for batch in (1, 2, 3, 4, 7):
+        x = np.arange(batch)
+        found = executor.run(main, {"x": x}, [*outs, *sets], scope)
+        for cut, got in zip(cuts, found, strict=False):
+            assert got.tolist() == x[cut].tolist(), (batch, cut)
+        for cut, got in zip(cuts if sets else [], found[len(cuts) :], strict=True):
+            want = x.copy()
+            want[cut] = -1
+            assert got.tolist() == want.tolist(), (batch, cut)
+
+
 def test_reductions() -> None:
     for name in ("sum", "mean", "max", "min", "prod"):
         for axis in (None, 0, -1, (1, 2), (0, -1)):
             check(lambda x, n=name, a=axis: getattr(x, n)(axis=a), G)
         check(lambda x, n=name: getattr(x, n)(1, keepdims=True), G)
+        check(lambda x, n=name: getattr(x, n)(axis=()), G)
     for name in ("sum", "mean", "max", "min"):
         check(lambda x, n=name: getattr(x, n)(1), I)
     for name in ("all", "any", "sum", "mean"):
@@ -123,7 +145,7 @@ def test_forms() -> None:
     n = len(F)
     for of in (lambda x: x.reshape(-1, 30), lambda x: x.reshape((-1, 5, 2, 3)), lambda x: x.reshape([-1]), lambda x: x.flatten(), lambda x: x.T,
                lambda x: x.transpose(), lambda x: x.transpose(0, -1, 1), lambda x: x.transpose((2, 0, 1)), lambda x: x.swapaxes(-1, 0),
-               lambda x: x[:, None, :1].squeeze(), lambda x: x[:, :1].squeeze(1), lambda x: x.astype("int64"), lambda x: (x > 0).astype("float32"),
+               lambda x: x[:, None, :1].squeeze(), lambda x: x[:, :1].squeeze(1), lambda x: x.astype("int64"), lambda x: x.astype(int), lambda x: x.astype(bool), lambda x: (x > 0).astype("float32"),
                lambda x: x.clip(-1, 1), lambda x: x.clip(min=0), lambda x: x.clip(max=0.5), lambda x: x.reshape(x.shape[0], -1)):  # fmt: skip
         check(of, F)
     assert run(lambda x: x.reshape(x.size), F).shape == (n * 30,)
@@ -166,6 +188,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "array-of-int": (lambda x: x.astype("int64") * np.array([0.5, 1, 2]), "an array of float64 beside it is of another kind"),
     "array-past": (lambda x: x.astype("int8") * np.array([500]), "does not have the numbers of the array beside it: 500 to 500"),
     "list": (lambda x: x * [1, 2, 3], r"x: a list beside it may mean numbers or variables: give np.array\(...\)"),
+    "equal-to-a-list": (lambda x: x == [1, 2, 3], r"x: a list beside it may mean numbers or variables: give np.array\(...\)"),
+    "array-as-an-index": (lambda x: x[np.array([1, 0])], "an index is made of integers, .* and None; .*use layer.gather"),
     "list-at-the-left": (lambda x: (1, 2, 3) * x, "x: a tuple beside it may mean numbers or variables"),
     "texts": (lambda x: x + np.array(["a"]), "an array of str32 beside it"),
     "reshape-two": (lambda x: x.reshape(-1, -1), r"at most one size can be what is left; seen \[-1, -1\]"),

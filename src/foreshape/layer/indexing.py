@@ -8,7 +8,7 @@ from typing import Any
 from foreshape.errors import SchemaError
 from foreshape.layer.creation import Shape, fill_constant
 from foreshape.layer.manipulation import Sizes, sizes
-from foreshape.program.arithmetic import index_parts
+from foreshape.program.arithmetic import index_parts, turned_around
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -30,8 +30,8 @@ def setitem(x: Variable, index: Any, value: Variable | float | int | bool) -> Va
     Raises:
         ShapeError: an index that is not in ``x``, or a value that cannot be repeated to what is set.
     """
-    axes, starts, ends, steps, dropped = index_parts(index, x)
-    return set_value(x, axes, starts, ends, value, steps, dropped)
+    axes, starts, ends, steps, dropped, turned = index_parts(index, x)
+    return turned_around(set_value(turned_around(x, turned), axes, starts, ends, value, steps, dropped), turned)
 
 
 @tells_line

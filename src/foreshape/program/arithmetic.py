@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from foreshape.errors import ShapeError, TypeMismatchError
 from foreshape.program.call_site import tells_line
@@ -90,7 +90,7 @@ class Arithmetic:
 
     @tells_line
     def _with(self, type: str, other: Any, swapped: bool = False) -> Variable:
-        if isinstance(other, (list, tuple)) and type not in ("equal", "not_equal"):
+        if isinstance(other, list) or (isinstance(other, tuple) and type not in ("equal", "not_equal")):  # a tuple may be a key
             kind, name = "list" if isinstance(other, list) else "tuple", cast("Variable", self).name
             raise TypeMismatchError(f"{name}: a {kind} beside it may mean numbers or variables: give np.array(...), or layer.stack(...)")
         other = self._other(other)
@@ -215,14 +215,24 @@ class Arithmetic:
         """A slice: integers, slices, an Ellipsis, and None for a new dim of 1; a step other than 1 is the strided_slice operator."""
         me = cast("Variable", self)
         index, new = _new_dims(index, me)
-        axes, starts, ends, steps, dropped = index_parts(index, me)
+        axes, starts, ends, steps, dropped, turned = index_parts(index, me)
+        me = turned_around(me, turned)
         if axes:
             attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped, "infer_flags": [1] * len(axes)}
             if any(s != 1 for s in steps):
-                me = self._apply("strided_slice", {"Input": self}, attrs | {"strides": steps})
+                me = self._apply("strided_slice", {"Input": me}, attrs | {"strides": steps})
             else:
-                me = self._apply("slice", {"Input": self}, attrs)
+                me = self._apply("slice", {"Input": me}, attrs)
         return self._apply("unsqueeze2", {"X": me}, {"axes": new})[0] if new else me
+
+
+def turned_around(x: Variable, axes: Sequence[int]) -> Variable:
+    """``x`` with the entries of some axes from the last to the first."""
+    if not axes:
+        return x
+    each = [1] * len(axes)
+    attrs = {"axes": list(axes), "starts": [2**31 - 1] * len(axes), "ends": [-1] * len(axes), "strides": [-1] * len(axes), "infer_flags": each}
+    return current_block().apply("strided_slice", {"Input": x}, attrs | {"decrease_axis": []})
 
 
 def _new_dims(index: Any, of: Variable) -> tuple[Any, list[int]]:
@@ -243,6 +253,14 @@ def _new_dims(index: Any, of: Variable) -> tuple[Any, list[int]]:
     return kept, new
 
 
+def _integer(item: Any) -> int | None:
+    """An integer, be it numpy's, as Python's; None for what is none: a bool, an array of several."""
+    try:
+        return None if isinstance(item, bool) else operator.index(item)
+    except TypeError:
+        return None
+
+
 def _whole(number: Any) -> int:
     """An integer of an index. Raises `TypeMismatchError` for what is none, such as a variable."""
     try:
@@ -251,9 +269,20 @@ def _whole(number: Any) -> int:
         raise TypeMismatchError(f"the bounds of a slice are integers; seen {number!r}: use layer.slice for those that only the run tells") from None
 
 
-def index_parts(index: Any, of: Variable) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
-    """What a Python index of a tensor means: axes, and for each its start, end and step as the slice operators take them; and the
-    axes of which one entry is meant.
+class Index(NamedTuple):
+    """What a Python index of a tensor means: axes, and for each its start, end and step as the slice operators take them; the axes of which
+    one entry is meant; and those that are turned around before."""
+
+    axes: list[int]
+    starts: list[int]
+    ends: list[int]
+    steps: list[int]
+    dropped: list[int]
+    turned: list[int]
+
+
+def index_parts(index: Any, of: Variable) -> Index:
+    """A Python index of a tensor, taken apart.
 
     Raises:
         ShapeError, TypeMismatchError: more items than dims, or one that is no integer, slice or Ellipsis.
@@ -267,19 +296,20 @@ def index_parts(index: Any, of: Variable) -> tuple[list[int], list[int], list[in
         items[at : at + 1] = [slice(None)] * (rank - len(items) + 1)
     if len(items) > rank:
         raise ShapeError(f"{of.name} has {rank} dims; the index has {len(items)}")
-    axes: list[int] = []
-    starts: list[int] = []
-    ends: list[int] = []
-    steps: list[int] = []
-    dropped: list[int] = []
+    out = Index([], [], [], [], [], [])
+    axes, starts, ends, steps, dropped, turned = out
     for axis, item in enumerate(items):
         if item.__class__ is slice:
             if item.start is None and item.stop is None and item.step is None:
                 continue
             step = 1 if item.step is None else _whole(item.step)
             start, stop = (None if bound is None else _whole(bound) for bound in (item.start, item.stop))
-            empty = step < 0 and stop == -1  # with a negative stride the op takes -1 as past the first
             size = of.spec.known_dims[axis]
+            if step < 0 and not isinstance(size, int) and (start, stop) != (None, None):  # whether a bound lies before the first only the run tells
+                turned.append(axis)
+                start, stop = (None if bound is None else -bound - 1 for bound in (start, stop))
+                step = -step
+            empty = step < 0 and stop == -1  # with a negative stride the op takes -1 as past the first
             if step < 0 and isinstance(size, int):  # and nothing else that lies before it
                 empty = empty or (start is not None and start < -size)
                 stop = None if stop is not None and stop < -size else stop
@@ -287,8 +317,8 @@ def index_parts(index: Any, of: Variable) -> tuple[list[int], list[int], list[in
             starts.append(0 if empty else (0 if step > 0 else 2**31 - 1) if start is None else start)
             ends.append(0 if empty else (2**31 - 1 if step > 0 else -1) if stop is None else stop)
             steps.append(step)
-        elif hasattr(item, "__index__") and not isinstance(item, bool):
-            item = operator.index(item)
+        elif (number := _integer(item)) is not None:
+            item = number
             axes.append(axis)
             starts.append(item)
             ends.append(item + 1 if item != -1 else 2**31 - 1)
@@ -296,4 +326,4 @@ def index_parts(index: Any, of: Variable) -> tuple[list[int], list[int], list[in
             dropped.append(axis)
         else:
             raise TypeMismatchError(f"an index is made of integers, slices, an Ellipsis and None; seen {item!r}: use layer.gather for tensors")
-    return axes, starts, ends, steps, dropped
+    return out

@@ -71,6 +71,8 @@ class ArrayMethods(Arithmetic):
 
     def _reduced(self, type: str, axis: Axes, keepdims: bool) -> Variable:
         axes = [] if axis is None else several(axis)
+        if axis is not None and not axes:  # over no axis
+            return self._me
         attrs = {"dim": axes, "keep_dim": keepdims, "reduce_all": axis is None or len(axes) == self._me.spec.rank}
         return self._apply(type, {"X": self}, attrs)
 
