@@ -145,7 +145,8 @@ def test_forms() -> None:
     n = len(F)
     for of in (lambda x: x.reshape(-1, 30), lambda x: x.reshape((-1, 5, 2, 3)), lambda x: x.reshape([-1]), lambda x: x.flatten(), lambda x: x.T,
                lambda x: x.transpose(), lambda x: x.transpose(0, -1, 1), lambda x: x.transpose((2, 0, 1)), lambda x: x.swapaxes(-1, 0),
-               lambda x: x[:, None, :1].squeeze(), lambda x: x[:, :1].squeeze(1), lambda x: x.astype("int64"), lambda x: x.astype(int), lambda x: x.astype(bool), lambda x: (x > 0).astype("float32"),
+               lambda x: x[:, None, :1].squeeze(), lambda x: x[:, :1].squeeze(1), lambda x: x.astype("int64"), lambda x: x.astype(int),
+               lambda x: x.astype(bool), lambda x: (x > 0).astype("float32"),
                lambda x: x.clip(-1, 1), lambda x: x.clip(min=0), lambda x: x.clip(max=0.5), lambda x: x.reshape(x.shape[0], -1)):  # fmt: skip
         check(of, F)
     assert run(lambda x: x.reshape(x.size), F).shape == (n * 30,)
