@@ -127,11 +127,11 @@ def test_a_function_of_the_epoch_is_told_which() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (_batches(), "epoch 2 finds used up"),
+        (_batches(), "an iterator, which gives its batches once, and 2 epochs are asked for"),
         ([], "no batch in epoch 1"),
         ([1, 2], "a batch is a dict"),
-        ({}, "nothing to train on"),
-        ({"x": X[:0], "y": Y[:0]}, "nothing to train on"),
+        ({}, "there are no examples"),
+        ({"x": X[:0], "y": Y[:0]}, "there are no examples"),
         ({"x": X, "y": Y[:7]}, "x: 50, y: 7"),
         ({"x": X, "y": 3.0}, "y is a single number"),
         (7, "seen int"),

@@ -47,6 +47,9 @@ def table_of(given: Any) -> Table | None:
     if isinstance(given, (list, tuple, str, bytes, Mapping)) or kind.__name__ == "ndarray":
         return None
     if is_dataset(given):
+        if is_transformed(given):
+            made: Any = given[:]
+            return Table(list(made), lambda name: made[name])
         return Table(given.column_names, lambda name: formatted(given.select_columns([name]))[:][name])
     if hasattr(kind, "get_column") and hasattr(kind, "columns"):  # polars
         return Table(given.columns, given.get_column)
@@ -63,6 +66,12 @@ def is_dataset(given: Any) -> bool:
     """Whether it is a data set of rows that are asked for by their numbers, with columns of names and a format."""
     kind = cast("Any", type(given))
     return all(hasattr(kind, name) for name in ("column_names", "with_format", "__getitem__", "__len__"))
+
+
+def is_transformed(dataset: Any) -> bool:
+    """Whether a function makes the rows of a data set when they are asked for, of columns that are not known before."""
+    given: Any = getattr(dataset, "format", None)
+    return isinstance(given, Mapping) and cast("Mapping[str, Any]", given).get("type") == "custom"
 
 
 def formatted(dataset: Any) -> Any:

@@ -31,9 +31,16 @@ def numbers(given: Pair, what: str, axes: int) -> list[int]:
     return out
 
 
-def padding_attributes(padding: Pair | str, axes: int = 2) -> dict[str, Any]:
-    """The attributes that say a padding: one number, one for each axis, two for each (before, after), "SAME" or "VALID"."""
+def padding_attributes(padding: Pair | str, axes: int = 2, dilation: Pair = 1) -> dict[str, Any]:
+    """The attributes that say a padding: one number, one for each axis, two for each (before, after), "SAME" or "VALID".
+
+    Raises:
+        SchemaError: "SAME" with a dilation, which PaddlePaddle's operator takes as 1 without a word.
+    """
     if isinstance(padding, str):
+        if padding.upper() == "SAME" and any(n != 1 for n in several(dilation)):
+            raise SchemaError(f"padding='SAME' has no dilation, as PaddlePaddle computes it; seen dilation={dilation!r}: give the padding as numbers, "
+                              "dilation * (filter_size - 1) // 2 for an odd window and a stride of 1")  # fmt: skip
         return {"paddings": [0] * axes, "padding_algorithm": padding.upper()}
     return {"paddings": several(padding, axes), "padding_algorithm": "EXPLICIT"}
 
@@ -82,7 +89,7 @@ def conv2d(
     w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
         "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,
-        **padding_attributes(padding),
+        **padding_attributes(padding, 2, dilation),
     }  # fmt: skip
     out = block.apply(type, {"Input": input, "Filter": w}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
@@ -118,7 +125,7 @@ def conv2d_transpose(
         "strides": pair(stride, "stride"), "dilations": pair(dilation, "dilation"), "groups": groups, "data_format": data_format,
         "output_size": [] if output_size is None else pair(output_size, "output_size"),
         "output_padding": [] if output_padding is None else pair(output_padding, "output_padding"),
-        **padding_attributes(padding),
+        **padding_attributes(padding, 2, dilation),
     }  # fmt: skip
     out = block.apply("conv2d_transpose", {"Input": input, "Filter": w}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)

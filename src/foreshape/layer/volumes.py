@@ -42,9 +42,11 @@ def conv1d(
     prefix = block.program.layer_name("conv1d", name)
     start = Normal(0.0, math.sqrt(2.0 / max(1, filter_size * channels)))
     w = create_parameter((num_filters, channels // groups, filter_size), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
-    ends: Any = padding if isinstance(padding, str) else [0, *(ends if len(ends := several(padding)) == 1 else [0, *ends])]
+    sides = [] if isinstance(padding, str) else several(padding)
+    ends: Any = [0] * len(sides) + sides if sides else padding
     attrs = {
-        "strides": [1, stride], "dilations": [1, dilation], "groups": groups, "data_format": "NHWC" if last else "NCHW", **padding_attributes(ends),
+        "strides": [1, stride], "dilations": [1, dilation], "groups": groups, "data_format": "NHWC" if last else "NCHW",
+        **padding_attributes(ends, 2, dilation),
     }  # fmt: skip
     axis = 1 if last else 2
     image, _ = block.apply("unsqueeze2", {"X": input}, {"axes": [axis]}, prefix)
@@ -79,7 +81,7 @@ def conv3d(
     w = create_parameter((num_filters, channels // groups, *window), input.spec.known_dtype, weight, prefix=prefix, initializer=start)
     attrs = {
         "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,
-        **padding_attributes(padding, 3),
+        **padding_attributes(padding, 3, dilation),
     }  # fmt: skip
     out = block.apply("conv3d", {"Input": input, "Filter": w}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)
@@ -112,7 +114,7 @@ def conv3d_transpose(
     attrs = {
         "strides": numbers(stride, "stride", 3), "dilations": numbers(dilation, "dilation", 3), "groups": groups, "data_format": data_format,
         "output_size": [] if output_size is None else numbers(output_size, "output_size", 3),
-        "output_padding": [] if output_padding is None else numbers(output_padding, "output_padding", 3), **padding_attributes(padding, 3),
+        "output_padding": [] if output_padding is None else numbers(output_padding, "output_padding", 3), **padding_attributes(padding, 3, dilation),
     }  # fmt: skip
     out = block.apply("conv3d_transpose", {"Input": input, "Filter": w}, attrs, prefix)
     return activate(with_bias(out, num_filters, bias, data_format, prefix), activation, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias
 from weakref import WeakValueDictionary
@@ -46,7 +47,7 @@ class Optimizer:
         self, learning_rate: Any = 0.001, *, weight_decay: float | WeightDecay | None = None, clip: Any = None, groups: Sequence[Group] = (),
         freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self.learning_rate = learning_rate
+        self.learning_rate = _checked_rate(learning_rate)
         self.weight_decay = weight_decay
         self.clip = clip
         self.groups = _checked_groups(groups, self.decays_itself)
@@ -263,6 +264,19 @@ class Optimizer:
         spec = parameter.spec
         name = program.unique_name(f"{parameter.name}_{what}")
         return self.state(program, name, spec.known_dims if dims is None else dims, spec.known_dtype, value)
+
+
+def _checked_rate(given: Any) -> Any:
+    """Raises `SchemaError` for what can be no learning rate."""
+    if isinstance(given, Variable) or (hasattr(given, "append") and not hasattr(given, "__len__")):
+        return given
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 <= number < math.inf:
+        raise SchemaError(f"a learning rate is a number of at least 0, a variable or a schedule, such as fs.optimizer.cosine(0.1); seen {given!r}")
+    return given
 
 
 def _checked_groups(given: object, decays_itself: bool) -> tuple[Group, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 from foreshape.engine import LoDTensor, SelectedRows
 from foreshape.engine.converted import converted
 from foreshape.engine.no_numbers import not_numbers
 from foreshape.engine.ragged import as_ragged
-from foreshape.engine.tables import array_of, described, formatted, is_dataset, is_value, named, table_of
+from foreshape.engine.tables import array_of, described, formatted, is_dataset, is_transformed, is_value, named, table_of
 from foreshape.errors import FeedError, whole
 from foreshape.program import Program, Variable
 from foreshape.training.changes import Scalar
@@ -54,7 +55,7 @@ class Arrays:
         self.arrays = {name: _whole(name, arrays[name], None if program is None else program.global_block.find(name)) for name in arrays}
         counts = {name: examples(name, a) for name, a in self.arrays.items()}
         if not counts or not min(counts.values()):
-            raise FeedError(f"there is nothing to train on: {counts or 'no arrays'}")
+            raise FeedError(f"there are no examples: {counts or 'no arrays'}")
         if len(set(counts.values())) > 1:
             raise FeedError(f"all data must have as many examples; seen {', '.join(f'{n}: {c}' for n, c in counts.items())}")
         self.count = next(iter(counts.values()))
@@ -85,12 +86,12 @@ class Rows:
     """
 
     def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, taken: Taken) -> None:
-        if taken.wanted is not None:
+        if taken.wanted is not None and not is_transformed(dataset):
             dataset = dataset.select_columns([name for name in dataset.column_names if name in taken.wanted])
         self.dataset, self.taken = formatted(dataset), taken
         self.count = len(dataset)
         if not self.count:
-            raise FeedError("there is nothing to train on: the data set has no rows")
+            raise FeedError("there are no examples: the data set has no rows")
         self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
         self.batches: int | None = -(-self.count // batch_size)
         self.watched = False
@@ -121,10 +122,19 @@ class Taken:
     Args:
         program: has the inputs; without it a batch is a mapping of arrays.
         wanted: the inputs that are kept; all that a batch has where it is left out.
+        needed: says the inputs that values without names may be for, where they are not for all; asked where that matters.
     """
 
-    def __init__(self, program: Program | None, wanted: Sequence[str] | None) -> None:
-        self.program, self.wanted = program, wanted
+    def __init__(self, program: Program | None, wanted: Sequence[str] | None, needed: Callable[[], Sequence[str]] | None = None) -> None:
+        self.program, self.wanted, self._needed = program, wanted, needed
+
+    @cached_property
+    def needed(self) -> Sequence[str]:
+        """The inputs that values without names are for, where they are not for all of the program's."""
+        if self.wanted is not None:
+            return self.wanted
+        assert self.program is not None
+        return described(self.program) if self._needed is None else self._needed()
 
     def __call__(self, batch: Any) -> Batch:
         """Raises `FeedError` for what is no batch."""
@@ -137,7 +147,7 @@ class Taken:
         if not isinstance(batch, Mapping):
             if self.program is None or isinstance(batch, (int, float, str, bytes)) or batch is None:
                 raise FeedError(f"a batch is a dict, input -> array; seen {type(batch).__name__}")
-            batch = named(batch, self.program, described(self.program) if self.wanted is None else self.wanted)
+            batch = named(batch, self.program, self.needed)
         given = cast("Batch", batch)
         if self.wanted is None:
             return given
@@ -262,7 +272,8 @@ def _length(source: Any) -> int | None:
 
 
 def as_data(
-    given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None
+    given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None,
+    needed: Callable[[], Sequence[str]] | None = None,
 ) -> Data:  # fmt: skip
     """What a training or an evaluation was given as data for the inputs of ``program``.
 
@@ -272,12 +283,13 @@ def as_data(
             forms: an iterable of them (a loader of torch), or a function that returns one.
         inputs: those that are wanted, of which each must be there; what else the data have is left out. Where it is None all that the
             data have is fed.
+        needed: says the names of the inputs that values without names may be for, where they are not for all.
 
     Raises:
         FeedError: it is nothing of the kind.
     """
     batch_size = whole("batch_size", batch_size, 1, FeedError)
-    taken = Taken(program, None if inputs is None else [v.name for v in inputs])
+    taken = Taken(program, None if inputs is None else [v.name for v in inputs], needed)
     kind = cast("type[Any]", type(given))
     if issubclass(kind, Mapping):
         sets = [name for name, value in given.items() if is_dataset(value)]
@@ -304,6 +316,12 @@ def as_data(
     rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(given, n) for n in ("__getitem__", "__len__")) else ""
     raise FeedError("data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
                     f"returns one; seen {type(given).__name__}{rows}")  # fmt: skip
+
+
+def inputs_of(program: Program) -> list[Variable]:
+    """What must be fed to a program, in the order in which it was described."""
+    read = {n for op in program.all_ops() for n in op.input_names()}
+    return [v for v in program.global_block.vars.values() if v.name in read and v.op is None and not v.persistable]
 
 
 def examples(name: str, value: Any) -> int:

@@ -14,8 +14,13 @@ def mean_of_value(value: Any) -> float:
     return float(data.mean()) if data.size else 0.0
 
 
+def counted_by(value: Any, examples: int) -> int:
+    """Of how many a value is the mean, or has one each: of ragged rows their number, otherwise that of the batch's examples."""
+    return len(value.data) if examples and hasattr(value, "sequence_lengths") else examples
+
+
 def add(sums: Sums, name: str, value: float, count: int) -> None:
-    """Count a batch's figure, the mean over so many examples."""
+    """Count a batch's figure, the mean over so many examples, or rows of ragged data."""
     total, counted = sums.get(name, (0.0, 0))
     sums[name] = (total + value * count, counted + count)
 

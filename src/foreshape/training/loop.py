@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from foreshape.engine import Executor, Scope, default_scope
-from foreshape.errors import ExecutionError, SchemaError, whole
+from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
 from foreshape.optimizer import Optimizer
-from foreshape.passes import for_test
+from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable, startup_of
 from foreshape.ranks import alone, join
 from foreshape.training.augmented import Augment, Augmented
 from foreshape.training.callbacks import Callback, Run
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
-from foreshape.training.data import Batch, as_data
+from foreshape.training.data import Batch, as_data, inputs_of
 from foreshape.training.history import RATE, History
 from foreshape.training.made import training_program
 from foreshape.training.over_ranks import OverRanks, Strategy
@@ -102,10 +102,18 @@ def train(
     if on_change not in WORDS:
         raise ExecutionError(f"on_change must be {' or '.join(map(repr, WORDS))}; seen {on_change!r}")
     startup = startup if startup is not None else startup_of(program)
-    hooks = [_as_callback(c) for c in callbacks]
-    taken = as_data(data, batch_size, shuffle, seed, program)
+    hooks = [_as_callback(c) for c in (cast("Any", callbacks) if hasattr(callbacks, "__iter__") else (callbacks,))]
+    for what, given in (("data", data), ("validation data", validation)):
+        if isinstance(given, Iterator) and epochs > 1:
+            raise FeedError(f"the {what} are an iterator, which gives its batches once, and {epochs} epochs are asked for; give a list, or a function "
+                            "that returns an iterator")  # fmt: skip
+
+    def needed() -> list[str]:
+        return [v.name for v in inputs_of(prune(program, None, [cost, *(metrics or {}).values()]))]
+
+    taken = as_data(data, batch_size, shuffle, seed, program, needed=needed)
     taken = taken if augment is None else Augmented(taken, augment, seed)
-    measured = None if validation is None else as_data(validation, batch_size, False, seed, program)
+    measured = None if validation is None else as_data(validation, batch_size, False, seed, program, needed=needed)
     made = training_program(
         cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=max(epochs, 1), batches_per_epoch=taken.batches
     )
@@ -135,6 +143,9 @@ def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
         raise SchemaError(f"optimizer is an object, such as fs.optimizer.Adam(0.001); seen {optimizer!r}")
     if metrics is not None and not isinstance(metrics, Mapping):
         raise SchemaError(f"metrics is a dict, name -> variable, such as {{'accuracy': layer.accuracy(shares, label)}}; seen {metrics!r:.60}")
+    for name, metric in cast("Mapping[Any, Any]", metrics or {}).items():
+        if not isinstance(metric, Variable):
+            raise SchemaError(f"the metric {name!r} is a variable, such as layer.accuracy(shares, label) gives; seen {metric!r:.60}")
 
 
 class _Function(Callback):
@@ -144,8 +155,14 @@ class _Function(Callback):
         self.function = function
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.first and self.function(len(run.history.epochs), run.history.epochs[-1]) is True:
+        if run.first and _is_true(self.function(len(run.history.epochs), run.history.epochs[-1])):
             run.stop()
+
+
+def _is_true(given: Any) -> bool:
+    """Whether a function has returned True, be it numpy's or torch's; other things that it may return say nothing."""
+    truth = str(getattr(given, "dtype", "")).removeprefix("torch.") == "bool" and getattr(given, "ndim", 1) == 0
+    return given is True or (truth and bool(given))
 
 
 def _as_callback(given: Any) -> Callback:

@@ -11,8 +11,8 @@ from foreshape.engine import Executor, LoDTensor, Scope, default_scope
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable
-from foreshape.training.data import Batch, as_data, batch_examples
-from foreshape.training.figures import add, mean_of, mean_of_value
+from foreshape.training.data import Batch, as_data, batch_examples, inputs_of
+from foreshape.training.figures import add, counted_by, mean_of, mean_of_value
 from foreshape.training.progress import counted
 from foreshape.training.state import Sums
 
@@ -117,13 +117,15 @@ def evaluate(
         results = run.run(pruned.program, batch, fetched, held)
         count = batch_examples(batch)
         for name, value in zip(names, results, strict=True):
-            add(sums, name, mean_of_value(value), count)
+            add(sums, name, mean_of_value(value), counted_by(value, count))
     return {name: mean_of(sums, name) for name in names}
 
 
 def _variables(given: Variable | Sequence[Variable] | Mapping[str, Variable]) -> list[Variable]:
     """The variables that are asked for, all of one program."""
     if isinstance(given, (str, Program)):
+        raise SchemaError(f"what is computed is given as variables; seen {given!r:.60}")
+    if not hasattr(given, "__iter__"):
         raise SchemaError(f"what is computed is given as variables; seen {given!r:.60}")
     out = [given] if isinstance(given, Variable) else list(given.values() if isinstance(given, Mapping) else given)
     if not out:
@@ -152,10 +154,7 @@ def _pruned(variables: Sequence[Variable]) -> _Pruned:
 
 def _data(described: Program, program: Program, given: Source, batch_size: int) -> Any:
     """The data for the inputs that were described, without what the program that is left of them does not need."""
-    block = program.global_block
-    read = {n for op in program.all_ops() for n in op.input_names()}
-    inputs = [v for v in block.vars.values() if v.name in read and v.op is None and not v.persistable]
-    return as_data(given, batch_size, False, 0, described, inputs)
+    return as_data(given, batch_size, False, 0, described, inputs_of(program))
 
 
 class _Parts:

@@ -16,7 +16,7 @@ from foreshape.training.callbacks import Callback
 from foreshape.training.changes import Facts, compare, facts_of
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Arrays, Batch, Data
-from foreshape.training.figures import add, mean_of, mean_of_value
+from foreshape.training.figures import add, counted_by, mean_of, mean_of_value
 from foreshape.training.history import RATE, History
 from foreshape.training.made import TrainingProgram, begin_numbers, drop_state, own_state
 from foreshape.training.over_ranks import OverRanks
@@ -279,7 +279,7 @@ class TheRun:
             position.batch += 1
             add(sums, "loss", loss, share.total if over.ranks.first else 0)
             for name, value in zip(names, fetched[1:], strict=False):
-                add(sums, name, mean_of_value(value), share.own)
+                add(sums, name, mean_of_value(value), counted_by(value, share.own))
             if rate_at is not None:
                 self.last_rate = _number(fetched[rate_at])
             self.show.step(position.batch, loss, share.total)
@@ -325,7 +325,7 @@ class TheRun:
             for batch in data.epoch(1):
                 share = self.over.part(batch)
                 for name, value in zip(names, self.executor.run(program, share, list(names.values()), self.scope), strict=True):
-                    add(sums, f"validation {name}", mean_of_value(value), share.own)
+                    add(sums, f"validation {name}", mean_of_value(value), counted_by(value, share.own))
         finally:
             for callback in reversed(self.callbacks):
                 callback.on_evaluation_end(self)

@@ -14,7 +14,7 @@ class Timer(Callback):
 
     Args:
         trace: a file that torch's profiler writes a trace of some steps to, for chrome://tracing or Perfetto; none where it is left out.
-        steps: the first step that is traced, from 1, and the last.
+        steps: the first step that is traced, from 2, and the last.
     """
 
     def __init__(self, trace: str | os.PathLike[str] | None = None, steps: tuple[int, int] = (5, 10)) -> None:
