@@ -17,11 +17,13 @@ from foreshape.program.summary import ROWS
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 GOLDEN = Path(__file__).parent / "looks"
-NETWORKS = ["resnet50", "googlenet", "mobilenet_v2", "transformer_adamw", "lstm_bidirectional", "while_loop", "lenet_bn_adam", "vgg11"]
+OF_THE_ZOO = ["clas_SwinTransformer_tiny_patch4_window7_224", "clas_LeViT_128S"]
+"""Their ops that only work out sizes are more than the others."""
+NETWORKS = ["resnet50", "googlenet", "mobilenet_v2", "transformer_adamw", "lstm_bidirectional", "while_loop", "lenet_bn_adam", "vgg11", *OF_THE_ZOO]
 
 
 def corpus(name: str) -> fs.Program:
-    return fs.load_program(CORPUS / name / "main.pdmodel")
+    return fs.load_program((CORPUS.parent / "zoo" if name in OF_THE_ZOO else CORPUS) / name / "main.pdmodel")
 
 
 def outline(layers: list[Layer], depth: int = 0) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from foreshape.dims import Size
@@ -60,6 +60,7 @@ class _Folding:
         self.numbers: dict[object, int] = {}
         self.exact: dict[int, int] = {}
         self.rough: dict[int, int] = {}
+        self.bare: dict[int, int] = {}
         self.wiring: dict[int, frozenset[bool]] = {}
         self.held: list[Layer] = []
         self.own: dict[int, tuple[tuple[object, ...], tuple[object, ...]]] = {}
@@ -91,8 +92,9 @@ class _Folding:
                     layers[at] = only
         self._name_row(layers)
         out = self._repeats(layers, self.exact, True)
-        if len(out) > WIDEST:
-            out = self._repeats(out, self.rough, False)
+        for names in (self.rough, self.bare):
+            if len(out) > WIDEST:
+                out = self._repeats(out, names, False)
         for same in (True, False):
             if len(out) > WIDEST:
                 out = parted(out, beside(out, self._names_alone(out, same)), same)
@@ -147,17 +149,19 @@ class _Folding:
         out: list[Layer] = []
         piece: list[Layer] = []
         alive = 0
+        computes = False  # what only works out sizes goes with what needs them
         for at, layer in enumerate(layers):
             alive += crossing[at]
             piece.append(layer)
-            if alive <= most or at == count - 1:
+            computes = computes or bool(self._touches(layer)[1])
+            if (alive <= most and computes) or at == count - 1:
                 if len(piece) == count and most < _MOST_CROSSING:
                     return self._blocks(layers, most + 1)
-                if WIDEST < len(piece) < count and most < _MOST_CROSSING:
+                if max(WIDEST, count // 4) < len(piece) < count and most < _MOST_CROSSING:  # most of the network
                     out += self._blocks(piece, most + 1)
                 else:
-                    out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece), (), piece))
-                piece = []
+                    out.append(piece[0] if len(piece) == 1 else Layer(_block_name(piece, self._has_kept), (), piece))
+                piece, computes = [], False
         return list(layers) if len(out) == 1 else out
 
     def _name_row(self, layers: Sequence[Layer]) -> None:
@@ -195,6 +199,7 @@ class _Folding:
         exact, rough = self._parts_of(layer, wiring)
         self.exact[id(layer)] = self._number(exact)
         self.rough[id(layer)] = self._number(rough)
+        self.bare[id(layer)] = self._number(("kept", *self._kept_of(layer)) if self._has_kept(layer) else rough)
         self.wiring[id(layer)] = wiring
 
     def _known(self, layer: Layer, names: dict[int, int]) -> int:
@@ -212,6 +217,11 @@ class _Folding:
             own = self.own[id(layer)] = _own_ops(layer)
             self.held.append(layer)
         return (*exact, own[0]), (*rough, own[1])
+
+    def _kept_of(self, layer: Layer) -> list[object]:
+        """What a layer computes with what is kept, op by op, whatever else it does between."""
+        own = [op.type for op in layer.ops if any(v.persistable for v in op.input_variables())]
+        return [*own, *(part for child in layer.children for part in self._kept_of(child))]
 
     def _repeats(self, layers: list[Layer], names: dict[int, int], same: bool) -> list[Layer]:
         """Fold until nothing repeats any more."""
@@ -238,7 +248,7 @@ class _Folding:
                 at += 1
                 continue
             members = [layers[at + k * period : at + (k + 1) * period] for k in range(times)]
-            folded = _folded(members, same)
+            folded = _folded(members, same, next((k for k in range(period) if self._has_kept(members[0][k])), 0))
             self.wiring[id(folded)] = self.wiring[id(layers[at])]
             self.held.append(folded)
             out.append(folded)
@@ -250,7 +260,7 @@ class _Folding:
         while len(layers) > WIDEST:
             size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
             pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
-            layers = [p[0] if len(p) == 1 else Layer(_block_name(p), (), p) for p in pieces]
+            layers = [p[0] if len(p) == 1 else Layer(_block_name(p, self._has_kept), (), p) for p in pieces]
             before: dict[str, int] = {}
             for at, layer in enumerate(layers):
                 wiring = self._wiring(layer, at, before)
@@ -274,15 +284,16 @@ def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
     return best
 
 
-def _folded(members: Sequence[Sequence[Layer]], same: bool) -> Layer:
-    first, last = members[0][0], members[-1][0]
+def _folded(members: Sequence[Sequence[Layer]], same: bool, called: int) -> Layer:
+    """Rows that are alike as one layer, called after the one at this place in each."""
+    first, last = members[0][called], members[-1][called]
     out = Layer(range_of(first.name, (last.members or [last])[-1].name), first.ops, first.children)
     if len(members[0]) == 1 and not any(row[0].beside for row in members):
         out.members = [m for row in members for m in (row[0].members or row)]
         out.same = same and all(row[0].same for row in members)
         return out
     out.ops, out.children = [], list(members[0])
-    out.members = [Layer(row[0].name, (), row) for row in members]
+    out.members = [Layer(row[called].name, (), row) for row in members]
     out.same = same
     return out
 
@@ -302,9 +313,9 @@ def _learned(program: Program) -> frozenset[str]:
     return frozenset(out)
 
 
-def _block_name(piece: Sequence[Layer]) -> str:
-    """After those in it that are called as the first one with a number is: the least and the largest number."""
-    names = [part for layer in piece for part in _ends(layer.name)]
+def _block_name(piece: Sequence[Layer], has_kept: Callable[[Layer], bool]) -> str:
+    """After those in it that are called as the first one with parameters and a number is: the least and the largest number."""
+    names = [part for layer in [one for one in piece if has_kept(one)] or piece for part in _ends(layer.name)]
     named = [n for n in names if _NUMBER.search(n)] or names
     alike = [n for n in named if _NUMBER.sub("#", n) == _NUMBER.sub("#", named[0])]
     alike.sort(key=lambda n: [int(d[:18]) for d in _NUMBER.findall(n)])

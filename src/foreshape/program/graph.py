@@ -14,7 +14,7 @@ from foreshape.pictures.scene import LINE, MARGIN, Box, shown, svg_of
 from foreshape.program.feeds import inputs_of
 from foreshape.program.folding import SECTIONS, folded_layers, folded_sections, is_sections
 from foreshape.program.op import Op, Role
-from foreshape.program.outline import Layer, result_of
+from foreshape.program.outline import Layer, output_of
 from foreshape.program.summary import dims_text
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _dims(layer: Layer) -> Iterable[str]:
         last = op
     if layer.children and last is not None and last.role & (Role.BACKWARD | Role.OPTIMIZE):
         return []  # the last of many gradients, or updates, is not what they are for
-    found = result_of(last) if last is not None else None
+    found = output_of(layer)
     return [dims_text(found)] if found is not None else []
 
 

@@ -206,6 +206,16 @@ def result_of(op: Op) -> Variable | None:
     return next((v for v in found if not v.persistable), found[0] if found else None)
 
 
+def output_of(layer: Layer) -> Variable | None:
+    """What a layer is for: its last result, of those of floats where there are any; others are sizes, mostly."""
+    out: Variable | None = None
+    for op in layer.bodies()[-1].all_ops():
+        found = result_of(op)
+        if found is not None and (out is None or found.dtype is None or found.dtype.is_floating or (out.dtype is not None and not out.dtype.is_floating)):
+            out = found
+    return out
+
+
 # --- groups
 
 

@@ -13,8 +13,8 @@ from foreshape.program.feeds import inputs_of
 from foreshape.program.folding import folded_layers
 from foreshape.program.kept import size_of
 from foreshape.program.measures import Measure, Meter, Sizes
-from foreshape.program.op import Op, Role
-from foreshape.program.outline import Layer, result_of
+from foreshape.program.op import Role
+from foreshape.program.outline import Layer, output_of
 from foreshape.program.variable import Variable
 
 if TYPE_CHECKING:
@@ -198,10 +198,7 @@ def _leaves(layers: Iterable[Layer]) -> int:
 
 
 def _output(layer: Layer) -> str:
-    last: Op | None = None
-    for op in (layer.members[-1] if layer.members else layer).all_ops():
-        last = op
-    found = result_of(last) if last is not None else None
+    found = output_of(layer)
     return dims_text(found) if found is not None else ""
 
 
