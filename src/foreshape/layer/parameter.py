@@ -101,7 +101,9 @@ def create_parameter(
     shared = block.vars.get(name)
     if shared is not None:
         if shared.spec is not spec:
-            raise SchemaError(f"the parameter {name} is shared, and is {shared.spec.text()}, not {spec.text()}")
+            made = shared.call_site
+            where = "" if made is None else f", made at {made.short()}"
+            raise SchemaError(f"the parameter {name} is shared, and is {shared.spec.text()}{where}, not {spec.text()}")
         known = settings(block.program).get(name)
         if given.split is not None and (known is None or known.split != given.split):
             was = "not divided" if known is None or known.split is None else f"split by {known.split}"

@@ -104,7 +104,7 @@ class TheRun:
     def learning_rate(self, value: float) -> None:
         before = self.learning_rate
         if self.rate is None or not self.rate_is_number:
-            raise ExecutionError(f"the learning rate follows a schedule, and cannot be set to {value}: give the optimizer a number")
+            raise ExecutionError("the learning rate follows a schedule, and cannot be set by a callback: give the optimizer a number")
         if value != before:
             with torch.inference_mode():
                 self.scope.tensor(self.rate).fill_(value)

@@ -37,7 +37,7 @@ class Run(Protocol):
 
     @property
     def position(self) -> Position:
-        """How far the run is: so many batches of this epoch (from 1) are done."""
+        """How far the run is: so many batches of this epoch (from 1) are done; where an epoch has just ended, none of the next."""
         ...
 
     @property
