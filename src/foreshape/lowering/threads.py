@@ -21,12 +21,14 @@ def threads_for(ops: Lowered, values: Mapping[str, int], most: int) -> int:
     """1 for a small step, or one of small kernels, otherwise ``most``."""
     if most == 1:
         return 1
-    enough = SMALL_STEP
-    if ops.frozen:
-        enough = max(enough, SMALL_KERNEL * sum(multiplications(i.op) is not None for i in ops.instructions))
+    if ops.frozen:  # which products there are is asked of all before the first is counted
+        multiplied = [multiplications(i.op) for i in ops.instructions]
+        enough = max(SMALL_STEP, SMALL_KERNEL * sum(m is not None for m in multiplied))
+    else:
+        multiplied, enough = None, SMALL_STEP
     total = 0
-    for i in ops.instructions:
-        total += work_of(i, values)
+    for at, i in enumerate(ops.instructions):
+        total += _work(i, multiplied[at] if multiplied is not None else multiplications(i.op), values)
         if total >= enough:
             return most
     return 1
@@ -39,9 +41,12 @@ def work_of_all(ops: Lowered, values: Mapping[str, int]) -> int:
 
 def work_of(i: Instruction, values: Mapping[str, int]) -> int:
     """The multiply-adds of one instruction, or the elements that it writes where it multiplies nothing; by estimate."""
-    found = multiplications(i.op)
-    if found is not None:
-        return _number(found, values)
+    return _work(i, multiplications(i.op), values)
+
+
+def _work(i: Instruction, multiplied: Size | None, values: Mapping[str, int]) -> int:
+    if multiplied is not None:
+        return _number(multiplied, values)
     return sum(_number(product(v.spec.known_dims), values) for n in i.op.output_names() if (v := i.op.block.find(n)) is not None and v.spec.dims is not None)
 
 
