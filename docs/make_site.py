@@ -19,24 +19,35 @@ FRONT = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.
 _LINK = re.compile(r"(\[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)?\])\(([^)\s#:]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```|``.*?``|`[^`\n]*`)", re.M | re.S)
 _NO_LINK = re.compile(r"\](\s?)\[")
+INTERNAL = {
+    "Program": "count_name doubtful forget guard_list html_of is_counted keep_number last_number layer_name mark_loaded names parameter_settings refresh "
+               "refresh_quietly role touch uncertain version walk",
+    "Block": "apply apply_names before forward_names infer_op name_result outer_names",
+    "Op": "forgets made",
+    "Variable": "forget known role_words",
+    "Scope": "defer fill move overwritten store version",
+}  # fmt: skip
+"""Class -> what other rooms ask of it and users do not: the reference leaves that out."""
 
 
 # --- the reference, read from the source
 
 
+def _imports(module: Path) -> dict[str, tuple[str, str]]:
+    """Name -> the module that it comes from, and what it is called there, of everything that a file imports from this package."""
+    nodes = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+    found = [n for n in nodes if isinstance(n, ast.ImportFrom) and n.level == 0 and (n.module or "").startswith("foreshape")]
+    return {alias.asname or alias.name: (f"{node.module}", alias.name) for node in found for alias in node.names}
+
+
 def exports(module: Path) -> dict[str, str]:
     """Name -> the module that it comes from, of everything in the ``__all__`` of a file; of a constant made there, its own module."""
-    tree = ast.parse(module.read_text(encoding="utf-8"))
     own = ".".join(["foreshape", *module.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
-    origin: dict[str, str] = {}
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").startswith("foreshape"):
-            for alias in node.names:
-                origin[alias.asname or alias.name] = f"{node.module}"
-        elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+    origin, names = _imports(module), []
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
             names = ast.literal_eval(node.value)
-    return {n: origin.get(n, own) for n in names}
+    return {n: origin.get(n, (own, n))[0] for n in names}
 
 
 def _file(module: str) -> Path:
@@ -56,15 +67,36 @@ def _is_module(name: str, origin: str) -> bool:
     return _file(f"{origin}.{name}").exists() and exports(_file(origin)).get(name, origin) == origin
 
 
+def _definition(module: str, name: str) -> tuple[str, str]:
+    """The module that defines what a module has by this name, and what it is called there."""
+    origin, there = _imports(_file(module)).get(name, (module, name))
+    return (module, name) if origin == module else _definition(origin, there)
+
+
 def entry(prefix: str, name: str, level: int = 2) -> str:
-    """What mkdocstrings fills with the docstring of a name, under a heading of this level."""
-    return f"::: {prefix}.{name}\n" + (f"    options:\n      heading_level: {level}\n" if level != 2 else "")
+    """What mkdocstrings fills with the docstring of a name, under a heading of this level.
+
+    The name is found where users write it; but where a module is called so too, as ``training/predict.py`` is, that module would be found, and
+    the name is looked up where it is defined. One that is called otherwise there has no signature, which would tell that other name.
+    """
+    module, there = _definition(prefix, name)
+    origin = _imports(_file(prefix)).get(name, (prefix, name))[0]
+    target = f"{module}.{there}" if any(_file(f"{at}.{name}").exists() for at in (prefix, origin)) else f"{prefix}.{name}"
+    options = {"heading_level": f"{level}"} if level != 2 else {}
+    if there != name:
+        options.update(heading=f'"{name}()"', toc_label=f'"{name}"', show_signature="false", separate_signature="false")
+    if module == "foreshape.spec":
+        options["show_attribute_values"] = "false"
+    if name in INTERNAL:
+        options["filters"] = "[" + ", ".join(f'"!^{n}$"' for n in ("_.*", *INTERNAL[name].split())) + "]"
+    return f"::: {target}\n" + ("    options:\n" + "".join(f"      {k}: {v}\n" for k, v in options.items()) if options else "")
 
 
 def reference() -> dict[str, str]:
     """Path in the site -> Markdown of each page of the reference."""
     top = exports(SOURCE / "__init__.py")
-    modules = {n: f"{o}.{n}" for n, o in top.items() if _is_module(n, o)}  # rooms, and fs.callbacks
+    renamed = {n for n, (_, there) in _imports(SOURCE / "__init__.py").items() if n != there}  # fs.program
+    modules = {n: f"{o}.{n}" for n, o in top.items() if n not in renamed and _is_module(n, o)}  # rooms, and fs.callbacks
     top = {n: o for n, o in top.items() if n not in modules}
     constants = [n for n, o in top.items() if o == "foreshape.spec"]
     groups: dict[str, list[str]] = {}
@@ -77,7 +109,7 @@ def reference() -> dict[str, str]:
     index += [f"- [fs](fs.md): {', '.join(f'`{n}`' for n in top)}"]
     for room, names in groups.items():
         body += [f"## {room}", "", first_line(f"foreshape.{room}"), "", *(entry("foreshape", n, 3) for n in names)]
-    body += ["## Element types and kinds", "", "Constants: " + ", ".join(f"`{n}`" for n in constants) + ". `UNK` is a size that is not known.", ""]
+    body += ["## Element types and kinds", "", "Constants, for `dtype=`, `data_type=` and `kind=`.", "", *(entry("foreshape", n, 3) for n in constants)]
     pages["reference/fs.md"] = "\n".join(body)
     for name, module in {**{n: m for n, m in modules.items() if n != "layer"}, "training": "foreshape.training"}.items():
         names = [n for n, o in exports(_file(module)).items() if not _is_module(n, o)]

@@ -110,7 +110,8 @@ def _opened(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ROOM, *_ROOMS])
+    """The public names, and not what this file is made of or which rooms have been entered."""
+    return sorted(__all__)
 
 
 __all__ = [

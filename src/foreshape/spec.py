@@ -42,15 +42,25 @@ class DType:
 
 
 BOOL: Final = DType("bool", 0, 1, "bool", "bool", "bool")
+"""Truth values, one byte each: what comparisons give."""
 INT16: Final = DType("int16", 1, 2, "i16", "int", "int16")
+"""Whole numbers of 16 bits with a sign."""
 INT32: Final = DType("int32", 2, 4, "i32", "int", "int32")
+"""Whole numbers of 32 bits with a sign."""
 INT64: Final = DType("int64", 3, 8, "i64", "int", "int64")
+"""Whole numbers of 64 bits with a sign: labels, words and other numbers that select rows."""
 FP16: Final = DType("fp16", 4, 2, "f16", "float", "float16")
+"""Floating point of 16 bits: 11 bits of precision, up to 65,504."""
 FP32: Final = DType("fp32", 5, 4, "f32", "float", "float32")
+"""Floating point of 32 bits: what layers make unless something else is said."""
 FP64: Final = DType("fp64", 6, 8, "f64", "float", "float64")
+"""Floating point of 64 bits."""
 UINT8: Final = DType("uint8", 20, 1, "u8", "int", "uint8")
+"""Whole numbers of 8 bits, 0 to 255, such as the pixels of a file."""
 INT8: Final = DType("int8", 21, 1, "i8", "int", "int8")
+"""Whole numbers of 8 bits with a sign."""
 BF16: Final = DType("bf16", 22, 2, "bf16", "float", "")
+"""Floating point of 16 bits: 8 bits of precision, and the range of `FP32`."""
 
 DTYPES: Final = (BOOL, UINT8, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64)
 FLOATING: Final = (FP16, BF16, FP32, FP64)
@@ -103,7 +113,9 @@ class Kind:
 
 
 LOD_TENSOR: Final = Kind("LOD_TENSOR", 7)
+"""The kind of most variables: a tensor, dense or with rows that are grouped in sequences (ragged)."""
 SELECTED_ROWS: Final = Kind("SELECTED_ROWS", 8)
+"""The kind of sparse rows: some rows of a tensor with their numbers, such as the gradient of an embedding table."""
 FEED_MINIBATCH: Final = Kind("FEED_MINIBATCH", 9)
 FETCH_LIST: Final = Kind("FETCH_LIST", 10)
 STEP_SCOPES: Final = Kind("STEP_SCOPES", 11)
@@ -116,6 +128,7 @@ TUPLE: Final = Kind("TUPLE", 18)
 INT: Final = Kind("INT", None)
 FLOAT: Final = Kind("FLOAT", None)
 STRING: Final = Kind("STRING", 25)
+"""The kind of a text."""
 INTS: Final = Kind("INTS", None)
 FLOATS: Final = Kind("FLOATS", None)
 STRINGS: Final = Kind("STRINGS", 26)
@@ -163,6 +176,7 @@ class Unknown:
 
 
 UNK: Final = Unknown()
+"""A size that nothing is known of; it equals -1 and every symbol."""
 
 
 class Lod:

@@ -28,17 +28,34 @@ def site() -> ModuleType:
 def test_the_reference_has_every_public_name(site: ModuleType) -> None:
     pages = site.reference()
     named = set(re.findall(r"^::: (\S+)", "\n".join(pages.values()), re.M))
-    constants = {n for n, origin in site.exports(site.SOURCE / "__init__.py").items() if origin == "foreshape.spec"}
-    modules = {n for n in fs.__all__ if isinstance(getattr(fs, n), ModuleType)}
-    assert {n.removeprefix("foreshape.") for n in named if n.count(".") == 1} == set(fs.__all__) - constants - modules
+    modules = {n for n in fs.__all__ if isinstance(getattr(fs, n), ModuleType)} - {"program"}  # which is called
+    for name in fs.__all__:
+        assert (site.entry("foreshape", name, 3) in pages["reference/fs.md"]) == (name not in modules), name
     for room in (fs.layer, fs.optimizer, fs.callbacks):
         inner = {n for n in room.__all__ if not isinstance(getattr(room, n), ModuleType)}
-        assert {f"{room.__name__}.{n}" for n in inner} <= named
+        assert {site.entry(room.__name__, n).split()[1] for n in inner} <= named
     for name in named:
-        value = fs
-        for part in name.split(".")[1:]:
-            value = getattr(value, part)
-    assert all(f"`{n}`" in pages["reference/fs.md"] for n in constants)
+        module, _, last = name.rpartition(".")
+        getattr(importlib.import_module(module), last)
+        path = site.SOURCE.joinpath(*name.split(".")[1:])
+        assert not path.is_dir() and not path.with_suffix(".py").exists(), f"{name} is a module, too, whose page it would be"
+    assert not any(page != "reference/index.md" and "\n::: " not in text for page, text in pages.items()), "a page without words"
+    assert re.findall(r"^- .*: *$", pages["reference/index.md"], re.M) == []
+
+
+def test_the_reference_leaves_out_what_is_for_other_rooms(site: ModuleType) -> None:
+    assert '"!^touch$"' in site.entry("foreshape", "Program") and "filters" not in site.entry("foreshape", "Executor")
+    for name, left_out in site.INTERNAL.items():
+        shown = {n for n in dir(getattr(fs, name)) if not n.startswith("_")}
+        assert set(left_out.split()) < shown, set(left_out.split()) - shown
+        written = "\n".join(p.read_text(encoding="utf-8") for p in PAGES if p.name not in ("CHANGELOG.md", "design-documents.md"))
+        assert [n for n in left_out.split() if f"{name}.{n}" in written] == []
+
+
+def test_each_constant_says_what_it_is(site: ModuleType) -> None:
+    spec = (site.SOURCE / "spec.py").read_text(encoding="utf-8")
+    constants = [n for n, origin in site.exports(site.SOURCE / "__init__.py").items() if origin == "foreshape.spec"]
+    assert len(constants) > 10 and [n for n in constants if not re.search(rf'^{n}: Final = .*\n"""\w', spec, re.M)] == []
 
 
 def test_every_public_name_says_what_it_is() -> None:

@@ -63,8 +63,14 @@ def test_describing_imports_no_torch() -> None:
 
 
 def test_every_public_name_is_there() -> None:
-    code = "import foreshape as fs; [getattr(fs, n) for n in dir(fs)]; [getattr(fs, n) for n in fs.__all__]; print('all')"
+    code = "import foreshape as fs; [getattr(fs, n) for n in (*fs._ROOM, *fs._ROOMS, *fs.__all__)]; print('all')"
     assert run(code).strip() == "all"
+
+
+def test_the_package_lists_each_public_name_once_and_nothing_else() -> None:
+    code = "import foreshape as fs; before = dir(fs); [getattr(fs, n) for n in before]; print(before == dir(fs) == sorted({*fs.__all__}), len(before))"
+    same, number = run(code).split()
+    assert same == "True" and int(number) > 70
 
 
 @pytest.mark.parametrize(("folder", "most"), [("src", 400), ("tests", 500)])

@@ -68,6 +68,7 @@ class Program:
 
     @property
     def global_block(self) -> Block:
+        """The outermost block, the one that a run begins with."""
         return self.blocks[0]
 
     @property
@@ -101,8 +102,7 @@ class Program:
         """``key_0``, ``key_1``, ...: a name made of ``key`` that this program has not given yet."""
         count = self._counters.get(key, 0)
         self._counters[key] = count + 1
-        name = f"{key}_{count}"
-        blocks = self.blocks
+        name, blocks = f"{key}_{count}", self.blocks
         taken = name in blocks[0].vars or (len(blocks) > 1 and any(name in block.vars for block in blocks))
         return self.unique_name(key) if taken else name
 
@@ -141,12 +141,12 @@ class Program:
         raise SchemaError(f"the program has no variable {name!r}")
 
     def all_ops(self) -> Iterator[Op]:
-        for block in self.blocks:
-            yield from block.ops
+        """The ops of all blocks, block by block."""
+        return (op for block in self.blocks for op in block.ops)
 
     def all_variables(self) -> Iterator[Variable]:
-        for block in self.blocks:
-            yield from block.vars.values()
+        """The variables of all blocks, block by block."""
+        return (variable for block in self.blocks for variable in block.vars.values())
 
     def parameters(self) -> list[Variable]:
         """The trainable and other parameters, in the order in which they were made."""
