@@ -189,6 +189,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "array-of-int": (lambda x: x.astype("int64") * np.array([0.5, 1, 2]), "an array of float64 beside it is of another kind"),
     "array-past": (lambda x: x.astype("int8") * np.array([500]), "does not have the numbers of the array beside it: 500 to 500"),
     "list": (lambda x: x * [1, 2, 3], r"x: a list beside it may mean numbers or variables: give np.array\(...\)"),
+    "numpy-function": (lambda x: np.sum(x), r"x has no value while the network is described, so that np.sum cannot compute with it: use its methods"),
     "equal-to-a-list": (lambda x: x == [1, 2, 3], r"x: a list beside it may mean numbers or variables: give np.array\(...\)"),
     "array-as-an-index": (lambda x: x[np.array([1, 0])], "an index is made of integers, .* and None; .*use layer.gather"),
     "list-at-the-left": (lambda x: (1, 2, 3) * x, "x: a tuple beside it may mean numbers or variables"),

@@ -68,6 +68,11 @@ def test_what_can_be_no_learning_rate(rate: Any) -> None:
         fs.optimizer.SGD(rate)
 
 
+def test_what_can_be_no_clip() -> None:
+    with pytest.raises(fs.SchemaError, match=r"clip= is an object, such as fs.optimizer.ClipByGlobalNorm\(1.0\); seen 1.0"):
+        fs.optimizer.Adam(clip=1.0)
+
+
 def test_what_can_be_no_variable() -> None:
     guess, cost = described()
     with pytest.raises(fs.SchemaError, match=r"the metric 'm' is a variable, .*; seen 5"):

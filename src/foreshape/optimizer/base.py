@@ -49,6 +49,8 @@ class Optimizer:
     ) -> None:  # fmt: skip
         self.learning_rate = _checked_rate(learning_rate)
         self.weight_decay = weight_decay
+        if clip is not None and (not hasattr(clip, "append") or hasattr(clip, "__len__")):
+            raise SchemaError(f"clip= is an object, such as fs.optimizer.ClipByGlobalNorm(1.0); seen {clip!r}")
         self.clip = clip
         self.groups = _checked_groups(groups, self.decays_itself)
         self.freeze = checked_patterns("freeze=", freeze)

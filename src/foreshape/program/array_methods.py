@@ -67,6 +67,10 @@ class ArrayMethods(Arithmetic):
         raise located(SchemaError(f"{self._me.name} has no value while the network is described, so that numpy cannot have it as an array: "
                                   "use its methods or foreshape.layer, and fetch what they give"), here())  # fmt: skip
 
+    def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> NoReturn:
+        raise located(SchemaError(f"{self._me.name} has no value while the network is described, so that np.{function.__name__} cannot compute with it: "
+                                  "use its methods or foreshape.layer"), here())  # fmt: skip
+
     # --- along axes
 
     def _reduced(self, type: str, axis: Axes, keepdims: bool) -> Variable:
