@@ -119,25 +119,52 @@ def stop(epoch, figures):
     if epoch == 2:
         os.kill(os.getpid(), signal.SIGINT)
 x = layer.data("x", shape=["batch", 4])
-fs.train(layer.mean(layer.fc(x, 2)), {"x": np.ones((4, 4), "float32")}, epochs=4, batch_size=2, progress=False, callbacks=[stop], checkpoint=%s)
+files = [fs.callbacks.SaveBest("best.safetensors", "loss"), fs.callbacks.CSVLog("log.csv")]
+fs.train(layer.mean(layer.fc(x, 2)), {"x": np.ones((4, 4), "float32")}, epochs=4, batch_size=2, progress=False, callbacks=[%s], checkpoint=%s)
 """
 
 
-@pytest.mark.parametrize(("checkpoint", "words"), [
-    ("'run'", f"kept: {os.path.join('run', 'step-000000002.safetensors')}; "),
-    ("None", "kept: nothing on disk; "),
-])  # fmt: skip
-def test_a_training_that_is_interrupted_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str, words: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "script.py").write_text(TRAINING % checkpoint)
+NEWEST = os.path.join("run", "step-000000002.safetensors")
+
+
+def interrupted(script: str) -> list[str]:
+    """The lines that a script ends with that sends itself an interrupt."""
+    Path("script.py").write_text(script)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with fs.program_guard(fs.Program(), fs.Program()):
             code, _, err = call("train", "script.py")
     finally:
         signal.signal(signal.SIGINT, before)
-    lines = err.splitlines()
-    assert code == 130 and len(lines) == 2 and lines[0].startswith("interrupted after step ") and lines[1].startswith(words), err
+    assert code == 130, err
+    return err.splitlines()
+
+
+@pytest.mark.parametrize(("callbacks", "checkpoint", "words"), [
+    ("stop", "'run'", f"kept: {NEWEST}; the same command goes on from there"),
+    ("stop", "None", "kept: nothing on disk; give checkpoint= a folder to go on later"),
+    ("stop", "fs.Checkpoint('run', every=50)", "kept: nothing on disk; no checkpoint has been written yet: the first in run comes after step 50"),
+    ("*files, stop", "None", "kept: best.safetensors, log.csv; give checkpoint= a folder to go on later"),
+    ("*files, stop", "'run'", f"kept: {NEWEST}; the same command goes on from there; also best.safetensors, log.csv"),
+])  # fmt: skip
+def test_a_training_that_is_interrupted_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callbacks: str, checkpoint: str, words: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = interrupted(TRAINING % (callbacks, checkpoint))
+    assert len(lines) == 2 and lines[0].startswith("interrupted after step ") and lines[1] == words
+
+
+def test_an_interrupt_before_the_first_step_and_one_after_the_training_say_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    early = "class Early(fs.callbacks.Callback):\n    def on_train_begin(self, run):\n        os.kill(os.getpid(), signal.SIGINT)\nfiles = [Early()]\nfs.train("
+    lines = interrupted((TRAINING % ("*files", "'run'")).replace("fs.train(", early))
+    assert lines == ["interrupted before the first step of the training",
+                     "kept: nothing on disk; no checkpoint has been written yet: the first in run comes at the end of epoch 1"]  # fmt: skip
+    last = "os.kill(os.getpid(), signal.SIGINT)"
+    lines = interrupted((TRAINING % ("*files", "'run'")) + last)
+    newest = os.path.join("run", "step-000000008.safetensors")
+    assert lines == ["interrupted", f"    script.py:12    {last}", f"the training had ended, after 8 steps; it wrote: {newest}, best.safetensors, log.csv"]
+    lines = interrupted((TRAINING % ("", "None")) + last)
+    assert lines[2] == "the training had ended, after 8 steps; it wrote no file"
 
 
 def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

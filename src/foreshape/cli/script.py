@@ -33,7 +33,7 @@ def run_script(script: Path, args: list[str]) -> int:
         code = leaving.code
         return code if isinstance(code, int) else _tell(str(code)) if code is not None else 0
     except KeyboardInterrupt as error:
-        return _tell(interrupted(error), 130)
+        return _tell(_interrupted(error, path), 130)
     except Exception as error:
         return _tell(words_of(error, path))
     finally:
@@ -44,6 +44,15 @@ def run_script(script: Path, args: list[str]) -> int:
 def _tell(message: str, code: int = 1) -> int:
     typer.echo(broken(escape(message), sys.stderr), err=True)
     return code
+
+
+def _interrupted(error: KeyboardInterrupt, script: str) -> str:
+    """What a training says of itself; of an interrupt elsewhere, the line of the script, and what a training before it has left."""
+    if getattr(error, "__notes__", ()):
+        return interrupted(error)
+    lines = _lines(error, os.path.dirname(os.path.abspath(script)) + os.sep)[-1:]
+    training = sys.modules.get("foreshape.training.interrupted")  # where nothing was trained it is not there, and is not fetched
+    return "\n".join([interrupted(error), *lines, *(training.after() if training is not None else ())])
 
 
 def words_of(error: Exception, script: str) -> str:
@@ -63,13 +72,18 @@ def words_of(error: Exception, script: str) -> str:
 def _told(error: BaseException, folder: str) -> str:
     """One error with its lines; of a group, those in it too."""
     text = error_text(error)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename, folder)]
-    lines = [f"    {os.path.basename(f.filename)}:{f.lineno}    {linecache.getline(f.filename, f.lineno or 0).strip()}" for f in frames[-5:]]
+    lines = _lines(error, folder)[-5:]
     if isinstance(error, ForeshapeError):
         lines = [line for line in lines if line.split()[0] not in text]  # its words name the lines of the description already
     if isinstance(error, BaseExceptionGroup):
         lines += ["    " + _told(one, folder).replace("\n", "\n    ") for one in error.exceptions[:5]]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
     return "\n".join([text, *lines])
+
+
+def _lines(error: BaseException, folder: str) -> list[str]:
+    """The lines of the user's own files that led to an error, the innermost last."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename, folder)]
+    return [f"    {os.path.basename(f.filename)}:{f.lineno}    {linecache.getline(f.filename, f.lineno or 0).strip()}" for f in frames]
 
 
 def _is_users(file: str, folder: str) -> bool:
