@@ -11,6 +11,9 @@ from foreshape.pictures.chart import drawn_points, line_chart
 from foreshape.pictures.figures import share, short_bytes, short_count
 from foreshape.pictures.layered import RANK_GAP, layered
 from foreshape.pictures.markup import LONGEST, Markup, cut, ends, folded, tag
+from foreshape.pictures.widths import begin, fit, wide
+from foreshape.pictures.widths import left as to_left
+from foreshape.pictures.widths import right as to_right
 
 
 def crossings(edges: list[tuple[float, float]]) -> int:
@@ -92,3 +95,10 @@ def test_a_long_line_is_drawn_by_the_least_and_the_largest_of_each_stretch() -> 
 
 def test_of_many_rows_both_ends_are_shown() -> None:
     assert ends(4, 4) == [0, 1, 2, 3] and ends(9, 4) == [0, 1, None, 7, 8] and ends(0, 4) == []
+
+
+def test_texts_are_as_wide_as_a_terminal_shows_them() -> None:
+    assert [wide(t) for t in ("", "fc_0", "模型", "ａb", "e\u0301", "ö")] == [0, 4, 4, 3, 1, 1]
+    assert fit("模型模型", 8) == "模型模型" and fit("模型模型", 7) == "模…模型" and wide(fit("模" * 50, 21)) <= 21
+    assert fit("a" * 50 + "b" * 50, 11) == cut("a" * 50 + "b" * 50, 11) and begin("模型x", 3) == "模"
+    assert to_left("模", 4) + "|" == "模  |" and to_right("模", 4) == "  模"

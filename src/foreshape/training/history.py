@@ -13,6 +13,7 @@ from foreshape.pictures.chart import drawn_points, line_chart
 from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import card, cut, ends, folded, markup_table
 from foreshape.pictures.picture import require_image
+from foreshape.pictures.widths import right, wide
 
 RATE = "learning rate"
 """The name of its figure."""
@@ -57,8 +58,8 @@ class History:
             if at != before + 1:
                 lines.append(["...", *("" for _ in names)])
             lines.append([str(at + 1), *(number(self.epochs[at].get(n)) for n in names)])
-        widths = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
-        return ["  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+        widths = [max(wide(line[c]) for line in lines) for c in range(len(lines[0]))]
+        return ["  ".join(right(text, w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines]
 
     def _heading(self) -> str:
         last = f", loss {number(self.losses[-1])} in the last" if self.losses else ""
