@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreshape.cli.output import fitted, plain_errors, print_json, print_plain, printing, whole_command
+from foreshape.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
 
 if TYPE_CHECKING:
     from foreshape.program import Program
@@ -37,8 +37,8 @@ Device = Annotated[
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Of a calibrated machine, how many threads each rank has.")]
 
 
-def main() -> None:
-    """The entry point of the ``foreshape`` command."""
+def run_command() -> None:
+    """Do what ``sys.argv`` says, and end the process."""
     with whole_command():
         fitted(typer.main.get_command(app))()
 
@@ -318,8 +318,11 @@ def train(
     from foreshape.cli.script import run_script
 
     code = run_script(script, list(args or ()))
-    if code:
-        raise typer.Exit(code)
+    if code == 0:
+        with printing():  # what the script has printed goes out now, where it can still be told that it cannot
+            return
+    drop_unprintable()
+    raise typer.Exit(code)
 
 
 @app.command(short_help="Train what is sent here: a process for each rank.")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from foreshape.cli.output import broken, error_text, interrupted
+from foreshape.cli.output import broken, error_text, interrupted, nobody_reads
 from foreshape.errors import ForeshapeError
 from foreshape.program.literal import escape
 
@@ -20,7 +20,8 @@ _MOST_CAUSES = 4
 
 
 def run_script(script: Path, args: list[str]) -> int:
-    """Run a script as ``python SCRIPT ARGS`` would, its folder first on ``sys.path``. Returns the exit code."""
+    """Run a script as ``python SCRIPT ARGS`` would, its folder first on ``sys.path``. Returns the exit code: 0 also where nobody reads on what
+    it prints, which ends it."""
     path = os.fspath(script)
     if not os.path.isfile(path):
         return _tell(f"{path}: there is no such file" if not os.path.exists(path) else f"{path}: not a regular file", 2)
@@ -30,10 +31,14 @@ def run_script(script: Path, args: list[str]) -> int:
     try:
         runpy.run_path(path, run_name="__main__")
     except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # a console that has found that nobody reads it
+            return 0
         code = leaving.code
         return code if isinstance(code, int) else _tell(str(code)) if code is not None else 0
     except KeyboardInterrupt as error:
         return _tell(_interrupted(error, path), 130)
+    except BrokenPipeError as error:
+        return 0 if nobody_reads() else _tell(words_of(error, path))
     except Exception as error:
         return _tell(words_of(error, path))
     finally:
