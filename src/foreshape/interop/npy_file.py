@@ -92,7 +92,7 @@ def _header(data: Any) -> tuple[Any, bool, tuple[int, ...], int]:
     word, columns, dims = (cast("dict[str, Any]", given)[key] for key in ("descr", "fortran_order", "shape"))
     other = _OTHERS.get(word.lstrip("<>|=")[:1]) if isinstance(word, str) else "records" if isinstance(word, list) else None
     if other is not None:
-        raise _NoNumbers(f"not a .npy file of numbers: it holds {other}, {str(cast('object', word))[:80]!r}")
+        raise _NoNumbers(f"not a .npy file of numbers: it holds {other}, {str(cast('Any', word))[:80]!r}")
     if not isinstance(word, str) or not _NUMBERS.fullmatch(word):
         raise FormatError(f"descr must be an element type of numbers, as '<f4'; seen {str(word)[:80]!r}")
     if not isinstance(columns, bool) or not isinstance(dims, tuple) or any(type(n) is not int for n in cast("tuple[Any, ...]", dims)):
