@@ -14,6 +14,7 @@ from support import pictured
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.program import explain
 from foreshape.training.history import History
 
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -146,3 +147,16 @@ def test_a_history_is_not_drawn_into_what_is_no_image(path: str, tmp_path: Path,
     with pytest.raises(fs.FormatError, match=r"^a drawing is a file that ends in \.png, \.svg, \.pdf; seen "):
         history(3, 1).plot(path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_variable_of_a_deep_network_is_shown_without_asking_every_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = layer.data("x", shape=["batch", 8])
+    for _ in range(300):
+        x = layer.relu(layer.fc(x, 8)) + 1.0
+    asked: list[object] = []
+    ask = explain.ask
+    monkeypatch.setattr(explain, "ask", lambda *args: (asked.append(args), ask(*args))[1])
+    shown = x._repr_html_()
+    assert "(and 1,1" in shown and "steps between that are not told)" in shown and 50 < len(asked) < 300
+    monkeypatch.setattr(explain.Alike, "sources", lambda self, place: None)
+    assert x._repr_html_() == shown
