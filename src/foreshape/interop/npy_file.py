@@ -90,11 +90,12 @@ def _header(data: Any) -> tuple[Any, bool, tuple[int, ...], int]:
     if not isinstance(given, dict) or set(cast("dict[Any, Any]", given)) != {"descr", "fortran_order", "shape"}:
         raise FormatError("its header must be a dict of descr, fortran_order and shape")
     word, columns, dims = (cast("dict[str, Any]", given)[key] for key in ("descr", "fortran_order", "shape"))
+    seen = repr(str(word)[:80])
     other = _OTHERS.get(word.lstrip("<>|=")[:1]) if isinstance(word, str) else "records" if isinstance(word, list) else None
     if other is not None:
-        raise _NoNumbers(f"not a .npy file of numbers: it holds {other}, {str(cast('Any', word))[:80]!r}")
+        raise _NoNumbers(f"not a .npy file of numbers: it holds {other}, {seen}")
     if not isinstance(word, str) or not _NUMBERS.fullmatch(word):
-        raise FormatError(f"descr must be an element type of numbers, as '<f4'; seen {str(word)[:80]!r}")
+        raise FormatError(f"descr must be an element type of numbers, as '<f4'; seen {seen}")
     if not isinstance(columns, bool) or not isinstance(dims, tuple) or any(type(n) is not int for n in cast("tuple[Any, ...]", dims)):
         raise FormatError("fortran_order must be True or False, and shape a tuple of whole numbers")
     shape = cast("tuple[int, ...]", dims)
