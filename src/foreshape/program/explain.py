@@ -155,7 +155,10 @@ class Alike:
         op = place.variable.op
         if key is None or op is None or step is None or key in self._known:
             return
-        where = {name: (slot, at) for slot, names in reversed(op.inputs.items()) for at, name in reversed(list(enumerate(names)))}
+        where: dict[str, tuple[str, int]] = {}
+        for slot, names in op.inputs.items():
+            for at, name in enumerate(names):
+                where.setdefault(name, (slot, at))
         self._known[key] = [(*where[p.variable.name], p.part, p.at) for p in step.places if p.variable.name in where]
 
     def sources(self, place: Place) -> list[Place] | None:
