@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -64,7 +65,12 @@ def scope(values: int, name: str = "w") -> fs.Scope:
 
 def things() -> dict[str, Any]:
     program, loss = trained()
+    with fs.program_guard(fs.Program(), fs.Program()):
+        deep = layer.mean(layer.transformer_encoder(layer.data("deep", shape=["batch", "words", 16]), 4, 2, 32))
+    training = fs.training_program(deep, fs.optimizer.Adam(0.001), accumulate=2)
+    ranks = fs.plan(training, ranks=2, batch=8, words=20)
     return {
+        "training": training, "training plan": fs.plan(training), "ranks plan": ranks, "ranks plan without a size": fs.plan(training, ranks=2, batch=8),
         "variable": loss, "program": program, "plan": fs.plan(program, loss), "history": history(300, 5), "scope": scope(3), "empty program": fs.Program(),
         "empty history": History(), "empty scope": fs.Scope(), "summary": program.summary(), "resnet": fs.load_program(CORPUS / "resnet50" / "main.pdmodel"),
         "long history": history(100_000, 2000), "large scope": scope(400),
@@ -74,7 +80,8 @@ def things() -> dict[str, Any]:
 def test_a_prompt_shows_one_screen_of_each() -> None:
     for name, one in things().items():
         lines = repr(one).split("\n")
-        assert len(lines) <= SCREEN and max(map(len, lines)) <= (COLUMNS if name != "plan" else 2000), name
+        assert len(lines) <= SCREEN and max(map(len, lines)) <= COLUMNS, name
+        assert name != "plan" or lines[0].startswith("Plan(peak = ")
     shown = repr(history(100_000, 2000))
     assert shown.startswith("History: 100,000 steps in 2,000 whole epochs, loss 1e-05 in the last\nepoch") and "\n  ...\n" in shown
     assert str(history(9, 100)).count("\n") == 100  # print has every epoch
@@ -82,6 +89,20 @@ def test_a_prompt_shows_one_screen_of_each() -> None:
     program = fs.load_program(CORPUS / "resnet50" / "main.pdmodel")
     assert repr(program).startswith("Program: 176 ops in 1 block, 267 parameters with 25.6M numbers (97.7MiB)\n  input x: f32[x.0, 3, 224, 224]\n")
     assert str(program).count("\n") > 400
+
+
+def test_a_plan_at_a_prompt_is_a_few_lines_however_long_its_formula_is() -> None:
+    found = things()
+    lines = repr(found["training plan"]).split("\n")
+    assert lines[0] == "Plan(peak = max(" and len(lines) <= 6 and lines[-1].endswith("more sums))")
+    assert any(re.search(r" \.\.\. \d+ more term", line) for line in lines)
+    lines = repr(found["ranks plan"]).split("\n")
+    assert lines[0] == "RanksPlan: data_parallel, ranks = 2, batch = 8, words = 20" and len(lines) <= 10 and "ceil(batch/ranks)" in lines[-2]
+    assert lines[1].startswith("  a rank holds ") and lines[2].startswith("  a rank sends ") and lines[3] == "  peak = max("
+    assert "give it a value, as in plan.peak(words=...)" in repr(found["ranks plan without a size"])
+    text = repr(found["training"])
+    assert text.startswith("TrainingProgram\n  runs: ") and "\n  loss: mean_0.tmp_0: f32[]\n" in text and text.endswith("\n  updates: after every 2 batches")
+    assert "a rank sends" in found["ranks plan"]._repr_html_() and "layers" in found["training"]._repr_html_() and len(found["training"]._repr_html_()) < 40_000
 
 
 def test_a_notebook_shows_well_formed_markup_of_each_that_can_be_unfolded() -> None:
