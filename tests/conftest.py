@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of each would wait for those of the others
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("COLUMNS", None)  # which would say how wide the command's tables are
 settings.register_profile("anywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # which a slow or busy machine would be
 settings.load_profile("anywhere")
 

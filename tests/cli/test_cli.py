@@ -15,6 +15,7 @@ from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.cli.arrays import write_results
 
 SOURCE = Path(fs.__file__).parents[1]
 
@@ -264,6 +265,34 @@ def test_run_computes_from_npy_to_npy(ready: tuple[Path, np.ndarray], tmp_path: 
     np.testing.assert_allclose(np.load(files[0]), x @ weight, rtol=1e-5)
 
 
+def test_a_page_does_not_take_the_place_of_its_model(model: Path) -> None:
+    before = model.read_bytes()
+    (model.parent / "again.pdmodel").symlink_to(model)
+    (model.parent / "net.html").hardlink_to(model)
+    for args in (["report", model, "--html", model], ["report", model, "--html", model.parent / "again.pdmodel"], ["report", model],
+                 ["plan", model, "--batch", 1, "--html", model]):  # fmt: skip
+        code, _, err = call(*args)
+        assert code == 2 and "is the model itself, which the page would replace: name another file" in " ".join(err.replace("\u2502", " ").split())
+        assert model.read_bytes() == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk")
+def test_a_page_that_cannot_be_written_is_named(model: Path) -> None:
+    for args in (["report", model], ["plan", model, "--batch", 1]):
+        code, _, err = call(*args, "--html", "/dev/full")
+        assert (code, err) == (1, "FormatError: '/dev/full' cannot be written: No space left on device\n")
+
+
+def test_run_names_the_files_that_are_not_what_they_should_be(ready: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.save("in.npy", np.zeros((3, 4), np.float32))
+    np.save("str.npy", np.array(["a", "b"]))
+    code, _, err = call("run", ready[0], "--params", "in.npy", "--feed", "x=in.npy")
+    assert code == 1 and err.startswith("FormatError: in.npy: the parameter 'fc_0.w_0', at byte 0: ")
+    code, _, err = call("run", ready[0], "--feed", "x=str.npy")
+    assert (code, err) == (1, "FormatError: str.npy: not a .npy file of numbers: it holds texts, '<U1'\n")
+
+
 def test_run_tells_a_wrong_feed_in_words(ready: tuple[Path, np.ndarray], tmp_path: Path) -> None:
     model, _ = ready
     np.save(tmp_path / "in.npy", np.zeros((3, 5), np.float32))
@@ -287,6 +316,13 @@ def test_run_never_unpickles(ready: tuple[Path, np.ndarray], tmp_path: Path, mon
     code, _, err = call("run", ready[0], "--feed", "x=evil.npy", "--out", tmp_path)
     assert code == 1 and err.startswith("FormatError: evil.npy: not a .npy file")
     assert not (tmp_path / "unpickled").exists()
+
+
+def test_names_of_results_keep_their_letters(tmp_path: Path) -> None:
+    names = ["模型.tmp_1", "网络.tmp_1", "e\u0301", "é", "É", "a/b", "a\nb", "a\ud800", "CON", "..", "x" * 300, "模" * 300, "-rf"]
+    written = [Path(path).name.removesuffix(".npy") for path, _ in write_results(tmp_path, names, [np.ones(1)] * len(names))]
+    assert written == ["模型.tmp_1", "网络.tmp_1", "e\u0301", "é-2", "É-3", "a_b", "a_b-2", "a_", "_CON", "result", "x" * 200, "模" * 66, "rf"]
+    assert sorted(f.name for f in tmp_path.iterdir()) == sorted(f"{name}.npy" for name in written)
 
 
 def test_a_result_with_a_hostile_name_stays_in_its_folder(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli.output import broken, console
+from foreshape.cli.output import broken, columns_of, console
 from foreshape.cli.tables import Rows
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
@@ -119,25 +120,52 @@ def stop(epoch, figures):
     if epoch == 2:
         os.kill(os.getpid(), signal.SIGINT)
 x = layer.data("x", shape=["batch", 4])
-fs.train(layer.mean(layer.fc(x, 2)), {"x": np.ones((4, 4), "float32")}, epochs=4, batch_size=2, progress=False, callbacks=[stop], checkpoint=%s)
+files = [fs.callbacks.SaveBest("best.safetensors", "loss"), fs.callbacks.CSVLog("log.csv")]
+fs.train(layer.mean(layer.fc(x, 2)), {"x": np.ones((4, 4), "float32")}, epochs=4, batch_size=2, progress=False, callbacks=[%s], checkpoint=%s)
 """
 
 
-@pytest.mark.parametrize(("checkpoint", "words"), [
-    ("'run'", f"kept: {os.path.join('run', 'step-000000002.safetensors')}; "),
-    ("None", "kept: nothing on disk; "),
-])  # fmt: skip
-def test_a_training_that_is_interrupted_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: str, words: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "script.py").write_text(TRAINING % checkpoint)
+NEWEST = os.path.join("run", "step-000000002.safetensors")
+
+
+def interrupted(script: str) -> list[str]:
+    """The lines that a script ends with that sends itself an interrupt."""
+    Path("script.py").write_text(script)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with fs.program_guard(fs.Program(), fs.Program()):
             code, _, err = call("train", "script.py")
     finally:
         signal.signal(signal.SIGINT, before)
-    lines = err.splitlines()
-    assert code == 130 and len(lines) == 2 and lines[0].startswith("interrupted after step ") and lines[1].startswith(words), err
+    assert code == 130, err
+    return err.splitlines()
+
+
+@pytest.mark.parametrize(("callbacks", "checkpoint", "words"), [
+    ("stop", "'run'", f"kept: {NEWEST}; the same command goes on from there"),
+    ("stop", "None", "kept: nothing on disk; give checkpoint= a folder to go on later"),
+    ("stop", "fs.Checkpoint('run', every=50)", "kept: nothing on disk; no checkpoint has been written yet: the first in run comes after step 50"),
+    ("*files, stop", "None", "kept: best.safetensors, log.csv; give checkpoint= a folder to go on later"),
+    ("*files, stop", "'run'", f"kept: {NEWEST}; the same command goes on from there; also best.safetensors, log.csv"),
+])  # fmt: skip
+def test_a_training_that_is_interrupted_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callbacks: str, checkpoint: str, words: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = interrupted(TRAINING % (callbacks, checkpoint))
+    assert len(lines) == 2 and lines[0].startswith("interrupted after step ") and lines[1] == words
+
+
+def test_an_interrupt_before_the_first_step_and_one_after_the_training_say_what_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    early = "class Early(fs.callbacks.Callback):\n    def on_train_begin(self, run):\n        os.kill(os.getpid(), signal.SIGINT)\nfiles = [Early()]\nfs.train("
+    lines = interrupted((TRAINING % ("*files", "'run'")).replace("fs.train(", early))
+    assert lines == ["interrupted before the first step of the training",
+                     "kept: nothing on disk; no checkpoint has been written yet: the first in run comes at the end of epoch 1"]  # fmt: skip
+    last = "os.kill(os.getpid(), signal.SIGINT)"
+    lines = interrupted((TRAINING % ("*files", "'run'")) + last)
+    newest = os.path.join("run", "step-000000008.safetensors")
+    assert lines == ["interrupted", f"    script.py:12    {last}", f"the training had ended, after 8 steps; it wrote: {newest}, best.safetensors, log.csv"]
+    lines = interrupted((TRAINING % ("", "None")) + last)
+    assert lines[2] == "the training had ended, after 8 steps; it wrote no file"
 
 
 def test_a_package_that_is_missing_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -171,7 +199,84 @@ def test_sentences_are_broken_between_words_in_a_terminal_alone(monkeypatch: pyt
     line = "most is needed at op 29 of 37, flatten_contiguous_range_grad_and_more    net.py:5"
     assert broken(f"a\n{line}", Screen()).splitlines() == [
         "a", "most is needed at op 29 of 37,", "    flatten_contiguous_range_grad_and_more", "    net.py:5"]  # fmt: skip
+    assert broken(line, io.StringIO()).splitlines() == broken(line, Screen()).splitlines()  # who sets COLUMNS means what is piped, too
+    monkeypatch.delenv("COLUMNS")
     assert broken(line, io.StringIO()) == line
+
+
+@pytest.mark.parametrize(("columns", "on_screen", "piped"), [
+    ("0", 80, None), ("-5", 80, None), ("wide", 80, None), ("", 80, None), ("19", 80, None), ("9" * 30, 80, None), ("٦٠", 80, None), ("60", 60, 60),
+])  # fmt: skip
+def test_columns_are_honoured_where_they_are_a_width(columns: str, on_screen: int, piped: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert (columns_of(Screen()), columns_of(io.StringIO()), columns_of(None)) == (on_screen, piped, piped)
+
+
+def test_tables_are_as_wide_as_columns_says(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for more in ([], ["--summary"]):
+        code, out, _ = call("show", saved, *more)
+        assert code == 0 and 40 < max(map(len, out.splitlines())) <= 60
+    monkeypatch.setenv("COLUMNS", "0")
+    code, out, _ = call("show", saved)
+    assert code == 0 and "elementwise_add" in out and out.count("softmax_0.tmp_0")
+
+
+def test_what_the_package_warns_of_is_one_line(saved: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.full((2, 4), 0.1))
+    before = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = call("run", saved, "--feed", f"x={tmp_path / 'x.npy'}", "--out", tmp_path / "out")
+        shown = warnings.showwarning
+    assert (code, shown) == (0, before)
+    assert err == "note: x is float32 and is fed float64: it is rounded at every step; .astype('float32') once saves that\n"
+
+
+STOPPED = """
+import os, signal, sys
+class Stops:
+    def __init__(self, module):
+        self.module = module
+    def find_spec(self, name, path=None, target=None):
+        if name == self.module:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Stops(sys.argv[1]))
+sys.argv[:] = ["foreshape", "show", sys.argv[2]]
+from foreshape.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "foreshape.cli.commands", "foreshape.cli.options", "foreshape.wire"])
+def test_an_interrupt_while_modules_are_imported_is_told_in_a_word(module: str, saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "stop.py").write_text(STOPPED)
+    done = subprocess.run([sys.executable, tmp_path / "stop.py", module, str(saved)], capture_output=True, text=True, env=ENVIRONMENT, timeout=1200)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(("script", "told"), [
+    ("for at in range(100_000):\n    print(at)\n", ""),
+    ("print('a')\n", ""),
+    ("from rich.console import Console\nConsole().print('a')\n", ""),
+    ("print('a')\nraise SystemExit(3)\n", ""),
+    ("import sys\nprint('a')\nsys.stdout.flush()\n", ""),
+    ("import socket\na, b = socket.socketpair()\nb.close()\na.send(b'x')\n", "BrokenPipeError: [Errno 32] Broken pipe\n    script.py:4    a.send(b'x')\n"),
+])  # fmt: skip
+def test_a_script_whose_output_nobody_reads_ends_quietly(script: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(script)
+    given = [*COMMAND, "train", "script.py"]
+    if told:  # a pipe of its own, which is not the output
+        done = subprocess.run(given, capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path, timeout=1200)
+        assert (done.returncode, done.stderr) == (1, told)
+        return
+    read, write = os.pipe()
+    os.close(read)
+    buffered = {**ENVIRONMENT, "PYTHONUNBUFFERED": ""}  # the first print does not go out at once, but at the latest at the end
+    done = subprocess.run(given, stdout=write, stderr=subprocess.PIPE, text=True, env=buffered, cwd=tmp_path, timeout=1200)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (3 if "SystemExit" in script else 0, "")
 
 
 def test_a_summary_and_the_help_fit_a_narrow_terminal(saved: Path) -> None:

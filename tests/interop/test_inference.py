@@ -45,6 +45,23 @@ def test_it_computes_the_same_in_a_scope_of_its_own(net, tmp_path):
         assert all(np.array_equal(a, b) for a, b in zip(seen, by_fetch_ops, strict=True))
 
 
+def test_inputs_are_told_with_the_lines_that_described_them(net, tmp_path):
+    described = [net["x"].call_site.line, net["hidden"].call_site.line]
+    fs.save_inference_model(tmp_path / "net", [net["x"], net["hidden"]], [net["out"]], scope=net["scope"])
+    program, feeds, fetches = fs.load_inference_model(tmp_path / "net", scope=fs.Scope())
+    assert [op.site[1] for op in program.global_block.ops if op.type == "feed"] == described
+    with pytest.raises(fs.FeedError, match=rf"^x \(f32\[batch, 7\], described at test_inference\.py:{described[0]}\) is not fed"):
+        program, feeds, fetches = fs.load_inference_model(tmp_path / "net", executor := fs.Executor(), scope := fs.Scope())
+        executor.run(program, {feeds[1]: IMAGES[:, :6]}, [*fetches, "x"], scope=scope)
+    fs.save_inference_model(tmp_path / "again", feeds, fetches, program=program, scope=net["scope"])
+    again = fs.load_program(tmp_path / "again.pdmodel")
+    assert [op.site[1] for op in again.global_block.ops if op.type == "feed"] == described
+    for op in program.global_block.ops:
+        op.site = None  # as of a model that PaddlePaddle has saved
+    fs.save_inference_model(tmp_path / "again", feeds, fetches, program=program, scope=net["scope"])
+    assert fs.load_program(tmp_path / "again.pdmodel").global_block.ops[0].site is None
+
+
 def test_the_file_has_what_paddlepaddle_expects(net, tmp_path):
     fs.save_inference_model(tmp_path / "net", ["x"], net["out"], program=fs.default_main_program(), scope=net["scope"])
     block = pb.ProgramDesc.FromString((tmp_path / "net.pdmodel").read_bytes()).blocks[0]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
+from foreshape.pictures.chart import drawn_points, line_chart
 from foreshape.pictures.figures import share, short_bytes, short_count
 from foreshape.pictures.layered import RANK_GAP, layered
-from foreshape.pictures.markup import LONGEST, Markup, cut, folded, tag
+from foreshape.pictures.markup import LONGEST, Markup, cut, ends, folded, tag
+from foreshape.pictures.widths import begin, fit, wide
+from foreshape.pictures.widths import left as to_left
+from foreshape.pictures.widths import right as to_right
 
 
 def crossings(edges: list[tuple[float, float]]) -> int:
@@ -66,3 +71,34 @@ def test_what_is_not_markup_is_text() -> None:
                     "&lt;b onclick=&quot;x&quot;&gt;&amp;\\u001b[31m\\u202e<i>a</i></p>")  # fmt: skip
     assert isinstance(made, Markup) and "<script" not in folded("<script>", "</details><script>")
     assert len(tag("p", "x" * 10**6)) < LONGEST + 10 and cut("a" * 50 + "b" * 50, 11) == "aaaa…bbbbbb"
+
+
+def test_lines_of_a_drawing_are_whole() -> None:
+    values = [2 + (7 * at % 11) / 11 for at in range(200)]
+    drawn = line_chart(values, "t", "step")
+    points = re.search('points="([^"]*)"', drawn)
+    assert points is not None and len(points[1]) > LONGEST // 2 and all(re.fullmatch(r"[0-9.]+,[0-9.]+", p) for p in points[1].split(" "))
+    assert len(points[1].split(" ")) == 200
+    whole = " ".join(f"{at},{at}" for at in range(1000))
+    assert tag("polyline", points=whole) == f'<polyline points="{whole}"></polyline>' and "…" not in tag("path", d="M0 0" * 1000)
+    assert "…" in tag("text", "x" * 3000) and "…" in tag("text", class_="x" * 3000)
+
+
+def test_a_long_line_is_drawn_by_the_least_and_the_largest_of_each_stretch() -> None:
+    values = [float(at % 97) for at in range(100_000)]
+    values[41_234], values[77_777], values[5] = 1e6, -1e6, float("nan")
+    places, shown = drawn_points(values)
+    assert len(places) <= 600 and places == sorted(set(places)) and {41_234, 77_777} <= set(places) and 5 not in places
+    assert shown == [values[at] for at in places] and drawn_points([1.0, None, 2.0]) == ([0, 1, 2], [1.0, None, 2.0])
+    assert drawn_points([float("nan")] * 1000) == ([], []) and len(line_chart(values, "t", "step")) < 20_000
+
+
+def test_of_many_rows_both_ends_are_shown() -> None:
+    assert ends(4, 4) == [0, 1, 2, 3] and ends(9, 4) == [0, 1, None, 7, 8] and ends(0, 4) == []
+
+
+def test_texts_are_as_wide_as_a_terminal_shows_them() -> None:
+    assert [wide(t) for t in ("", "fc_0", "模型", "ａb", "e\u0301", "ö")] == [0, 4, 4, 3, 1, 1]
+    assert fit("模型模型", 8) == "模型模型" and fit("模型模型", 7) == "模…模型" and wide(fit("模" * 50, 21)) <= 21
+    assert fit("a" * 50 + "b" * 50, 11) == cut("a" * 50 + "b" * 50, 11) and begin("模型x", 3) == "模"
+    assert to_left("模", 4) + "|" == "模  |" and to_right("模", 4) == "  模"

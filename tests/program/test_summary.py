@@ -11,6 +11,7 @@ from support import pictured
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.pictures.widths import wide
 from foreshape.program.folding import WIDEST, folded_layers, folded_sections, is_sections
 from foreshape.program.outline import Layer, forward_ops
 from foreshape.program.summary import ROWS
@@ -125,6 +126,17 @@ def test_a_summary_is_one_screen_of_80_columns(name: str, update: bool) -> None:
     compare(f"{name}.txt", text, update)
     for width in (60, 100):
         assert max(map(len, summary.text(width).split("\n"))) <= width
+
+
+def test_columns_stand_below_each_other_whatever_the_letters_of_names() -> None:
+    x = layer.data("图像", shape=["批", 12])
+    hidden = layer.fc(x, 5, "relu", name="模型的第一层")
+    layer.fc(hidden, 3, name="out")
+    for width in (100, 62):
+        lines = fs.default_main_program().summary().text(width).split("\n")
+        head = next(line for line in lines if line.startswith("layer "))
+        ends = {wide(line[: line.index("%") + 1]) for line in lines if line.startswith(("模型", "out"))}
+        assert ends == {head.index("parameters") + len("parameters")} and max(map(wide, lines)) <= width
 
 
 def test_the_figures_of_a_summary_are_those_of_the_network() -> None:

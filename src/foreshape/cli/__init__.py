@@ -1,5 +1,31 @@
 """The ``foreshape`` command."""
 
-from foreshape.cli.app import app, main
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foreshape.cli.commands import app
 
 __all__ = ["app", "main"]
+
+
+def main() -> None:
+    """The entry point of the ``foreshape`` command. What it needs is imported within: whoever stops it then too is told so in a word."""
+    try:
+        from foreshape.cli.commands import run_command
+
+        run_command()
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        raise SystemExit(130) from None
+
+
+def __getattr__(name: str) -> Any:
+    """``app``, the commands as Typer has them, which is made when it is asked for."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from foreshape.cli.commands import app
+
+    return app

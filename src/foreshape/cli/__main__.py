@@ -1,5 +1,5 @@
 """``python -m foreshape.cli``: the same as the ``foreshape`` command."""
 
-from foreshape.cli.app import main
+from foreshape.cli import main
 
 main()

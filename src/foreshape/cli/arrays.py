@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +18,11 @@ from foreshape.interop.npy_file import read_array
 from foreshape.program import Variable
 from foreshape.wire import replacing
 
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.@-]")
+_UNSAFE: Final = frozenset('/\\<>:"|?*')
+"""What some file system takes for something else."""
+_RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
+_LONGEST: Final = 200
+"""Bytes of a name, to which endings are added; file systems take 255."""
 
 
 def read_feeds(files: Mapping[str, str], lengths: Mapping[str, str]) -> dict[str, Any]:
@@ -73,14 +79,34 @@ def write_results(folder: Path, names: Sequence[str], results: Sequence[Any]) ->
 
 
 def _file_name(name: str, taken: set[str]) -> str:
-    """A file name for a variable: a name from a file must not lead out of the folder."""
-    base = _UNSAFE.sub("_", name)[:200].lstrip(".") or "result"
+    """A file name for a variable: a name from a file must not lead out of the folder. Letters of every script stay; of names that some file
+    systems take for one, all but the first are numbered."""
+    base = "".join(c if _can_be(c) else "_" for c in name)
+    base = os.fsencode(base)[:_LONGEST].decode(sys.getfilesystemencoding(), "ignore").lstrip(". -").rstrip(". ") or "result"
+    if _RESERVED.match(base):
+        base = f"_{base}"
     out, count = base, 1
-    while out.lower() in taken:
+    while _alike(out) in taken:
         count += 1
         out = f"{base}-{count}"
-    taken.add(out.lower())
+    taken.add(_alike(out))
     return out
+
+
+def _can_be(letter: str) -> bool:
+    """Whether a letter can be in the name of a file, here and elsewhere, and on a terminal."""
+    if letter in _UNSAFE or not letter.isprintable():
+        return False
+    try:
+        letter.encode(sys.getfilesystemencoding())
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _alike(name: str) -> str:
+    """What is the same for names that a file system may take for one: in capitals or not, letters with marks in one piece or two."""
+    return unicodedata.normalize("NFC", name.casefold())
 
 
 def _write(path: Path, value: Any) -> tuple[str, str]:

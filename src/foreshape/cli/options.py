@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
@@ -18,6 +20,17 @@ def pairs_of(given: Sequence[str] | None, option: str, example: str) -> dict[str
             raise typer.BadParameter(f"{name!r} is given twice", param_hint=option)
         out[name] = value
     return out
+
+
+def another_file(path: Path, model: Path, option: str) -> Path:
+    """Where a page goes. Raises `typer.BadParameter` where that is the model itself, which would be lost."""
+    try:
+        same = os.path.samefile(path, model)
+    except (OSError, ValueError):  # one of them is not there
+        same = False
+    if same:
+        raise typer.BadParameter(f"{os.fspath(path)!r} is the model itself, which the page would replace: name another file", param_hint=option)
+    return path
 
 
 def shapes_of(given: Sequence[str] | None) -> dict[str, list[int | str]]:

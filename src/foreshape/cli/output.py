@@ -8,21 +8,25 @@ import functools
 import io
 import json
 import os
+import select
 import shutil
 import sys
 import textwrap
+import warnings
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
-from foreshape.errors import ForeshapeError
+from foreshape.errors import ForeshapeError, ForeshapeWarning
 from foreshape.program.literal import escape
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _HELP_WIDTH = 56
+_LEAST_WIDTH, _USUAL_WIDTH = 20, 80
+"""Of a terminal that can be written to, and of one that does not say how wide it is."""
 _PIPE_WIDTH = 2000
 """Columns of a table that no terminal shows: wide enough that nothing is folded."""
 
@@ -35,20 +39,33 @@ def console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # which `printing` knows; rich ends the process with 1
 
-    shown = sys.stdout is not None and sys.stdout.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # None where it was closed before the start
-    return Standard(markup=False, highlight=False, emoji=False, width=None if shown else _PIPE_WIDTH)
+    return Standard(markup=False, highlight=False, emoji=False, width=columns_of(sys.stdout) or _PIPE_WIDTH)
+
+
+def columns_of(stream: TextIO | None) -> int | None:
+    """How wide the lines of a stream may be: what COLUMNS says, where that is a width, or the terminal; None where neither does."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isascii() and said.isdecimal() and len(said) < 6 and int(said) >= _LEAST_WIDTH:
+        return int(said)
+    if stream is None or not stream.isatty():  # None where it was closed before the start
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH
+    except (OSError, ValueError):
+        return _USUAL_WIDTH
 
 
 def print_plain(text: str) -> None:
-    """One line or more, with what is not printable escaped; in a terminal broken between words."""
+    """One line or more, with what is not printable escaped; in a terminal, and where COLUMNS is set, broken between words."""
     typer.echo(broken(escape(text), sys.stdout))
 
 
 def broken(text: str, stream: TextIO | None) -> str:
-    """Lines that a terminal would break anywhere, broken between words; what is read by another program is left as it is."""
-    if stream is None or not stream.isatty():
+    """Lines that a terminal would break anywhere, broken between words; what is read by another program is left as it is, unless COLUMNS
+    says how wide it is to be."""
+    width = columns_of(stream)
+    if width is None:
         return text
-    width = shutil.get_terminal_size().columns
     return "\n".join(part for line in text.split("\n") for part in _parts(line, width))
 
 
@@ -79,9 +96,10 @@ def stop(message: str, code: int = 1) -> NoReturn:
 
 @contextlib.contextmanager
 def plain_errors() -> Generator[None]:
-    """Errors of this package, and of the system, as plain text and exit code 1."""
+    """Errors of this package, and of the system, as plain text and exit code 1; its warnings as notes."""
     try:
-        yield
+        with _plain_warnings():
+            yield
     except ForeshapeError as error:
         stop(error_text(error))
     except BrokenPipeError:
@@ -94,6 +112,24 @@ def plain_errors() -> Generator[None]:
         stop(interrupted(error), 130)
 
 
+@contextlib.contextmanager
+def _plain_warnings() -> Generator[None]:
+    """What this package warns of as one line, without a place in the command's own source; other warnings as ever."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None) -> None:
+        if issubclass(category, ForeshapeWarning):
+            typer.echo(broken(escape(f"note: {message}".replace("\n", " ")), sys.stderr), err=True)
+        else:
+            before(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
 def interrupted(error: KeyboardInterrupt) -> str:
     """That the user has ended it: a training says in two lines where it was and what was kept."""
     return "\n".join(getattr(error, "__notes__", ())) or "interrupted"
@@ -104,8 +140,7 @@ def printing() -> Generator[None]:
     """Whoever reads the output may stop reading, as ``head`` does: that is no error. What cannot be written is one."""
     try:
         yield
-        if sys.stdout is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            sys.stdout.flush()
+        _flush()
     except BrokenPipeError:
         _print_no_more()
         raise typer.Exit(0) from None
@@ -114,6 +149,29 @@ def printing() -> Generator[None]:
             raise
         _print_no_more()
         stop(f"standard output cannot be written: {error.strerror or error}")
+
+
+def nobody_reads() -> bool:
+    """Whether standard output is a pipe whose other end was closed."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (AttributeError, OSError, ValueError):  # there is none, it is no file, or it is closed
+        return False
+
+
+def drop_unprintable() -> None:
+    """What is left of an output that cannot be written, be it a pipe that nobody reads, is not tried again at the end of the process."""
+    try:
+        _flush()
+    except OSError:
+        _print_no_more()
+
+
+def _flush() -> None:
+    if sys.stdout is not None and not sys.stdout.closed:  # pyright: ignore[reportUnnecessaryComparison]  # a script may close it
+        sys.stdout.flush()
 
 
 def _print_no_more() -> None:
@@ -149,6 +207,8 @@ def whole_command() -> Generator[None]:
         yield
     except SystemExit as leaving:
         before = leaving.__context__
+        if before is not None and isinstance(before.__cause__, KeyboardInterrupt):  # outside of what knows words for it
+            sys.stderr.write("interrupted\n")
         if isinstance(before, OSError) and before.errno == errno.EPIPE:
             _print_no_more()
             raise SystemExit(0) from None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.cli.output import print_json, print_plain, printing
+from foreshape.cli.output import columns_of, print_json, print_plain, printing
 from foreshape.cli.show import count_words
 from foreshape.errors import DescriptionError
 from foreshape.program import Op, Program
@@ -18,14 +17,14 @@ _WIDTH, _WIDEST = 80, 120
 
 
 def print_summary(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError], batch: int, depth: int | None, json: bool) -> None:
-    """Print the layers: as wide as the terminal is, at most 120 columns; 80 where there is none."""
+    """Print the layers: as wide as the terminal is (or COLUMNS says), at most 120 columns; 80 where there is none."""
     summary = Summary(program, batch, depth)
     if json:
         print_json({"sizes": summary.sizes.values, "layers": [_facts(r) for r in summary.rows], "besides": [_facts(r) for r in summary.more],
                     "total": summary.total._asdict()})  # fmt: skip
         return
     with printing():
-        print_plain(summary.text(min(shutil.get_terminal_size().columns, _WIDEST) if sys.stdout.isatty() else _WIDTH))
+        print_plain(summary.text(min(columns_of(sys.stdout) or _WIDTH, _WIDEST)))
         for one in unknown_types(unknown):
             print_plain(f"{one.words}; what depends on it is marked ?")
         if errors:

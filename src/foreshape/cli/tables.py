@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.table import Table
@@ -51,7 +52,7 @@ class Rows(Table):
         width = 2
         for at, name in enumerate(self.names):
             texts = [name, *(cells[at] for cells in self.texts)]
-            width += 3 + max(max((min(len(w), _READABLE) for w in t.split()), default=0) for t in texts)
-            if max(map(len, texts)) > 4 * _READABLE:
+            width += 3 + max(max((min(cell_len(w), _READABLE) for w in t.split()), default=0) for t in texts)
+            if max(map(cell_len, texts)) > 4 * _READABLE:
                 width += _READABLE  # sentences
         return width

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from foreshape.cost.events import Compute, Start, Wait
 from foreshape.cost.many_ranks import RanksPlan
 from foreshape.cost.measured import Measured, joined
 from foreshape.cost.simulation import Point
-from foreshape.errors import FormatError, needs
-from foreshape.memory.draw import ENDINGS
+from foreshape.errors import needs
+from foreshape.pictures.picture import require_image
 from foreshape.program.literal import escape
 
 MOST_RANKS = 8
@@ -110,8 +109,7 @@ def _step(
 
 
 def _figure(path: str | os.PathLike[str], size: tuple[float, float]) -> tuple[Any, Any]:
-    if Path(path).suffix.lower() not in ENDINGS:
-        raise FormatError(f"a drawing is a file that ends in {', '.join(ENDINGS)}; seen {os.fspath(path)!r}")
+    require_image(path)
     with needs("a drawing"):
         from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
         from matplotlib.backends.backend_agg import FigureCanvasAgg

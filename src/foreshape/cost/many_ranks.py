@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, overload
 
+from foreshape.cost import shown
 from foreshape.cost.collectives import Message, messages_of
 from foreshape.cost.device import Device, device_of, require_device
 from foreshape.cost.network import Network, sent
@@ -234,8 +235,10 @@ class RanksPlan:
         return {n: -(-v // ranks) if n in self.shared else v for n, v in values.items()}
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{n} = {v:,}" for n, v in self.sizes.items())
-        return f"RanksPlan({self.name}, {given}, peak = {self.peak_formula()})"
+        return shown.text(self)
+
+    def _repr_html_(self) -> str:
+        return shown.html(self)
 
 
 def _part(name: str, degree: int) -> Size:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError, border
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.pictures.figures import plural, short_bytes
-from foreshape.pictures.markup import card, cut, escape, folded, markup_table, tag
+from foreshape.pictures.markup import card, cut, ends, escape, folded, markup_table
 from foreshape.values.conversion import to_numpy, to_tensor
 from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
@@ -18,7 +18,7 @@ from foreshape.values.torch_proxy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SHOWN, _LISTED = 10, 500
+_SHOWN, _LISTED = 10, 200
 """How many values a prompt and a notebook list."""
 
 
@@ -117,9 +117,10 @@ class Scope:
 
     def _repr_html_(self) -> str:
         heading, rows = self._facts()
-        table = markup_table(("name", "type", "shape", "bytes"), [(cut(n, 300), of, shape, f"{size:,}") for n, of, shape, size in rows[:_LISTED]], (3,))
-        more = [tag("div", f"and {plural(len(rows) - _LISTED, 'more value')}")] if len(rows) > _LISTED else []
-        return card(heading, *([folded("values", table, *more, open=len(rows) <= _SHOWN)] if rows else []))
+        shown = [rows[at] if at is not None else ("…", "", "", None) for at in ends(len(rows), _LISTED)]
+        table = markup_table(("name", "type", "shape", "bytes"), [(cut(n, 300), of, shape, "" if b is None else f"{b:,}") for n, of, shape, b in shown], (3,))
+        words = "values" if len(rows) <= _LISTED else f"the first and the last {_LISTED // 2} by name; scope.names() has all"
+        return card(heading, *([folded(words, table, open=len(rows) <= _SHOWN)] if rows else []))
 
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._waiting

@@ -12,6 +12,7 @@ from foreshape.interop.model import COPIES, InferenceModel
 from foreshape.interop.parameters import Pieces, otherwise, read_parameters, write_parameters
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.program.call_site import Site
 from foreshape.program.collector import collector_waits
 from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, Kind, Spec
 from foreshape.values.conversion import to_numpy, to_tensor
@@ -59,7 +60,7 @@ def save_inference_model(
     from foreshape.passes import for_test, prune  # which who opens a network does not wait for
 
     out = prune(for_test(program), names, [_name_in(program, v) for v in fetched])
-    _add_feeds(out, names)
+    _add_feeds(out, {name: _described_at(program.global_block.vars[name]) for name in names})
     _add_fetches(out, [_name_in(program, v) for v in fetched])
     parameters = parameters_of(out)
     values = _values(parameters, scope if scope is not None else default_scope())
@@ -123,12 +124,18 @@ def _holder(program: Program, name: str, kind: Kind) -> Variable:
     return block.create_variable(name, Spec(kind, None, None), persistable=True)
 
 
-def _add_feeds(program: Program, names: Sequence[str]) -> None:
+def _described_at(variable: Variable) -> Site:
+    return variable.site if variable.op is None else variable.op.site
+
+
+def _add_feeds(program: Program, names: Mapping[str, Site]) -> None:
+    """A feed op for each input, of the line where the input was described: whoever opens the model is told of that one."""
     block = program.global_block
     holder = _holder(program, "feed", FEED_MINIBATCH)
-    for column, name in enumerate(names):
+    for column, (name, site) in enumerate(names.items()):
         variable = block.vars[name]
-        variable.op = block.append_op("feed", {"X": holder}, {"Out": variable}, {"col": column}, index=column)
+        variable.op = op = block.append_op("feed", {"X": holder}, {"Out": variable}, {"col": column}, index=column, site=site)
+        op.site = site  # None where it is not known: not the line that saves it
         variable.need_check_feed = True
 
 

@@ -19,8 +19,14 @@ _MAGIC: Final = b"\x93NUMPY"
 _SIZES: Final = {b"\x01\x00": "<H", b"\x02\x00": "<I"}
 """How the header's size is written, by version; version 3 is of structured arrays, which are no numbers."""
 _NUMBERS: Final = re.compile("[<>|=]?(?:[biu][1248]|f[248]|c8|c16)")
+_OTHERS: Final = {"U": "texts", "S": "texts of bytes", "a": "texts of bytes", "M": "dates", "m": "spans of time", "O": "Python objects", "V": "raw bytes"}
+"""What is in a .npy file that is no numbers, by the letter of its element type."""
 _MAX_BYTES = 2**36
 _MAX_MAPPED = 2**44
+
+
+class _NoNumbers(FormatError):
+    """A .npy file of something else."""
 
 
 @border("the array cannot be read", FormatError)
@@ -45,6 +51,8 @@ def _read(path: str, data: Any) -> Any:
         raise FormatError(f"{path}: a .npz archive; a feed is one .npy file")
     try:
         return _array(data)
+    except _NoNumbers as error:
+        raise FormatError(f"{path}: {error}") from None
     except (FormatError, ShapeError) as error:
         raise FormatError(f"{path}: not a .npy file: {error}") from None
 
@@ -82,8 +90,12 @@ def _header(data: Any) -> tuple[Any, bool, tuple[int, ...], int]:
     if not isinstance(given, dict) or set(cast("dict[Any, Any]", given)) != {"descr", "fortran_order", "shape"}:
         raise FormatError("its header must be a dict of descr, fortran_order and shape")
     word, columns, dims = (cast("dict[str, Any]", given)[key] for key in ("descr", "fortran_order", "shape"))
+    seen = repr(str(word)[:80])
+    other = _OTHERS.get(word.lstrip("<>|=")[:1]) if isinstance(word, str) else "records" if isinstance(word, list) else None
+    if other is not None:
+        raise _NoNumbers(f"not a .npy file of numbers: it holds {other}, {seen}")
     if not isinstance(word, str) or not _NUMBERS.fullmatch(word):
-        raise FormatError(f"descr must be an element type of numbers, as '<f4'; seen {str(word)[:80]!r}")
+        raise FormatError(f"descr must be an element type of numbers, as '<f4'; seen {seen}")
     if not isinstance(columns, bool) or not isinstance(dims, tuple) or any(type(n) is not int for n in cast("tuple[Any, ...]", dims)):
         raise FormatError("fortran_order must be True or False, and shape a tuple of whole numbers")
     shape = cast("tuple[int, ...]", dims)

@@ -96,8 +96,8 @@ def open_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Sp
         return combined(bytes(source), wanted, expected)
     folder = os.fspath(source)
     if os.path.isdir(folder):
-        return {n: combined(_bytes_of(inside(folder, n)), [n], expected)[n] for n in wanted}
-    return combined(_bytes_of(folder), wanted, expected)
+        return {n: combined(_bytes_of(path := inside(folder, n)), [n], expected, path)[n] for n in wanted}
+    return combined(_bytes_of(folder), wanted, expected, folder)
 
 
 def _bytes_of(path: str) -> Any:
@@ -163,8 +163,13 @@ def _packed(array: Array, of: DType) -> memoryview:
     return numpy.ascontiguousarray(data).reshape(-1).view(numpy.uint8).data if data.size else memoryview(b"")
 
 
-def combined(data: Any, names: Sequence[str], specs: Mapping[str, Spec]) -> dict[str, Stored]:
-    """The tensors in the bytes of a combined file, whose names come sorted."""
+def combined(data: Any, names: Sequence[str], specs: Mapping[str, Spec], path: str | None = None) -> dict[str, Stored]:
+    """The tensors in the bytes of a combined file, whose names come sorted; ``path`` begins what is said of one that is not these."""
+    if path is not None:
+        try:
+            return combined(data, names, specs)
+        except FormatError as error:
+            raise FormatError(f"{path}: {error}") from None
     out: dict[str, Stored] = {}
     at = 0
     for name in names:

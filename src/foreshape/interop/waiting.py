@@ -72,7 +72,7 @@ class _Opened:
         self._path, self._lock = path, Lock()
         self._file: IO[bytes] = open_file(path, MAX_BYTES)
         self._was = self._state()
-        found = combined(map_opened(self._file, writable=False), names, specs)
+        found = combined(map_opened(self._file, writable=False), names, specs, path)
         self._places = {name: Stored(one.dtype, one.dims, memoryview(b""), one.at) for name, one in found.items()}
 
     def read(self, name: str, device: str) -> Tensor:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from foreshape.errors import FormatError, needs
+from foreshape.errors import needs
 from foreshape.memory.byte_counts import byte_text
 from foreshape.memory.figures import Buffer, Figures
 from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, unknown_words
+from foreshape.pictures.picture import require_image
 from foreshape.program.literal import escape
 
 COLOURS: dict[str, str] = {
@@ -23,7 +23,6 @@ COLOURS: dict[str, str] = {
     WORKSPACE: "#c25b8c",
 }
 """Of each class; apart from each other also for those who see few colours, by lightness."""
-ENDINGS = (".png", ".svg", ".pdf")
 _LABELS = 40
 
 
@@ -33,8 +32,7 @@ def draw(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]
     Raises:
         FormatError: an ending that is no image's. MemoryPlanError: a symbol without a value.
     """
-    if Path(path).suffix.lower() not in ENDINGS:
-        raise FormatError(f"a drawing is a file that ends in {', '.join(ENDINGS)}; seen {os.fspath(path)!r}")
+    require_image(path)
     buffers, line, held = plan.buffers(**symbols), plan.timeline(**symbols), plan.held(**symbols)
     position, op = plan.peak_position(**symbols), plan.peak_op(**symbols)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from keyword import iskeyword
 from typing import Any
@@ -13,6 +13,8 @@ from foreshape.dims import INT64_MAX, Dim, Size, evaluate, product, substitute, 
 from foreshape.dims.expression import Atom, Monomial, of_atom
 from foreshape.errors import MemoryPlanError
 from foreshape.memory.byte_counts import byte_text
+from foreshape.pictures.figures import plural
+from foreshape.pictures.markup import cut
 from foreshape.program.literal import quoted
 
 
@@ -141,7 +143,17 @@ class Formula:
 
     __repr__ = __str__
 
+    def brief(self, words: Callable[[str], str] = str, most: int = 4, width: int = 110) -> list[str]:
+        """Its sums in a line each, as ``words`` has them; how many of their terms, and of the sums, are left out, is told in their place."""
+        found = list(dict.fromkeys(tuple(map(words, self._terms(p))) for p in self._pieces.tolist())) or [("0 B",)]
+        left_out = [f"... {plural(len(found) - most, 'more sum')}"] if len(found) > most else []
+        return [*(_begun(terms, width) for terms in found[:most]), *left_out]
+
     def _text(self, piece: Sequence[int]) -> str:
+        return _sum_text(self._terms(piece))
+
+    def _terms(self, piece: Sequence[int]) -> list[str]:
+        """What is added up, what is added in some cases only at the end."""
         groups: dict[Monomial, list[str]] = {}
         for m, c in zip(self._monomials, piece, strict=True):
             if c:
@@ -150,9 +162,28 @@ class Formula:
                 groups.setdefault(switches, []).append("-" + text if c < 0 else text)
         parts: list[str] = []
         for switches, terms in sorted(groups.items(), key=lambda g: len(g[0])):
-            text = " + ".join(terms)
-            parts.append(text if not switches else f"({text} where {' and '.join(map(_switch_text, switches))})")
-        return " + ".join(parts).replace("+ -", "- ") or "0 B"
+            parts += terms if not switches else [f"({' + '.join(terms)} where {' and '.join(map(_switch_text, switches))})"]
+        return parts
+
+
+def peak_lines(formula: Formula, words: Callable[[str], str] = str, width: int = 110) -> list[str]:
+    """``peak = ...`` in one line where it is short, or in a few."""
+    lines = formula.brief(words, width=width)
+    one = f"peak = {lines[0]}" if len(lines) == 1 else f"peak = max({', '.join(lines)})"
+    return [one] if len(lines) == 1 or len(one) <= width else ["peak = max(", *(f"    {line}," for line in lines[:-1]), f"    {lines[-1]})"]
+
+
+def _begun(terms: Sequence[str], width: int) -> str:
+    """As many terms of a sum as a line has room for, and how many more there are."""
+    count = len(terms)
+    while count > 1 and len(_sum_text(terms[:count])) > (width if count == len(terms) else width - 20):
+        count -= 1
+    shown = cut(_sum_text(terms[:count]), width)
+    return shown if count == len(terms) else f"{shown} ... {plural(len(terms) - count, 'more term')}"
+
+
+def _sum_text(terms: Sequence[str]) -> str:
+    return " + ".join(terms).replace("+ -", "- ") or "0 B"
 
 
 def _product_text(count: int, atoms: Sequence[Atom]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from foreshape.memory.draw import COLOURS
 from foreshape.memory.figures import Figures
 from foreshape.memory.records import CLASSES
-from foreshape.pictures.page import assemble
+from foreshape.pictures.page import assemble, write_page_file
 from foreshape.program.literal import escape
 
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -18,10 +18,8 @@ _LONGEST = 300
 
 
 def write_page(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]) -> None:
-    """Write the page of a plan. Raises `MemoryPlanError` where a symbol has no value."""
-    text = page(plan, symbols)
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+    """Write the page of a plan. Raises `MemoryPlanError` where a symbol has no value, `FormatError` where it cannot be written."""
+    write_page_file(path, page(plan, symbols))
 
 
 def page(plan: Figures, symbols: Mapping[str, int]) -> str:

@@ -11,6 +11,7 @@ from foreshape.kernels.recurrent_memory import of_lengths
 from foreshape.lowering import fuse, lower
 from foreshape.memory.draw import draw
 from foreshape.memory.figures import Figures
+from foreshape.memory.formula import peak_lines
 from foreshape.memory.liveness import find_liveness
 from foreshape.memory.notebook import plan_html
 from foreshape.memory.page import write_page
@@ -23,8 +24,8 @@ from foreshape.program.unknown import unknown_types, with_inner
 from foreshape.program.unknown import unknown_words as not_known
 from foreshape.spec import TENSOR_KINDS
 
-_MOST_SHOWN = 1200
-"""Characters of a formula at a prompt."""
+_WIDTH = 160
+"""Characters of a line at a prompt."""
 
 
 class Plan(Figures):
@@ -67,7 +68,11 @@ class Plan(Figures):
         write_page(self, path, symbols)
 
     def __repr__(self) -> str:
-        return f"Plan(peak = {cut(str(self.peak_formula()), _MOST_SHOWN)}{unknown_words(self.unknown())})"
+        lines = peak_lines(self.peak_formula())
+        left_out = unknown_words(self.unknown())
+        if len(lines) == 1:
+            return f"Plan({cut(lines[0] + left_out, _WIDTH - 6)})"
+        return "\n".join(cut(line, _WIDTH) for line in ["Plan(" + lines[0], *lines[1:-1], lines[-1] + left_out + ")"])
 
     def _repr_html_(self) -> str:
         return plan_html(self)

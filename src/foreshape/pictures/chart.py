@@ -24,6 +24,21 @@ def thinned(values: Sequence[float], most: int) -> list[tuple[int, float, float]
     return out
 
 
+def drawn_points(values: Sequence[float | None], most: int = 600) -> tuple[list[int], list[float | None]]:
+    """The places and values of at most so many points of a line, for a drawing in which more could not be told apart: of a long one the least
+    and the largest of each stretch, as they follow each other."""
+    count = len(values)
+    if count <= most:
+        return list(range(count)), list(values)
+    each = math.ceil(count / (most // 2))
+    places: list[int] = []
+    for begin in range(0, count, each):
+        good = [(v, at) for at in range(begin, min(begin + each, count)) if (v := values[at]) is not None and math.isfinite(v)]
+        if good:
+            places += sorted({min(good)[1], max(good)[1]})
+    return places, [values[at] for at in places]
+
+
 def line_chart(values: Sequence[float], title: str, label: str, width: int = 460, height: int = 120, filled: bool = False,
                words: Callable[[float], str] = "{:.4g}".format) -> Markup:  # fmt: skip
     """A line over the places of its values, with the largest and the least (in ``words``) at the side; what falls to a fiftieth, on a scale of

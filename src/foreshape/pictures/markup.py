@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 _VOID: Final = frozenset({"br", "hr", "meta"})
+_GEOMETRY: Final = frozenset({"d", "points"})
+"""The attributes that are places of a drawing: as long as the drawing needs, since half a line is none."""
 LONGEST: Final = 2000
 """Characters of one text in a page: names come from files, which may have names of any length."""
 
@@ -33,14 +35,20 @@ class Markup(str):
     __slots__ = ()
 
 
+def _whole(value: object) -> Markup:
+    """A value as text of any length."""
+    return Markup(html.escape(escape(str(value))))
+
+
 def words(value: object) -> Markup:
     """Any value as the text of an element."""
-    return value if isinstance(value, Markup) else Markup(html.escape(escape(cut(str(value), LONGEST))))
+    return value if isinstance(value, Markup) else _whole(cut(str(value), LONGEST))
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """One element. A child that is no `Markup` is text. ``class_`` is written ``class``, ``stroke_width`` ``stroke-width``; None is left out."""
-    given = "".join(f' {n.rstrip("_").replace("_", "-")}="{words(v)}"' for n, v in attributes.items() if v is not None)
+    """One element. A child that is no `Markup` is text. ``class_`` is written ``class``, ``stroke_width`` ``stroke-width``; None is left out.
+    Texts are cut to `LONGEST`; where a line of a drawing runs (``points``, ``d``) is not."""
+    given = "".join(f' {n.rstrip("_").replace("_", "-")}="{_whole(v) if n in _GEOMETRY else words(v)}"' for n, v in attributes.items() if v is not None)
     if name in _VOID:
         return Markup(f"<{name}{given}>")
     return Markup(f"<{name}{given}>{''.join(map(words, children))}</{name}>")
@@ -51,7 +59,9 @@ def join(parts: Iterable[object]) -> Markup:
     return Markup("".join(map(words, parts)))
 
 
-_CELL: Final = "padding:2px 12px 2px 0;text-align:{};vertical-align:top;border:0;background:none;font-variant-numeric:tabular-nums;white-space:{}"
+_CELL: Final = "padding:2px 12px 2px 0;text-align:{};vertical-align:top;border:0;background:none;white-space:{}"
+
+_TABLE: Final = "border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums"
 
 
 def markup_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> Markup:
@@ -62,7 +72,12 @@ def markup_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right
         return tag("tr", *(tag(kind, c, style=_CELL.format("right" if at in numbers else "left", "nowrap" if at in numbers else "normal"))
                            for at, c in enumerate(cells)))  # fmt: skip
 
-    return tag("table", line(columns, "th"), *(line(cells, "td") for cells in rows), style="border-collapse:collapse;font-size:13px")
+    return tag("table", line(columns, "th"), *(line(cells, "td") for cells in rows), style=_TABLE)
+
+
+def ends(count: int, most: int) -> list[int | None]:
+    """The places of so many things, of which at most ``most`` are shown: of more the first and the last, and None for those between."""
+    return [*range(count)] if count <= most else [*range(most // 2), None, *range(count - most // 2, count)]
 
 
 def folded(heading: object, *children: object, open: bool = False) -> Markup:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 from typing import Any, Final
+
+from foreshape.errors import FormatError
 
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.S)
 
@@ -19,6 +22,15 @@ def assemble(template: str, data: Any) -> str:
     scripts = _SCRIPT.findall(template)
     policy = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return template.replace("POLICY", policy, 1).replace('"DATA"', harmless_json(data), 1)
+
+
+def write_page_file(path: str | os.PathLike[str], text: str) -> None:
+    """Write a page. Raises `FormatError` where the file cannot be written, or not all of it."""
+    try:
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{os.fspath(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
 def harmless_json(value: Any) -> str:

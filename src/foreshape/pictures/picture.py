@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Final
 
 from foreshape.errors import FormatError
+
+_IMAGES: Final = (".png", ".svg", ".pdf")
+
+
+def require_image(path: str | os.PathLike[str]) -> None:
+    """Refuse a name that does not end as an image's does, before anything is drawn. Raises `FormatError`."""
+    if Path(path).suffix.lower() not in _IMAGES:
+        raise FormatError(f"a drawing is a file that ends in {', '.join(_IMAGES)}; seen {os.fspath(path)!r}")
 
 
 class Picture:

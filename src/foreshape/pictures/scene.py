@@ -8,6 +8,7 @@ from typing import Final
 
 from foreshape.pictures.layered import Segment
 from foreshape.pictures.markup import Markup, escape, tag
+from foreshape.pictures.widths import wide
 
 FAMILIES: Final = ("image", "product", "norm", "activation", "sequence", "table", "loss", "shape", "control", "other")
 """What sorts of layers have a colour of their own."""
@@ -54,7 +55,7 @@ class Box:
     def measure(self) -> None:
         """Size it for its text."""
         self.lines = [shown(line) for line in self.lines]
-        widest = max((len(line) for line in self.lines), default=0)
+        widest = max((wide(line) for line in self.lines), default=0)
         self.width = max(46.0, widest * _WIDE + 18) + (3.0 if self.times > 1 else 0.0)
         self.height = len(self.lines) * LINE + 9
 

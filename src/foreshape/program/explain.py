@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -59,11 +59,12 @@ def explain(variable: Variable) -> str:
     if spec.dims is None:
         lines.append("    nothing is known of its dims")
     named: set[str] = set()
+    alike = Alike()
     for axis, dim in enumerate(spec.dims or ()):
-        lines += _explained(Place(variable, "dim", axis), dim, f"dim {axis} is {dim}", named)
+        lines += _explained(Place(variable, "dim", axis), dim, f"dim {axis} is {dim}", named, alike)
     for level, count in enumerate(spec.lod.counts if spec.lod is not None else ()):
         words = f"level {level} of its rows, grouped as those of {spec.lod.source}, has {count} sequences" if spec.lod is not None else ""
-        lines += _explained(Place(variable, "count", level), count, words, named)
+        lines += _explained(Place(variable, "count", level), count, words, named, alike)
     lines += _unified(variable, named)
     for size in (*(spec.dims or ()), *(spec.lod.counts if spec.lod is not None else ())):
         lines += [f"    {x}" for x in explain_symbols(size)]
@@ -89,13 +90,13 @@ def _precision(variable: Variable) -> list[str]:
     return [f"    {op.type} multiplies a few rows in each step: it computes in {spec.known_dtype.name}, and only products outside of it in {lowered.name}"]
 
 
-def _explained(place: Place, size: Size, heading: str, named: set[str]) -> list[str]:
-    rows = list(_steps(place, size, named))
+def _explained(place: Place, size: Size, heading: str, named: set[str], alike: Alike) -> list[str]:
+    rows = list(_steps(place, size, named, alike))
     widths = [max((len(r[i]) for r in rows), default=0) for i in range(2)]
     return [heading, *("    " + f"{a.ljust(widths[0])}    {b.ljust(widths[1])}    {c}".rstrip() for a, b, c in rows)]
 
 
-def _steps(start: Place, size: Size, named: set[str]) -> Iterator[tuple[str, str, str]]:
+def _steps(start: Place, size: Size, named: set[str], alike: Alike) -> Iterator[tuple[str, str, str]]:
     """The steps from a size to where it begins: (what, by what, the user's line)."""
     queue = deque([start])
     seen = {(start.variable.name, start.part, start.at)}
@@ -110,7 +111,13 @@ def _steps(start: Place, size: Size, named: set[str]) -> Iterator[tuple[str, str
         own = _size_at(variable.spec, place)
         if own is not None:
             named |= symbols_of(own)
+        sources = alike.sources(place) if count > MAX_LINES else None
+        if sources:  # which is all that matters of what is not told
+            left_out += 1
+            _follow(sources, queue, seen)
+            continue
         step = step_of(place)
+        alike.note(place, step)
         op = variable.op
         begins = step is None or op is None or not step.places
         if count > MAX_LINES and not begins:
@@ -122,13 +129,59 @@ def _steps(start: Place, size: Size, named: set[str]) -> Iterator[tuple[str, str
                 yield f"{place.text()} = {own}", variable.role_words, where
             else:
                 yield f"{place.text()} = {step.formula}", by_words(op, step), where
-        for source in step.places if step is not None else ():
-            key = (source.variable.name, source.part, source.at)
-            if key not in seen:
-                seen.add(key)
-                queue.append(source)
+        if step is not None:
+            _follow(step.places, queue, seen)
     if left_out:
         yield f"(and {left_out:,} steps between that are not told)", "", ""
+
+
+def _follow(sources: Iterable[Place], queue: deque[Place], seen: set[tuple[str, str, int]]) -> None:
+    for source in sources:
+        key = (source.variable.name, source.part, source.at)
+        if key not in seen:
+            seen.add(key)
+            queue.append(source)
+
+
+class Alike:
+    """From which sizes ops make theirs, by what their rules see of them: the layers of a deep network are alike, and are asked about once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, list[tuple[str, int, str, int]]] = {}
+
+    def note(self, place: Place, step: Step | None) -> None:
+        """Remember what a step is made of."""
+        key = self._key(place)
+        op = place.variable.op
+        if key is None or op is None or step is None or key in self._known:
+            return
+        where: dict[str, tuple[str, int]] = {}
+        for slot, names in op.inputs.items():
+            for at, name in enumerate(names):
+                where.setdefault(name, (slot, at))
+        self._known[key] = [(*where[p.variable.name], p.part, p.at) for p in step.places if p.variable.name in where]
+
+    def sources(self, place: Place) -> list[Place] | None:
+        """The sizes that one is made of; None where no like op was asked about, or where it is made of none."""
+        found = self._known.get(key) if (key := self._key(place)) is not None else None
+        op = place.variable.op
+        if not found or op is None:
+            return None
+        return [Place(variable, part, at) for slot, which, part, at in found if (variable := op.block.find(op.inputs[slot][which])) is not None]
+
+    @staticmethod
+    def _key(place: Place) -> Hashable:
+        """All that the answer depends on: the op's attributes, what its inputs are and which of them are one, and which size is asked for."""
+        variable, op = place.variable, place.variable.op
+        if op is None or variable.persistable or not variable.known or op.attributes.sub_blocks:
+            return None
+        slot = next(((s, names.index(variable.name)) for s, names in op.outputs.items() if variable.name in names), None)
+        first: dict[str, int] = {}
+        given = tuple(
+            (s, tuple((first.setdefault(n, len(first)), found.spec if (found := op.block.find(n)) is not None else None) for n in names))
+            for s, names in op.inputs.items()
+        )
+        return op.attributes, slot, place.part, place.at, variable.spec, given
 
 
 def by_words(op: Op, step: Step) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from foreshape.errors import SchemaError
 from foreshape.pictures.figures import plural, share, short_bytes, short_count
-from foreshape.pictures.markup import Markup, card, cut, escape, folded, markup_table, tag
+from foreshape.pictures.markup import Markup, card, escape, folded, markup_table, tag
+from foreshape.pictures.widths import begin, fit, left, wide
 from foreshape.program.feeds import inputs_of
 from foreshape.program.folding import folded_layers
 from foreshape.program.kept import size_of
@@ -119,7 +120,7 @@ class Summary:
         """The table in lines of at most so many characters (from 24 on). Below 60 a layer is its name, and under it what it gives and its figures."""
         width = max(width, 24)
         lines = [self._cells(row) for row in (*self.rows, *self.more)]
-        head = [cut(f"input {escape(n)}  {d}", width) for n, d in self.inputs[:4]]
+        head = [fit(f"input {escape(n)}  {d}", width) for n, d in self.inputs[:4]]
         if len(self.inputs) > 4:
             head.append(f"and {plural(len(self.inputs) - 4, 'more input')}")
         tail = [part for words in self._tail for part in wrap(words, width, subsequent_indent="    ")]
@@ -127,15 +128,15 @@ class Summary:
             return "\n".join([*head, "", *(part for line in lines for part in _apart(line, width)), "", *tail])
         numbers = [max(len(line[c]) for line in [_COLUMNS, *lines]) for c in (2, 3, 4)]
         rest = width - sum(numbers) - 2 * 4
-        name = max(len(line[0]) for line in [_COLUMNS, *lines])
-        if name + max(len(line[1]) for line in lines or [_COLUMNS]) > rest:
+        name = max(wide(line[0]) for line in [_COLUMNS, *lines])
+        if name + max(wide(line[1]) for line in lines or [_COLUMNS]) > rest:
             lines = [(line[0], line[1].replace(", ", ","), *line[2:]) for line in lines]
-        output = min(max(len(line[1]) for line in [_COLUMNS, *lines]), max(rest * 9 // 20, 10))
+        output = min(max(wide(line[1]) for line in [_COLUMNS, *lines]), max(rest * 9 // 20, 10))
         name = min(name, rest - output)
 
         def line(cells: Sequence[str]) -> str:
-            left = f"{_fit(cells[0], name):<{name}}  {cut(cells[1], output):<{output}}"
-            return "  ".join([left, *(c.rjust(w) for c, w in zip(cells[2:], numbers, strict=True))]).rstrip()
+            first = f"{left(_fit(cells[0], name), name)}  {left(fit(cells[1], output), output)}"
+            return "  ".join([first, *(c.rjust(w) for c, w in zip(cells[2:], numbers, strict=True))]).rstrip()
 
         rule = "-" * min(width, name + output + sum(numbers) + 8)
         return "\n".join([*head, line(_COLUMNS), rule, *map(line, lines), rule, *tail])
@@ -211,27 +212,27 @@ def dims_text(variable: Variable) -> str:
 
 
 def _apart(cells: Sequence[str], width: int) -> Iterator[str]:
-    """A line of the table in several: the layer, then what its other columns have, each after its name."""
+    """A line of the table in several: the layer, then what its other width have, each after its name."""
     indent = " " * (len(cells[0]) - len(cells[0].lstrip(" ")) + 4)
     yield _fit(cells[0], width)
     line = ""
     for part in [cells[1], *(f"{name} {' '.join(cell.split())}" for name, cell in zip(_COLUMNS[2:], cells[2:], strict=True) if cell)]:
-        if line and len(indent) + len(line) + 2 + len(part) > width:
+        if line and len(indent) + wide(line) + 2 + wide(part) > width:
             yield indent + line
             line = ""
-        line += f", {part}" if line else cut(part, width - len(indent))
+        line += f", {part}" if line else fit(part, width - len(indent))
     if line:
         yield indent + line
 
 
 def _fit(text: str, width: int) -> str:
     """The name of a layer in a width: its operators give way first."""
-    if len(text) <= width:
+    if wide(text) <= width:
         return text
     name, gap, kinds = text.rpartition("  ")
-    if gap and name.strip() and len(name) + 6 <= width:
-        return f"{name}  {kinds[: width - len(name) - 3]}…"
-    return cut(name if gap and name.strip() else text, width)
+    if gap and name.strip() and wide(name) + 6 <= width:
+        return f"{name}  {begin(kinds, width - wide(name) - 3)}…"
+    return fit(name if gap and name.strip() else text, width)
 
 
 def _deepest_within(layers: Sequence[Layer], rows: int) -> int:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from foreshape.pictures.page import assemble
+from foreshape.pictures.page import assemble, write_page_file
 from foreshape.pictures.scene import STYLE
 from foreshape.program import Program
 from foreshape.report.facts import facts
@@ -24,7 +24,5 @@ def report_page(program: Program, title: str = "a network") -> str:
 
 
 def write_report(program: Program, path: str | os.PathLike[str], title: str = "a network") -> None:
-    """Write the page of a network to a file."""
-    text = report_page(program, title)
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+    """Write the page of a network to a file. Raises `FormatError` where it cannot be written."""
+    write_page_file(path, report_page(program, title))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from foreshape.errors import needs
-from foreshape.pictures.chart import line_chart
+from foreshape.pictures.chart import drawn_points, line_chart
 from foreshape.pictures.figures import plural
-from foreshape.pictures.markup import card, cut, folded, markup_table, tag
+from foreshape.pictures.markup import card, cut, ends, folded, markup_table
+from foreshape.pictures.picture import require_image
+from foreshape.pictures.widths import right, wide
 
 RATE = "learning rate"
 """The name of its figure."""
 _FIRST, _LAST = 3, 12
 """So many epochs a prompt shows, of its beginning and its end."""
-_LISTED = 400
+_LISTED = 200
+"""So many epochs a notebook shows, half of them of the beginning."""
+_NAMED, _NAME = 12, 40
+"""So many figures a drawing names, and the characters of a name."""
 
 
 @dataclass(slots=True, repr=False)
@@ -52,8 +58,8 @@ class History:
             if at != before + 1:
                 lines.append(["...", *("" for _ in names)])
             lines.append([str(at + 1), *(number(self.epochs[at].get(n)) for n in names)])
-        widths = [max(len(line[c]) for line in lines) for c in range(len(lines[0]))]
-        return ["  ".join(text.rjust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+        widths = [max(wide(line[c]) for line in lines) for c in range(len(lines[0]))]
+        return ["  ".join(right(text, w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines]
 
     def _heading(self) -> str:
         last = f", loss {number(self.losses[-1])} in the last" if self.losses else ""
@@ -66,15 +72,15 @@ class History:
 
     def _repr_html_(self) -> str:
         names, count = self._names(), len(self.epochs)
-        which = range(count)[-_LISTED:]
-        rows = [(str(at + 1), *(number(self.epochs[at].get(n)) for n in names)) for at in which]
+        left_out = ("…", *("" for _ in names))
+        rows = [left_out if at is None else (str(at + 1), *(number(self.epochs[at].get(n)) for n in names)) for at in ends(count, _LISTED)]
         shown = rows[-1:] if rows else []
         parts: list[object] = [line_chart(self.losses, "the loss of every step", "step")]
         if shown:
             parts.append(markup_table(("epoch", *names), shown, range(1 + len(names))))
         if len(rows) > 1:
-            more = tag("div", f"the last {_LISTED} of {count:,}") if count > _LISTED else ""
-            parts.append(folded("every epoch", more, markup_table(("epoch", *names), rows, range(1 + len(names)))))
+            heading = "every epoch" if count <= _LISTED else f"the first and the last {_LISTED // 2} of {count:,} epochs"
+            parts.append(folded(heading, markup_table(("epoch", *names), rows, range(1 + len(names)))))
         return card(self._heading(), *parts)
 
     def plot(self, path: Any = None) -> Any:
@@ -85,7 +91,12 @@ class History:
 
         Returns:
             matplotlib's figure.
+
+        Raises:
+            FormatError: an ending that is no image's. ExecutionError: matplotlib is not installed.
         """
+        if isinstance(path, (str, os.PathLike)):
+            require_image(cast("str | os.PathLike[str]", path))
         with needs("a drawing"):
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
@@ -103,23 +114,37 @@ class History:
         figure: Any = Shown(figsize=(8, 6 if figures else 4), layout="constrained")
         FigureCanvasAgg(figure)
         axes: Sequence[Any] = figure.subplots(2 if figures else 1, 1, squeeze=False)[:, 0]
-        axes[0].plot(range(1, len(self.losses) + 1), self.losses, linewidth=0.8, alpha=0.5, label="loss of each step")
+        at, shown = drawn_points(self.losses)
+        axes[0].plot([a + 1 for a in at], shown, linewidth=0.8, alpha=0.5, label="loss of each step")
         per_epoch = len(self.losses) / max(1, len(self.epochs))
         for name in ("loss", "validation loss"):
             if any(name in row for row in self.epochs):
-                axes[0].plot([per_epoch * (e + 1) for e in range(len(self.epochs))], [row.get(name) for row in self.epochs], marker=".", label=name)
+                at, shown = drawn_points([row.get(name) for row in self.epochs])
+                axes[0].plot([per_epoch * (e + 1) for e in at], shown, marker=".", label=name)
         axes[0].set(xlabel="step", ylabel="loss", yscale="log" if self.losses and min(self.losses) > 0 else "linear")
         for name in figures:
-            axes[1].plot(range(1, len(self.epochs) + 1), [row.get(name) for row in self.epochs], marker=".", label=name)
+            at, shown = drawn_points([row.get(name) for row in self.epochs])
+            axes[1].plot([e + 1 for e in at], shown, marker=".", label=cut(name, _NAME))
         if figures:
             axes[1].set(xlabel="epoch")
             axes[1].xaxis.get_major_locator().set_params(integer=True)
         for a in axes:
             a.grid(alpha=0.3)
-            a.legend()
+            self._name_lines(a)
         if path is not None:
             figure.savefig(path)
         return figure
+
+    @staticmethod
+    def _name_lines(axes: Any) -> None:
+        """A legend within some axes, of the first lines where there are many: it takes no room from them, however long the names are."""
+        lines, names = axes.get_legend_handles_labels()
+        if len(lines) > _NAMED:
+            lines, names = [*lines[: _NAMED - 1], lines[_NAMED]], [*names[: _NAMED - 1], f"and {len(lines) - _NAMED + 1} more"]
+        legend = axes.legend(lines, names, **({"fontsize": "small"} if len(lines) > _NAMED // 2 else {}))
+        legend.set_in_layout(False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # a name may have a $
 
 
 def number(value: float | None) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, cast
 
 from foreshape.engine import Executor, Scope, default_scope
@@ -13,6 +11,7 @@ from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable, startup_of
 from foreshape.ranks import alone, join
+from foreshape.training import interrupted
 from foreshape.training.augmented import Augment, Augmented
 from foreshape.training.callbacks import Callback, Run
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
@@ -114,25 +113,29 @@ def train(
     taken = as_data(data, batch_size, shuffle, seed, program, needed=needed)
     taken = taken if augment is None else Augmented(taken, augment, seed)
     measured = None if validation is None else as_data(validation, batch_size, False, seed, program, needed=needed)
-    made = training_program(
-        cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=max(epochs, 1), batches_per_epoch=taken.batches
-    )
-    with join(ranks.patience) if ranks is not None else alone() as joined:
-        over = OverRanks(joined, ranks, made.loss, made.startup, made.ungathered)
-        over.check_figures(metrics or {})
-        run = TheRun(
-            over, made, metrics or {}, taken, as_checkpoint(checkpoint), executor if executor is not None else Executor(seed=seed),
-            scope if scope is not None else default_scope(), shown(progress, console) if joined.first else Quiet(), seed, epochs, hooks,
-        )  # fmt: skip
-        if measured is not None:
-            evaluated = over.evaluated(for_test(made.program))
-            evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
-            run.evaluation = (evaluated, measured)
-        try:
-            return over.guarded(lambda: run.run(made.startup, fresh, check, on_change))
-        except KeyboardInterrupt as interrupt:
-            _say_what_was_kept(interrupt, run)
-            raise
+    kept, run = as_checkpoint(checkpoint), None
+    interrupted.begun()
+    try:
+        made = training_program(
+            cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=max(epochs, 1), batches_per_epoch=taken.batches
+        )
+        with join(ranks.patience) if ranks is not None else alone() as joined:
+            over = OverRanks(joined, ranks, made.loss, made.startup, made.ungathered)
+            over.check_figures(metrics or {})
+            run = TheRun(
+                over, made, metrics or {}, taken, kept, executor if executor is not None else Executor(seed=seed),
+                scope if scope is not None else default_scope(), shown(progress, console) if joined.first else Quiet(), seed, epochs, hooks,
+            )  # fmt: skip
+            if measured is not None:
+                evaluated = over.evaluated(for_test(made.program))
+                evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
+                run.evaluation = (evaluated, measured)
+            history = over.guarded(lambda run=run: run.run(made.startup, fresh, check, on_change))
+    except KeyboardInterrupt as interrupt:
+        interrupted.tell(interrupt, run.state if run is not None else None, kept, hooks)
+        raise
+    interrupted.ended(run.state, kept, hooks)
+    return history
 
 
 def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
@@ -171,24 +174,3 @@ def _as_callback(given: Any) -> Callback:
     if isinstance(given, type) or not callable(given):
         raise ExecutionError(f"a callback is an object of foreshape.callbacks.Callback, or a function of an epoch's number and row; seen {given!r}")
     return _Function(given)
-
-
-def _say_what_was_kept(interrupt: KeyboardInterrupt, run: TheRun) -> None:
-    """Let a script that nobody stops the interrupt in end in two lines, in place of a traceback through the loop."""
-    state, checkpoint = run.state, run.checkpoint
-    if state is None:
-        return
-    newest = checkpoint.files()[:1] if checkpoint is not None else []
-    at = f"interrupted after step {state.history.steps} (epoch {state.position.epoch}, batch {state.position.batch})"
-    kept = f"kept: {newest[0]}; the same command goes on from there" if newest else "kept: nothing on disk; give checkpoint= a folder to go on later"
-    words = f"{at}\n{kept}"
-    interrupt.add_note(words)
-    before = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if error is interrupt:
-            print(words, file=sys.stderr)
-        else:
-            before(kind, error, trace)
-
-    sys.excepthook = hook

@@ -15,11 +15,14 @@ from foreshape.passes import lower_precision, scale_loss
 from foreshape.passes.accumulate import checked_batches
 from foreshape.passes.gathered_over_ranks import Ungathered
 from foreshape.passes.precision import checked_precision
+from foreshape.pictures.figures import plural
+from foreshape.pictures.markup import Markup, card, cut, folded, markup_table
 from foreshape.program import Program, Variable, startup_of
+from foreshape.program.notebook import counts
 from foreshape.training.program import has_updates, optimizer_made, persistables, rate_of, scalar_loss
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class TrainingProgram:
     """A program with gradients and updates, what makes its first values, and the loss that it makes smaller.
 
@@ -54,6 +57,21 @@ class TrainingProgram:
         return [v.name for v in persistables(self.program) if v.name not in self.described and v.name not in state]
 
 
+    def _rows(self) -> list[tuple[str, str]]:
+        """What it is, in a line each."""
+        numbers = [("loss", self.loss)] + ([("learning rate", self.learning_rate)] if self.learning_rate is not None else [])
+        made = [("optimizer", "the program's own" if self.optimizer is None else type(self.optimizer).__name__), ("state", plural(len(self.state), "value"))]
+        gathered = [("updates", f"after every {self.ungathered.batches} batches")] if self.ungathered is not None and self.ungathered.batches > 1 else []
+        return [("runs", counts(self.program)), *((name, repr(v)) for name, v in numbers), *made, *gathered]
+
+    def __repr__(self) -> str:
+        return "\n".join(["TrainingProgram", *(cut(f"  {name}: {words}", _WIDTH) for name, words in self._rows())])
+
+    def _repr_html_(self) -> str:
+        layers = [folded("layers", Markup(self.program.summary()._repr_html_()))] if len(self.program.global_block.ops) <= _SUMMED else []  # pyright: ignore[reportPrivateUsage]
+        return card("TrainingProgram", markup_table(("", ""), [(name, cut(words, 300)) for name, words in self._rows()]), *layers)
+
+
 @dataclass(slots=True)
 class _Known:
     """A training program that was made before, and of what."""
@@ -69,6 +87,8 @@ class _Known:
 
 _MADE: WeakKeyDictionary[Program, list[_Known]] = WeakKeyDictionary()
 """By what was described, so that training again with the same optimizer compiles nothing again."""
+_WIDTH, _SUMMED = 160, 5_000
+"""Characters of a line at a prompt; of how many ops a notebook shows the layers."""
 _REMEMBERED = 4
 """So many of the last training programs of a description are kept."""
 _OWNERS: WeakKeyDictionary[Scope, dict[str, ReferenceType[Optimizer]]] = WeakKeyDictionary()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, cast
 
 from foreshape.engine import Executor, Scope
@@ -126,6 +127,10 @@ class Callback:
 
     def on_train_end(self, run: Run) -> None:
         """After the last step of a ``run`` that was not broken off."""
+
+    def files_written(self) -> Sequence[str | os.PathLike[str]]:
+        """The files, or folders, that it has written in this run: whoever interrupts a run is told them."""
+        return ()
 
     def to_kept(self) -> Kept:
         """What a checkpoint holds of this callback."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import ExecutionError, FormatError
@@ -29,6 +30,9 @@ class CSVLog(Callback):
     def on_epoch_end(self, run: Run) -> None:
         if run.first:
             self._write("a", [self._row(len(run.history.epochs), run.history.epochs[-1])])
+
+    def files_written(self) -> Sequence[str | os.PathLike[str]]:
+        return [self.path] if self._names else []
 
     def _row(self, number: int, row: dict[str, float]) -> dict[str, Any]:
         return {"epoch": number, **row}
@@ -57,6 +61,7 @@ class TensorBoard(Callback):
             raise ExecutionError(f"every must be at least 1 step; seen {every}")
         self.folder, self.every = folder, every
         self._writer: Any = None
+        self._begun = False
 
     def on_train_begin(self, run: Run) -> None:
         if not run.first:
@@ -66,6 +71,7 @@ class TensorBoard(Callback):
         except ImportError as error:
             raise ExecutionError("TensorBoard needs tensorboard, which is not installed: pip install tensorboard") from error
         self._writer = SummaryWriter(os.fspath(self.folder), purge_step=run.history.steps + 1)
+        self._begun = True
 
     def on_batch_end(self, run: Run) -> None:
         if self._writer is not None and run.history.steps % self.every == 0:
@@ -76,6 +82,9 @@ class TensorBoard(Callback):
             for name, value in run.history.epochs[-1].items():
                 self._writer.add_scalar(f"epoch/{name}", value, run.history.steps)
             self._writer.flush()
+
+    def files_written(self) -> Sequence[str | os.PathLike[str]]:
+        return [self.folder] if self._begun else []
 
     def on_train_end(self, run: Run) -> None:
         if self._writer is not None:

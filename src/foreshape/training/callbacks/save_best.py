@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from foreshape.engine import Scope
 from foreshape.errors import ExecutionError
@@ -28,6 +29,9 @@ class SaveBest(Watch):
         super().on_train_begin(run)
         if run.divided:
             raise ExecutionError("SaveBest cannot write parameters that are divided over ranks: use a Checkpoint, which can")
+
+    def files_written(self) -> Sequence[str | os.PathLike[str]]:
+        return [self.path] if self.best is not None else []
 
     def on_epoch_end(self, run: Run) -> None:
         now = self.seen(run)

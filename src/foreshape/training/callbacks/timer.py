@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import ExecutionError
@@ -25,6 +26,7 @@ class Timer(Callback):
         self.waiting = self.computing = 0.0
         """Seconds for data, and in steps."""
         self._profiler: Any = None
+        self._traced = False
 
     def on_train_begin(self, run: Run) -> None:
         self.steps, self._profiler = 0, None
@@ -48,11 +50,15 @@ class Timer(Callback):
         if self.steps and run.first:
             run.say(str(self))
 
+    def files_written(self) -> Sequence[str | os.PathLike[str]]:
+        return [self.trace] if self.trace is not None and self._traced else []
+
     def _write(self, run: Run) -> None:
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler.export_chrome_trace(os.fspath(self.trace or ""))
             self._profiler = None
+            self._traced = True
             run.say(f"a trace of the steps up to {self.steps} is in {os.fspath(self.trace or '')}")
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreshape.cli.output import fitted, plain_errors, print_json, print_plain, printing, whole_command
+from foreshape.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
 
 if TYPE_CHECKING:
     from foreshape.program import Program
@@ -37,8 +37,8 @@ Device = Annotated[
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Of a calibrated machine, how many threads each rank has.")]
 
 
-def main() -> None:
-    """The entry point of the ``foreshape`` command."""
+def run_command() -> None:
+    """Do what ``sys.argv`` says, and end the process."""
     with whole_command():
         fitted(typer.main.get_command(app))()
 
@@ -133,14 +133,14 @@ def report(
 ) -> None:
     """Write one page about a network, to be opened in any browser, without a network: its layers drawn, every op with its shapes and where they
     come from, which sizes the inputs take, memory by batch, work."""
-    from foreshape.cli.options import shapes_of
+    from foreshape.cli.options import another_file, shapes_of
 
     shapes = shapes_of(shape)
+    path = another_file(html if html is not None else file.with_suffix(".html"), file, "--html")
     with plain_errors():
         from foreshape.report import write_report
 
         program = _opened(file, shapes, operators)
-        path = html if html is not None else file.with_suffix(".html")
         write_report(program, path, file.name)
         with printing():
             print_plain(f"{path}: {path.stat().st_size:,} bytes")
@@ -178,6 +178,7 @@ def plan(
     """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
     sends and waits for, how long a step takes, and by which strategy it is best trained; a program without updates each rank uses on its part
     of the batch."""
+    from foreshape.cli.options import another_file
     from foreshape.cli.plan import print_plan, sizes_of
     from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
@@ -185,6 +186,8 @@ def plan(
     values = sizes_of(sizes)
     if ranks is not None and html is not None:
         raise typer.BadParameter("is for a plan without --ranks", param_hint="--html")
+    if html is not None:
+        another_file(html, file, "--html")
     if ranks is None and measured is not None:
         raise typer.BadParameter("is for a plan with --ranks", param_hint="--measured")
     with plain_errors():
@@ -318,8 +321,11 @@ def train(
     from foreshape.cli.script import run_script
 
     code = run_script(script, list(args or ()))
-    if code:
-        raise typer.Exit(code)
+    if code == 0:
+        with printing():  # what the script has printed goes out now, where it can still be told that it cannot
+            return
+    drop_unprintable()
+    raise typer.Exit(code)
 
 
 @app.command(short_help="Train what is sent here: a process for each rank.")

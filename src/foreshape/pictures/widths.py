@@ -1,0 +1,55 @@
+"""How wide texts are on a terminal, where letters such as 模 take two columns and marks over others none."""
+
+from __future__ import annotations
+
+from unicodedata import category, east_asian_width
+
+_OF_NONE = ("Mn", "Me", "Cf")
+
+
+def wide(text: str) -> int:
+    """The columns that a line of text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_of, text))
+
+
+def _of(letter: str) -> int:
+    return 2 if east_asian_width(letter) in "WF" else 0 if category(letter) in _OF_NONE else 1
+
+
+def fit(text: str, most: int) -> str:
+    """``text`` in at most so many columns; of a longer one both ends, which tell names apart."""
+    if wide(text) <= most:
+        return text
+    head = begin(text, max(0, (most - 1) * 2 // 5))
+    return f"{head}…{_end(text, most - 1 - wide(head))}"
+
+
+def begin(text: str, most: int) -> str:
+    """The beginning of ``text`` in at most so many columns."""
+    taken = 0
+    for at, letter in enumerate(text):
+        taken += _of(letter)
+        if taken > most:
+            return text[:at]
+    return text
+
+
+def _end(text: str, most: int) -> str:
+    taken = 0
+    for at in range(len(text) - 1, -1, -1):
+        taken += _of(text[at])
+        if taken > most:
+            return text[at + 1 :]
+    return text
+
+
+def left(text: str, columns: int) -> str:
+    """``text`` with spaces behind it, so that it takes so many columns."""
+    return text + " " * (columns - wide(text))
+
+
+def right(text: str, columns: int) -> str:
+    """``text`` with spaces before it, so that it takes so many columns."""
+    return " " * (columns - wide(text)) + text
