@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ INTERNAL = {
 # --- the reference, read from the source
 
 
+@cache
 def _imports(module: Path) -> dict[str, tuple[str, str]]:
     """Name -> the module that it comes from, and what it is called there, of everything that a file imports from this package."""
     nodes = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
@@ -40,6 +42,7 @@ def _imports(module: Path) -> dict[str, tuple[str, str]]:
     return {alias.asname or alias.name: (f"{node.module}", alias.name) for node in found for alias in node.names}
 
 
+@cache
 def exports(module: Path) -> dict[str, str]:
     """Name -> the module that it comes from, of everything in the ``__all__`` of a file; of a constant made there, its own module."""
     own = ".".join(["foreshape", *module.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")

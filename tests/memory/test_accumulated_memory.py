@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.measured import Measured, measure
+from support.measured import measure
 
 import foreshape as fs
 from foreshape import layer
@@ -28,9 +28,6 @@ def test_the_peak_is_the_planned_one(optimizer: str) -> None:
     executor, scope, feed = fs.Executor(), fs.Scope(), {"x": np.ones((16, 300), np.float32)}
     executor.run(made.startup, scope=scope)
 
-    def step() -> Measured:
-        return measure(executor, made.program, feed, [made.loss.name], scope, warm=0)
-
-    seen = max((step() for _ in range(6)), key=lambda m: m.peak)
+    seen = measure(executor, made.program, feed, [made.loss.name], scope, warm=5)  # the sixth updates
     planned = fs.plan(made.program, made.loss).peak(batch=16)
     assert seen.peak - SMALL <= planned <= NEAR * seen.peak, f"planned {planned:,}, measured {seen.peak:,}"
