@@ -52,7 +52,7 @@ def check(name: str, whole: int, most: int) -> None:
     raise AssertionError(f"{', '.join(steep)}: {least}")
 
 
-@pytest.mark.parametrize("name", one_in(4, sorted(QUICK)))
+@pytest.mark.parametrize("name", one_in(8, sorted(QUICK)))
 def test_a_file_is_decided_in_proportion_to_its_size(name: str) -> None:
     check(name, bounds.WHOLE // 64, QUICK_MIB)
 

@@ -91,7 +91,7 @@ def test_each_strategy_finds_the_least_height_and_proves_it(triple: Triple) -> N
         assert outcome == FOUND and offsets is not None and check(*triple, offsets) == least
 
 
-@pytest.mark.parametrize("layers", [3, 30, 120, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("layers", [3, 30, *(pytest.param(n, marks=pytest.mark.long) for n in (120, 500))])
 def test_networks_fit_close_to_the_bound(layers: int) -> None:
     for seed in range(3):
         triple = network(layers, seed)
