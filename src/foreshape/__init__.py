@@ -110,8 +110,8 @@ def _opened(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, and not what this file is made of or which rooms have been entered."""
-    return sorted(__all__)
+    """The public names and the rooms, and not what this file is made of or which of these have been entered."""
+    return sorted({*__all__, *_ROOMS})
 
 
 __all__ = [
