@@ -240,7 +240,7 @@ class Spec:
         found = _specs.get(key)
         if found is None:
             if dims is not None:
-                dims = _sizes(dims)
+                dims = sizes_of(dims)
                 check_dims(dims, dtype)
                 key = (kind, dtype, dims, lod, value)
             found = object.__new__(cls)
@@ -367,7 +367,7 @@ def check_dims(dims: Sequence[Size], of: DType | None) -> None:
         raise ShapeError(f"the byte count of {of.name if of else 'elements'}{list(dims)} does not fit a 64-bit integer")
 
 
-def _sizes(dims: tuple[Any, ...]) -> tuple[Size, ...]:
+def sizes_of(dims: tuple[Any, ...]) -> tuple[Size, ...]:
     """Dims of which each is an int or an expression: integers of numpy are ints."""
     if all(isinstance(d, (int, Dim)) for d in dims):
         return dims

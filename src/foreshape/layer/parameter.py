@@ -14,7 +14,7 @@ from foreshape.program.current import current_block, default_startup_program
 from foreshape.program.program import Program
 from foreshape.program.scopes import current_scope, scoped_parameter
 from foreshape.program.variable import Variable
-from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.spec import LOD_TENSOR, Spec, sizes_of
 from foreshape.spec import dtype as dtype_of
 
 
@@ -97,7 +97,7 @@ def create_parameter(
     block = current_block().program.global_block
     name = given.name or _name(block.program, prefix, suffix, called or ("bias" if is_bias else None))
     site = here()
-    spec = Spec(LOD_TENSOR, of, tuple(shape))
+    spec = Spec(LOD_TENSOR, of, sizes_of(tuple(shape)))  # also where 4.0 would find what is known of 4
     shared = block.vars.get(name)
     if shared is not None:
         if shared.spec is not spec:
