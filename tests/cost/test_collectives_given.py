@@ -40,19 +40,20 @@ def divided(split: str = "columns") -> fs.Program:
 
 
 def sent(plan: RanksPlan, **sizes: int) -> list[tuple[str, str, int, int]]:
-    """Type, way, bytes and bytes on the link of all but what counts examples and sums the loss."""
+    """Type, way, bytes and bytes on the link of all but what counts examples and sums a loss alone."""
     return [(c.type, c.way, c.bytes, c.on_the_link) for c in plan.collectives(**sizes) if c.type != "count_examples" and not c.name.startswith("mean")]
 
 
 def test_the_ranks_of_a_group_sum_activations_and_the_groups_gradients() -> None:
     plan = fs.plan(divided(), ranks=6, batch=12, strategies=[fs.split_layers(degree=3)], device=machine())
-    # examples are divided over 2 groups, so that each rank sees 6; the weights have 4 of 12 columns and rows, each in a multiple of 64 bytes
+    # examples are divided over 2 groups, so that each rank sees 6; the weights have 4 of 12 columns and rows, each in a multiple of 64 bytes,
+    # and the loss, which travels with them, in 64
     assert sent(plan) == [
         ("c_allreduce_sum", "all-reduce", 6 * 3 * 4, round(6 * 3 * 4 * 2 * 2 / 3)),
-        ("c_allreduce_sum", "all-reduce", 128 + 64, 128 + 64),
+        ("c_allreduce_sum", "all-reduce", 64 + 128 + 64, 64 + 128 + 64),
     ]
     assert sent(plan, ranks=3, batch=6)[1][2:] == (0, 0), "of one group, gradients go to nobody"
-    assert plan.timeline(ranks=6).members == plan.timeline().members == [6, 3, 2, 2]
+    assert plan.timeline(ranks=6).members == plan.timeline().members == [6, 3, 2]
 
 
 def test_columns_that_are_put_together_are_gathered_and_their_gradient_is_cut() -> None:

@@ -21,12 +21,18 @@ PARTS = 8
 
 @dataclass(slots=True)
 class Gradient:
-    """A gradient that is to be summed: its name, its parameter's, and where the last op stands that writes it."""
+    """A gradient, or a loss, that is to be summed: its name, its parameter's, and where the last op stands that writes it."""
 
     name: str
     parameter: str
     at: int
     spec: Any
+    total: str = ""
+    """What its sum is called, where that is another variable."""
+
+    @property
+    def summed(self) -> str:
+        return self.total or self.name
 
     @property
     def size(self) -> int:
@@ -67,7 +73,10 @@ def gradients_of(block: Block) -> list[Gradient]:
 
 
 def in_buckets(gradients: Sequence[Gradient], bucket: int | None) -> list[Bucket]:
-    """Dense gradients in buckets of about so many bytes (chosen by how many there are where None), in the order in which they are full."""
+    """Dense gradients in buckets of about so many bytes (chosen by how many there are where None), in the order in which they are full.
+
+    What fills a bucket by itself is sent alone, without a copy, and leaves open what small ones around it gather in: a bias costs no message.
+    """
     total = sum(g.size for g in gradients)
     most = bucket if bucket is not None else min(max(total // PARTS, LEAST), MOST)
     out: list[Bucket] = []
@@ -75,11 +84,12 @@ def in_buckets(gradients: Sequence[Gradient], bucket: int | None) -> list[Bucket
     for one in gradients:
         of = one.spec.known_dtype
         found = filling.get(of.name)
-        if found is None or not one.size or found.size + one.size > most:
+        if not one.size or one.size >= most:
             found = Bucket(of)
             out.append(found)
-            if one.size:
-                filling[of.name] = found
+        elif found is None or found.size + one.size > most:
+            found = filling[of.name] = Bucket(of)
+            out.append(found)
         found.gradients.append(one)
     return sorted(out, key=lambda b: b.at)
 
@@ -91,36 +101,37 @@ class Sender:
         self.block, self.ring = block, ring
 
     def sum_all(self, gradients: Sequence[Gradient], bucket: int | None) -> None:
-        """Sum each gradient over the ranks before the first update that reads it."""
+        """Sum each gradient over the ranks before the first update that reads it; a loss that is among them travels with the first of them."""
         dense = [g for g in gradients if g.spec.kind is not SELECTED_ROWS]
-        ends: list[tuple[str, list[str], Bucket]] = []
+        ends: list[tuple[str, Bucket]] = []
         starts = {b.gradients[-1].name: b for b in in_buckets(dense, bucket)}
         for of in sorted(starts.values(), key=lambda b: -b.at):  # from behind, so that the places before stay
-            ends.append(self._start(of))
-        for sent, names, of in reversed(ends):
-            self._end(sent, names, of)
+            ends.append((self._start(of), of))
+        for sent, of in reversed(ends):
+            self._end(sent, of)
         for one in gradients:
             if one.spec.kind is SELECTED_ROWS:
                 self._insert(self._first_use([one.name]), "c_allreduce_sum", {"X": [one.name]}, {"Out": [one.name]}, {"use_calc_stream": True}, one.parameter)
 
-    def _start(self, of: Bucket) -> tuple[str, list[str], Bucket]:
-        """Begin to send a bucket where it is full; a gradient alone is sent as it is."""
+    def _start(self, of: Bucket) -> str:
+        """Begin to send a bucket where it is full; a gradient alone is sent as it is. Returns what is sent."""
         names = [g.name for g in of.gradients]
         at = of.at + 1
         if len(names) == 1:
             sent = self.block.program.unique_name(f"{names[0]}@SUM")
             self._insert(at, "c_allreduce_sum", {"X": names}, {"Out": [sent]}, {}, of.gradients[0].parameter)
-            return sent, names, of
+            return sent
         bucket = self.block.program.unique_name("gradients@BUCKET")
         sent = self.block.program.unique_name("gradients@SUM")
         attrs = {"dtype": of.dtype.code, "copy_data": True, "align_size": ALIGNED}
         unread = [self.block.program.unique_name(f"{n}@PART") for n in names]
         self._insert(at, "coalesce_tensor", {"Input": names}, {"Output": unread, "FusedOutput": [bucket]}, attrs)
         self._insert(at + 1, "c_allreduce_sum", {"X": [bucket]}, {"Out": [sent]}, {})
-        return sent, names, of
+        return sent
 
-    def _end(self, sent: str, names: list[str], of: Bucket) -> None:
+    def _end(self, sent: str, of: Bucket) -> None:
         """Wait for a bucket, and take the gradients out of it, before the first op that needs one."""
+        names = [g.summed for g in of.gradients]
         at = self._first_use(names)
         if len(names) == 1:
             self._insert(at, "c_sync_comm_stream", {"X": [sent]}, {"Out": names}, {}, of.gradients[0].parameter)

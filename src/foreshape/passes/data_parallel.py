@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foreshape.errors import SchemaError
 from foreshape.passes.batch_norm import synchronise_batch_norm
-from foreshape.passes.buckets import Sender, data_of, gradients_of
+from foreshape.passes.buckets import Gradient, Sender, data_of, gradients_of
 from foreshape.passes.for_ranks import ForRanks, Mesh, Part
 from foreshape.passes.framework import Pass
 from foreshape.passes.parts_of_loss import parts_of, same_share
@@ -51,15 +51,18 @@ class DataParallel:
 
         def change(copy: Program) -> bool:
             nonlocal total
-            total = self.divide_examples(copy, name)
-            update_last(copy.global_block)
-            Sender(copy.global_block).sum_all(gradients_of(copy.global_block), self.bucket)
+            self.divide_examples(copy, name)
+            block = copy.global_block
+            update_last(block)
+            sent = summed_loss(block, name)
+            total = sent.total
+            Sender(block).sum_all([sent, *gradients_of(block)], self.bucket)
             return True
 
         return ForRanks(Pass("data_parallel", change)(program)[0], total)
 
-    def divide_examples(self, program: Program, loss: str) -> str:
-        """Let a program compute on a rank's part of each batch, all but the sums of gradients. Returns the name of the loss over all ranks.
+    def divide_examples(self, program: Program, loss: str) -> None:
+        """Let a program compute on a rank's part of each batch, all but the sums of the loss and its gradients.
 
         Raises:
             SchemaError: it has no updates, or its loss is no sum of means or sums over examples.
@@ -70,7 +73,6 @@ class DataParallel:
         weigh_means(block, loss)
         if self.synchronise_batch_norm:
             synchronise_batch_norm(program, COUNTS)
-        return sum_loss(block, loss)
 
     def evaluated(self, program: Program, parts: Sequence[Part], ranks: int) -> Program:
         """A program without updates over what the ranks hold: as it is, where each has all values."""
@@ -135,14 +137,10 @@ def _weigh(block: Block, name: str, counted: tuple[str, str]) -> None:
                 op.rename_input(name, local)
 
 
-def sum_loss(block: Block, loss: str) -> str:
-    """Sum a loss over the ranks; returns the name of the sum."""
-    writer = _writer(block, loss)
-    sent, total = block.program.unique_name(f"{loss}@SUM"), block.program.unique_name(f"{loss}@RANKS")
-    at = block.ops.index(writer) + 1
-    block.append_op("c_allreduce_sum", {"X": [loss]}, {"Out": [sent]}, {}, role=Role.FORWARD, site=writer.site, index=at)
-    block.append_op("c_sync_comm_stream", {"X": [sent]}, {"Out": [total]}, {}, role=Role.OPTIMIZE, site=writer.site)
-    return total
+def summed_loss(block: Block, loss: str) -> Gradient:
+    """A loss as what is to be summed over the ranks, beside its gradients: the sum is another variable."""
+    at = block.ops.index(_writer(block, loss))
+    return Gradient(loss, "", at, block.var(loss).spec, block.program.unique_name(f"{loss}@RANKS"))
 
 
 def _writer(block: Block, name: str) -> Op:

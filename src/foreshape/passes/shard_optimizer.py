@@ -12,7 +12,7 @@ from foreshape.ops.collective.coalesced import part_of, places_of
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.update.updates import Update
 from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
-from foreshape.passes.data_parallel import DataParallel
+from foreshape.passes.data_parallel import DataParallel, summed_loss
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
 from foreshape.passes.forward_and_back import LATER
 from foreshape.passes.framework import Pass
@@ -40,11 +40,13 @@ class ShardOptimizer(DataParallel):
         def change(copy: Program) -> bool:
             nonlocal total
             block = copy.global_block
-            total = self.divide_examples(copy, name)
+            self.divide_examples(copy, name)
+            sent = summed_loss(block, name)
+            total = sent.total
             gradients = gradients_of(block)
             groups = _groups(block, gradients)
             within = {g.name for group in groups for g in group.gradients if group.direct}
-            Sender(block).sum_all([g for g in gradients if g.name not in within], self.bucket)
+            Sender(block).sum_all([sent, *(g for g in gradients if g.name not in within)], self.bucket)
             held: list[Shard] = []
             for group in groups:
                 for bucket in in_buckets(group.gradients, self.bucket):
