@@ -12,11 +12,13 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
+from foreshape.engine import modes
 from foreshape.engine.checked import Checked
 from foreshape.engine.devices import device_of
 from foreshape.engine.emit import Bound, Emitted, emit
 from foreshape.engine.failures import failure, placed
 from foreshape.engine.feed import Feeder, aligned
+from foreshape.engine.fetched import fetcher, names_of
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.pages import keep_pages
@@ -24,8 +26,8 @@ from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
 from foreshape.engine.updates import warn_of_updates
 from foreshape.engine.waiting import waiting
-from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, SchemaError, ShapeError, border
-from foreshape.lowering import Value, fuse, lower
+from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, ShapeError, border
+from foreshape.lowering import fuse, lower
 from foreshape.lowering.threads import threads_for, work_of_all
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory.liveness import find_liveness
@@ -35,13 +37,8 @@ from foreshape.ops.tensor.random import current
 from foreshape.ops.tensor.random_state import check_state
 from foreshape.program import Program, Variable, default_main_program
 from foreshape.program.collector import collector_waits
-from foreshape.spec import LOD_TENSOR, STEP_SCOPES
-from foreshape.values.conversion import to_numpy, to_tensor
+from foreshape.values.conversion import to_tensor
 from foreshape.values.lod_tensor import LoDTensor
-from foreshape.values.offsets import Offsets
-from foreshape.values.rows import Rows
-from foreshape.values.selected_rows import SelectedRows
-from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import torch
 
 _PLAN_CACHE_LIMIT = 4096
@@ -89,7 +86,7 @@ class Step:
         self._roomy: dict[str, int] | None = None
         self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
-        self.fetchers = [_fetcher(v, frozen) for v in lowered.fetches]
+        self.fetchers = [fetcher(v, frozen) for v in lowered.fetches]
         self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
 
     @property
@@ -150,14 +147,6 @@ class Step:
             self.bound[scope] = found = (version, bound)
         self._last = (ref(scope), found[0], found[1])
         return found[1]
-
-
-def _is_shared(value: Value) -> bool:
-    """Whether a fetched tensor may share memory with the scope, a feed or another fetch."""
-    if value.persistable or value.feed or value.variable is None or value.variable.op is None:
-        return True
-    operator = value.variable.op.operator
-    return operator is None or any(r.view_of is not None or r.updates is not None for r in operator.schema.results)
 
 
 class Executor:
@@ -237,6 +226,9 @@ class Executor:
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()
         run = self._run if program in self._steps else collector_waits(self._run)  # the step and its kernels are made
+        if modes.is_set():
+            with modes.left_out(self._target):
+                return run(program, feed, fetch, scope)
         return run(program, feed, fetch, scope)
 
     def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
@@ -299,7 +291,7 @@ class Executor:
 
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
         """The compiled step of ``program`` for what ``fetch`` names; made at the first question."""
-        names = _names(program, fetch)
+        names = names_of(program, fetch)
         found = self._steps.get(program, {}).get(names)
         if found is not None and found.version == program.version:
             return found
@@ -354,46 +346,3 @@ class Executor:
             self._generator.set_state(given)
         except (RuntimeError, TypeError, ValueError) as error:
             raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
-
-
-def _fetcher(of: Value, frozen: bool) -> Callable[[Any], Any]:
-    """How one fetched value is handed out: copied where it shares memory with what lives on; of a frozen step in a row."""
-    shared = _is_shared(of)
-    if of.variable is not None and of.variable.kind is STEP_SCOPES:
-        raise ExecutionError(f"{of.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
-
-    def other(value: Any) -> Any:
-        if isinstance(value, Rows):
-            return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
-        if isinstance(value, TensorArray):
-            return [None if t is None else _element(to_numpy(t).copy(), o) for t, o in zip(value.tensors, value.offsets, strict=True)]
-        if isinstance(value, Offsets):
-            return [(int(at), value.host_lengths[int(at)]) for at in value.order]
-        if value is None:  # an array that nothing was written to
-            return []
-        array = to_numpy(value.contiguous() if frozen else value)
-        return array.copy() if shared else array
-
-    return to_numpy if not shared and not frozen and of.variable is not None and of.variable.kind is LOD_TENSOR else other
-
-
-def _element(data: Any, offsets: Offsets | None) -> Any:
-    return data if offsets is None else LoDTensor.of_offsets(data, offsets)
-
-
-def _names(program: Program, fetch: Any) -> tuple[str, ...]:
-    if isinstance(fetch, (str, Variable)):
-        fetch = (fetch,)
-    names: list[str] = []
-    for one in fetch:
-        if isinstance(one, Variable):
-            if one.block.program is not program:
-                raise SchemaError(f"{one.name} is a variable of another program")
-            names.append(one.name)
-        else:
-            program.global_block.var(one)
-            names.append(one)
-    if not names:
-        fetches = sorted((op for op in program.global_block.ops if op.type == "fetch"), key=lambda op: op.attrs.get("col", 0))
-        names = [name for op in fetches for name in op.input_names()]
-    return tuple(names)

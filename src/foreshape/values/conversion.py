@@ -19,10 +19,7 @@ def to_tensor(array: Any) -> Tensor:
     import numpy
 
     if isinstance(array, torch.Tensor):
-        if array.layout is not torch.strided or array.is_meta or array.is_quantized:
-            what = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a sparse"
-            raise TypeError(f"{what} tensor has no number for each element in memory")
-        return array.detach().resolve_conj().resolve_neg()
+        return _own(array) if type(array) is torch.Tensor else _plain(array)
     array = numpy.asarray(array)
     if array.dtype.isnative and array.flags.writeable and all(s >= 0 for s in array.strides):
         return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
@@ -30,6 +27,24 @@ def to_tensor(array: Any) -> Tensor:
     out = torch.empty(array.shape, dtype=of, device="cpu")
     out.numpy()[...] = array
     return out
+
+
+def _own(array: Tensor) -> Tensor:
+    """A tensor that is no class of its own, without its gradient, and as the numbers that it shows."""
+    if array.layout is not torch.strided or array.is_meta or array.is_quantized or array.is_nested:
+        what = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a nested" if array.is_nested else "a sparse"
+        raise TypeError(f"{what} tensor has no number for each element in memory")
+    if torch._C._functorch.is_functorch_wrapped_tensor(array):  # pyright: ignore[reportPrivateUsage]
+        raise TypeError("this tensor stands for others, as within torch.func, and has no numbers in memory")
+    return array.detach().resolve_conj().resolve_neg()
+
+
+def _plain(array: Tensor) -> Tensor:
+    """The same of a class that a user or torch made of tensors, whose own ways must not reach into a step."""
+    if type(array).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # pyright: ignore[reportUnknownMemberType]
+        raise TypeError(f"a {type(array).__name__} is no tensor with a number for each element in memory")
+    with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage]
+        return _own(array.as_subclass(torch.Tensor))
 
 
 def to_numpy(value: Tensor) -> Any:

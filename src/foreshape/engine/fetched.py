@@ -1,0 +1,75 @@
+"""What is asked of a step, by name, and how the values that come out are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foreshape.errors import ExecutionError, SchemaError
+from foreshape.lowering import Value
+from foreshape.program import Op, Program, Variable
+from foreshape.spec import LOD_TENSOR, STEP_SCOPES
+from foreshape.values.conversion import to_numpy
+from foreshape.values.lod_tensor import LoDTensor
+from foreshape.values.offsets import Offsets
+from foreshape.values.rows import Rows
+from foreshape.values.selected_rows import SelectedRows
+from foreshape.values.tensor_array import TensorArray
+
+
+def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
+    """The names that ``fetch`` asks for; those of the program's own fetch ops where it asks for none."""
+    if isinstance(fetch, (str, Variable)):
+        fetch = (fetch,)
+    names: list[str] = []
+    for one in fetch:
+        if isinstance(one, Variable):
+            if one.block.program is not program:
+                raise SchemaError(f"{one.name} is a variable of another program")
+            names.append(one.name)
+        else:
+            program.global_block.var(one)
+            names.append(one)
+    if not names:
+        fetches = sorted((op for op in program.global_block.ops if op.type == "fetch"), key=_column)
+        names = [name for op in fetches for name in op.input_names()]
+    return tuple(names)
+
+
+def _column(op: Op) -> int:
+    """The place of what a fetch op gives; whatever else a file has there is refused when the op is inferred."""
+    column = op.attributes.values.get("col", 0)
+    return column if isinstance(column, int) else 0
+
+
+def fetcher(of: Value, frozen: bool) -> Callable[[Any], Any]:
+    """How one fetched value is handed out: copied where it shares memory with what lives on; of a frozen step in a row."""
+    shared = _is_shared(of)
+    if of.variable is not None and of.variable.kind is STEP_SCOPES:
+        raise ExecutionError(f"{of.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
+
+    def other(value: Any) -> Any:
+        if isinstance(value, Rows):
+            return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
+        if isinstance(value, TensorArray):
+            return [None if t is None else _element(to_numpy(t).copy(), o) for t, o in zip(value.tensors, value.offsets, strict=True)]
+        if isinstance(value, Offsets):
+            return [(int(at), value.host_lengths[int(at)]) for at in value.order]
+        if value is None:  # an array that nothing was written to
+            return []
+        array = to_numpy(value.contiguous() if frozen else value)
+        return array.copy() if shared else array
+
+    return to_numpy if not shared and not frozen and of.variable is not None and of.variable.kind is LOD_TENSOR else other
+
+
+def _element(data: Any, offsets: Offsets | None) -> Any:
+    return data if offsets is None else LoDTensor.of_offsets(data, offsets)
+
+
+def _is_shared(value: Value) -> bool:
+    """Whether a fetched tensor may share memory with the scope, a feed or another fetch."""
+    if value.persistable or value.feed or value.variable is None or value.variable.op is None:
+        return True
+    operator = value.variable.op.operator
+    return operator is None or any(r.view_of is not None or r.updates is not None for r in operator.schema.results)

@@ -1,0 +1,22 @@
+"""What a user has set for torch in this thread, and which must not reach into a step: it would compute other numbers, or elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from foreshape.values.torch_proxy import torch
+
+
+def is_set() -> bool:
+    """Whether autocast is on, or a default device, or whatever else stands between torch's functions and who calls them."""
+    return torch._C._is_any_autocast_enabled() or torch._C._len_torch_function_stack() > 0  # pyright: ignore[reportPrivateUsage]
+
+
+@contextmanager
+def left_out(device: Any) -> Iterator[None]:
+    """Compute without it. The default device stays where ``device`` is given, since a step has one of its own inside of it then."""
+    functions = torch._C.DisableTorchFunction() if device is None else nullcontext()  # pyright: ignore[reportPrivateUsage]
+    with torch._C._DisableAutocast(), functions:  # pyright: ignore[reportPrivateUsage]
+        yield
