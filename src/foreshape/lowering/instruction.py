@@ -33,6 +33,8 @@ class Value:
     source: str = ""
     levels: int = 0
     made: Spec | None = None
+    may_lack: bool = False
+    """Whether it has no value where a block that would make it did not run."""
     in_scope: bool = False
     """Of what comes into a block: whether it is the scope's own, which kernels may change in its place."""
 

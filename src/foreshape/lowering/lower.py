@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from operator import methodcaller
+from typing import Any
 
 from foreshape.dims import Size, substitute
 from foreshape.errors import ExecutionError
@@ -35,9 +36,12 @@ class Lowering:
         region: the block is run by an op of another block, so that all that it reads from outside comes in as an argument.
         fuse: whether the instructions are going to be rewritten, those of the blocks that its ops run too.
         comes: what is known of values from outside, where their variables are something else in the end.
+        lacking: the names of what may come in without a value.
     """
 
-    def __init__(self, block: Block, region: bool = False, fuse: bool = True, comes: Mapping[str, Spec] | None = None) -> None:
+    def __init__(
+        self, block: Block, region: bool = False, fuse: bool = True, comes: Mapping[str, Spec] | None = None, lacking: Collection[str] = ()
+    ) -> None:
         self.block, self.region, self.fuse = block, region, fuse
         self.current: dict[str, Value] = {}
         self.sources: dict[str, Value] = {}
@@ -52,6 +56,8 @@ class Lowering:
         self._compared: set[tuple[Value, Value]] = set()
         self._known = block.program.guards.known
         self.comes: Mapping[str, Spec] = comes or {}
+        self.lacking = lacking
+        self._required: set[Value] = set()
 
     def run(self, fetches: Sequence[str]) -> Lowered:
         """Lower the ops that the fetches need.
@@ -120,6 +126,7 @@ class Lowering:
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
         made.made = self.comes.get(name)
+        made.may_lack = name in self.lacking
         (self.persistables if held else self.feeds).append(made)
         if not held:
             self.give_offsets(made)
@@ -180,12 +187,21 @@ class Lowering:
                     copy = made.arguments[at] = self.new(one.name, one.variable)
                     made.copies.append((copy, one))
         given = values_of(made.arguments)
+        self.require(op, values_of([a for a, o in zip(made.arguments, schema.operands, strict=True) if not o.may_lack]))
         self._results(op, made, schema)
         if made.offsets is None and not op.role & Role.BACKWARD:  # a gradient has the sequences of what it is the gradient of
             self._same_sequences(op, given, values_of(made.results))
         made.results += self._offsets_of_results(op, schema, made.results, given)
         check = size_checks(self.block.program).instruction(op, operator, made)
         self.instructions += [check, made] if check is not None else [made]
+
+    def require(self, op: Op, given: Sequence[Value | None]) -> None:
+        """Check in every run that what an op reads was made: what no block has made would be an operand that is absent."""
+        for value in given:
+            if value is not None and value.may_lack and value not in self._required:
+                self._required.add(value)
+                check = partial(_require_value, op.type, value.name)
+                self.instructions.append(Instruction(op, check, [value], [], expression="{check}({0})", constants={"check": check}))
 
     def _same_sequences(self, op: Op, given: Sequence[Value], results: Sequence[Value]) -> None:
         """Check in every run that operands whose rows go together one by one are grouped into the same sequences."""
@@ -295,6 +311,11 @@ def _empty_array(spec: Spec) -> TensorArray:
 def _require_same(x: str, y: str, a: Offsets | None, b: Offsets | None) -> None:
     if a is not None and b is not None and not a.same_sequences(b):  # what a branch that did not run would have made has none
         raise ExecutionError(f"{x} and {y} must be grouped into the same sequences; their lengths are {a.shown_lengths()} and {b.shown_lengths()}")
+
+
+def _require_value(type: str, name: str, value: Any) -> None:
+    if value is None:
+        raise ExecutionError(f"{type}: {name} has no value: the block that makes it did not run")
 
 
 def _lod(value: Value) -> Lod | None:

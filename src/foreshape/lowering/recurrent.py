@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import ExecutionError
 from foreshape.lowering.instruction import Argument, Instruction, Value
-from foreshape.lowering.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, offsets_of, outside, scopes_value, zeros
+from foreshape.lowering.regions import Region, added, call_order, given_gradients, is_rows, keeps_rounds, lacking_now, offsets_of, outside, scopes_value, zeros
 from foreshape.program import Op
 from foreshape.program.carried import GRAD, names_in, saved_names, setting, sub_block
 from foreshape.program.op import EMPTY
@@ -105,7 +105,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
     previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     entries = list(dict.fromkeys([*sequences, *previous]))
     keeps = keeps_rounds(low, op, "step_scopes")
-    region = Region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse)
+    region = Region(sub_block(op), entries, [*new, *outputs], saved_names(sub_block(op)) if keeps else (), low.fuse, lacking=lacking_now(low, op))
     states = len(new)
     empties = [_empty_dims(op, n) for n in outputs]
     captured = outside(low, region)
@@ -132,6 +132,7 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
 
     begin: list[Value | None] = [low.read(n) for n in initial]
     given: list[Value | None] = [low.read(n) for n in sequences]
+    low.require(op, [*begin, *given])
     made = Instruction(op, kernel, [given, offsets_of(given), begin, list(captured), offsets_of(captured)], [], region=region)
     results: list[Value | None] = []
     for name in outputs:

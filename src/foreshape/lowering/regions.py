@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from foreshape.errors import ExecutionError
 from foreshape.lowering.fusion import fuse as rewrite
 from foreshape.lowering.instruction import Instruction, Lowered, Value
+from foreshape.lowering.rounds import Room, may_grow, truth
 from foreshape.program import Block, Op
 from foreshape.program.carried import GRAD, carried_names, names_in, saved_names, setting, sub_block
+from foreshape.program.needed import is_fed
 from foreshape.program.op import EMPTY
 from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
 from foreshape.values.rows import Rows
@@ -45,15 +47,16 @@ class Region:
         fuse: whether its instructions are rewritten as those of a step are.
         comes: what is known of values from outside, where their variables are something else in the end.
         in_scope: the entries that are the scope's own, so that the block may change them in their place.
+        lacking: the names of what may come in without a value.
     """
 
     def __init__(
         self, block: Block, entries: Sequence[str], results: Sequence[str], saved: Sequence[str] = (), fuse: bool = True,
-        comes: Mapping[str, Spec] | None = None, in_scope: Collection[str] = (),
+        comes: Mapping[str, Spec] | None = None, in_scope: Collection[str] = (), lacking: Collection[str] = (),
     ) -> None:  # fmt: skip
         from foreshape.lowering.lower import Lowering
 
-        low = Lowering(block, region=True, fuse=fuse, comes=comes)
+        low = Lowering(block, region=True, fuse=fuse, comes=comes, lacking=lacking)
         came = {name: low.enter(name) for name in entries}
         for name in in_scope:
             came[name].in_scope = True
@@ -64,9 +67,9 @@ class Region:
         self.entries, self.results, self.saved = list(entries), list(results), list(saved)
         self.captured = low.feeds[len(came) :]
         """What else the block reads from outside, as its own values."""
-        read = {id(v) for i in made.instructions for v in i.reads()} | {id(v) for v in kept}
+        read = {id(v) for i in made.instructions for v in _looked_at(i)} | {id(v) for v in kept}
         self.used = {n for n, v in came.items() if id(v) in read}
-        """The entries whose values the block looks at."""
+        """The entries whose values the block, or the op that runs it, looks at."""
         self.ragged_results = [at for at, v in enumerate(made.fetches) if v.lod is not None]
         self.function: Callable[..., Any] = _not_compiled
         """The block as one straight-line function; whoever compiles the step sets it."""
@@ -83,6 +86,14 @@ class Region:
             offsets[at] = found
         count = len(self.results)
         return list(out[:count]), offsets[:count], (out[count:fetched], offsets[count:])
+
+
+def _looked_at(i: Instruction) -> list[Value]:
+    """What an instruction reads, without what it only gives on: what a block carries that it runs and that does not look at it either."""
+    inner = i.region
+    if inner is None or inner.entries != inner.results:
+        return i.reads()
+    return [v for v in i.reads() if v.name in inner.used or v.name not in inner.entries]
 
 
 def lower_region_op(low: Lowering, op: Op) -> None:
@@ -105,6 +116,14 @@ def lower_region_op(low: Lowering, op: Op) -> None:
 
 def _known_now(low: Lowering) -> dict[str, Spec]:
     return {name: value.made for name, value in low.current.items() if value.made is not None}
+
+
+def lacking_now(low: Lowering, op: Op) -> set[str]:
+    """The names of what may come into an op's block without a value."""
+    held = low.block.find
+    found = {name for name, value in low.current.items() if value.may_lack} | {name for name in low.lacking if name not in low.current}
+    new = {n for n in names_in(op, "Out") if n not in low.current and (v := held(n)) is not None and not v.persistable and not is_fed(v)}
+    return found | new | set(op.forgets)
 
 
 def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
@@ -144,6 +163,8 @@ def new_results(
             continue
         value = low.new(name, low.block.find(name))
         value.made = op.made.get(name)
+        before = given[at]
+        value.may_lack = (before is None or before.may_lack) and (value.variable is None or value.variable.kind is not LOD_TENSOR_ARRAY)
         low.give_offsets(value)
         low.write(made, name, value)
         out.append(value)
@@ -159,8 +180,8 @@ def scopes_value(low: Lowering, op: Op, slot: str) -> Value | None:
     return value
 
 
-def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str]) -> list[Value | None]:
-    """The values that carried names have when the op is reached: None for what the block writes before it reads it.
+def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str], condition: str = "") -> list[Value | None]:
+    """The values that carried names have when the op is reached: None for what the block writes before it reads it, but for its ``condition``.
 
     What a loop forgets is given on in the block of another that forgets it too: there it is what a round before has made.
     """
@@ -172,7 +193,7 @@ def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str]) -> lis
             continue
         variable = low.block.find(name)
         if found is None and variable is not None:
-            comes = variable.persistable or variable.need_check_feed or name in region.used or variable.kind is LOD_TENSOR_ARRAY
+            comes = name in (*region.used, condition) or variable.persistable or variable.kind is LOD_TENSOR_ARRAY or is_fed(variable)
             found = low.read(name) if comes else None
         out.append(found)
     return out
@@ -194,17 +215,23 @@ def call_order(region: Region) -> Callable[..., list[Any]]:
 
 def _lower_while(low: Lowering, op: Op) -> None:
     names = carried_names(op)
-    condition = names.index(names_in(op, "Condition")[0])
+    condition = names.index(asked := names_in(op, "Condition")[0])
     keeps = keeps_rounds(low, op, "StepScopes")
     comes = {**_known_now(low), **op.made}  # what comes into a round is joined with what the one before leaves
-    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, comes)
-    state = _initial(low, op, region, names)
+    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, comes, lacking=lacking_now(low, op))
+    state = _initial(low, op, region, names, asked)
+    region.used.add(asked)
+    low.require(op, [state[condition]])
     captured = outside(low, region)
     order = call_order(region)
+    growing = [at for at, (name, value) in enumerate(zip(names, state, strict=True)) if may_grow(op.made.get(name), value)]
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         rounds: list[Any] = []
-        while bool(values[condition]):
+        room = Room(op.type) if growing else None
+        while truth(op.type, asked, values[condition]):
+            if room is not None:
+                room.look([values[at] for at in growing])
             values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
             if keeps:
                 rounds.append(saved)
@@ -312,15 +339,15 @@ def zeros(like: Any, rows: bool = False) -> Any:
 # --- conditional_block
 
 
-def _holds(conditions: Sequence[Tensor], scalar: bool) -> bool:
-    return bool(conditions[0]) if scalar else all(c.numel() > 0 for c in conditions)
+def _holds(op: Op, conditions: Sequence[Tensor], scalar: bool) -> bool:
+    return truth(op.type, names_in(op, "Cond")[0], conditions[0]) if scalar else all(c.numel() > 0 for c in conditions)
 
 
 def _lower_conditional(low: Lowering, op: Op) -> None:
     names = carried_names(op)
     keeps = keeps_rounds(low, op, "Scope")
     held = () if keeps else [n for n in names if _is_the_scopes(low, n)]
-    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, _known_now(low), held)
+    region = Region(sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), low.fuse, _known_now(low), held, lacking_now(low, op))
     state = _initial(low, op, region, names)
     in_place = region.in_place
     captured = outside(low, region)
@@ -329,12 +356,14 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
 
     def kernel(conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         kept = [values[at] for at in in_place]
-        if not _holds(conditions, scalar):
+        if not _holds(op, conditions, scalar):
             return values, offsets, [], kept
         values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]))
         return values, offsets, [saved], kept
 
     conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]
+    region.used.update(names_in(op, "Cond"))
+    low.require(op, conditions)
     made = Instruction(op, kernel, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [], region=region)
     out, out_offsets = new_results(low, op, made, names, state, in_place)
     made.results = [out, out_offsets, scopes_value(low, op, "Scope"), [state[at] for at in in_place]]

@@ -81,6 +81,7 @@ class Operand:
     name: str = ""
     attribute: str | None = None
     unknown_dims: bool = False
+    may_lack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def operand(
     name: str = "",
     attribute: str | None = None,
     unknown_dims: bool = False,
+    may_lack: bool = False,
 ) -> Any:
     """Declare an input slot of an operator; the class attribute's name is the slot's, unless ``name`` is given.
 
@@ -142,8 +144,9 @@ def operand(
         attribute: the attribute in whose place it is saved: the file format knows no such slot, and has the variables' names as the
             attribute's value.
         unknown_dims: whether its rule has an answer where nothing is known of the dims, not even how many there are.
+        may_lack: whether its kernel takes None for what a block has not made, since it did not run; other operators are not run then.
     """
-    return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as, name, attribute, unknown_dims)
+    return Operand(tuple(dtypes), doc, many, optional, tuple(kinds), same_type_as, name, attribute, unknown_dims, may_lack)
 
 
 def result(

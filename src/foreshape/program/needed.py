@@ -35,6 +35,11 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
     return kept
 
 
+def is_fed(variable: Variable) -> bool:
+    """Whether it is an input: it says so itself, or a feed op of a saved model does."""
+    return variable.need_check_feed or any(op.type == "feed" and variable.name in op.output_names() for op in variable.block.ops)
+
+
 def is_given(variable: Variable) -> bool:
     """Whether no op of the program computes a variable: it is fed, or a feed op of a saved model stands for that, or the scope holds it."""
     return variable.op is None or variable.op.type == "feed"

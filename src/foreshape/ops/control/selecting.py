@@ -54,7 +54,7 @@ class SelectInput(Operator):
     """
 
     type = "select_input"
-    X = operand(many=True, unknown_dims=True, doc="of one element type")
+    X = operand(many=True, unknown_dims=True, may_lack=True, doc="of one element type")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
 
@@ -82,8 +82,10 @@ class SelectInput(Operator):
         each = [c[0] if all(equal(c[0], other) is True for other in c) else unknown_size(f"count{k}") for k, c in enumerate(zip(*counts, strict=True))]
         return rows(first.dtype, dims, new_lod("Out", each))
 
-    def kernel(self, X: list[Tensor], Mask: Tensor, *, offsets: list[list[Offsets | None]]) -> tuple[Tensor, Offsets | None]:
+    def kernel(self, X: list[Tensor | None], Mask: Tensor, *, offsets: list[list[Offsets | None]]) -> tuple[Tensor, Offsets | None]:
         at = _chosen(Mask, len(X))
+        if X[at] is None:
+            raise ExecutionError(f"select_input: X[{at}] has no value, and Mask chooses it: the block that makes it did not run")
         return X[at].clone(), offsets[0][at]
 
     def gradient_ops(self, slots: GradientSlots) -> None:

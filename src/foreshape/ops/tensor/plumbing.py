@@ -140,7 +140,7 @@ class FillZerosLike(Operator):
     """Out = zeros in the shape and element type of X."""
 
     type = "fill_zeros_like"
-    X = operand(kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="any shape")
+    X = operand(kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), may_lack=True, doc="any shape")
     Out = result(doc="as X; of an array one without elements, as the gradient of an array begins")
     gradient = ZERO_GRADIENT
 
