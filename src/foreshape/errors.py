@@ -7,14 +7,19 @@ may want to treat differently. Each message says what was required, what was see
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping
 from operator import index
 from types import TracebackType
 from typing import SupportsIndex, cast
 
-_UNPRINTABLE = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_KEPT = "\n\t\xa0\u3000"
 _MOST = 20_000
+
+
+def _printable(text: str) -> str:
+    if len(text) > _MOST:
+        text = f"{text[:_MOST // 2]} ... {text[-_MOST // 2:]}"
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in _KEPT else ascii(c)[1:-1] for c in text)
 
 
 class ForeshapeError(Exception):
@@ -24,10 +29,7 @@ class ForeshapeError(Exception):
     """
 
     def __str__(self) -> str:
-        text = super().__str__()
-        if len(text) > _MOST:
-            text = f"{text[:_MOST // 2]} ... {text[-_MOST // 2:]}"
-        return _UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
+        return _printable(super().__str__())
 
 
 class DescriptionError(ForeshapeError):
@@ -100,7 +102,10 @@ class needs(contextlib.ContextDecorator):
 
 
 class ForeshapeWarning(UserWarning):
-    """What this package warns of, by Python's `warnings`: something that works and that the user may not mean."""
+    """What this package warns of, by Python's `warnings`: something that works and that the user may not mean. Its text is as that of its errors."""
+
+    def __str__(self) -> str:
+        return _printable(super().__str__())
 
 
 class border(contextlib.ContextDecorator):

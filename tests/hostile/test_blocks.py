@@ -41,8 +41,8 @@ def doubled(source: str, target: str) -> bytes:
 
 
 def branch(at: int, condition: str, reads: Sequence[str], writes: Sequence[str]) -> bytes:
-    scalar = attr("is_scalar_condition", 6, number(10, 1))
-    return op("conditional_block", [("Cond", [condition]), ("Input", reads)], [("Out", writes), ("Scope", ["kept"])], attr("sub_block", 8, number(12, at)), scalar)
+    attributes = attr("sub_block", 8, number(12, at)), attr("is_scalar_condition", 6, number(10, 1))
+    return op("conditional_block", [("Cond", [condition]), ("Input", reads)], [("Out", writes), ("Scope", ["kept"])], *attributes)
 
 
 def loop(at: int, condition: str, carried: Sequence[str]) -> bytes:
@@ -114,7 +114,7 @@ def test_11_what_a_loop_without_a_round_leaves_of_what_is_fed() -> None:
 
 def test_9_a_condition_that_nothing_gives_is_missed() -> None:
     data = main(var("x"), truth("c"), fed("x"), loop(1, "c", ["x"]), fetched("x"), blocks=[doubled("x", "x") + set_to("c", False)])
-    with pytest.raises(fs.FeedError, match="c .* is not fed"):
+    with pytest.raises(fs.FeedError, match=r"c .* is not fed"):
         run(data, {"x": X})
 
 
@@ -132,5 +132,5 @@ def test_17_conditions_of_several_truths(of: str, count: int) -> None:
 def test_20_a_loop_that_doubles_what_it_carries_ends_before_memory_does() -> None:
     twice = op("concat", [("X", ["x", "x"])], [("Out", ["x"])], attr("axis", 0, number(3, 0)))
     data = main(var("x"), truth("c"), fed("x", "c"), loop(1, "c", ["x"]), fetched("x"), blocks=[twice + set_to("c", True)])
-    with pytest.raises(fs.MemoryPlanError, match="while: a further round of the loop, .* memory_limit"):
+    with pytest.raises(fs.MemoryPlanError, match=r"while: a further round of the loop, .* memory_limit"):
         run(data, {"x": X, "c": np.array([True])}, memory_limit="16 MiB")

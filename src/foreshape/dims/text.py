@@ -20,7 +20,7 @@ def symbol_text(name: str) -> str:
     """How a symbol is written: a plain name as it is, another one in quotes."""
     if _PLAIN_NAME.match(name) and name not in _RESERVED:
         return name
-    return json.dumps(name).replace(";", "\\u003b")  # a file separates sizes with semicolons
+    return json.dumps(name).replace(";", "\\u003b").replace("\x7f", "\\u007f")  # a file separates sizes with semicolons
 
 
 def term_text(term: tuple[Monomial, int]) -> Iterator[str]:

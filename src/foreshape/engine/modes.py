@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -15,7 +15,7 @@ def is_set() -> bool:
 
 
 @contextmanager
-def left_out(device: Any) -> Iterator[None]:
+def left_out(device: Any) -> Generator[None]:
     """Compute without it. The default device stays where ``device`` is given, since a step has one of its own inside of it then."""
     functions = torch._C.DisableTorchFunction() if device is None else nullcontext()  # pyright: ignore[reportPrivateUsage]
     with torch._C._DisableAutocast(), functions:  # pyright: ignore[reportPrivateUsage]

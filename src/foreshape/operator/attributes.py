@@ -116,9 +116,12 @@ def several(given: SupportsIndex | Sequence[Any], times: int = 1) -> list[int]:
     try:
         return [index(cast("SupportsIndex", given))] * times
     except TypeError:
-        if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
-            raise SchemaError(f"one integer or several are wanted; seen {_shown(given)}") from None
-        return list(cast("Sequence[int]", given))
+        try:
+            if not isinstance(given, (str, bytes)):
+                return list(cast("Sequence[int]", given))
+        except TypeError:
+            pass
+        raise SchemaError(f"one integer or several are wanted; seen {shown(given)}") from None
 
 
 def _is_held(element: AttrType, value: tuple[Any, ...]) -> bool:
@@ -140,10 +143,13 @@ def _one(name: str, type: AttrType, value: Any) -> Any:
             return value.code
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise _refused(name, type, value)
-        number = value if value.__class__ is int else int(value)
+        try:
+            number = value if value.__class__ is int else index(value)
+        except TypeError:  # an array of several
+            raise _refused(name, type, value) from None
         low, high = _INT64 if type is AttrType.LONG else _INT32
         if not low <= number <= high:
-            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {number}, which does not fit")
+            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {shown(number)}, which does not fit")
         return number
     if type in (AttrType.FLOAT, AttrType.FLOAT64):
         if isinstance(value, (bool, str)) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
@@ -152,7 +158,9 @@ def _one(name: str, type: AttrType, value: Any) -> Any:
             number = float(value)
             return _FLOAT32.unpack(_FLOAT32.pack(number))[0] if type is AttrType.FLOAT else number
         except OverflowError:
-            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {value!r}, which does not fit") from None
+            raise SchemaError(f"attribute {name} must be {words_for(type)}; seen {shown(value)}, which does not fit") from None
+        except (TypeError, ValueError):
+            raise _refused(name, type, value) from None
     if type is AttrType.BOOLEAN:
         if value is True or value is False:
             return value
@@ -173,11 +181,15 @@ def _one(name: str, type: AttrType, value: Any) -> Any:
 
 
 def _refused(name: str, type: AttrType, value: Any) -> SchemaError:
-    return SchemaError(f"attribute {name} must be {words_for(type)}; seen {_shown(value)}")
+    return SchemaError(f"attribute {name} must be {words_for(type)}; seen {shown(value)}")
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
+def shown(value: Any) -> str:
+    """A value in an error: of bounded length."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes
+        return f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -214,4 +226,4 @@ def infer_type(value: Any) -> AttrType:
                     return many
         if not kinds:
             return AttrType.INTS
-    raise SchemaError(f"an attribute's value must be a bool, a number, a string, or a list of one of these; seen {_shown(value)}")
+    raise SchemaError(f"an attribute's value must be a bool, a number, a string, or a list of one of these; seen {shown(value)}")

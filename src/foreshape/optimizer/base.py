@@ -13,6 +13,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
+from foreshape.operator.attributes import shown
 from foreshape.optimizer.decay import WeightDecay, as_decay
 from foreshape.optimizer.groups import Group, check_all_match, checked_patterns, frozen_names, matches
 from foreshape.optimizer.schedule import Schedule
@@ -274,10 +275,10 @@ def _checked_rate(given: Any) -> Any:
         return given
     try:
         number = float(given)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         number = math.nan
     if not 0.0 <= number < math.inf:
-        raise SchemaError(f"a learning rate is a number of at least 0, a variable or a schedule, such as fs.optimizer.cosine(0.1); seen {given!r}")
+        raise SchemaError(f"a learning rate is a number of at least 0, a variable or a schedule, such as fs.optimizer.cosine(0.1); seen {shown(given)}")
     return given
 
 

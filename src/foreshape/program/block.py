@@ -285,11 +285,11 @@ class Block(FromRecords):
                 continue
             used += 1
             if operand.many:
-                key.append(tuple((local[n] if n in local else self._input(op, n)).spec for n in names))
+                key.append(tuple((local[n] if n in local and n != EMPTY else self._input(op, n)).spec for n in names))
             elif len(names) == 1:
                 name = names[0]
                 variable = local.get(name)
-                if variable is None:
+                if variable is None or name == EMPTY:  # which a file may describe, and which is absent all the same
                     if name == EMPTY or not name:
                         key.append(None)
                         continue
@@ -304,7 +304,7 @@ class Block(FromRecords):
         return tuple(key)
 
     def _input(self, op: Op, name: str) -> Variable:
-        found = self.find(name)
+        found = self.find(name) if name != EMPTY else None
         if found is None:
             raise _placed(SchemaError(f"the input {name!r} is not described in block {self.idx} or its parents"), op.type, op.site)
         return found

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
+from foreshape.dims.text import symbol_text
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.program.feeds import inputs_of
 from foreshape.program.kept import kept_variables, size_of
@@ -90,7 +91,7 @@ class Sizes:
 
     def words(self) -> str:
         """``for batch = 1, height = 32``; empty where no size is open."""
-        shown = [f"{n} = {v:,}" for n, v in self.values.items()]
+        shown = [f"{symbol_text(n)} = {v:,}" for n, v in self.values.items()]
         return f"for {', '.join(shown[:6])}{' and more' if len(shown) > 6 else ''}" if shown else ""
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from foreshape.errors import SchemaError
+from foreshape.errors import SchemaError, whole
 from foreshape.infer.messages import CallSite
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
@@ -169,9 +169,11 @@ class Op:
             SchemaError: no such attribute, or a value that it cannot have.
         """
         if name == "op_role":
-            self.role = int(value)
+            self.role = whole(name, value, 0, SchemaError)
             return
         if name == "op_role_var":
+            if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in cast("tuple[object, ...]", value)):
+                raise SchemaError(f"{name} is a list of names; seen {value!r}")
             self.role_variables = tuple(value)
             return
         entries = list(self.attributes.entries)

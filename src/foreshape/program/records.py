@@ -174,6 +174,8 @@ class Records:
 
     def infer(self, guards: Guards) -> bool:
         """Infer all ops, and add what they leave open to ``guards``. False where that takes objects: what was added is of no use then."""
+        if EMPTY in self.forms:  # which stands for nothing, and is described here
+            return False
         specs = _Specs(self.forms)
         try:
             self._infer(specs, guards)

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_DISPATCH = "__torch_dispatch__"
+"""The method with which a class of tensors takes all that is done with them into its own hands."""
+
+
 def to_tensor(array: Any) -> Tensor:
     """A tensor with an array's numbers; it shares the memory where it can, and never writes to it. What it copies has memory of torch's own.
 
@@ -34,14 +38,14 @@ def _own(array: Tensor) -> Tensor:
     if array.layout is not torch.strided or array.is_meta or array.is_quantized or array.is_nested:
         what = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a nested" if array.is_nested else "a sparse"
         raise TypeError(f"{what} tensor has no number for each element in memory")
-    if torch._C._functorch.is_functorch_wrapped_tensor(array):  # pyright: ignore[reportPrivateUsage]
+    if torch._C._functorch.is_functorch_wrapped_tensor(array):  # pyright: ignore
         raise TypeError("this tensor stands for others, as within torch.func, and has no numbers in memory")
     return array.detach().resolve_conj().resolve_neg()
 
 
 def _plain(array: Tensor) -> Tensor:
     """The same of a class that a user or torch made of tensors, whose own ways must not reach into a step."""
-    if type(array).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # pyright: ignore[reportUnknownMemberType]
+    if getattr(type(array), _DISPATCH) is not getattr(torch.Tensor, _DISPATCH):
         raise TypeError(f"a {type(array).__name__} is no tensor with a number for each element in memory")
     with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage]
         return _own(array.as_subclass(torch.Tensor))

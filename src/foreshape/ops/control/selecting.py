@@ -84,9 +84,10 @@ class SelectInput(Operator):
 
     def kernel(self, X: list[Tensor | None], Mask: Tensor, *, offsets: list[list[Offsets | None]]) -> tuple[Tensor, Offsets | None]:
         at = _chosen(Mask, len(X))
-        if X[at] is None:
+        chosen = X[at]
+        if chosen is None:
             raise ExecutionError(f"select_input: X[{at}] has no value, and Mask chooses it: the block that makes it did not run")
-        return X[at].clone(), offsets[0][at]
+        return chosen.clone(), offsets[0][at]
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         inputs = {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")}
