@@ -172,9 +172,10 @@ class Op:
             self.role = whole(name, value, 0, SchemaError)
             return
         if name == "op_role_var":
-            if not isinstance(value, (list, tuple)) or not all(isinstance(one, str) for one in cast("tuple[object, ...]", value)):
+            names = cast("list[object] | tuple[object, ...]", value) if isinstance(value, (list, tuple)) else (None,)
+            if not all(isinstance(one, str) for one in names):
                 raise SchemaError(f"{name} is a list of names; seen {value!r}")
-            self.role_variables = tuple(value)
+            self.role_variables = tuple([str(one) for one in names])
             return
         entries = list(self.attributes.entries)
         operator = self.operator
