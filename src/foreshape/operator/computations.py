@@ -184,7 +184,7 @@ class ImageConvolution(Computation):
 
 @dataclass(frozen=True, slots=True)
 class PaddedImageConvolution(Computation):
-    """The same with paddings that follow from sizes."""
+    """The same with paddings that differ at the ends, or follow from sizes."""
 
     forward_only: ClassVar[bool] = True
     operands: ClassVar[int] = 2
