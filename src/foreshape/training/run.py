@@ -12,12 +12,14 @@ from typing import Any
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError
 from foreshape.program import Program, Variable
+from foreshape.program.call_site import warn_user
 from foreshape.training.callbacks import Callback
 from foreshape.training.changes import Facts, compare, facts_of
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Arrays, Batch, Data
 from foreshape.training.figures import add, counted_by, mean_of, mean_of_value
-from foreshape.training.history import RATE, History
+from foreshape.training.history import LEFT_OUT, RATE, History
+from foreshape.training.loss_scale import LossScale
 from foreshape.training.made import TrainingProgram, begin_numbers, drop_state, own_state
 from foreshape.training.over_ranks import OverRanks
 from foreshape.training.program import initialise_missing, network_values, scores_for_shares
@@ -48,6 +50,7 @@ class TheRun:
             self.fetch.append(rate.name)
         if not over.alone:
             self.fetch.append(over.local_loss)
+        self.loss_scale = LossScale.of(self.program)
         self.evaluation: tuple[Program, Data] | None = None
         self.facts: Facts | None = None
         """What the run depends on; asked for where there are checkpoints."""
@@ -83,7 +86,7 @@ class TheRun:
     @property
     def figures(self) -> list[str]:
         measured = [f"validation {n}" for n in self._measured()] if self.evaluation is not None else []
-        return ["loss", *self.metrics, *measured, *([RATE] if self.rate is not None else []), "seconds"]
+        return ["loss", *self.metrics, *measured, *([RATE] if self.rate is not None else []), *([LEFT_OUT] if self.loss_scale else []), "seconds"]
 
     @property
     def divided(self) -> bool:
@@ -135,6 +138,8 @@ class TheRun:
         try:
             with self.show:
                 self.state = state = self._begin(startup, fresh, on_change)
+                if self.loss_scale is not None:
+                    self.loss_scale.begin(self.scope)
                 while state.position.epoch <= self.epochs and not self.stopped:
                     if self._epoch(state):
                         for callback in self.callbacks:
@@ -147,7 +152,9 @@ class TheRun:
                 self.stopwatch.write()
                 if not self.over.gather(self.scope) and self.over.ranks.first:
                     self.show.warn("the values that were divided over ranks stay so: together they are too much for this machine; a checkpoint has them")
-                return state.history
+            if self.loss_scale is not None and self.first and (words := self.loss_scale.words()) is not None:
+                warn_user(words)
+            return state.history
         finally:
             executor.check, executor.align_feeds = checked, align
 
@@ -280,6 +287,9 @@ class TheRun:
             add(sums, "loss", loss, share.total if over.ranks.first else 0)
             for name, value in zip(names, fetched[1:], strict=False):
                 add(sums, name, mean_of_value(value), counted_by(value, share.own))
+            if self.loss_scale is not None:
+                left_out, updates = self.loss_scale.after(self.scope)
+                add(sums, LEFT_OUT, left_out, updates if over.ranks.first else 0)
             if rate_at is not None:
                 self.last_rate = _number(fetched[rate_at])
             self.show.step(position.batch, loss, share.total)
@@ -298,6 +308,8 @@ class TheRun:
         row |= self._evaluate()
         if self.rate is not None:
             row[RATE] = self.learning_rate
+        if self.loss_scale is not None:
+            row[LEFT_OUT] = total.get(LEFT_OUT, (0.0, 0))[0]
         row["seconds"] = time.perf_counter() - started
         state.history.epochs.append(row)
         self.show.end(position.epoch, self.epochs, row)
