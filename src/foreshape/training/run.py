@@ -136,7 +136,7 @@ class TheRun:
         checked, executor.check = executor.check, executor.check or check
         align, executor.align_feeds = executor.align_feeds, True
         try:
-            with self.show:
+            with self.show, executor.notes.anew():
                 self.state = state = self._begin(startup, fresh, on_change)
                 if self.loss_scale is not None:
                     self.loss_scale.begin(self.scope)
