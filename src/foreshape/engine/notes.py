@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from foreshape.program.call_site import warn_user
@@ -23,7 +23,7 @@ class Notes:
             warn_user(words)
 
     @contextmanager
-    def anew(self) -> Iterator[None]:
+    def anew(self) -> Generator[None]:
         """A run of its own; where it is within another one, as an evaluation between two epochs, that one goes on after it."""
         before, self._told = self._told, set()
         try:
