@@ -43,12 +43,12 @@ class Feeder:
         self.names = [v.name for v in inputs]
         self.types = [torch_dtype(_spec(v).known_dtype) for v in inputs]
 
-    def tensors(self, feed: Mapping[str, Any], notes: Notes) -> tuple[list[Any], tuple[Any, ...]]:
+    def tensors(self, feed: Mapping[str, Any], notes: Notes | None = None) -> tuple[list[Any], tuple[Any, ...]]:
         """What the step is called with: the tensors, then the offsets of those that are ragged; and the shapes of all of it.
 
         Args:
             feed: input -> what is fed.
-            notes: where a user is told what is taken and could be better.
+            notes: where a user is told what is taken and could be better; nobody is where it is left out.
 
         Raises:
             FeedError: a value that is missing, unknown, or not what the program says.
@@ -119,14 +119,14 @@ class Feeder:
             return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value")
         return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
 
-    def _rows(self, value: Value, given: Any, wanted: Any, notes: Notes) -> Rows:
+    def _rows(self, value: Value, given: Any, wanted: Any, notes: Notes | None) -> Rows:
         """Fed sparse rows in the program's element type."""
         if not isinstance(given, SelectedRows):
             raise FeedError(f"{value.name} is {_spec(value).text()}; feed a SelectedRows(rows, values, height)")
         values = _tensor(value, given.values)
         return Rows(to_tensor(given.rows), values if values.dtype is wanted else self._converted(value, values, wanted, notes), given.height)
 
-    def _converted(self, value: Value, tensor: Tensor, wanted: Any, notes: Notes) -> Tensor:
+    def _converted(self, value: Value, tensor: Tensor, wanted: Any, notes: Notes | None) -> Tensor:
         """The same numbers in the program's element type.
 
         Where that is exact by kind, as int32 for int64, or for these numbers, as int64 for int32 where all fit; and float64 for float32,
@@ -137,7 +137,7 @@ class Feeder:
         """
         want = _spec(value).known_dtype
         out, rounds = converted(value.name, tensor, want, wanted)
-        if rounds:
+        if rounds and notes is not None:
             said = f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that"
             notes.tell(value.name, said)
         return out

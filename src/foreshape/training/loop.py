@@ -19,6 +19,7 @@ from foreshape.training.data import Batch, as_data, inputs_of
 from foreshape.training.history import LEFT_OUT, RATE, History
 from foreshape.training.made import training_program
 from foreshape.training.over_ranks import OverRanks, Strategy
+from foreshape.training.program import of_step
 from foreshape.training.progress import Quiet, shown
 from foreshape.training.resume import WORDS, OnChange
 from foreshape.training.run import TheRun
@@ -129,7 +130,8 @@ def train(
             if measured is not None:
                 evaluated = over.evaluated(for_test(made.program))
                 evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
-                run.evaluation = (evaluated, measured)
+                names = [over.local_loss, *(m.name for m in (metrics or {}).values() if m.name in evaluated.global_block.vars)]
+                run.evaluation = (of_step(evaluated, names), measured)
             history = over.guarded(lambda run=run: run.run(made.startup, fresh, check, on_change))
     except KeyboardInterrupt as interrupt:
         interrupted.tell(interrupt, run.state if run is not None else None, kept, hooks)

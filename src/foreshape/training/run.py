@@ -22,7 +22,7 @@ from foreshape.training.history import LEFT_OUT, RATE, History
 from foreshape.training.loss_scale import LossScale
 from foreshape.training.made import TrainingProgram, begin_numbers, drop_state, own_state
 from foreshape.training.over_ranks import OverRanks
-from foreshape.training.program import initialise_missing, network_values, scores_for_shares
+from foreshape.training.program import initialise_missing, network_values, of_step, scores_for_shares
 from foreshape.training.progress import Quiet
 from foreshape.training.random_state import random_state, set_global_state
 from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
@@ -50,6 +50,8 @@ class TheRun:
             self.fetch.append(rate.name)
         if not over.alone:
             self.fetch.append(over.local_loss)
+        self.step_of = of_step(self.program, self.fetch)
+        """What runs: of the program what the figures and updates need. What else is described asks nothing of the data."""
         self.loss_scale = LossScale.of(self.program)
         self.evaluation: tuple[Program, Data] | None = None
         self.facts: Facts | None = None
@@ -198,7 +200,7 @@ class TheRun:
         first = next(batches, None)
         self.going_on = batches if first is None else chain([first], batches)
         if first is not None:
-            self.executor.refuse_feed(self.program, first, self.fetch)
+            self.executor.refuse_feed(self.step_of, first, self.fetch)
         if self.evaluation is not None and isinstance(self.evaluation[1], Arrays):
             program, data = self.evaluation
             for batch in data.epoch(1):
@@ -232,7 +234,7 @@ class TheRun:
                 self.going_on = self.data.epoch(position.epoch, position.batch)
                 changes.compare_first(position.epoch, state.first, self.data.first)
                 refuse_unless_taken(path, changes, on_change)
-            step = executor.step(self.program, self.fetch)  # its persistables are those of the described program
+            step = executor.step(self.step_of, self.fetch)  # its persistables are those of the described program
             read = [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None]
             check_complete(path, found, now, self.over.undivided(read))
             place(found, now, changes, executor, self.scope, self.over)
@@ -273,7 +275,7 @@ class TheRun:
             share = over.take(batch, len(losses) + 1)
             began = time.perf_counter()
             self._waited += began - ended
-            fetched = self.stopwatch.step(lambda share=share: self.executor.run(self.program, share, self.fetch, self.scope))
+            fetched = self.stopwatch.step(lambda share=share: self.executor.run(self.step_of, share, self.fetch, self.scope))
             loss = float(fetched[0].reshape(()))
             ended = time.perf_counter()
             self._computed += ended - began

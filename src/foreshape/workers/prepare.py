@@ -185,9 +185,8 @@ def _peak(program: Program, fetch: list[str], main: Program, arrays: Arrays, sha
     feed = dict(share_of({name: rows_of(a, _largest(arrays, share)) for name, a in arrays.arrays.items()}, main, 0, 1))
     if divided:
         feed[COUNTS] = numpy.ones(1, numpy.float32)
-    executor = Executor(seed=0, memory_limit="none")
-    step = executor.step(program, fetch)
-    tensors, _ = step.feeder.tensors(feed, executor.notes)
+    step = Executor(seed=0, memory_limit="none").step(program, fetch)
+    tensors, _ = step.feeder.tensors(feed)
     step.feeder.fit(tensors)
     symbols = {**step.feeder.check_shapes(tensors), **step.feeder.longest(tensors, step.plan.symbols)}
     try:
