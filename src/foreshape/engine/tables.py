@@ -111,7 +111,8 @@ class Complete:
         if self._lacking is not None:
             for name, column in zip(self._lacking.column_names, self._lacking[rows].columns, strict=True):
                 if missing := missing_in(column):
-                    raise FeedError(f"{name}: {plural(len(column), 'row')} of the column lack {plural(missing, 'value')}: fill what is missing, or leave such rows out")
+                    rows_lack = f"{plural(len(column), 'row')} of the column lack {plural(missing, 'value')}"
+                    raise FeedError(f"{name}: {rows_lack}: fill what is missing, or leave such rows out")
         return self._dataset[rows]
 
 

@@ -350,6 +350,8 @@ class TheRun:
 
     def _save(self, state: State) -> None:
         assert self.checkpoint is not None and self.facts is not None
+        for callback in self.callbacks:
+            callback.on_checkpoint(self)
         state.random = random_state(self.executor)
         state.first = self.data.first if state.position.batch else None
         state.callbacks = [c.to_kept() for c in self._keepers()]
