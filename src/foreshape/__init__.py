@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from foreshape import interrupts as interrupts  # before what takes a while to import  # isort: skip
 import gc
 import importlib
 from typing import TYPE_CHECKING, Any
