@@ -13,7 +13,7 @@ from typing import Any, cast
 from foreshape.engine.columns import column_of
 from foreshape.errors import FeedError
 from foreshape.program import Program, Variable
-from foreshape.program.feeds import inputs_of
+from foreshape.program.inputs import inputs_of
 from foreshape.spec import Spec
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.selected_rows import SelectedRows
