@@ -17,13 +17,14 @@ from typing import Any, NamedTuple, TypeVar, dataclass_transform
 __all__ = ["data_class", "field"]
 
 _Class = TypeVar("_Class", bound=type)
-_put = object.__setattr__
 
 
 class _Form(NamedTuple):
     """What the shared methods know of a class."""
 
     names: tuple[str, ...]
+    puts: tuple[Callable[[Any, Any], None], ...]
+    """What sets each field of an object, also of a frozen one."""
     defaults: Mapping[str, Any]
     factories: Mapping[str, Callable[[], Any]]
     key: Callable[[Any], tuple[Any, ...]]
@@ -55,6 +56,7 @@ def data_class(*, frozen: bool = False, eq: bool = True, repr: bool = True) -> C
         of, out = _with_slots(cls)
         out._form = _Form(
             tuple(f.name for f in of),
+            tuple(getattr(out, f.name).__set__ for f in of),
             {f.name: f.default for f in of if f.default is not MISSING},
             {f.name: f.default_factory for f in of if f.default_factory is not MISSING},
             _values_of(tuple(f.name for f in of if f.compare)),
@@ -77,25 +79,32 @@ def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _init(self: Any, *given: Any, **named: Any) -> None:
-    names, defaults, factories, _, _ = self._form
-    for name, value in zip(names, given, strict=False):
-        _put(self, name, value)
-    if len(given) < len(names):
-        for name in names[len(given) :]:
-            if name in named:
-                value = named.pop(name)
-            elif name in defaults:
-                value = defaults[name]
-            elif name in factories:
-                value = factories[name]()
-            else:
-                raise TypeError(f"{type(self).__name__} needs {name}")
-            _put(self, name, value)
-    elif len(given) > len(names):
-        raise TypeError(f"{type(self).__name__} takes {len(names)} values; seen {len(given)}")
+    puts = self._form.puts
+    if named or len(given) != len(puts):
+        given = (*given, *_others(type(self), len(given), named))
+    for put, value in zip(puts, given):  # noqa: B905  # as many as there are, which is quick to say nothing of
+        put(self, value)
+
+
+def _others(of: Any, count: int, named: dict[str, Any]) -> list[Any]:
+    """The values of the fields behind the first ones, by name or by default."""
+    names, _, defaults, factories, _, _ = of._form
+    if count > len(names):
+        raise TypeError(f"{of.__name__} takes {len(names)} values; seen {count}")
+    out: list[Any] = []
+    for name in names[count:]:
+        if name in named:
+            out.append(named.pop(name))
+        elif name in defaults:
+            out.append(defaults[name])
+        elif name in factories:
+            out.append(factories[name]())
+        else:
+            raise TypeError(f"{of.__name__} needs {name}")
     if named:
         name = next(iter(named))
-        raise TypeError(f"{type(self).__name__} is given {name} twice" if name in names else f"{type(self).__name__} has no {name}")
+        raise TypeError(f"{of.__name__} is given {name} twice" if name in names else f"{of.__name__} has no {name}")
+    return out
 
 
 @recursive_repr()
@@ -127,5 +136,5 @@ def _state(self: Any) -> list[Any]:
 
 
 def _set_state(self: Any, values: list[Any]) -> None:
-    for name, value in zip(self._form.names, values, strict=True):
-        _put(self, name, value)
+    for put, value in zip(self._form.puts, values, strict=True):
+        put(self, value)

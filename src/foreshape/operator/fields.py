@@ -186,7 +186,7 @@ def attribute(
     """Declare an attribute. ``choices``: all the values it may have; ``low`` and ``high``: inclusive bounds (of each element); ``older``: what
     an older version of the operator called it, by which it is read where a file has that and not the other."""
     held = default if isinstance(default, _Required) else coerce("default", type, default)
-    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, older=older)
+    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, "", older)
 
 
 # --- gradients
@@ -340,7 +340,7 @@ def reject(*, says: str, error: type[Exception] = ShapeError, **arguments: Any) 
 
 
 def _value(of: DType, dims: Sequence[int], low: float, high: float, distinct: bool, data: Any) -> Value:
-    return Value(of, tuple(dims), low, high, distinct, data)
+    return Value(of, tuple(dims), low, high, distinct, data, ())
 
 
 def f32(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False, data: Any = None) -> Value:
