@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from foreshape.data_class import data_class
 from foreshape.errors import FormatError
 
 # What the parts of a description take in memory, in bytes, as measured on CPython with 64-bit pointers.
@@ -28,7 +28,7 @@ LARGE: Final = 65536
 _Kept = TypeVar("_Kept")
 
 
-@data_class()
+@dataclass(slots=True)
 class Limits:
     """Bounds on what a file may hold."""
 
