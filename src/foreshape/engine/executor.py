@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
-from foreshape.engine.checked import Checked
 from foreshape.engine.devices import device_of
 from foreshape.engine.emit import Bound, Emitted, emit
 from foreshape.engine.failures import failure, placed
@@ -236,8 +235,7 @@ class Executor:
         """
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()
-        run = self._run if program in self._steps else collector_waits(self._run)  # the step and its kernels are made
-        return run(program, feed, fetch, scope)
+        return (self._run if program in self._steps else collector_waits(self._run))(program, feed, fetch, scope)  # the step and its kernels are made
 
     def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
         step = self.step(program, fetch)
@@ -272,8 +270,7 @@ class Executor:
                     fetched = function(*tensors)
                 else:
                     with self._target or nullcontext():  # what kernels make from nothing is made there
-                        checked = Checked(planned.values, every=self.check is True) if self.check else None
-                        fetched = function(*tensors) if checked is None else checked.run(step.emitted, tensors, scope)
+                        fetched = self._checked(planned).run(step.emitted, tensors, scope) if self.check else function(*tensors)
             if threads > 1 or fastest is not None:
                 ended = perf_counter()
                 if fastest is not None:
@@ -317,6 +314,11 @@ class Executor:
                     warn_of_updates(program, names)
                     found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
             return found
+
+    def _checked(self, planned: ShapePlan) -> Any:
+        from foreshape.engine.checked import Checked  # which few executors need
+
+        return Checked(planned.values, every=self.check is True)
 
     def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:
         """Raise what `run` would raise for this feed and ``fetch``, before anything runs and without any value of a scope.
@@ -391,8 +393,7 @@ def _names(program: Program, fetch: Any) -> tuple[str, ...]:
                 raise SchemaError(f"{one.name} is a variable of another program")
             names.append(one.name)
         else:
-            program.global_block.var(one)
-            names.append(one)
+            names.append(program.global_block.var(one).name)
     if not names:
         fetches = sorted((op for op in program.global_block.ops if op.type == "fetch"), key=lambda op: op.attrs.get("col", 0))
         names = [name for op in fetches for name in op.input_names()]

@@ -14,7 +14,7 @@ from foreshape.engine.columns import column_of, missing_in
 from foreshape.errors import FeedError
 from foreshape.pictures.figures import plural
 from foreshape.program import Program, Variable
-from foreshape.program.feeds import inputs_of
+from foreshape.program.inputs import inputs_of
 from foreshape.spec import Spec
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.selected_rows import SelectedRows

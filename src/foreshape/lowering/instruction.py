@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from foreshape.data_class import data_class, field
 from foreshape.dims import Size
 from foreshape.program import Block, Op, Variable
 from foreshape.spec import Spec
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 
-@dataclass(slots=True, eq=False)
+@data_class(eq=False)
 class Value:
     """One value of a step: written once. ``name`` is its variable's; ``persistable`` ones live in the scope.
 
@@ -48,7 +48,7 @@ class Value:
 Argument = Value | list["Value | None"] | None
 
 
-@dataclass(slots=True, eq=False)
+@data_class(eq=False)
 class Instruction:
     """One kernel call: its arguments by operand, its results by result slot, and which of them somebody reads.
 
@@ -157,7 +157,7 @@ def values_of(arguments: Sequence[Argument]) -> list[Value]:
     return out
 
 
-@dataclass(slots=True)
+@data_class()
 class Lowered:
     """A pruned block as instructions, with the values that come in and go out."""
 

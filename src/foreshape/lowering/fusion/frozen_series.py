@@ -10,10 +10,11 @@ Unless: it is only one; or oneDNN's library is not there
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
 from foreshape.kernels import frozen
 from foreshape.kernels.frozen import RELU
@@ -32,7 +33,7 @@ _TRIED = 64
 """What stands for each symbol when it is asked which of two sizes is the larger one."""
 
 
-@dataclass(slots=True)
+@data_class()
 class _Stage:
     """An instruction as a part of a series.
 
