@@ -258,6 +258,12 @@ class Library:
         _check(status, "which kernel")
         return (found.value or b"").decode()
 
+    def kernel(self, primitive: Handle) -> str:
+        """Which kernel a primitive is."""
+        found = c_void_p()
+        _check(self._functions.dnnl_primitive_get_primitive_desc(_pointer(primitive), byref(found)), "what is described")
+        return self.implementation(Handle(found.value, lambda _: 0))  # the primitive's own
+
     def _quick(self, description: Handle) -> Handle:
         """The same. Refuses the kernels that are written for reading, and take a hundred times as long."""
         found = self.implementation(description)

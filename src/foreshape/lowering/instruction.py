@@ -96,6 +96,8 @@ class Instruction:
     """Of a rewritten one: the order in which the axes of a result lie in memory, outermost first, where that is not their own."""
     joins: int = 1
     """How many kernels run in it."""
+    parts: tuple[tuple[Op, ...], ...] = ()
+    """Of a series: the last op of each of its steps, and those whose work that does too."""
     packed: str = ""
     """Of a rewritten one: the name of what computes all of it, which is made of persistables when the step is bound."""
     into: Value | None = None

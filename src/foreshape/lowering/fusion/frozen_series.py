@@ -224,6 +224,8 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     made = fused(last, f"{name}({given})", [*outside], [*out], "product", workspace=lambda: total, in_rows=rows, in_order=order, lies=lies)
     made.unknown = made.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
     made.joins = len(everything)
+    made.parts = tuple((s.of.op, *(of.of.op for of in s.before)) for s in run)
+    made.packed = name
     graph.remove({id(s.of): s.of for s in everything if s.of is not last}.values())
     graph.replace(last, made)
     return True
