@@ -45,6 +45,8 @@ def test_each_op_of_a_training_step_is_in_one_call_and_every_run_updates() -> No
     there = {op.type for op in fs.default_main_program().global_block.ops if op.type != "fill_constant"}
     assert said - {"fill_constant"} <= there
     assert {"mul", "softmax_with_cross_entropy", "softmax_with_cross_entropy_grad", "sgd"} <= said
+    assert [c.what.endswith("mul_grad + sgd") for c in found.calls if c.result == "fc_0.w_0"] == [True], "one call makes the gradient and the update"
+    assert sum(c.work or 0 for c in found.calls) == 6 * 7 * 11 * 2 + 6 * 11 * 5 * 3, "of the input there is no gradient"
     assert all(c.seconds >= 0 and c.calls == 1 for c in found.calls)
     assert found.sizes == {"batch": 6}
     assert found.runs == 4

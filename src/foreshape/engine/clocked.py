@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 from time import perf_counter
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from foreshape.dims import Size, substitute
 from foreshape.engine.emit import emit
@@ -17,9 +17,10 @@ from foreshape.engine.executor import Executor
 from foreshape.engine.profile_shown import Call, Profile
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
-from foreshape.lowering.instruction import Instruction, Lowered, Value
+from foreshape.lowering.instruction import Instruction, Lowered
 from foreshape.lowering.regions import running
 from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.program.op import is_absent
 from foreshape.program.work import multiplications
 from foreshape.values.torch_proxy import torch
 
@@ -97,15 +98,19 @@ class _Clocked(Protocol):
     def clocked(self, *given: Any) -> tuple[Any, list[Any]]: ...
 
 
+_Key: TypeAlias = tuple[int, int | None]
+"""The number of an instruction, and of its part."""
+
+
 @dataclass(slots=True)
 class _Times:
-    """Of the calls of one block: seconds and calls in the run that is under way, by the number of the instruction, and of its part."""
+    """Of the calls of one block: seconds and calls in the run that is under way."""
 
     lowered: Lowered
-    seconds: dict[tuple[int, int | None], float] = field(default_factory=dict[tuple[int, "int | None"], float])
-    counts: dict[tuple[int, int | None], int] = field(default_factory=dict[tuple[int, "int | None"], int])
-    kernels: dict[tuple[int, int | None], str] = field(default_factory=dict[tuple[int, "int | None"], str])
-    runs: list[dict[tuple[int, int | None], float]] = field(default_factory=list[dict[tuple[int, "int | None"], float]])
+    seconds: dict[_Key, float] = field(default_factory=dict[_Key, float])
+    counts: dict[_Key, int] = field(default_factory=dict[_Key, int])
+    kernels: dict[_Key, str] = field(default_factory=dict[_Key, str])
+    runs: list[dict[_Key, float]] = field(default_factory=list[dict[_Key, float]])
 
     def add(self, at: int, part: int | None, seconds: float) -> None:
         key = at, part
@@ -189,28 +194,25 @@ class _Clock:
             stands = _standing(times.lowered)
             keys = dict.fromkeys(key for run in times.runs for key in run)
             for key in sorted(keys, key=lambda k: (k[0], -2 if k[1] is None else k[1])):
-                seconds = median(run.get(key, 0.0) for run in times.runs)
-                out.append(_call(times, key, seconds, stands, values))
+                out.append(_call(times, key, stands.get(key, []), values))
         return out
 
 
-def _call(times: _Times, key: tuple[int, int | None], seconds: float, stands: dict[int, list[Op]], values: dict[str, int]) -> Call:
+def _call(times: _Times, key: _Key, stands: list[tuple[Op, float]], values: dict[str, int]) -> Call:
     at, part = key
     i = times.lowered.instructions[at]
-    count = times.counts.get(key, 0)
+    seconds, count = median(run.get(key, 0.0) for run in times.runs), times.counts.get(key, 0)
     if i.parts and part is None:
         told = any(k[0] == at and k[1] is not None for k in times.seconds)
         words = f"the call of {len(i.parts)} kernels" if told else _types([op for p in i.parts for op in p])
         return Call(words, "", "", seconds, count, None, "", _line(i.op))
     if part == -1:
         return Call("brought in order", "", "", seconds, count, None, times.kernels[key], _line(i.op))
-    last = (i.op,) if part is None else i.parts[part]
-    ops = [one for op in reversed(last) for one in stands.get(id(op), [op])]
-    result = _result(i, part)
-    return Call(
-        _types(ops), result.name if result is not None else "", _dims(result, values), seconds, count, _work(ops, values), times.kernels.get(key, ""),
-        _line(last[0]),
-    )  # fmt: skip
+    op = i.op if part is None else i.parts[part][0]
+    result = _result(i, op if part is not None else None)
+    words = _types([one for one, _ in stands] or [op])
+    name, dims = ("", "") if result is None else (result.name, _dims(result, values))
+    return Call(words, name, dims, seconds, count, _work(stands, values), times.kernels.get(key, ""), _line(op))
 
 
 def _types(ops: Sequence[Op]) -> str:
@@ -222,48 +224,63 @@ def _line(op: Op) -> str:
     return op.call_site.short() if op.call_site is not None else ""
 
 
-def _result(i: Instruction, part: int | None) -> Variable | None:
-    """The variable that a call makes first."""
-    if part is None:
-        found: Value | None = next((v for v in i.writes() if v.variable is not None), None)
-        return found.variable if found is not None else None
-    op = i.parts[part][0]
+def _result(i: Instruction, of: Op | None) -> Variable | None:
+    """The variable that a call makes first; of an op that is a part of it, or that changes what it is given."""
+    if of is None:
+        found = next((v for v in i.writes() if v.variable is not None), None)
+        if found is not None:
+            return found.variable
+    op = of if of is not None else i.op
     return next((v for n in op.output_names() if (v := op.block.find(n)) is not None), None)
 
 
-def _dims(variable: Variable | None, values: dict[str, int]) -> str:
-    if variable is None or variable.spec.dims is None:
+def _dims(variable: Variable, values: dict[str, int]) -> str:
+    if variable.spec.dims is None:
         return ""
     return f"[{', '.join(str(substitute(d, values)) for d in variable.spec.dims)}]"
 
 
-def _work(ops: Sequence[Op], values: dict[str, int]) -> int | None:
-    """The multiply-adds of some ops; None where they are no products, or nobody knows how many."""
-    total: Size = 0
-    for op in ops:
-        found = multiplications(op)
-        total = total if found is None else total + found
-    try:
-        count = substitute(total, values)
-    except ShapeError:  # no such size: an estimate stops nothing
-        return None
-    return count if isinstance(count, int) and count > 0 else None
+def _work(stands: Sequence[tuple[Op, float]], values: dict[str, int]) -> int | None:
+    """The multiply-adds of shares of some ops; None where none of them is a product, or nobody knows how many there are."""
+    total = 0.0
+    for op, part in stands:
+        of = op.operator
+        forward = None if of is None else type(of).forward_class or type(of)
+        size: Size | None = multiplications(op) if forward is not None and (forward.multiplies or forward.multiplies_steps) else None
+        if size is None:
+            continue
+        try:
+            count = substitute(size, values)
+        except ShapeError:  # no such size: an estimate stops nothing
+            return None
+        if not isinstance(count, int):
+            return None
+        total += count * part
+    return round(total) or None
 
 
-def _standing(lowered: Lowered) -> dict[int, list[Op]]:
-    """Of each op that has a call of its own, by its id, all that it stands for: those before it whose results only go into it, in their order."""
-    own = {id(op): op for i in lowered.instructions for op in ((i.op,) if not i.parts else [one for p in i.parts for one in p])}
-    stands: dict[int, list[Op]] = {}
-    readers: dict[str, Op] = {}
-    for op in reversed(lowered.ops):
+def _standing(lowered: Lowered) -> dict[_Key, list[tuple[Op, float]]]:
+    """What each call stands for, in the order of the block: ops, and the share of the results of each that it makes. A result that no call makes
+    is within the one that it goes into."""
+    makers: dict[tuple[int, str], _Key] = {}
+    own: dict[int, _Key] = {}
+    for at, i in enumerate(lowered.instructions):
+        for part, op in [(None, i.op)] if not i.parts else [(n, op) for n, ops in enumerate(i.parts) for op in ops]:
+            own.setdefault(id(op), (at, part))
+            for name in (v.name for v in i.writes()) if part is None and i.results else op.output_names():
+                makers.setdefault((id(op), name), (at, part))
+    stands: dict[_Key, list[tuple[Op, float]]] = {}
+    readers: dict[str, _Key] = {}
+    chosen = set(map(id, lowered.ops))
+    for op in reversed([op for op in lowered.block.ops if id(op) in chosen]):  # in the order in which results go into others
         if op.operator is not None and op.operator.described_results:  # what is fed
             continue
-        by = op if id(op) in own else next((readers[n] for n in op.output_names() if n in readers), None)
-        if by is None:
-            continue
-        stands.setdefault(id(by), []).insert(0, op)
-        for name in op.all_reads():
-            readers[name] = by
+        names = [n for n in op.output_names() if not is_absent(n)]
+        found = [key for n in names if (key := makers.get((id(op), n), readers.get(n))) is not None]
+        if not found and id(op) in own:
+            found = [own[id(op)]]
+        for key in dict.fromkeys(found):
+            stands.setdefault(key, []).insert(0, (op, found.count(key) / len(found)))
+        for name in op.all_reads() if found else ():
+            readers[name] = found[0]
     return stands
-
-
