@@ -54,10 +54,9 @@ def the_same_numbers_each_time(request: pytest.FixtureRequest, monkeypatch: pyte
 @pytest.fixture(autouse=True)
 def fresh_default_programs():
     """Each test describes into default programs of its own, and runs in a default scope of its own."""
-    from foreshape.engine import feed, scope
+    from foreshape.engine import scope
     from foreshape.program import Program, program_guard
 
     scope._default.clear()
-    feed.NOTED.clear()
     with program_guard(Program(), Program()):
         yield

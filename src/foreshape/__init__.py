@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from foreshape import interrupts as interrupts  # before what takes a while to import  # isort: skip
 import gc
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from foreshape import layer, optimizer
     from foreshape.backward import append_backward
     from foreshape.cost import Network, plan
-    from foreshape.engine import Executor, LoDTensor, Scope, SelectedRows, default_scope, reset
+    from foreshape.engine import Executor, LoDTensor, Profile, Scope, SelectedRows, default_scope, profile, reset
     from foreshape.errors import (
         DescriptionError,
         ExecutionError,
@@ -46,7 +47,7 @@ __version__ = "0.1.0"
 
 _ROOM: dict[str, str] = {
     "append_backward": "backward",
-    **dict.fromkeys(("Executor", "LoDTensor", "Scope", "SelectedRows", "default_scope", "reset"), "engine"),
+    **dict.fromkeys(("Executor", "LoDTensor", "Profile", "Scope", "SelectedRows", "default_scope", "profile", "reset"), "engine"),
     **dict.fromkeys(("DescriptionError", "ExecutionError", "FeedError", "ForeshapeError", "ForeshapeWarning", "FormatError", "GuardError", "MemoryPlanError",
                      "RankError", "SchemaError", "ShapeError", "TypeMismatchError"), "errors"),
     **dict.fromkeys(("InferenceModel", "Predictor", "load_inference_model", "load_safetensors", "save_inference_model", "save_safetensors"), "interop"),
@@ -151,6 +152,7 @@ __all__ = [
     "ParamAttr",
     "Plan",
     "Predictor",
+    "Profile",
     "Program",
     "RankError",
     "Recomputation",
@@ -178,6 +180,7 @@ __all__ = [
     "optimizer",
     "plan",
     "predict",
+    "profile",
     "program",
     "program_guard",
     "recompute",

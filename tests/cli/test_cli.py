@@ -263,6 +263,9 @@ def test_run_computes_from_npy_to_npy(ready: tuple[Path, np.ndarray], tmp_path: 
     files = list((tmp_path / "results").iterdir())
     assert len(files) == 1 and "float32[3, 2]" in out
     np.testing.assert_allclose(np.load(files[0]), x @ weight, rtol=1e-5)
+    code, out, err = call("run", model, "--feed", f"x={tmp_path / 'in.npy'}", "--out", tmp_path / "results", "--profile")
+    assert (code, err) == (0, "")
+    assert "batch = 3" in out and "by what is computed" in out and "mul" in out
 
 
 def test_a_page_does_not_take_the_place_of_its_model(model: Path) -> None:

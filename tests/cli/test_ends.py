@@ -256,6 +256,30 @@ def test_an_interrupt_while_modules_are_imported_is_told_in_a_word(module: str, 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+EARLIEST = """
+import os, signal, sys
+class Stops:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gc":
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Stops())
+sys.orig_argv[:], sys.argv[:] = ["python", *sys.argv[2:]], [sys.argv[1]]
+import foreshape
+"""
+
+
+@pytest.mark.parametrize(("argv", "told"), [
+    (["/usr/bin/foreshape"], True), (["-m", "-m", "foreshape", "show"], True), (["-m", "-X", "dev", "-m", "foreshape.cli"], True),
+    (["-m", "-m", "mine"], False), (["train.py"], False),
+])  # fmt: skip
+def test_an_interrupt_of_the_command_is_a_word_as_soon_as_the_package_is_imported(argv: list[str], told: bool, tmp_path: Path) -> None:
+    (tmp_path / "stop.py").write_text(EARLIEST)
+    done = subprocess.run([sys.executable, tmp_path / "stop.py", *argv], capture_output=True, text=True, env=ENVIRONMENT, timeout=1200)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == "interrupted\n" if told else "Traceback" in done.stderr and "KeyboardInterrupt" in done.stderr
+
+
 @pytest.mark.parametrize(("script", "told"), [
     ("for at in range(100_000):\n    print(at)\n", ""),
     ("print('a')\n", ""),

@@ -211,6 +211,11 @@ def test_arrows_own_columns() -> None:
     column = pa.array(lists, pa.list_(pa.int64())).slice(1, 3)
     for given in (column, pa.array(lists, pa.large_list(pa.int64())).slice(1, 3), pa.chunked_array([column.slice(0, 1), column.slice(1, 2)])):
         check(fed(given, (-1, 1), dtype="int64"), COLUMN, [2, 0, 3])
+    views = pa.ListViewArray.from_arrays([4, 0, 1, 0], [1, 2, 0, 3], pa.array([1, 2, 4, 8, 16]))  # in any order, and with parts in common
+    check(fed(views, (-1, 1), dtype="int64"), np.array([[16], [1], [2], [1], [2], [4]]), [1, 2, 0, 3])
+    check(fed(views.slice(1, 2), (-1, 1), dtype="int64"), np.array([[1], [2]]), [2, 0])
+    with pytest.raises(FeedError, match="x: the lists of a column must be within its 2 values; they go from 0 to 3"):
+        fed(pa.ListViewArray.from_arrays([0], [3], pa.array([1, 2])), (-1, 1), dtype="int64")
     deep = pa.array([[[9]], [[], [1, 2, 4]], []]).slice(1, 2)
     check(fed(deep, (-1, 1), levels=2, dtype="int64"), COLUMN[2:], [2, 0], [0, 3])
     vectors = pa.array([s.tolist() for s in SEQUENCES], pa.list_(pa.list_(pa.float32(), 3)))

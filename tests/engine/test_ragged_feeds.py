@@ -183,7 +183,7 @@ WRONG: dict[str, tuple[Any, int, str]] = {
     "numbers": ([1.0, 2.0], 1, "x[0] must be one sequence of"),
     "ragged-rows": ([[[1.0, 2.0, 3.0], [1.0]]], 1, "x[0] must be one sequence of"),
     "texts": ([["a"]], 1, "x[0] must be one sequence of"),
-    "nothing": ([None], 1, "x[0] must be one sequence of"),
+    "nothing": ([None], 1, "x[0] must be a sequence, and it is missing (None)"),
     "nothing-deep": ([None], 2, "x[0] must be a list"),
     "mixed": ([SEQUENCES[0], SEQUENCES[2].astype(np.int64)], 1, "x: all sequences must be of one kind of number; seen are float32, int64"),
     "mixed-tensors": ([SEQUENCES[0], torch.ones(2, 3, dtype=torch.int64)], 1, "x: all sequences must be of one kind of number"),

@@ -219,7 +219,11 @@ def test_tensors_of_torch_of_any_type() -> None:
         run({"x": [torch.ones(1), torch.ones(2)]}, x=([-1, 2], "fp32"))
 
 
-def test_a_note_on_rounded_numbers_is_given_once_and_at_the_users_line() -> None:
+def rounded(name: str) -> str:
+    return f"{name} is float32 and is fed float64: it is rounded at every step; .astype('float32') once saves that"
+
+
+def test_a_note_on_rounded_numbers_is_given_once_by_an_executor_and_at_the_users_line() -> None:
     main = fs.Program()
     with fs.program_guard(main, fs.Program()):
         x = layer.data("x", shape=[-1, 3])
@@ -231,10 +235,37 @@ def test_a_note_on_rounded_numbers_is_given_once_and_at_the_users_line() -> None
             executor.run(main, {"x": X.astype("float64")}, fetch)
         executor.run(main, {"x": X.tolist()}, [one])
         executor.run(main, {"x": X.astype("float16")}, [one])
+        assert [str(w.message) for w in seen] == [rounded("x")]
         fs.Executor().run(main, {"x": X.astype("float64")}, [one])
-        fs.predict(two, {"x": X.astype("float64")})
-    assert [str(w.message) for w in seen] == ["x is float32 and is fed float64: it is rounded at every step; .astype('float32') once saves that"]
+    assert [str(w.message) for w in seen] == [rounded("x")] * 2
     assert seen[0].category is fs.ForeshapeWarning and seen[0].filename == __file__
+
+
+def test_a_note_on_rounded_numbers_is_given_once_in_each_training_prediction_and_evaluation() -> None:
+    x, y = layer.data("x", 3), layer.data("y", 1)
+    guess = layer.fc(x, 1)
+    cost, wide = layer.mse_loss(guess, y), X.astype("float64")
+    data = {"x": wide, "y": np.ones((len(X), 1))}
+    executor = fs.Executor()
+
+    def told(call: Any) -> list[str]:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            call()
+        assert all(w.filename == __file__ for w in seen)
+        return [str(w.message) for w in seen]
+
+    def train() -> None:
+        def between(epoch: int, row: Any) -> None:
+            between_epochs.extend(told(lambda: fs.predict(guess, {"x": wide}, batch_size=1, executor=executor)))
+
+        fs.train(cost, data, epochs=3, batch_size=1, validation=data, executor=executor, progress=False, callbacks=[between])
+
+    for _ in range(2):
+        between_epochs: list[str] = []
+        assert told(train) == [rounded("x"), rounded("y")] and between_epochs == [rounded("x")] * 3
+        assert told(lambda: fs.predict(guess, {"x": wide}, batch_size=1)) == [rounded("x")]
+        assert told(lambda: fs.evaluate(cost, data, batch_size=1)) == [rounded("x"), rounded("y")]
 
 
 def test_a_dim_of_1_at_the_end_may_be_left_out() -> None:

@@ -149,3 +149,26 @@ def test_weights_and_biases_that_do_not_fit_are_refused() -> None:
         convolution(numbers(6, 4, 3, 3), numbers(5), (1, 1), (1, 1), (1, 1), 1, RELU)
     with pytest.raises(ShapeError, match="must be fp32"):
         linear(numbers(8, 5).double(), None, RELU)
+
+
+@needs_library
+def test_a_small_weight_is_packed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that others keep from running are waited for at each weight, of which a network has hundreds."""
+    found, seen = library(), list[int]()
+    assert found is not None
+    run = found.run
+
+    def watched(*given: Any) -> None:
+        seen.append(found.threads())
+        run(*given)
+
+    monkeypatch.setattr(found, "run", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ours, plain = made(out=32, channels=32)
+        x = numbers(1, 32, 9, 11)  # enough for two threads
+        torch.testing.assert_close(ours(x), plain(x))
+        assert seen == [1] and found.threads() == 2
+    finally:
+        torch.set_num_threads(before)

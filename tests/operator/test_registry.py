@@ -39,3 +39,31 @@ def test_a_small_program_imports_few_operators_and_a_type_is_taken_all_the_same(
     assert done.returncode == 0, done.stderr
     assert "the type 'prior_box' is taken by foreshape.ops.detection" in done.stdout
     assert fs.Operator.abstract
+
+
+PROMISED = """
+import foreshape as fs
+from foreshape.operator import NOT_DIFFERENTIABLE, operand, registry, result
+
+relu = registry.get("relu")
+assert "relu_grad" not in registry._registry, "a gradient is made before it is asked for"
+try:
+    class Mine(fs.Operator):
+        type = "relu_grad"
+        X = operand()
+        Out = result()
+        gradient = NOT_DIFFERENTIABLE
+        def infer_shape(self, X): return X
+        def kernel(self, X): return X
+except fs.SchemaError as error:
+    print(error)
+assert registry.get("relu_grad") is relu.grad_class is registry.all_operators()["relu_grad"]
+assert registry.get("relu_grad").forward_class is relu
+assert registry.get("tanh").grad_class is registry.get("tanh_grad") and registry.find("tanh_grad_grad_grad") is None
+"""
+
+
+def test_a_gradient_is_made_when_it_is_asked_for_and_its_type_is_taken_before() -> None:
+    done = subprocess.run([sys.executable, "-c", PROMISED], capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    assert "the type 'relu_grad' is taken by foreshape.ops.math" in done.stdout

@@ -7,6 +7,7 @@ from foreshape import layer
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.passes import Pass, apply, for_test, named, prune
+from foreshape.passes.prune import for_step
 from foreshape.program import Op, Role
 from foreshape.wire import framework_pb2 as pb
 
@@ -139,3 +140,15 @@ def test_what_a_pass_breaks_is_named():
     with pytest.raises(fs.SchemaError, match="gone") as error:
         careless(fs.default_main_program())
     assert error.value.__notes__ == ["after the pass careless"]
+
+
+def test_a_step_alone_has_its_own_guards(net):
+    program, x = net["program"], net["program"].var("x")
+    assert for_step(program, [net["cost"]]) is program  # what nobody needs guards nothing
+    with fs.program_guard(program):
+        halves = layer.reshape(x, [2, -1])
+        layer.mean(layer.reshape(halves, [-1, 4]))
+    step = for_step(program, [net["cost"]])
+    assert len(program.guards) == 2 and not list(step.guards) and "reshape2" not in types(step)
+    assert {v.name for v in step.all_variables()} >= {"x", "label", "fc_1.w_0"} and halves.name not in step.global_block.vars
+    assert [str(g) for g in for_step(program, [net["cost"], halves.name]).guards] == [str(program.guards.list()[0])]

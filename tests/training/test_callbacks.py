@@ -185,6 +185,41 @@ def test_tensorboard_is_written_to_where_there_is_one(tmp_path: Path, monkeypatc
     assert ("epoch/validation loss", history.column("validation loss")[0], 5) in written and written[-1][0] == "close"
 
 
+@pytest.mark.parametrize(("every", "killed_at"), [(2, 4), (5, 6), (None, 7), (3, 6), (5, 11)])
+def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | None, killed_at: int) -> None:
+    shown: list[tuple[str, int]] = []
+
+    class SummaryWriter:
+        """Writes what it is given when it is told to; what an earlier one has written from a step on is no longer shown."""
+
+        def __init__(self, folder: str, purge_step: int) -> None:
+            shown[:] = [one for one in shown if one[1] < purge_step]
+            self.waiting: list[tuple[str, int]] = []
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            self.waiting.append((name, step))
+
+        def flush(self) -> None:
+            shown.extend(self.waiting)
+            self.waiting.clear()
+
+        close = flush
+
+    class Killed(callbacks.Callback):
+        def on_batch_end(self, run: callbacks.Run) -> None:
+            if run.history.steps == killed_at:
+                raise Stopped
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", type(sys)("tensorboard"))
+    monkeypatch.setattr(sys.modules["torch.utils.tensorboard"], "SummaryWriter", SummaryWriter, raising=False)
+    kept = Checkpoint(tmp_path / "kept", every=every)
+    with pytest.raises(Stopped):
+        run([callbacks.TensorBoard(tmp_path / "board"), Killed()], epochs=3, checkpoint=kept)
+    run([callbacks.TensorBoard(tmp_path / "board")], epochs=3, checkpoint=kept)
+    assert sorted(step for name, step in shown if name == "step/loss") == list(range(1, 16))
+    assert sorted(step for name, step in shown if name == "epoch/loss") == [5, 10, 15]
+
+
 def hooks() -> list[Any]:
     return [
         callbacks.EarlyStopping(patience=1, restore_best=True), callbacks.ReduceOnPlateau("loss", factor=0.5, patience=0, min_change=0.3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,34 @@ def test_what_cannot_be_is_refused_before_anything_is_made() -> None:
         with pytest.raises(SchemaError, match=words):
             net.train(optimizer, **options)
         assert net.scope.names() == []
+
+
+def overflowing(accumulate: int, batches: int, finite: int = 0) -> tuple[Any, fs.History]:
+    """A training in fp16 whose gradients are past the type's range, but for the last few batches."""
+    net = Described()
+
+    def data() -> Iterator[dict[str, Any]]:
+        for at in range(batches):
+            yield {"x": X[:12], "y": Y[:12] * (1.0 if at >= batches - finite else 3e4)}
+
+    return net, net.train(SGD(1e-9), data, precision="fp16", accumulate=accumulate)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_run_whose_updates_were_all_left_out_says_so_once(accumulate: int) -> None:
+    with pytest.warns(fs.ForeshapeWarning) as seen:
+        net, history = overflowing(accumulate, 6)
+    updates = 6 // accumulate
+    (told,) = [str(w.message) for w in seen if "left out" in str(w.message)]
+    assert told.startswith(f"{updates} of {updates} updates were left out, since their gradients were not finite in fp16"), told
+    assert f"The loss scale is {2.0 ** (15 - updates):.4g}." in told and net.scope.get("loss_scaling_0") == 2.0 ** (15 - updates)
+    assert history.column("updates left out") == [updates]
+
+
+def test_few_updates_left_out_are_counted_and_not_warned_of() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        net, history = overflowing(1, 9, finite=6)
+        assert history.column("updates left out") == [3]
+        assert list(history.epochs[0])[-2:] == ["updates left out", "seconds"]
+        assert "updates left out" not in net.train(SGD(0.01)).epochs[0]

@@ -18,6 +18,8 @@ Y = X.sum(1, keepdims=True)
 class Described:
     """A regression with dropout, normalisation and a label, in a scope of its own."""
 
+    even: Any
+
     def __init__(self) -> None:
         self.main, self.startup, self.scope = fs.Program(), fs.Program(), fs.Scope()
         with fs.program_guard(self.main, self.startup):
@@ -173,3 +175,25 @@ def test_what_cannot_be_predicted_is_said() -> None:
         fs.predict([net.out, Described().out], {"x": X})
     with pytest.raises(fs.SchemaError, match="nothing to compute"):
         fs.evaluate([], {"x": X})
+
+
+def test_what_nobody_asked_for_asks_nothing_of_the_data() -> None:
+    plain, net, wanted = Described(), Described(), Described()
+    for one in (plain, net, wanted):
+        with fs.program_guard(one.main, one.startup):
+            x = one.main.var("x")
+            if one is not plain:
+                one.even = layer.mean(layer.reshape(x, [-1, 4]))  # 6 numbers for each example
+            layer.fc(layer.concat([x, layer.data("other", 5)], axis=1), 2)
+            layer.batch_norm(x, moving_mean="kept_mean")  # what it keeps outlives a step, whoever reads the rest
+    data = {"x": X[:46], "y": Y[:46]}
+
+    def train(of: Described, batch_size: int, **more: Any) -> fs.History:
+        return of.train(SGD(0.01), data | more.pop("also", {}), batch_size=batch_size, validation=data, epochs=2, executor=fs.Executor(seed=3), **more)
+
+    expected = train(plain, 23)
+    assert train(net, 23).losses == expected.losses == train(net, 23, fresh=True, also={"other": np.ones((46, 5), "float32")}).losses
+    assert "fc_2.w_0" in net.scope and not np.array_equal(net.scope.get("kept_mean"), np.zeros(6))
+    with pytest.raises(fs.GuardError, match=r"test_training_program.py"):
+        train(wanted, 23, metrics={"even": wanted.even})
+    assert train(wanted, 46, metrics={"even": wanted.even}).column("validation even") == pytest.approx([X[:46].mean()] * 2, abs=1e-6)

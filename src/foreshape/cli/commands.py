@@ -257,6 +257,7 @@ def run(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where each result is written to, as a .npy file.")] = Path("."),
     device: Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda.")] = "cpu",
     operators: Operators = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Then run it some more times, as fast as it can, and print which layers take how long.")] = False,
 ) -> None:
     """Run a saved network: feeds and results are .npy files."""
     from foreshape.cli.arrays import asked_for, read_feeds, write_results
@@ -280,6 +281,10 @@ def run(
         with printing():
             for path, words in write_results(out, names if fetch else [asked_for(v) for v in fetches], results):
                 print_plain(f"{path}: {words}")
+        if profile:
+            from foreshape.cli.profile import print_profile
+
+            print_profile(program, values, names, scope, device)
 
 
 @app.command(short_help="Convert parameters from one form of file to another.")

@@ -11,7 +11,7 @@ from foreshape.cli.output import console, print_plain, printing
 from foreshape.dims import Size
 from foreshape.errors import DescriptionError
 from foreshape.program import Op, Program, Variable
-from foreshape.program.feeds import inputs_of
+from foreshape.program.inputs import inputs_of
 from foreshape.program.kept import kept_variables, size_of
 from foreshape.program.literal import escape
 from foreshape.program.unknown import unknown_types

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import lcm
 
 from foreshape.conditions.courses import MAX_PERIOD, MAX_SIZE
 from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.data_class import data_class
 
 MAX_PIECES = 1000
 """A set of more pieces is not kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Piece:
     """The sizes from ``low`` to ``high`` (None: without end) whose remainder modulo ``period`` is among ``residues``, in their order."""
 
@@ -61,7 +61,7 @@ class Piece:
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Sizes:
     """A set of sizes: pieces that do not overlap, in their order."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from foreshape.conditions.sets import ALL, Sizes
 from foreshape.conditions.single import solutions
 from foreshape.conditions.steps import OutOfSteps, Steps
 from foreshape.conditions.words import Described, describe
+from foreshape.data_class import data_class, field
 from foreshape.dims import Dim, Size, substitute, symbol, symbols_of
 from foreshape.dims.expression import of_terms
 from foreshape.errors import ShapeError
@@ -23,7 +23,7 @@ _DEAR = 20
 """How many steps an operation over symbols counts as."""
 
 
-@dataclass(slots=True)
+@data_class()
 class Solution:
     """What conditions demand of symbols.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 
 from foreshape.conditions.courses import MAX_PERIOD
 from foreshape.conditions.sets import ALL, NONE, Piece, Sizes
 from foreshape.conditions.steps import OutOfSteps, Steps
+from foreshape.data_class import data_class
 
 _MOST_RUNS = 4
 """So many ranges are named one by one."""
@@ -15,7 +15,7 @@ _MOST_LOOKED_AT = 4096
 """So many sizes below the pattern are looked at."""
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Described:
     """A set of sizes.
 

@@ -6,10 +6,10 @@ What nothing needs any more is filled with a pattern before it is dropped, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from foreshape.data_class import data_class
 from foreshape.engine.deliberate import is_meant, operands_before
 from foreshape.engine.emit import STEP_FILE, Emitted, Writer, with_ops
 from foreshape.engine.freed import Freed
@@ -23,7 +23,7 @@ from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import dtype_of_torch
 
 
-@dataclass(slots=True)
+@data_class()
 class Frame:
     """A block while it is run: its values, by the names that the step's text has for them, and the number of the instruction."""
 

@@ -76,6 +76,9 @@ def _arrow(name: str, array: Any) -> tuple[list[Any], Any]:
         if hasattr(array.type, "list_size"):
             lengths.append(_even(len(array), array.type.list_size))
             array = array.flatten()
+        elif hasattr(array, "offsets") and hasattr(array, "sizes"):
+            counts, array = _viewed(name, array)
+            lengths.append(counts)
         elif hasattr(array, "offsets") and hasattr(array, "values"):
             values = array.values
             begin, end, counts = _lengths(name, array.offsets, len(array), len(values))
@@ -86,6 +89,28 @@ def _arrow(name: str, array: Any) -> tuple[list[Any], Any]:
         else:
             return lengths, _numbers(name, array.to_numpy(zero_copy_only=False), f", Arrow's {array.type}")
     raise FeedError(f"{name}: a column of more than {_MOST_DEPTH} levels of lists")
+
+
+def _viewed(name: str, array: Any) -> tuple[Any, Any]:
+    """The lengths of lists that begin anywhere in their values, and these values in the order of the lists."""
+    import numpy
+
+    values, starts, counts = array.values, numpy.asarray(array.offsets).astype(numpy.int64), numpy.asarray(array.sizes).astype(numpy.int64)
+    if len(counts) and (int(starts.min()) < 0 or int(counts.min()) < 0 or int((starts + counts).max()) > len(values)):
+        raise FeedError(f"{name}: the lists of a column must be within its {len(values)} values; they go from {int(starts.min())} to "
+                        f"{int((starts + counts).max())}")  # fmt: skip
+    return counts, values.take(numpy.repeat(starts - counts.cumsum() + counts, counts) + numpy.arange(int(counts.sum())))
+
+
+def missing_in(array: Any) -> int:
+    """How many values an Arrow column lacks, at the outermost depth that lacks any."""
+    if hasattr(array, "chunks"):
+        return sum(missing_in(chunk) for chunk in array.chunks)
+    if hasattr(array, "storage"):  # an extension type
+        return missing_in(array.storage)
+    if array.null_count or not (hasattr(array.type, "list_size") or hasattr(array, "offsets")):
+        return array.null_count
+    return missing_in(array.flatten())
 
 
 def _awkward(name: str, layout: Any) -> tuple[list[Any], Any]:

@@ -111,13 +111,20 @@ def constant_tensor(variable: Any) -> Any:
     return torch.broadcast_to(value, shape).clone()
 
 
-def emit(lowered: Lowered) -> Emitted:
-    """Write the step: one line per kernel, values dropped after their last use."""
+def emit(lowered: Lowered, clocked: bool = False) -> Emitted:
+    """Write the step: one line per kernel, values dropped after their last use.
+
+    Args:
+        clocked: after each instruction ``tick`` is called, with its number and what ``tick`` gave before, at first ``now()``: both names are to
+            be given to the function. Blocks are not compiled then.
+    """
     text = Writer(lowered)
     lines: dict[int, Op] = {}
     out = [f"def step({', '.join(text.parameters())}):", *(f"    {line}" for line in lowered.prologue)]
+    if clocked:
+        out.append("    last = now()")
     for at, i in enumerate(lowered.instructions):
-        if i.region is not None:
+        if i.region is not None and not clocked:
             i.region.function = emit(i.region.lowered).bind_region()
         for line in text.lines(at):
             out.append(f"    {line}")
@@ -125,6 +132,8 @@ def emit(lowered: Lowered) -> Emitted:
         dead = text.dead(at)
         if dead:
             out.append(f"    del {', '.join(map(repr, dead))}")
+        if clocked:
+            out.append(f"    last = tick({at}, last)")
     returned = lowered.returns()
     out.append(f"    return ({', '.join(map(repr, returned))}{',' if len(returned) == 1 else ''})")
     return Emitted(lowered, "\n".join(out) + "\n", text.constants, lines)

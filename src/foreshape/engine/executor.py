@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from foreshape.engine import modes
-from foreshape.engine.checked import Checked
 from foreshape.engine.devices import device_of
 from foreshape.engine.emit import Bound, Emitted, emit
 from foreshape.engine.failures import failure, placed
@@ -21,6 +20,7 @@ from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.fetched import fetcher, names_of
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.machine_memory import default_limit
+from foreshape.engine.notes import Notes
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
@@ -106,8 +106,7 @@ class Step:
         if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
             self.plan_cache.clear()
         work = 0 if self.fastest is None else work_of_all(self.plain, values)
-        found = self.plan_cache[signature] = ShapePlan(values, threads_for(self.plain, values, threads_here()), work)
-        return found
+        return self.plan_cache.setdefault(signature, ShapePlan(values, threads_for(self.plain, values, threads_here()), work))
 
     def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> None:
         """Raise `MemoryPlanError` where the plan needs more; what only the run tells, such as a loop's rounds, counts as 1.
@@ -189,7 +188,7 @@ class Executor:
         self._exact_limit = memory_limit is not None and memory_limit != "none"
         usual = default_limit() if memory_limit is None and device == "cpu" else None
         self.memory_limit = usual if memory_limit is None or memory_limit == "none" else bytes_of(memory_limit)
-        self.check = check
+        self.check, self.notes = check, Notes()
         if keep_memory:
             keep_pages()
         self._target = None if device == "cpu" else device_of(device)
@@ -211,7 +210,7 @@ class Executor:
             program: the default main program where it is left out.
             feed: input -> array (or `LoDTensor`, `SelectedRows`, tensor, column, list); a table, by the names of its columns; a tuple with a
                 value for each input, in the order in which they were described; the value of a single input. Numbers are taken in
-                the input's element type where they stay the same; float64 is rounded to float32, of which a warning tells once.
+                the input's element type where they stay the same; float64 is rounded to float32, of which a warning tells once in a run.
             fetch: variables or their names.
             scope: holds the parameters; the default scope where it is left out.
 
@@ -234,7 +233,7 @@ class Executor:
     def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
         step = self.step(program, fetch)
         with _taking:
-            tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed))
+            tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed), self.notes)
             if self.align_feeds:
                 tensors = aligned(tensors)
         longest: dict[str, int] = {}
@@ -264,8 +263,7 @@ class Executor:
                     fetched = function(*tensors)
                 else:
                     with self._target or nullcontext():  # what kernels make from nothing is made there
-                        checked = Checked(planned.values, every=self.check is True) if self.check else None
-                        fetched = function(*tensors) if checked is None else checked.run(step.emitted, tensors, scope)
+                        fetched = self._checked(planned).run(step.emitted, tensors, scope) if self.check else function(*tensors)
             if threads > 1 or fastest is not None:
                 ended = perf_counter()
                 if fastest is not None:
@@ -310,6 +308,11 @@ class Executor:
                     found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
             return found
 
+    def _checked(self, planned: ShapePlan) -> Any:
+        from foreshape.engine.checked import Checked  # which few executors need
+
+        return Checked(planned.values, every=self.check is True)
+
     def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:
         """Raise what `run` would raise for this feed and ``fetch``, before anything runs and without any value of a scope.
 
@@ -319,7 +322,7 @@ class Executor:
         step = self.step(program, fetch)
         held = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
         with _taking:
-            tensors, _ = step.feeder.tensors(feed)
+            tensors, _ = step.feeder.tensors(feed, self.notes)
             step.feeder.fit(tensors)
             if all(isinstance(d, int) for v in held for d in v.spec.dims or ()):  # otherwise what is held says a part of the sizes
                 step.feeder.check_shapes(tensors)

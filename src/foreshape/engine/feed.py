@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.engine.converted import converted
 from foreshape.engine.held import NOTHING, Held, OpenDim
 from foreshape.engine.no_numbers import not_numbers
+from foreshape.engine.notes import Notes
 from foreshape.engine.ragged import as_ragged
 from foreshape.engine.tables import array_of, in_order, named
 from foreshape.errors import FeedError, GuardError
@@ -17,7 +18,6 @@ from foreshape.kernels.pages import copied, is_aligned
 from foreshape.lowering.instruction import Value
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.program import Program, Variable
-from foreshape.program.call_site import warn_user
 from foreshape.spec import SELECTED_ROWS, Spec
 from foreshape.values.conversion import is_masked, to_tensor
 from foreshape.values.lod_tensor import LoDTensor
@@ -28,9 +28,6 @@ from foreshape.values.torch_types import torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-NOTED: Final[set[str]] = set()
-"""The inputs of which a note on rounded numbers was given."""
 
 
 class Feeder:
@@ -46,8 +43,12 @@ class Feeder:
         self.names = [v.name for v in inputs]
         self.types = [torch_dtype(_spec(v).known_dtype) for v in inputs]
 
-    def tensors(self, feed: Mapping[str, Any]) -> tuple[list[Any], tuple[Any, ...]]:
+    def tensors(self, feed: Mapping[str, Any], notes: Notes | None = None) -> tuple[list[Any], tuple[Any, ...]]:
         """What the step is called with: the tensors, then the offsets of those that are ragged; and the shapes of all of it.
+
+        Args:
+            feed: input -> what is fed.
+            notes: where a user is told what is taken and could be better; nobody is where it is left out.
 
         Raises:
             FeedError: a value that is missing, unknown, or not what the program says.
@@ -59,7 +60,7 @@ class Feeder:
             if given is None:
                 raise self._missing(value, feed)
             if _spec(value).kind is SELECTED_ROWS:
-                out.append(self._rows(value, given, wanted).to(self.device))
+                out.append(self._rows(value, given, wanted, notes).to(self.device))
                 continue
             if value.lod is not None:
                 given = as_ragged(value.name, given, _spec(value))
@@ -73,7 +74,7 @@ class Feeder:
                 raise FeedError(f"{value.name} is {_spec(value).text()}; sparse rows were fed")
             tensor = _tensor(value, given)
             if tensor.dtype is not wanted:
-                tensor = self._converted(value, tensor, wanted)
+                tensor = self._converted(value, tensor, wanted, notes)
             out.append(tensor if self.device is None else tensor.to(self.device))
         if len(feed) > len(self.inputs):
             self.refuse_unknown(feed)
@@ -118,27 +119,27 @@ class Feeder:
             return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value")
         return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}")
 
-    def _rows(self, value: Value, given: Any, wanted: Any) -> Rows:
+    def _rows(self, value: Value, given: Any, wanted: Any, notes: Notes | None) -> Rows:
         """Fed sparse rows in the program's element type."""
         if not isinstance(given, SelectedRows):
             raise FeedError(f"{value.name} is {_spec(value).text()}; feed a SelectedRows(rows, values, height)")
         values = _tensor(value, given.values)
-        return Rows(to_tensor(given.rows), values if values.dtype is wanted else self._converted(value, values, wanted), given.height)
+        return Rows(to_tensor(given.rows), values if values.dtype is wanted else self._converted(value, values, wanted, notes), given.height)
 
-    def _converted(self, value: Value, tensor: Tensor, wanted: Any) -> Tensor:
+    def _converted(self, value: Value, tensor: Tensor, wanted: Any, notes: Notes | None) -> Tensor:
         """The same numbers in the program's element type.
 
         Where that is exact by kind, as int32 for int64, or for these numbers, as int64 for int32 where all fit; and float64 for float32,
-        which is noted once in a process: who predicts in a loop, or trains several networks in a row, knows it then.
+        which is told once in a run.
 
         Raises:
             FeedError: they would be others.
         """
         want = _spec(value).known_dtype
         out, rounds = converted(value.name, tensor, want, wanted)
-        if rounds and value.name not in NOTED:
-            NOTED.add(value.name)
-            warn_user(f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that")
+        if rounds and notes is not None:
+            said = f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that"
+            notes.tell(value.name, said)
         return out
 
     def check_shapes(self, given: Sequence[Any], held: Held = NOTHING) -> dict[str, int]:

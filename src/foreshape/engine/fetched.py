@@ -28,8 +28,7 @@ def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
                 raise SchemaError(f"{one.name} is a variable of another program")
             names.append(one.name)
         else:
-            program.global_block.var(one)
-            names.append(one)
+            names.append(program.global_block.var(one).name)
     if not names:
         fetches = sorted((op for op in program.global_block.ops if op.type == "fetch"), key=_column)
         names = [name for op in fetches for name in op.input_names()]

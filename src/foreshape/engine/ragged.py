@@ -178,6 +178,8 @@ class _Lists:
         import numpy
 
         dims = self.spec.known_dims
+        if given is None:
+            self.refuse(lengths, at, None, "a sequence, and it is missing (None): leave its row out, or make it an empty list")
         if isinstance(given, torch.Tensor) and not given.is_nested:
             array = given.detach()
         else:

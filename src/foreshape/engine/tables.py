@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from foreshape.engine.columns import column_of
+from foreshape.engine.columns import column_of, missing_in
 from foreshape.errors import FeedError
+from foreshape.pictures.figures import plural
 from foreshape.program import Program, Variable
-from foreshape.program.feeds import inputs_of
+from foreshape.program.inputs import inputs_of
 from foreshape.spec import Spec
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.selected_rows import SelectedRows
@@ -49,12 +50,17 @@ def table_of(given: Any) -> Table | None:
     if is_dataset(given):
         if is_transformed(given):
             made: Any = given[:]
-            return Table(list(made), lambda name: made[name])
-        return Table(given.column_names, lambda name: formatted(given.select_columns([name]))[:][name])
+            if not isinstance(made, Mapping):
+                raise FeedError(f"what a data set is transformed to must be a dict, input -> array; seen {type(made).__name__}")
+            columns = cast("Mapping[str, Any]", made)
+            return Table(list(columns), lambda name: columns[name])
+        return Table(_columns_of(given), lambda name: Complete(formatted(given.select_columns([name])))[:][name])
     if hasattr(kind, "get_column") and hasattr(kind, "columns"):  # polars
         return Table(given.columns, given.get_column)
     if hasattr(kind, "collect_schema") and hasattr(kind, "collect"):
         raise FeedError(f"a {kind.__name__} has no rows before it is collected: feed .collect()")
+    if hasattr(kind, "to_table") and hasattr(kind, "to_batches"):  # Arrow's, of files
+        raise FeedError(f"a {kind.__name__} has no rows before it is read: feed .to_table(), or train on lambda: data.to_batches(batch_size=32)")
     if hasattr(kind, "iloc") and hasattr(kind, "columns"):  # pandas
         return Table(list(given.columns), lambda name: given[name])
     if hasattr(kind, "column") and hasattr(kind, "schema"):  # Arrow
@@ -78,6 +84,48 @@ def formatted(dataset: Any) -> Any:
     """The data set so that its columns come as arrays, where its own format says nothing else."""
     given: Any = getattr(dataset, "format", None)
     return dataset.with_format("numpy") if not isinstance(given, Mapping) or cast("Mapping[str, Any]", given).get("type") is None else dataset
+
+
+def _format_of(dataset: Any) -> Mapping[str, Any]:
+    given: Any = getattr(dataset, "format", None)
+    return cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+
+
+def _columns_of(dataset: Any) -> list[str]:
+    """The names of the columns that a data set's format shows."""
+    shown = _format_of(dataset)
+    return list(dataset.column_names if shown.get("output_all_columns", True) else shown.get("columns") or dataset.column_names)
+
+
+class Complete:
+    """A data set whose rows, when they are asked for, lack no value: where one does, formats of arrays would have NaN or fail."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        columns: Any = None if is_transformed(dataset) else getattr(dataset, "data", None)
+        lacking = [n for n in _columns_of(dataset) if missing_in(columns.column(n))] if hasattr(columns, "column") else []
+        self._lacking = dataset.select_columns(lacking).with_format("arrow") if lacking else None
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Raises `FeedError` where a value is missing."""
+        if self._lacking is not None:
+            for name, column in zip(self._lacking.column_names, self._lacking[rows].columns, strict=True):
+                if missing := missing_in(column):
+                    rows_lack = f"{plural(len(column), 'row')} of the column lack {plural(missing, 'value')}"
+                    raise FeedError(f"{name}: {rows_lack}: fill what is missing, or leave such rows out")
+        return self._dataset[rows]
+
+
+def gives_lists(dataset: Any) -> bool:
+    """Whether a row of a data set has lists where it could have arrays, since the data set has no format."""
+    data: Any = getattr(dataset, "data", None)
+    if not hasattr(data, "schema") or _format_of(dataset).get("type", "") is not None:
+        return False
+    return any(hasattr(getattr(field.type, "storage_type", field.type), "value_type") for field in data.schema)
+
+
+def _lack(missing: int, of: int) -> str:
+    return f"{missing} of the {of} values of the column are missing: fill them, or leave their rows out"
 
 
 def named(given: Any, program: Program, needed: Sequence[str]) -> Mapping[Any, Any]:
@@ -151,9 +199,9 @@ def is_value(given: Any) -> bool:
     """Whether it may be what one input is fed: something with numbers, and no mapping, text or set."""
     if isinstance(given, (int, float, list, tuple, LoDTensor, SelectedRows)):
         return True
-    if isinstance(given, (str, bytes, Mapping, set, frozenset, Variable)) or given is None:
-        return False
     kind = cast("Any", type(given))
+    if isinstance(given, (str, bytes, Mapping, set, frozenset, Variable)) or given is None or hasattr(kind, "read_next_batch"):
+        return False
     return any(hasattr(kind, name) for name in ("__array__", "__array_interface__", "__arrow_array__", "__arrow_c_array__", "__arrow_c_stream__", "layout"))
 
 
@@ -181,7 +229,7 @@ def array_of(name: str, given: Any, spec: Spec) -> Any:
     if isinstance(given, (list, tuple)):
         return _of_list(name, cast("Sequence[Any]", given), spec)
     if type(given).__module__.partition(".")[0] == "pyarrow":
-        return _of_arrow(name, given)
+        return _of_arrow(name, given, spec)
     if getattr(getattr(given, "dtype", None), "kind", "") == "O" and hasattr(given, "tolist"):
         return _of_objects(name, given, spec)
     return given
@@ -214,7 +262,7 @@ def _of_pandas(name: str, given: Any) -> Any:
         return given.to_numpy()
     missing = int(given.isna().sum())
     if missing:
-        raise FeedError(f"{name}: {missing} of the {len(given)} values of the column are missing: fill them, or leave their rows out")
+        raise FeedError(f"{name}: {_lack(missing, len(given))}")
     if getattr(of, "kind", "O") == "O" and "pyarrow" in sys.modules and hasattr(given.array, "__arrow_array__") and hasattr(of, "pyarrow_dtype"):
         return given.array.__arrow_array__()
     if hasattr(of, "categories"):
@@ -236,7 +284,7 @@ def _of_polars(name: str, given: Any) -> Any:
         return numpy.stack([_dense_column(f"{name}, column {at!r}", given.get_column(at), _of_polars) for at in given.columns], axis=1)
     missing = given.null_count()
     if missing:
-        raise FeedError(f"{name}: {missing} of the {len(given)} values of the column are missing: fill them, or leave their rows out")
+        raise FeedError(f"{name}: {_lack(missing, len(given))}")
     of = type(given.dtype).__name__
     if of in ("Categorical", "Enum"):
         raise FeedError(f"{name}: a column of categories has no numbers of its own: feed its .to_physical()")
@@ -244,7 +292,9 @@ def _of_polars(name: str, given: Any) -> Any:
         raise FeedError(f"{name}: a column of structs is several columns: feed .struct.unnest(), or one of its fields")
     if of == "Decimal":
         raise FeedError(f"{name}: a column of decimals is no column of numbers: convert it with .cast(polars.Float64)")
-    if of != "List":
+    if "Int128" in str(given.dtype):
+        raise FeedError(f"{name}: numbers of 128 bits are none that arrays have: convert them with .cast(polars.Int64)")
+    if of not in ("List", "Array"):  # in lists values may be missing too
         return given.to_numpy()
     try:
         return given.to_arrow()
@@ -252,7 +302,7 @@ def _of_polars(name: str, given: Any) -> Any:
         return given.to_list()
 
 
-def _of_arrow(name: str, given: Any) -> Any:
+def _of_arrow(name: str, given: Any, spec: Spec) -> Any:
     """The numbers of an Arrow column; of lists, which must be even, with a dim for each level."""
     if hasattr(given, "combine_chunks"):
         given = given.combine_chunks()
@@ -266,7 +316,8 @@ def _of_arrow(name: str, given: Any) -> Any:
         if len(counts) and not bool((counts == counts[0]).all()):
             at = int((counts != counts[0]).argmax())
             raise FeedError(_uneven(name, f"at depth {depth + 1} have {int(counts[0])} elements and, number {at}, {int(counts[at])}"))
-        sizes.append(int(counts[0]) if len(counts) else 0)
+        dim = spec.known_dims[depth + 1] if depth + 1 < len(spec.known_dims) else 0
+        sizes.append(int(counts[0]) if len(counts) else dim if isinstance(dim, int) else 0)
     return values.reshape(len(given), *sizes, *values.shape[1:])
 
 
@@ -293,11 +344,15 @@ def _of_list(name: str, given: Sequence[Any], spec: Spec) -> Any:
     try:
         array: Any = numpy.asarray(given)
     except (TypeError, ValueError) as error:
+        if missing := sum(part is None for part in given):
+            raise FeedError(f"{name}: {_lack(missing, len(given))}") from None
         lengths = [len(part) for part in given if hasattr(part, "__len__") and not isinstance(part, (str, bytes))]
         if len(lengths) == len(given) and len(set(lengths)) > 1:
             at = next(k for k, n in enumerate(lengths) if n != lengths[0])
             raise FeedError(_uneven(name, f"have {lengths[0]} elements and, number {at}, {lengths[at]}")) from None
         raise FeedError(f"{name}: {type(given).__name__} is not an array of numbers: {error}") from None
+    if array.dtype == object and (missing := sum(part is None for part in array.flat)):
+        raise FeedError(f"{name}: {_lack(missing, array.size)}")
     of = spec.known_dtype
     if not array.size and array.dtype.kind == "f":
         return array.astype(of.numpy_name or "float32")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from foreshape.data_class import data_class
 from foreshape.dims import Dim, Size, evaluate, is_symbol, only_atom, substitute, symbols_of
 from foreshape.errors import GuardError, ShapeError
 from foreshape.infer.messages import CallSite
 from foreshape.operator.require import Condition
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Guard:
     """A condition that depends on the fed values, the op that needs it and the user's line."""
 

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Literal, NamedTuple
 
-from foreshape.engine import Executor, Scope
+from foreshape.engine import Executor, Profile, Scope, profile
 from foreshape.errors import SchemaError
 from foreshape.interop.inference import load_inference_model
 from foreshape.interop.model import InferenceModel, batch_symbol, feed_of
@@ -66,6 +66,18 @@ class Predictor:
     def plan(self) -> Plan:
         """What it needs in memory, with the weights that are kept twice."""
         return Plan(self.model.program, self.outputs, frozen=True)
+
+    def profile(self, feed: Mapping[str, Any] | Any, *more: Any, runs: int | None = None) -> Profile:
+        """Where the time of an answer goes, layer by layer.
+
+        Args:
+            feed, more: as of `run`; a batch queue is not used.
+            runs: as of `fs.profile`.
+
+        Raises:
+            ExecutionError: as `fs.profile` does. What `run` raises.
+        """
+        return profile(self.model.program, feed_of(self.inputs, (feed, *more)), self.outputs, self.model.scope, executor=self._executor, runs=runs)
 
     def _warm(self, shapes: Mapping[str, Sequence[int]]) -> None:
         import numpy

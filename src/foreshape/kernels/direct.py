@@ -33,6 +33,8 @@ from foreshape.values.torch_proxy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
+"""Zeros around images: for each axis, at both ends; or from the sizes of the images to those before and those behind each axis."""
 MOST = 32
 """Of so many sizes the kernels are kept."""
 FEW = 400_000
@@ -251,32 +253,36 @@ class PackedConvolution(_PackedWindows):
     Args:
         weight: [out, channels / groups, height, width], fp32.
         bias: [out], or None.
+        paddings: for each axis, at both ends; or from the sizes of the images to those before and behind.
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int], groups: int,
+        self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int,
         functions: Sequence[Function], otherwise: Callable[[Tensor], Otherwise],
     ) -> None:  # fmt: skip
         out, per, *window = weight.shape
         dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
         super().__init__(library, weight, dims, in_rows(dims), bias, functions, otherwise)
-        self._settings = (tuple(strides), tuple(dilations), tuple(paddings))
+        self._settings = (tuple(strides), tuple(dilations), paddings)
         self._channels = per * groups
 
     def _described(self, dims: Sequence[int], adds: bool) -> Described:
         self._fit(dims)
         strides, dilations, paddings = self._settings
-        windows = zip(dims[2:], self._shape[2:], strides, dilations, paddings, strict=True)
-        out = (dims[0], self._shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, d, p in windows))
-        if min(out) < 1:
-            raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with paddings {list(paddings)}")
-        strides = [min(s, n + 2 * p) for n, s, p in zip(dims[2:], strides, paddings, strict=True)]  # a longer step ends behind the image too
+        before, behind = paddings(dims[2:]) if callable(paddings) else (paddings, paddings)
+        padded = [n + a + b for n, a, b in zip(dims[2:], before, behind, strict=True)]
+        windows = zip(padded, self._shape[2:], strides, dilations, strict=True)
+        out = (dims[0], self._shape[0], *((n - d * (k - 1) - 1) // s + 1 for n, k, s, d in windows))
+        if min(out) < 1 or min(*before, *behind) < 0:
+            given = f"paddings {list(before)} and {list(behind)}"
+            raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with {given}")
+        strides = [min(s, n) for n, s in zip(padded, strides, strict=True)]  # a longer step ends behind the image too
         dilations = _dilations(dilations, self._shape[2:])
         library = self._library
         source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order(self._shape[:1])
         with library.using(1 if prod(out) * prod(self._shape[1:]) < FEW else None):
             attributes = library.attributes(result if adds else None, self._functions)
-            described = library.convolution(source, self._any, bias, result, strides, dilations, paddings, paddings, attributes[-1])
+            described = library.convolution(source, self._any, bias, result, strides, dilations, before, behind, attributes[-1])
             return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
 
 

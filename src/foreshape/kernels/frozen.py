@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from foreshape.kernels.direct import PackedConvolution, PackedProduct, PackedTransposedConvolution
+from foreshape.kernels.direct import PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
 from foreshape.kernels.onednn_library import Function, library
 from foreshape.values.torch_proxy import F, torch
 
@@ -100,23 +100,27 @@ class Convolution:
     Args:
         weight: [out, channels / groups, *window], fp32. It is packed for the sizes of the first images that come.
         bias: [out], or None.
+        paddings: those that are not alike at both ends are put around a copy of the images.
     """
 
-    __slots__ = ("_after", "_bias", "_following", "_matrix", "_packed", "_settings", "_weight", "_within")
+    __slots__ = ("_after", "_bias", "_following", "_matrix", "_packed", "_pads", "_settings", "_weight", "_within")
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int], groups: int, following: Following
+        self, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int, following: Following
     ) -> None:  # fmt: skip
+        self._pads = paddings if callable(paddings) else None
+        paddings = (0,) * len(strides) if callable(paddings) else paddings
         self._weight: Tensor | None = weight
         self._bias, self._following = bias, following
         self._within, self._after = _in_torch(following)
         self._settings = (list(paddings), list(strides), list(dilations), groups)
         self._packed: Any = None
-        plain = groups == 1 and all(n == 1 for n in (*weight.shape[2:], *strides)) and not any(paddings)
+        plain = groups == 1 and all(n == 1 for n in (*weight.shape[2:], *strides)) and not any(paddings) and self._pads is None
         self._matrix = weight.flatten(1).t().contiguous() if plain and weight.numel() < SMALL else None
 
     def __call__(self, x: Tensor) -> Tensor:
         packed, matrix = self._packed, self._matrix
+        x = x if self._pads is None else _padded(x, *self._pads(x.shape[2:]))
         if matrix is not None and x.numel() * matrix.shape[1] < SMALL:
             return self._product(x, matrix)
         if packed is None or not x.numel():
@@ -130,6 +134,7 @@ class Convolution:
     def add(self, x: Tensor, other: Tensor) -> Tensor:
         """With ``other``, of the result's shape, added before the activation."""
         packed = self._packed
+        x = x if self._pads is None else _padded(x, *self._pads(x.shape[2:]))
         if packed is None or not x.numel():
             packed = self._pack(x)
             if packed is None:
@@ -165,6 +170,11 @@ class Convolution:
         if not x.numel() and all(n == 1 for n in (*weight.shape[2:], *strides)) and not any(paddings):  # torch refuses images without pixels
             return x.new_empty((x.shape[0], weight.shape[0], *x.shape[2:]))
         return torch.conv2d(x, weight, self._bias, strides, paddings, dilations, groups)
+
+
+def _padded(x: Tensor, before: Sequence[int], behind: Sequence[int]) -> Tensor:
+    """Images with so many rows and columns of zeros around."""
+    return F.pad(x, [n for ends in zip(reversed(before), reversed(behind), strict=True) for n in ends])
 
 
 class TransposedConvolution:
@@ -206,7 +216,7 @@ class Linear:
 
 
 def convolution(
-    weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int], groups: int, following: Following
+    weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int, following: Following
 ) -> PackedConvolution | Convolution:  # fmt: skip
     """A convolution with a weight that never changes and what follows it (see `Convolution`), by oneDNN's own library where that is installed."""
     settings = (strides, paddings, dilations, groups)

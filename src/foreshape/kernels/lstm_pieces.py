@@ -9,9 +9,9 @@ what it is, and its gradient comes back through as it is, without a share for an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foreshape.data_class import data_class
 from foreshape.kernels.lstm_memory import EXTRA, Form, of_dense, of_ragged
 from foreshape.kernels.recurrence import Cheapest, Schedule
 from foreshape.values.torch_proxy import F, aten, torch
@@ -31,7 +31,7 @@ def available(x: Tensor) -> bool:
     return x.dtype is torch.float32 and x.device.type == "cpu" and x.numel() > 0 and engine.is_available() and bool(engine.enabled)
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Cutter:
     """Cuts time into the pieces that take the least time among those that fit into the room that the plan has for them (`lstm_memory`).
 
@@ -74,7 +74,7 @@ def costs(features: int, hidden: int) -> tuple[float, float, float]:
     return 200.0, 15.0, 1.75 * hidden * (features + hidden) / (128 * 192)
 
 
-@dataclass(slots=True)
+@data_class()
 class Piece:
     """What the gradient of a piece needs, besides its inputs."""
 
@@ -86,7 +86,7 @@ class Piece:
     workspace: Tensor
 
 
-@dataclass(slots=True)
+@data_class()
 class Run:
     """What the gradient needs; ``cell``: the last cell was wanted, ``extra``: there is the extra feature."""
 

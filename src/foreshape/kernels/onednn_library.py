@@ -29,6 +29,8 @@ _WEIGHTS_WANTED, _SCRATCHPAD_WANTED, _IMPLEMENTATION = 131, 136, 8
 _UNIMPLEMENTED = 3
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "last implementation reached", 5: "runtime error", 6: "not required"}
 _DIMS = 12
+_SMALL = 4 << 20
+"""What has so many bytes is brought into another order by one thread: on a machine that is busy others must be waited for each time."""
 SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCRATCHPAD = 1, 2, 17, 33, 41, 80
 """Names of what a primitive reads and writes."""
 FIRST_POST_OPERATION, SEVERAL = 1 << 15, 1024
@@ -256,6 +258,12 @@ class Library:
         _check(status, "which kernel")
         return (found.value or b"").decode()
 
+    def kernel(self, primitive: Handle) -> str:
+        """Which kernel a primitive is."""
+        found = c_void_p()
+        _check(self._functions.dnnl_primitive_get_primitive_desc(_pointer(primitive), byref(found)), "what is described")
+        return self.implementation(Handle(found.value, lambda _: 0))  # the primitive's own
+
     def _quick(self, description: Handle) -> Handle:
         """The same. Refuses the kernels that are written for reading, and take a hundred times as long."""
         found = self.implementation(description)
@@ -281,9 +289,10 @@ class Library:
     def reorder(self, source: Handle, at: int, result: Handle, to: int) -> None:
         """Write what lies at one address in one order to another, in another."""
         engine = _pointer(self._engine)
-        description = self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, None, destroyed="primitive_desc")
-        read, written = self.memory(source, at), self.memory(result, to)
-        self.run(self.primitive(description), {SOURCE: read, RESULT: written})
+        with self.using(1 if self.nbytes(source) <= _SMALL else None):
+            description = self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, None, destroyed="primitive_desc")
+            read, written = self.memory(source, at), self.memory(result, to)
+            self.run(self.primitive(description), {SOURCE: read, RESULT: written})
 
     def run(self, primitive: Handle, memories: dict[int, Handle]) -> None:
         """Execute once, and wait."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from foreshape.data_class import data_class
 from foreshape.values.torch_proxy import F, aten, aten_into, torch
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ INDEX = 8
 """Bytes of torch's numbers for where a maximum is."""
 
 
-@dataclass(frozen=True)
+@data_class(frozen=True)
 class Axis:
     """The windows along one axis: ``count`` of ``span`` elements, every ``stride``, the first one ``before`` its first element."""
 

@@ -7,10 +7,10 @@ the other and are the first of those alive before it. A step then works on a sli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
+from foreshape.data_class import data_class
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import torch
 
@@ -219,7 +219,7 @@ class Schedule:
         return start
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Cheapest:
     """The cutter that finds the cheapest pieces, where a piece costs ``piece`` and ``wide`` for each of its sequences, a step ``step``
     and a sequence of a step ``row``: what is best up to each change, from what is best up to the changes before it."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import pairwise
 
+from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum
 from foreshape.kernels import lstm_memory, onednn, products
 from foreshape.kernels.lstm_memory import EXTRA, Form, Room
@@ -41,7 +41,7 @@ def of_lengths(known: Mapping[Size, Sequence[int]]) -> Generator[None]:
         _lengths.reset(before)
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Layers:
     """Stacked layers over ``rows`` places of ``sequences``; ``steps``: of dense sequences, of which none has an end of its own where ``full``."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from math import prod
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.errors import ShapeError
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 """Where things between kernels begin: at multiples of so many bytes."""
+
+
+class KernelTime(NamedTuple):
+    """How long a kernel of a series took, in seconds: that of a step, by its number, or one that brings in order what comes in (-1)."""
+
+    step: int
+    seconds: float
+    kernel: str
 
 
 class Step(NamedTuple):
@@ -58,12 +67,25 @@ class Series:
         self._last = [[v for v in {*s.sources} if all(v not in later.sources for later in steps[at + 1 :])] for at, s in enumerate(steps)]
 
     def __call__(self, *given: Tensor) -> Any:
-        key: Hashable = (self._library.threads(), *[(x.shape, x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else None) for x in given])
+        key = self._key(given)
+        line = self._lines.get(key)
+        return (self._find(key, given) if line is None else line)(given)
+
+    def _key(self, given: Sequence[Tensor]) -> Hashable:
+        """What decides how a call is computed."""
         for x in given:
             if x.dtype is not torch.float32 or not x.is_cpu:
                 raise ShapeError(f"what comes in must be fp32 in memory; it is {x.dtype} on {x.device}")
-        line = self._lines.get(key)
-        return (self._find(key, given) if line is None else line)(given)
+        return (self._library.threads(), *[(x.shape, x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else None) for x in given])
+
+    def clocked(self, *given: Tensor) -> tuple[Any, list[KernelTime]]:
+        """What a call gives, and how long each of its kernels took; nothing of these for sizes that other kernels compute."""
+        key = self._key(given)
+        line = self._lines.get(key) or self._find(key, given)
+        if not isinstance(line, _Line):
+            return line(given), []
+        times: list[KernelTime] = []
+        return line(given, times), times
 
     def _find(self, key: Hashable, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
         """How sizes are computed that come for the first time."""
@@ -134,6 +156,8 @@ class _Line:
         if not all(map(prod, dims)):
             raise Unimplemented("nothing is computed of nothing")
         self._primitives: list[tuple[Handle, dict[int, _Place], dict[int, Handle]]] = []
+        self._step_of: list[int] = []  # of each primitive
+        self._names: list[str] = []  # of their kernels, where somebody has asked
         self.last = [x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) for x in given]
         copied = {at: _reordered(library, x.shape) for at, x in enumerate(given) if x.dim() == 4 and not self.last[at]}
         self.nbytes = 0
@@ -142,12 +166,12 @@ class _Line:
         for at, described in copied.items():  # brought into order first
             size = 4 * prod(dims[at])
             place = (None, self._take(size))
-            self._add(described, [(places[at], size), (place, size)])
+            self._add(-1, described, [(places[at], size), (place, size)])
             places[at] = place
         for at, described in enumerate(made):
             if described is not None:
                 values = [*(roots[s] for s in steps[at].sources), len(given) + at]
-                self._add(described, [(places[v], 4 * prod(dims[v])) for v in values])
+                self._add(at, described, [(places[v], 4 * prod(dims[v])) for v in values])
         self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
         self._free: list[_Call] = []
 
@@ -165,8 +189,8 @@ class _Line:
         begin, self.nbytes = self.nbytes, self.nbytes + -(-size // ALIGNMENT) * ALIGNMENT
         return begin
 
-    def _add(self, described: Described, where: Sequence[tuple[_Where, int]]) -> None:
-        """Take in a primitive, with the places and the bytes of what it reads and makes."""
+    def _add(self, step: int, described: Described, where: Sequence[tuple[_Where, int]]) -> None:
+        """Take in the primitive of a step, with the places and the bytes of what it reads and makes."""
         library = self._library
         orders: dict[int, _Place] = {}
         for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
@@ -178,8 +202,9 @@ class _Line:
         if library.nbytes(pad):
             orders[SCRATCHPAD] = _Place(None, self._scratch, pad)
         self._primitives.append((library.primitive(described.primitive), orders, described.constants))
+        self._step_of.append(step)
 
-    def __call__(self, given: Sequence[Tensor]) -> Any:
+    def __call__(self, given: Sequence[Tensor], times: list[KernelTime] | None = None) -> Any:
         try:
             call = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
@@ -199,12 +224,20 @@ class _Line:
                 for memory, offset in memories:
                     place(memory, address + offset)
             call.addresses = addresses
-        for execute in call.executions:
+        for execute in call.executions if times is None else self._clocked(call.executions, times):
             status = execute()
             if status:
                 raise LibraryError(f"oneDNN could not compute a kernel of a series: status {status}")
         self._free.append(call)
         return out[0] if len(out) == 1 else out
+
+    def _clocked(self, executions: Sequence[Callable[[], int]], times: list[KernelTime]) -> Iterator[Callable[[], int]]:
+        """What is to be executed, and how long each took."""
+        self._names = self._names or [self._library.kernel(primitive) for primitive, _, _ in self._primitives]
+        for execute, step, name in zip(executions, self._step_of, self._names, strict=True):
+            began = perf_counter()
+            yield execute
+            times.append(KernelTime(step, perf_counter() - began, name))
 
 
 class _Call:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from foreshape.data_class import data_class, field
 from foreshape.dims import Size
 from foreshape.program import Block, Op, Variable
 from foreshape.spec import Spec
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 
-@dataclass(slots=True, eq=False)
+@data_class(eq=False)
 class Value:
     """One value of a step: written once. ``name`` is its variable's; ``persistable`` ones live in the scope.
 
@@ -50,7 +50,7 @@ class Value:
 Argument = Value | list["Value | None"] | None
 
 
-@dataclass(slots=True, eq=False)
+@data_class(eq=False)
 class Instruction:
     """One kernel call: its arguments by operand, its results by result slot, and which of them somebody reads.
 
@@ -98,6 +98,8 @@ class Instruction:
     """Of a rewritten one: the order in which the axes of a result lie in memory, outermost first, where that is not their own."""
     joins: int = 1
     """How many kernels run in it."""
+    parts: tuple[tuple[Op, ...], ...] = ()
+    """Of a series: the last op of each of its steps, and those whose work that does too."""
     packed: str = ""
     """Of a rewritten one: the name of what computes all of it, which is made of persistables when the step is bound."""
     into: Value | None = None
@@ -159,7 +161,7 @@ def values_of(arguments: Sequence[Argument]) -> list[Value]:
     return out
 
 
-@dataclass(slots=True)
+@data_class()
 class Lowered:
     """A pruned block as instructions, with the values that come in and go out."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 
-from foreshape.dims import Size, product, substitute
+from foreshape.dims import Size, evaluate
 from foreshape.errors import ShapeError
 from foreshape.lowering.instruction import Instruction, Lowered
 from foreshape.program.work import multiplications
@@ -46,13 +47,13 @@ def work_of(i: Instruction, values: Mapping[str, int]) -> int:
 
 def _work(i: Instruction, multiplied: Size | None, values: Mapping[str, int]) -> int:
     if multiplied is not None:
-        return _number(multiplied, values)
-    return sum(_number(product(v.spec.known_dims), values) for n in i.op.output_names() if (v := i.op.block.find(n)) is not None and v.spec.dims is not None)
+        return _number((multiplied,), values)
+    return sum(_number(v.spec.dims, values) for n in i.op.output_names() if (v := i.op.block.find(n)) is not None and v.spec.dims is not None)
 
 
-def _number(size: Size, values: Mapping[str, int]) -> int:
+def _number(factors: Sequence[Size], values: Mapping[str, int]) -> int:
+    """The product of sizes; numbers are multiplied, since the product of sizes with symbols takes many times as long."""
     try:
-        out = substitute(size, values)
+        return prod([evaluate(f, values) for f in factors])
     except ShapeError:  # an estimate that has no such size
         return SMALL_STEP
-    return out if isinstance(out, int) else SMALL_STEP

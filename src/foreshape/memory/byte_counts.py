@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from operator import index
 
 from foreshape.errors import MemoryPlanError
@@ -25,6 +24,8 @@ def bytes_of(given: int | str) -> int:
     if isinstance(given, str):
         found = _BYTES.match(given)
         if found is not None:
+            from fractions import Fraction  # which an executor without words for its limit has no need of
+
             value, unit, binary = found.groups()
             base = 1000 if unit and not binary and given.rstrip()[-1] in "bB" else 1024
             return int(Fraction(value) * base ** " KMGTP".index(unit.upper() or " "))

@@ -6,8 +6,7 @@ record of what they live in. What is fetched, fed or kept from run to run is nev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum, product
 from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, retained_of, rows_size, same_size, workspace_of
 from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value, argument_of, values_of
@@ -27,7 +26,7 @@ NUMBER_BYTES = 8
 """Of a value without a description, which a rewrite made: one number."""
 
 
-@dataclass(slots=True)
+@data_class()
 class _Reuse:
     """A result that could take over the memory of an argument."""
 

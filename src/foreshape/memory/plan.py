@@ -1,4 +1,7 @@
-"""`plan`: what a program needs in memory, before it runs: as numbers for given sizes, and as a formula in its symbols."""
+"""`plan`: what a program needs in memory, before it runs: as numbers for given sizes, and as a formula in its symbols.
+
+Every run asks for a plan's peak, and few for its pictures, which are imported when somebody does.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from foreshape.dims import Size, is_symbol
 from foreshape.errors import MemoryPlanError, SchemaError
-from foreshape.kernels.recurrent_memory import of_lengths
 from foreshape.lowering import fuse, lower
-from foreshape.memory.draw import draw
 from foreshape.memory.figures import Figures
 from foreshape.memory.formula import peak_lines
 from foreshape.memory.liveness import find_liveness
-from foreshape.memory.notebook import plan_html
-from foreshape.memory.page import write_page
 from foreshape.memory.records import Liveness, unknown_words
 from foreshape.pictures.markup import cut
 from foreshape.program import Block, Program, Variable
@@ -56,6 +55,8 @@ class Plan(Figures):
             path: of the image file.
             symbols: sizes by name, as ``batch=64``.
         """
+        from foreshape.memory.draw import draw
+
         draw(self, path, symbols)
 
     def write_page(self, path: str | os.PathLike[str], /, **symbols: int) -> None:
@@ -65,6 +66,8 @@ class Plan(Figures):
             path: of the file.
             symbols: sizes by name, as ``batch=64``.
         """
+        from foreshape.memory.page import write_page
+
         write_page(self, path, symbols)
 
     def __repr__(self) -> str:
@@ -75,6 +78,8 @@ class Plan(Figures):
         return "\n".join(cut(line, _WIDTH) for line in ["Plan(" + lines[0], *lines[1:-1], lines[-1] + left_out + ")"])
 
     def _repr_html_(self) -> str:
+        from foreshape.memory.notebook import plan_html
+
         return plan_html(self)
 
 
@@ -93,6 +98,8 @@ def plan(
         MemoryPlanError: operators that are not known here. DescriptionError: the program has mistakes. SchemaError: lengths of what is no ragged
         input of one level.
     """
+    from foreshape.kernels.recurrent_memory import of_lengths
+
     wanted = (fetch,) if isinstance(fetch, (str, Variable)) else fetch
     with of_lengths({_rows_of(program, name): tuple(given) for name, given in (lengths or {}).items()}):
         return Plan(program, wanted)

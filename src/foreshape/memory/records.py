@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from foreshape.data_class import data_class, field
 from foreshape.dims import Size
 from foreshape.lowering.instruction import Value
 from foreshape.program import Block, Op, Variable
@@ -15,7 +15,7 @@ GRADIENTS, KEPT, TEMPORARIES, WORKSPACE = "gradients", "kept for backward", "tem
 CLASSES: tuple[str, ...] = (PARAMETERS, STATE, INPUTS, GRADIENTS, KEPT, TEMPORARIES, WORKSPACE)
 
 
-@dataclass(slots=True, eq=False)
+@data_class(eq=False)
 class Record:
     """Memory that one or more values live in: its bytes, and the ops (positions, both included) from and to which it is needed."""
 
@@ -60,7 +60,7 @@ def unknown_words(unknown: Sequence[Unknown]) -> str:
     return f", without what {', '.join(types[:5])}{' and others' if len(types) > 5 else ''} may need besides, which is not known" if types else ""
 
 
-@dataclass(slots=True)
+@data_class()
 class Liveness:
     """The records of a step's values, and what is kept from run to run."""
 

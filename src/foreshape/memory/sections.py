@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from foreshape.errors import MemoryPlanError
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+Ints = np.ndarray[Any, np.dtype[np.int64]]  # numpy.typing's NDArray would be one more module for every run
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 _LARGEST = 2**63 - 1
 
 

@@ -9,9 +9,10 @@ have it. A gradient operator that is written out says so with `Operator.undoes`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from foreshape.data_class import data_class, field
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Computation:
     """The base of them all. Operands and results are told by their places in the schema: ``X0``, ``X1``, ``Out0``."""
 
@@ -36,7 +37,7 @@ class Computation:
     """Operands that an operator may have besides. A rewrite of gradients looks whether one is given."""
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Constant(Computation):
     """The same in every run, by the attributes alone; ``number``: what every element is, where that is one number for all."""
 
@@ -44,14 +45,14 @@ class Constant(Computation):
     number: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Filled(Constant):
     """The same, of a shape that X0 and X1 may say."""
 
     operands: ClassVar[int] = 2
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Reshape(Computation):
     """The elements of X0 in row-major order, in dims that attributes say, or the tensors X1 and X2. Nobody needs the other results but for gradients."""
 
@@ -59,7 +60,7 @@ class Reshape(Computation):
     forward_only: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Triangle(Computation):
     """X0 with zeros above (``lower``) or below a diagonal of its last two dims, which counts from the main one, upwards."""
 
@@ -68,21 +69,21 @@ class Triangle(Computation):
     diagonal: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Scaling(Computation):
     """``by * X0``."""
 
     by: float
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Rectifier(Computation):
     """``max(X0, 0)``."""
 
     inputs: ClassVar[tuple[str, ...]] = ("Out0", "Out0@GRAD")
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Activation(Computation):
     """A function of each element of X0 by itself, by the name and with the numbers that oneDNN has for it.
 
@@ -96,7 +97,7 @@ class Activation(Computation):
     form: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class FixedNormalization(Computation):
     """Out0 = X1 (X0 - X3) / sqrt(X4 + epsilon) + X2 for each channel, dim 1 of X0. Nothing else changes."""
 
@@ -105,7 +106,7 @@ class FixedNormalization(Computation):
     epsilon: float
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Product(Computation):
     """``X0 * X1``, broadcast as in `Sum`."""
 
@@ -115,7 +116,7 @@ class Product(Computation):
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Softmax(Computation):
     """``exp(X0) / sum(exp(X0))`` along an axis, which may count from the back."""
 
@@ -123,7 +124,7 @@ class Softmax(Computation):
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Dropping(Computation):
     """``by * X0 * Out1``, where Out1, uint8, is drawn: 1 where an element is kept."""
 
@@ -133,7 +134,7 @@ class Dropping(Computation):
     """From a shape and a device to what is kept: in each run the numbers that come next."""
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Sum(Computation):
     """``X0 + X1``, broadcast: dim 0 of X1 stands at ``axis`` of X0; -1 lines up the last dims."""
 
@@ -143,7 +144,7 @@ class Sum(Computation):
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class MatrixProduct(Computation):
     """The product of the matrices in the last two dims; the dims before are a batch, and broadcast.
 
@@ -157,7 +158,7 @@ class MatrixProduct(Computation):
     y_transposed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class FlattenedProduct(Computation):
     """The product of two tensors seen as matrices, whose first ``x_rows`` and ``y_rows`` dims are the rows, and the others the columns."""
 
@@ -168,7 +169,7 @@ class FlattenedProduct(Computation):
     y_rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class ImageConvolution(Computation):
     """Images ``[batch, channels, height, width]`` X0 convolved with filters X1, padded by zeros alike at both ends, as torch's conv2d does it."""
 
@@ -182,9 +183,9 @@ class ImageConvolution(Computation):
     groups: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class PaddedImageConvolution(Computation):
-    """The same with paddings that follow from sizes."""
+    """The same with paddings that differ at the ends, or follow from sizes."""
 
     forward_only: ClassVar[bool] = True
     operands: ClassVar[int] = 2
@@ -195,7 +196,7 @@ class PaddedImageConvolution(Computation):
     """From the sizes of the images and of the windows to the zeros before and behind, for each axis."""
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class ImageTransposedConvolution(Computation):
     """What the gradient of an `ImageConvolution` with the filters X1 does to images X0, with so many more rows and columns behind (``more``)."""
 
@@ -208,7 +209,7 @@ class ImageTransposedConvolution(Computation):
     groups: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class ImagePooling(Computation):
     """The maximum ("max") or the mean of each window of images ``[batch, channels, height, width]`` X0.
 
@@ -225,7 +226,7 @@ class ImagePooling(Computation):
     rounds_up: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Enlargement(Computation):
     """Images ``[batch, channels, height, width]`` X0 with each pixel ``by`` times along each axis."""
 
@@ -233,7 +234,7 @@ class Enlargement(Computation):
     by: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Joining(Computation):
     """The tensors X0 behind one another along an axis, which may count from the back."""
 
@@ -241,7 +242,7 @@ class Joining(Computation):
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Slicing(Computation):
     """The entries of X0 along some axes: of each the axis, the first entry, and that before which to stop; all may count from the back."""
 
@@ -249,7 +250,7 @@ class Slicing(Computation):
     cuts: tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Parting(Computation):
     """X0 cut along an axis, which may count from the back, into Out0, parts that lie behind one another, as `Joining` would join them."""
 
@@ -257,7 +258,7 @@ class Parting(Computation):
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Transposition(Computation):
     """X0 with its axes in another order: axis ``k`` of Out0 is axis ``axes[k]`` of X0, which may count from the back."""
 
@@ -265,7 +266,7 @@ class Transposition(Computation):
     axes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class ChannelShuffling(Computation):
     """Images ``[batch, channels, height, width]`` X0 with their channels, in groups one after the other, taken from each group in turn."""
 
@@ -277,7 +278,7 @@ Pooled = Literal["SUM", "AVERAGE", "SQRT"]
 """A sum, divided by nothing, by the number of elements, or by the root of that."""
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Reduction(Computation):
     """X0 pooled over ``axes``, which may count from the back (None: over all), in its own element type; ``keeps`` a dim of 1 for each of them."""
 
@@ -287,7 +288,7 @@ class Reduction(Computation):
     keeps: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class SequencePooling(Computation):
     """The rows of each innermost sequence of X0 pooled; an empty sequence gives zeros."""
 
@@ -295,7 +296,7 @@ class SequencePooling(Computation):
     how: Pooled
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Lookup(Computation):
     """The rows of the table X0 that X1 names. Row ``padding`` gives zeros: -1 for none, other negative numbers count from the end.
 
@@ -308,7 +309,7 @@ class Lookup(Computation):
     sparse: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class ClassLoss(Computation):
     """Out0 = softmax of X0 along ``axis``; Out1 = minus the logarithm of what it gives to the class numbers X1, zero where these are ``ignored``."""
 
@@ -318,7 +319,7 @@ class ClassLoss(Computation):
     ignored: int
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Descent(Computation):
     """The parameter X0 less X2, one number, times its gradient X1; in place."""
 

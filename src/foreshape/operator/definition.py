@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError
 from foreshape.operator.fields import Attribute, Gradient, NoGradient, Operand, Result, named
 from foreshape.operator.gradient_class import gradient_class
 from foreshape.operator.kernel_parameters import check_in_place, note_keywords
-from foreshape.operator.registry import register
+from foreshape.operator.registry import in_package, promise, register
 from foreshape.operator.schema import Schema
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", 
 
 
 def define(cls: type[Operator], root: type[Operator]) -> None:
-    """Make the schema of a new operator, check what it declares, and make its gradient operator.
+    """Make the schema of a new operator, check what it declares, and make its gradient operator, or promise it.
 
     Args:
         root: the class of all operators, whose hooks stand where it has none of its own.
@@ -75,7 +76,11 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
                           "NOT_DIFFERENTIABLE or NOT_WRITTEN")  # fmt: skip
     register(cls)
     if isinstance(cls.gradient, Gradient):
-        cls.grad_class = gradient_class(cls, root, cls.gradient, where)
+        make = partial(gradient_class, cls, root, cls.gradient, where)
+        if in_package(cls):  # whose definitions are tested, and of which few are trained
+            promise(f"{cls.type}_grad", make)
+        else:
+            make()
 
 
 def _take_older_names(cls: type[Operator]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, Literal
 
+from foreshape.data_class import data_class, field
 from foreshape.errors import ShapeError
 from foreshape.operator.attributes import AttrType, coerce
 from foreshape.spec import ANY, BOOL, FP32, FP64, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, DType, Kind
@@ -68,7 +69,7 @@ Of a result with memory of its own: "same", in a row where all tensors among the
 not); "row", always in a row."""
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Operand:
     """An input slot: the element types and kinds it takes, whether it may be absent, and whether it holds a list."""
 
@@ -84,7 +85,7 @@ class Operand:
     may_lack: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Result:
     """An output slot. ``may_share``: the operand whose memory it may take over; ``view_of``: the operand it is a view of, in a
     ``layout``; ``updates``: the operand that it is, changed in place; ``new_offsets``: its kernel gives the offsets of its rows too."""
@@ -100,7 +101,7 @@ class Result:
     layout: Layout = "same"
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Attribute:
     """An attribute: its stored type, default, and what it may be."""
 
@@ -188,13 +189,13 @@ def attribute(
     """Declare an attribute. ``choices``: all the values it may have; ``low`` and ``high``: inclusive bounds (of each element); ``older``: what
     an older version of the operator called it, by which it is read where a file has that and not the other."""
     held = default if isinstance(default, _Required) else coerce("default", type, default)
-    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, older=older)
+    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, "", older)
 
 
 # --- gradients
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class NoGradient:
     """Why an operator has no gradient."""
 
@@ -213,7 +214,7 @@ class BlockGradient:
 THROUGH_BLOCK: Final = BlockGradient()
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Part:
     """One gradient that another operator computes alone, the same numbers in the same time, and needs less for it than all need together."""
 
@@ -225,7 +226,7 @@ class Part:
     attributes: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Gradient:
     """What `gradient` declared: the slots that the gradient op takes, those that it gives, its rule and its kernel."""
 
@@ -289,7 +290,7 @@ def gradient(
 # --- samples and rejects, which feed the tests that are written once for all operators
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Value:
     """A sample tensor: element type, dims, the range of its numbers, and whether they are all different."""
 
@@ -309,7 +310,7 @@ class Value:
         return replace(self, lengths=tuple(tuple(level) for level in lengths))
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Sample:
     """Inputs (slot -> `Value`, a list, or None) and attributes with which an operator must work.
 
@@ -322,7 +323,7 @@ class Sample:
     exact: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Reject:
     """Inputs and attributes that an operator must refuse, with a part of the message and the class of the error."""
 
@@ -342,7 +343,7 @@ def reject(*, says: str, error: type[Exception] = ShapeError, **arguments: Any) 
 
 
 def _value(of: DType, dims: Sequence[int], low: float, high: float, distinct: bool, data: Any) -> Value:
-    return Value(of, tuple(dims), low, high, distinct, data)
+    return Value(of, tuple(dims), low, high, distinct, data, ())
 
 
 def f32(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False, data: Any = None) -> Value:

@@ -16,13 +16,20 @@ from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
 from foreshape.operator.computations import Computation
 from foreshape.operator.definition import define
 from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part, Reject, Sample
-from foreshape.operator.registry import get
+from foreshape.operator.registry import find, get
 from foreshape.operator.schema import Again, Schema
 from foreshape.spec import LOD_TENSOR, Kind
 
 _CACHE_LIMIT = 4096
 _LONG = 256
 """A value with more elements than this is not kept for the next op with the same."""
+
+
+class _GradientClass:
+    """What ``Operator.grad_class`` is."""
+
+    def __get__(self, operator: Operator | None, cls: type[Operator]) -> type[Operator] | None:
+        return find(f"{cls.type}_grad") if isinstance(cls.gradient, Gradient) else None
 
 
 class Operator:
@@ -76,7 +83,8 @@ class Operator:
     samples: ClassVar[Sequence[Sample]] = ()
     rejects: ClassVar[Sequence[Reject]] = ()
     gradient: ClassVar[Gradient | NoGradient | BlockGradient | Callable[..., Any] | None] = None
-    grad_class: ClassVar[type[Operator] | None] = None
+    grad_class = _GradientClass()
+    """The operator that `gradient` declared, made when it is asked for; None where none was declared."""
     forward_class: ClassVar[type[Operator] | None] = None
     sub_blocks: ClassVar[tuple[str, ...]] = ()
     """The attributes that name blocks which it runs. Such an operator has no shape rule and no kernel: it is its block."""

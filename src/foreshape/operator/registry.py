@@ -7,8 +7,8 @@ import os
 import pkgutil
 import re
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import SchemaError
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 _registry: dict[str, type[Operator]] = {}
+_promised: dict[str, Callable[[], Any]] = {}
+"""Gradient operators that nobody has asked for yet: the type, and what makes and registers the class."""
 _refusals: dict[str, str] = {}
 _walk_lock = threading.RLock()
 _walked = False
@@ -28,14 +30,30 @@ _GRADIENT = "_grad"
 def find(type: str) -> type[Operator] | None:
     """The operator of this type, or None. At the first question the module is imported whose text defines the type, and all others
     only where none does, so that a small program does not wait for operators that it has not."""
-    found = _registry.get(type)
+    found = _registry.get(type) or _kept_promise(type)
     if found is None and not _walked:
         with _walk_lock:
             _import_modules_with(type)
-            if type not in _registry:
+            if type not in _registry and type not in _promised:
                 _walk()
-        found = _registry.get(type)
+        found = _registry.get(type) or _kept_promise(type)
     return found
+
+
+def promise(type: str, make: Callable[[], Any]) -> None:
+    """Let there be an operator of this type, whose class is made and registered when somebody asks for it."""
+    global _registered
+    _promised[type] = make
+    _registered += 1
+
+
+def _kept_promise(type: str) -> Any:
+    """The operator of a type that is promised, or that another thread has made since."""
+    with _walk_lock:
+        make = _promised.pop(type, None)
+        if make is not None:
+            make()
+        return _registry.get(type)
 
 
 def get(type: str) -> type[Operator]:
@@ -46,7 +64,7 @@ def get(type: str) -> type[Operator]:
             raise SchemaError(f"there can be no operator {type!r} here: {_refusals[type]}")
         import difflib
 
-        near = difflib.get_close_matches(type[:100], _registry, n=3)
+        near = difflib.get_close_matches(type[:100], all_operators(), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise SchemaError(f"there is no operator {type[:100]!r}{hint}")
     return found
@@ -71,6 +89,8 @@ def all_operators() -> dict[str, type[Operator]]:
     """Every operator that is known now, by type, gradient operators included."""
     if not _walked:
         _walk()
+    for type in list(_promised):
+        _kept_promise(type)
     return dict(_registry)
 
 
@@ -121,12 +141,17 @@ def _walk() -> None:
             _walked = True
 
 
+def in_package(cls: type[Operator]) -> bool:
+    """Whether an operator is one of this package's own."""
+    return cls.__module__.startswith(f"{_PACKAGE}.")
+
+
 def register(cls: type[Operator]) -> None:
     """Make an operator known by its type. Raises `SchemaError` where the type is taken by another class."""
     global _registered
-    if not cls.__module__.startswith(f"{_PACKAGE}."):
+    if not in_package(cls):
         _import_modules_with(cls.type)  # a type that is ours is taken, also where nobody has asked for it yet
-    taken = _registry.get(cls.type)
+    taken = _kept_promise(cls.type) if cls.type in _promised else _registry.get(cls.type)
     if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
         raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {taken.__module__}.{taken.__qualname__}")
     cls._instances = {}  # pyright: ignore[reportPrivateUsage]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from foreshape.data_class import data_class
 from foreshape.dims import Size, bounds, broadcast, broadcasts, equal, is_symbol, less_equal, product, substitute, symbol, symbols_of
 from foreshape.errors import DescriptionError, ShapeError
 
@@ -26,7 +26,7 @@ class RuleError(Exception):
         self.requirement, self.sides, self.error = requirement, dict(sides), error
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class Condition:
     """A guard without its place: ``left relation right`` must hold for the fed values.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from foreshape.data_class import data_class
 
 
-@dataclass(slots=True, eq=False)
+@data_class(eq=False)
 class Use:
     """One use of an operator in a compiled step, for a kernel with the keyword-only parameter ``use``."""
 

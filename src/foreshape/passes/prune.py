@@ -10,6 +10,8 @@ from foreshape.operator.bound_attributes import Attributes
 from foreshape.passes.framework import Pass, named
 from foreshape.passes.training_only import drop_training_only
 from foreshape.program import Block, Op, Program, Role, Variable
+from foreshape.program.needed import needed_ops
+from foreshape.program.unknown import with_inner
 
 _TRAINING = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 
@@ -42,6 +44,33 @@ def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Ite
         return _drop_variables(copy, {*wanted, *(fed or ())}) or len(block.ops) != before or blocks
 
     return Pass("prune", change)(program)[0]
+
+
+def for_step(program: Program, fetches: Sequence[str]) -> Program:
+    """A copy whose guards are those of a step alone: of what the fetches need, and what outlives a step; the program itself where these are all.
+
+    Its other ops are dropped with what they make. Inputs and what the scope holds stay, whatever reads them.
+
+    Args:
+        program: left as it is.
+        fetches: names of variables.
+    """
+    needed = {id(op) for op in needed_ops(program.global_block, fetches)}
+    idle = [op for op in program.global_block.ops if id(op) not in needed and op.type not in ("feed", "fetch")]
+    if not {op.type for op in with_inner(idle)} & {guard.op_type for guard in program.guards}:
+        return program
+    dropped = {id(op) for op in idle}
+    positions = {at for at, op in enumerate(program.global_block.ops) if id(op) in dropped}
+
+    def change(copy: Program) -> bool:
+        block = copy.global_block
+        given = {v.name for v in copy.all_variables() if v.op is None or v.persistable} | {*fetches}
+        block.ops = [op for at, op in enumerate(block.ops) if at not in positions]
+        drop_blocks(copy)
+        _drop_variables(copy, given)
+        return True
+
+    return Pass("for_step", change)(program)[0]
 
 
 def for_test(program: Program) -> Program:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
+from foreshape.data_class import data_class, field
 from foreshape.pictures.layered import Segment
 from foreshape.pictures.markup import Markup, escape, tag
 from foreshape.pictures.widths import wide
@@ -33,7 +33,7 @@ STYLE: Final = """
 """
 
 
-@dataclass(slots=True)
+@data_class()
 class Box:
     """A box with lines of text, or around other boxes. ``x`` and ``y`` are those of its corner within what is around it."""
 

@@ -10,9 +10,8 @@ from foreshape.conditions.solve import Solution, solve, text_of
 from foreshape.dims import Size, evaluate, substitute, symbol, symbol_name, symbols_of
 from foreshape.errors import FeedError, ShapeError
 from foreshape.operator.require import Condition
-from foreshape.program.block import Block
+from foreshape.program.inputs import inputs_of
 from foreshape.program.variable import Variable
-from foreshape.spec import TENSOR_KINDS
 
 if TYPE_CHECKING:
     from foreshape.program.program import Program
@@ -23,16 +22,6 @@ _MOST_INPUTS = 8
 
 _MOST_JOINT = 20
 """So many conditions between symbols are written one by one."""
-
-
-def inputs_of(block: Block) -> list[Variable]:
-    """The variables of a block that are fed."""
-    read = {n for op in block.ops for n in op.input_names()}
-    return [
-        v
-        for v in block.vars.values()
-        if not v.persistable and v.kind in TENSOR_KINDS and (v.op.type == "feed" if v.op is not None else v.need_check_feed or v.name in read)
-    ]
 
 
 class FeedSizes:

@@ -11,8 +11,8 @@ from foreshape.pictures import Picture
 from foreshape.pictures.figures import plural
 from foreshape.pictures.layered import Segment, layered
 from foreshape.pictures.scene import LINE, MARGIN, Box, shown, svg_of
-from foreshape.program.feeds import inputs_of
 from foreshape.program.folding import SECTIONS, folded_layers, folded_sections, is_sections
+from foreshape.program.inputs import inputs_of
 from foreshape.program.op import Op, Role
 from foreshape.program.outline import Layer, output_of
 from foreshape.program.summary import dims_text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foreshape.data_class import data_class
 from foreshape.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from foreshape.program.op import Op
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class BlockNames:
     """The names in a block and in the blocks within it, but for those that an inner one has itself.
 

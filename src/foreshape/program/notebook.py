@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from foreshape.pictures.figures import plural, short_bytes, short_count
 from foreshape.pictures.markup import Markup, card, cut, escape, folded, markup_table, preformatted, tag
-from foreshape.program.feeds import inputs_of
 from foreshape.program.graph import draw
+from foreshape.program.inputs import inputs_of
 from foreshape.program.kept import kept_variables, size_of
 from foreshape.program.op import Op
 from foreshape.program.summary import Summary, dims_text

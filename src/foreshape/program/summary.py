@@ -10,8 +10,8 @@ from foreshape.errors import SchemaError
 from foreshape.pictures.figures import plural, share, short_bytes, short_count
 from foreshape.pictures.markup import Markup, card, escape, folded, markup_table, tag
 from foreshape.pictures.widths import begin, fit, left, wide
-from foreshape.program.feeds import inputs_of
 from foreshape.program.folding import folded_layers
+from foreshape.program.inputs import inputs_of
 from foreshape.program.kept import size_of
 from foreshape.program.measures import Measure, Meter, Sizes
 from foreshape.program.op import Role

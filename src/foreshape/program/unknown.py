@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foreshape.data_class import data_class
 from foreshape.operator.registry import refusal
 
 if TYPE_CHECKING:
     from foreshape.program.op import Op
 
 
-@dataclass(frozen=True, slots=True)
+@data_class(frozen=True)
 class UnknownType:
     """An op type that is not known here.
 

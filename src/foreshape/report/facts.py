@@ -8,7 +8,7 @@ from foreshape.dims import symbols_of
 from foreshape.pictures.figures import plural
 from foreshape.program import Op, Program, Role, Variable
 from foreshape.program.collector import collector_waits
-from foreshape.program.feeds import inputs_of
+from foreshape.program.inputs import inputs_of
 from foreshape.program.kept import size_of
 from foreshape.program.literal import escape
 from foreshape.program.measures import Meter, Sizes

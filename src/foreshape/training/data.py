@@ -11,7 +11,7 @@ from foreshape.engine import LoDTensor, SelectedRows
 from foreshape.engine.converted import converted
 from foreshape.engine.no_numbers import not_numbers
 from foreshape.engine.ragged import as_ragged
-from foreshape.engine.tables import array_of, described, formatted, is_dataset, is_transformed, is_value, named, table_of
+from foreshape.engine.tables import Complete, array_of, described, formatted, gives_lists, is_dataset, is_transformed, is_value, named, table_of
 from foreshape.errors import FeedError, whole
 from foreshape.program import Program, Variable
 from foreshape.training.changes import Scalar
@@ -88,7 +88,7 @@ class Rows:
     def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, taken: Taken) -> None:
         if taken.wanted is not None and not is_transformed(dataset):
             dataset = dataset.select_columns([name for name in dataset.column_names if name in taken.wanted])
-        self.dataset, self.taken = formatted(dataset), taken
+        self.dataset, self.taken = Complete(formatted(dataset)), taken
         self.count = len(dataset)
         if not self.count:
             raise FeedError("there are no examples: the data set has no rows")
@@ -292,7 +292,7 @@ def as_data(
     taken = Taken(program, None if inputs is None else [v.name for v in inputs], needed)
     kind = cast("type[Any]", type(given))
     if issubclass(kind, Mapping):
-        sets = [name for name, value in given.items() if is_dataset(value)]
+        sets = [name for name, value in given.items() if is_dataset(value) or _is_streamed(value)]
         if sets:
             raise FeedError(f"a dict of data sets is given, {', '.join(map(str, sets))}: give one of them, as [{sets[0]!r}]")
         return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
@@ -302,10 +302,13 @@ def as_data(
         table = table_of(given)
         if table is not None:
             return Arrays(taken.by_input(table), batch_size, shuffle, seed, program)
-        if hasattr(given, "iter") and hasattr(given, "column_names"):  # rows that come one after the other
+        if _is_streamed(given):
             return Batches(lambda: given.iter(batch_size=batch_size), taken)
         if issubclass(kind, tuple) and given and not any(isinstance(part, Mapping) for part in given):
             return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
+        if gives_lists(getattr(given, "dataset", None)) and getattr(getattr(given, "collate_fn", None), "__name__", "") == "default_collate":
+            raise FeedError("a DataLoader puts the lists of a data set without a format together by their elements, not by rows: give it "
+                            "data.with_format('torch'), or give the data set itself")  # fmt: skip
         names = described(program)
         if issubclass(kind, list) and len(given) == len(names) > 1 and all(hasattr(part, "shape") for part in given):
             raise FeedError(f"a list is a list of batches, and this one has arrays: give a tuple, ({', '.join(names)})")
@@ -316,6 +319,11 @@ def as_data(
     rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(given, n) for n in ("__getitem__", "__len__")) else ""
     raise FeedError("data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
                     f"returns one; seen {type(given).__name__}{rows}")  # fmt: skip
+
+
+def _is_streamed(given: Any) -> bool:
+    """Whether it is a data set of rows that come one after the other."""
+    return hasattr(given, "iter") and hasattr(given, "column_names")
 
 
 def inputs_of(program: Program) -> list[Variable]:

@@ -17,6 +17,8 @@ from foreshape.pictures.widths import right, wide
 
 RATE = "learning rate"
 """The name of its figure."""
+LEFT_OUT = "updates left out"
+"""The name of the figure that counts those whose gradients were not finite."""
 _FIRST, _LAST = 3, 12
 """So many epochs a prompt shows, of its beginning and its end."""
 _LISTED = 200
@@ -33,7 +35,8 @@ class History:
     """The loss of every step."""
     epochs: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     """For every finished epoch: ``loss`` and each metric (means over its examples), the same of the validation data as
-    ``validation NAME``, ``learning rate`` (of its last step; left out where updates have several), and ``seconds``."""
+    ``validation NAME``, ``learning rate`` (of its last step; left out where updates have several), where the loss is scaled ``updates left out`` (how many,
+    since their gradients were not finite), and ``seconds``."""
 
     @property
     def steps(self) -> int:
@@ -101,7 +104,7 @@ class History:
             from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
 
-        figures = [n for n in self._names() if n not in ("seconds", RATE) and not n.endswith("loss")]
+        figures = [n for n in self._names() if n not in ("seconds", RATE, LEFT_OUT) and not n.endswith("loss")]
 
         class Shown(Figure):
             """A figure that a notebook shows whether or not its pyplot was imported."""

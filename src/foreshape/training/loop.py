@@ -16,9 +16,10 @@ from foreshape.training.augmented import Augment, Augmented
 from foreshape.training.callbacks import Callback, Run
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, as_data, inputs_of
-from foreshape.training.history import RATE, History
+from foreshape.training.history import LEFT_OUT, RATE, History
 from foreshape.training.made import training_program
 from foreshape.training.over_ranks import OverRanks, Strategy
+from foreshape.training.program import of_step
 from foreshape.training.progress import Quiet, shown
 from foreshape.training.resume import WORDS, OnChange
 from foreshape.training.run import TheRun
@@ -26,7 +27,7 @@ from foreshape.training.run import TheRun
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
 PlainCallback = Callable[[int, dict[str, float]], Any]
 
-_OWN_FIGURES = ("loss", "seconds", RATE)
+_OWN_FIGURES = ("loss", "seconds", RATE, LEFT_OUT)
 
 
 def train(
@@ -76,7 +77,7 @@ def train(
         accumulate: how many batches make one update, as one of so many times the size would: in less memory. Groups of batches do not end with
             epochs: one that is not full goes on in the next epoch, and after the last one waits for a run that goes on.
         precision: "bf16" or "fp16" lets products and convolutions compute in that; weights, state and everything else stay fp32. "fp16"
-            scales the loss, and leaves out updates that are not finite.
+            scales the loss, and leaves out updates that are not finite, as the history counts; where they were most a warning says so at the end.
         augment: ``function(batch, random)``, which gives what is trained on in place of each batch (a dict, input -> array): ``random`` is a numpy
             ``Generator`` for this batch, from the seed, the epoch and the batch's number, so that a resumed run and every rank draw the same. It
             runs between steps, in the thread of the loop. Validation data are left alone. Layers that do so in the network: `layer.random_flip` ...
@@ -129,7 +130,8 @@ def train(
             if measured is not None:
                 evaluated = over.evaluated(for_test(made.program))
                 evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
-                run.evaluation = (evaluated, measured)
+                names = [over.local_loss, *(m.name for m in (metrics or {}).values() if m.name in evaluated.global_block.vars)]
+                run.evaluation = (of_step(evaluated, names), measured)
             history = over.guarded(lambda run=run: run.run(made.startup, fresh, check, on_change))
     except KeyboardInterrupt as interrupt:
         interrupted.tell(interrupt, run.state if run is not None else None, kept, hooks)

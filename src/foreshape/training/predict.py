@@ -79,11 +79,12 @@ def predict(
     taken = _data(variables[0].block.program, pruned.program, data, batch_size)
     parts: list[_Parts] = [_Parts(v) for v in variables]
     names = [v.name for v in variables]
-    for batch in counted(taken.epoch(1), taken.batches, "predict", progress, console):
-        results = run.run(pruned.program, batch, names, held)
-        count = batch_examples(batch)
-        for part, value in zip(parts, results, strict=True):
-            part.add(value, count)
+    with run.notes.anew():
+        for batch in counted(taken.epoch(1), taken.batches, "predict", progress, console):
+            results = run.run(pruned.program, batch, names, held)
+            count = batch_examples(batch)
+            for part, value in zip(parts, results, strict=True):
+                part.add(value, count)
     joined = [part.joined() for part in parts]
     if isinstance(outputs, Variable):
         return joined[0]
@@ -113,11 +114,12 @@ def evaluate(
     taken = _data(variables[0].block.program, pruned.program, data, batch_size)
     sums: Sums = {}
     fetched = [v.name for v in variables]
-    for batch in counted(taken.epoch(1), taken.batches, "evaluate", progress, console):
-        results = run.run(pruned.program, batch, fetched, held)
-        count = batch_examples(batch)
-        for name, value in zip(names, results, strict=True):
-            add(sums, name, mean_of_value(value), counted_by(value, count))
+    with run.notes.anew():
+        for batch in counted(taken.epoch(1), taken.batches, "evaluate", progress, console):
+            results = run.run(pruned.program, batch, fetched, held)
+            count = batch_examples(batch)
+            for name, value in zip(names, results, strict=True):
+                add(sums, name, mean_of_value(value), counted_by(value, count))
     return {name: mean_of(sums, name) for name in names}
 
 

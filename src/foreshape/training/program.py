@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from foreshape.engine import Executor, Scope
 from foreshape.engine.held import compare_spec
 from foreshape.errors import ExecutionError
 from foreshape.layer import mean
 from foreshape.optimizer import Optimizer
+from foreshape.passes.prune import for_step
 from foreshape.program import Op, Program, Role, Variable, program_guard
 from foreshape.spec import SELECTED_ROWS
 from foreshape.values.rows import Rows
@@ -150,9 +152,29 @@ def _fits(variable: Variable, tensor: Any) -> bool:
     return tensor.dim() == variable.spec.rank and dtype_of_torch(tensor.dtype) is variable.dtype and all(d in (-1, s) for d, s in sizes)
 
 
+_STEPS: WeakKeyDictionary[Program, dict[tuple[str, ...], tuple[int, Program]]] = WeakKeyDictionary()
+"""By program and fetches: its version, and what a step is made of."""
+
+
+def of_step(program: Program, fetches: Sequence[str]) -> Program:
+    """What a step of a program is made of, so that what nobody asked for asks nothing of the data; see `foreshape.passes.prune.for_step`."""
+    known, names = _STEPS.setdefault(program, {}), tuple(fetches)
+    version, made = known.get(names, (-1, program))
+    if version != program.version:
+        made = for_step(program, names)
+        if made is program:  # which is not kept by what is kept as long as it is
+            return program
+        for old in [n for n, (of, _) in known.items() if of != program.version]:
+            del known[old]
+        known[names] = program.version, made
+    made.random_seed = program.random_seed
+    return made
+
+
 def persistables(program: Program) -> list[Variable]:
     """The tensors that outlive a step: parameters, state, statistics; without what feed and fetch use."""
     return [v for v in program.global_block.vars.values() if v.persistable and v.spec.dims is not None]
+
 
 def network_values(program: Program) -> list[str]:
     """The values that a network itself keeps, parameters and statistics; not what only updates and schedules do."""

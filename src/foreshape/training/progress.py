@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from foreshape.training.history import RATE, number
+from foreshape.training.history import LEFT_OUT, RATE, number
 
 T = TypeVar("T")
 _REFRESH_SECONDS = 0.1
@@ -97,7 +97,8 @@ class Bar(Lines):
 
 def figures(row: dict[str, float]) -> str:
     """A row of the history in words."""
-    return "  ".join(f"{name} {number(value)}" for name, value in row.items() if name not in ("seconds", RATE)) + f"  {row['seconds']:.1f} s"
+    named = [n for n in row if n not in ("seconds", RATE) and (n != LEFT_OUT or row[n])]
+    return "  ".join(f"{name} {number(row[name])}" for name in named) + f"  {row['seconds']:.1f} s"
 
 
 def shown(progress: bool | None, console: Any) -> Quiet:

@@ -12,15 +12,17 @@ from typing import Any
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError
 from foreshape.program import Program, Variable
+from foreshape.program.call_site import warn_user
 from foreshape.training.callbacks import Callback
 from foreshape.training.changes import Facts, compare, facts_of
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Arrays, Batch, Data
 from foreshape.training.figures import add, counted_by, mean_of, mean_of_value
-from foreshape.training.history import RATE, History
+from foreshape.training.history import LEFT_OUT, RATE, History
+from foreshape.training.loss_scale import LossScale
 from foreshape.training.made import TrainingProgram, begin_numbers, drop_state, own_state
 from foreshape.training.over_ranks import OverRanks
-from foreshape.training.program import initialise_missing, network_values, scores_for_shares
+from foreshape.training.program import initialise_missing, network_values, of_step, scores_for_shares
 from foreshape.training.progress import Quiet
 from foreshape.training.random_state import random_state, set_global_state
 from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
@@ -48,6 +50,9 @@ class TheRun:
             self.fetch.append(rate.name)
         if not over.alone:
             self.fetch.append(over.local_loss)
+        self.step_of = of_step(self.program, self.fetch)
+        """What runs: of the program what the figures and updates need. What else is described asks nothing of the data."""
+        self.loss_scale = LossScale.of(self.program)
         self.evaluation: tuple[Program, Data] | None = None
         self.facts: Facts | None = None
         """What the run depends on; asked for where there are checkpoints."""
@@ -83,7 +88,7 @@ class TheRun:
     @property
     def figures(self) -> list[str]:
         measured = [f"validation {n}" for n in self._measured()] if self.evaluation is not None else []
-        return ["loss", *self.metrics, *measured, *([RATE] if self.rate is not None else []), "seconds"]
+        return ["loss", *self.metrics, *measured, *([RATE] if self.rate is not None else []), *([LEFT_OUT] if self.loss_scale else []), "seconds"]
 
     @property
     def divided(self) -> bool:
@@ -133,8 +138,10 @@ class TheRun:
         checked, executor.check = executor.check, executor.check or check
         align, executor.align_feeds = executor.align_feeds, True
         try:
-            with self.show:
+            with self.show, executor.notes.anew():
                 self.state = state = self._begin(startup, fresh, on_change)
+                if self.loss_scale is not None:
+                    self.loss_scale.begin(self.scope)
                 while state.position.epoch <= self.epochs and not self.stopped:
                     if self._epoch(state):
                         for callback in self.callbacks:
@@ -147,7 +154,9 @@ class TheRun:
                 self.stopwatch.write()
                 if not self.over.gather(self.scope) and self.over.ranks.first:
                     self.show.warn("the values that were divided over ranks stay so: together they are too much for this machine; a checkpoint has them")
-                return state.history
+            if self.loss_scale is not None and self.first and (words := self.loss_scale.words()) is not None:
+                warn_user(words)
+            return state.history
         finally:
             executor.check, executor.align_feeds = checked, align
 
@@ -191,7 +200,7 @@ class TheRun:
         first = next(batches, None)
         self.going_on = batches if first is None else chain([first], batches)
         if first is not None:
-            self.executor.refuse_feed(self.program, first, self.fetch)
+            self.executor.refuse_feed(self.step_of, first, self.fetch)
         if self.evaluation is not None and isinstance(self.evaluation[1], Arrays):
             program, data = self.evaluation
             for batch in data.epoch(1):
@@ -225,7 +234,7 @@ class TheRun:
                 self.going_on = self.data.epoch(position.epoch, position.batch)
                 changes.compare_first(position.epoch, state.first, self.data.first)
                 refuse_unless_taken(path, changes, on_change)
-            step = executor.step(self.program, self.fetch)  # its persistables are those of the described program
+            step = executor.step(self.step_of, self.fetch)  # its persistables are those of the described program
             read = [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None]
             check_complete(path, found, now, self.over.undivided(read))
             place(found, now, changes, executor, self.scope, self.over)
@@ -266,7 +275,7 @@ class TheRun:
             share = over.take(batch, len(losses) + 1)
             began = time.perf_counter()
             self._waited += began - ended
-            fetched = self.stopwatch.step(lambda share=share: self.executor.run(self.program, share, self.fetch, self.scope))
+            fetched = self.stopwatch.step(lambda share=share: self.executor.run(self.step_of, share, self.fetch, self.scope))
             loss = float(fetched[0].reshape(()))
             ended = time.perf_counter()
             self._computed += ended - began
@@ -280,6 +289,9 @@ class TheRun:
             add(sums, "loss", loss, share.total if over.ranks.first else 0)
             for name, value in zip(names, fetched[1:], strict=False):
                 add(sums, name, mean_of_value(value), counted_by(value, share.own))
+            if self.loss_scale is not None:
+                left_out, updates = self.loss_scale.after(self.scope)
+                add(sums, LEFT_OUT, left_out, updates if over.ranks.first else 0)
             if rate_at is not None:
                 self.last_rate = _number(fetched[rate_at])
             self.show.step(position.batch, loss, share.total)
@@ -298,6 +310,8 @@ class TheRun:
         row |= self._evaluate()
         if self.rate is not None:
             row[RATE] = self.learning_rate
+        if self.loss_scale is not None:
+            row[LEFT_OUT] = total.get(LEFT_OUT, (0.0, 0))[0]
         row["seconds"] = time.perf_counter() - started
         state.history.epochs.append(row)
         self.show.end(position.epoch, self.epochs, row)
@@ -336,6 +350,8 @@ class TheRun:
 
     def _save(self, state: State) -> None:
         assert self.checkpoint is not None and self.facts is not None
+        for callback in self.callbacks:
+            callback.on_checkpoint(self)
         state.random = random_state(self.executor)
         state.first = self.data.first if state.position.batch else None
         state.callbacks = [c.to_kept() for c in self._keepers()]

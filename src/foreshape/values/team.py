@@ -10,9 +10,9 @@ import re
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from foreshape.data_class import data_class, field
 from foreshape.errors import ExecutionError, RankError
 from foreshape.values.torch_proxy import torch
 
@@ -58,7 +58,7 @@ def _reason(words: str) -> str:
     return f"{found.rstrip(' :')}: {last}" if last else found
 
 
-@dataclass(slots=True)
+@data_class()
 class Passage:
     """One message on the clock of `time.perf_counter`: when this rank started it, when it began to wait for it, when it was through, and when
     the rank went on with it."""
@@ -83,7 +83,7 @@ class Passage:
             self.done = time.perf_counter()
 
 
-@dataclass(slots=True)
+@data_class()
 class Team:
     """A group of ranks: this one's number in it, how many they are, and torch's group."""
 

@@ -12,8 +12,8 @@ Unless: something else reads what is between, or the gradient of the mask is wan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal, product
 from foreshape.kernels.attention import Attention, AttentionMemory, bytes_of
 from foreshape.kernels.dropped_attention import DroppedAttention, dropped_bytes
@@ -36,7 +36,7 @@ def apply(graph: Graph) -> int:
     return count
 
 
-@dataclass(slots=True)
+@data_class()
 class _Found:
     """One attention: what goes in, its ops, and those of its gradient where that is wanted."""
 

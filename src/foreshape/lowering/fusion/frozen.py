@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from foreshape.data_class import data_class, field
 from foreshape.dims import equal
 from foreshape.kernels.frozen import NOTHING, RELU, Fold, Following
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, spec_of
@@ -14,7 +14,7 @@ from foreshape.operator.computations import Activation, FixedNormalization, Prod
 from foreshape.spec import FP32
 
 
-@dataclass(slots=True)
+@data_class()
 class Chain:
     """A product and what is done with its result alone, as far as its kernel can do that too.
 

@@ -11,11 +11,13 @@ Unless: something else reads what is between
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.kernels import onednn
 from foreshape.kernels.frozen import convolution, folded, transposed_convolution
+from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import Chain, follow, follow_normalization, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.lowering.fusion.images import are_images
@@ -34,7 +36,7 @@ def apply(graph: Graph) -> int:
         return 0
     found: list[tuple[Instruction, _Windows]] = [*graph.computing(ImageConvolution)]
     found += [(i, of) for i, of in graph.computing(ImageTransposedConvolution) if of.groups == 1]
-    found += [(i, padded) for i, of in graph.computing(PaddedImageConvolution) if are_images(i) and (padded := _padded(graph, i, of)) is not None]
+    found += [(i, _padded(graph, i, of)) for i, of in graph.computing(PaddedImageConvolution) if are_images(i)]
     found = [(i, of) for i, of in found if are_images(i) and is_frozen_fp32(graph, i.arguments[1])]
     for i, of in found:
         _rewrite(graph, i, of)
@@ -42,23 +44,23 @@ def apply(graph: Graph) -> int:
     return len(found) + sum(_normalized(graph, i) for i in alone if graph.maker(i.results[0]) is i)  # one may have taken the next
 
 
-_Windows = ImageConvolution | ImageTransposedConvolution
+_Windows = ImageConvolution | PaddedImageConvolution | ImageTransposedConvolution
 
 
-def _padded(graph: Graph, i: Instruction, of: PaddedImageConvolution) -> ImageConvolution | None:
-    """A convolution whose paddings are known and alike at both ends."""
+def _padded(graph: Graph, i: Instruction, of: PaddedImageConvolution) -> ImageConvolution | PaddedImageConvolution:
+    """The same, as one whose paddings are alike at both ends where that is known."""
     images, window = graph.dims(i.arguments[0]), dims_of(i.arguments[1])
     assert images is not None and window is not None
     pads = of.pads(images[2:], window[2:])
     known = [before for before, behind in pads if isinstance(before, int) and before == behind]
-    return ImageConvolution(of.strides, tuple(known), of.dilations, of.groups) if len(known) == len(pads) else None
+    return ImageConvolution(of.strides, tuple(known), of.dilations, of.groups) if len(known) == len(pads) else of
 
 
 def _rewrite(graph: Graph, i: Instruction, of: _Windows) -> None:
     x, w = i.arguments[:2]
     dims = dims_of(w)
     assert isinstance(w, Value) and dims is not None
-    chain = follow(graph, i, 1, residuals=isinstance(of, ImageConvolution))
+    chain = follow(graph, i, 1, residuals=not isinstance(of, ImageTransposedConvolution))
     name = graph.pack("convolution", [w, *chain.values()], product((*dims[:1], *dims[1:])) * 4, _maker(chain, of))
     _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
 
@@ -95,11 +97,18 @@ def _maker(chain: Chain, of: _Windows) -> Callable[..., Any]:
 
     def make(weight: Any, *values: Any) -> Any:
         given, following = chain.ends(values)
-        if isinstance(of, ImageConvolution):
-            return convolution(*folded(weight, steps, given), of.strides, of.paddings, of.dilations, of.groups, following)
-        return transposed_convolution(*folded(weight, steps, given, axis=1), of.strides, of.paddings, of.more, of.dilations, following)
+        if isinstance(of, ImageTransposedConvolution):
+            return transposed_convolution(*folded(weight, steps, given, axis=1), of.strides, of.paddings, of.more, of.dilations, following)
+        paddings = of.paddings if isinstance(of, ImageConvolution) else partial(_pads, of, weight.shape[2:])
+        return convolution(*folded(weight, steps, given), of.strides, paddings, of.dilations, of.groups, following)
 
     return make
+
+
+def _pads(of: PaddedImageConvolution, window: Sequence[int], image: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The paddings before and behind each axis of images of known sizes."""
+    pads = of.pads(image, window)
+    return [int(before) for before, _ in pads], [int(behind) for _, behind in pads]
 
 
 def _workspace(i: Instruction, of: _Windows, chain: Chain) -> Size:
@@ -109,6 +118,10 @@ def _workspace(i: Instruction, of: _Windows, chain: Chain) -> Size:
 def _workspace_of(x: Dims | None, w: Dims | None, y: Dims | None, of: _Windows) -> Size:
     if x is None or w is None or y is None:
         return 0
-    if isinstance(of, ImageConvolution):
-        return onednn.packed_convolution(x, w, y, of.groups, of.dilations)
-    return onednn.convolution_transpose(x, w, y, 4, of.groups, of.strides, of.dilations, True)
+    if isinstance(of, ImageTransposedConvolution):
+        return onednn.convolution_transpose(x, w, y, 4, of.groups, of.strides, of.dilations, True)
+    taken = onednn.packed_convolution(x, w, y, of.groups, of.dilations)
+    if isinstance(of, ImageConvolution) or library() is not None:
+        return taken
+    pads = of.pads(x[2:], w[2:])  # torch pads a copy
+    return taken + product((*x[:2], *(n + before + behind for n, (before, behind) in zip(x[2:], pads, strict=True)))) * 4

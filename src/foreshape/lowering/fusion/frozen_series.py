@@ -10,10 +10,11 @@ Unless: it is only one; or oneDNN's library is not there
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
 from foreshape.kernels import frozen
 from foreshape.kernels.frozen import RELU
@@ -32,7 +33,7 @@ _TRIED = 64
 """What stands for each symbol when it is asked which of two sizes is the larger one."""
 
 
-@dataclass(slots=True)
+@data_class()
 class _Stage:
     """An instruction as a part of a series.
 
@@ -223,6 +224,8 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     made = fused(last, f"{name}({given})", [*outside], [*out], "product", workspace=lambda: total, in_rows=rows, in_order=order, lies=lies)
     made.unknown = made.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
     made.joins = len(everything)
+    made.parts = tuple((s.of.op, *(of.of.op for of in s.before)) for s in run)
+    made.packed = name
     graph.remove({id(s.of): s.of for s in everything if s.of is not last}.values())
     graph.replace(last, made)
     return True

@@ -2,8 +2,8 @@
 
 Before: ``update(w1, g1, ...)``, ``update(w2, g2, ...)`` by one operator that has a kernel for many (`Operator.group_kernel`)
 After: ``update([w1, w2], [g1, g2], ...)``, where the last of them stood
-Unless: a gradient is sparse; something between reads or writes what they change; or their gradients would wait for one another with more than
-    a sixteenth of the bytes of all
+Unless: a gradient is sparse; something between one of them and the last reads or writes what it changes; or their gradients would wait for
+    one another with more than a sixteenth of the bytes of all
 """
 
 from __future__ import annotations
@@ -66,14 +66,19 @@ def _is_dense(i: Instruction) -> bool:
 
 
 def _is_independent(graph: Graph, run: list[Instruction]) -> bool:
-    """Whether nothing between the first and the last of them reads or writes what they change, or stores what they read."""
+    """Whether each of them can happen where the last one does: nothing behind it reads or writes what it changes, or stores what it reads."""
     ids = {id(i) for i in run}
-    changed = {id(v) for i in run for v in i.writes()}
-    span = graph.between(run[0], run[-1])
-    if any(id(v) in changed for i in span if id(i) not in ids for v in (*i.reads(), *i.writes())):
-        return False
-    stored = {place.name for i in span for place, _ in i.stores}
-    if any(v.name in stored for i in run for v in (*i.reads(), *i.writes())):
-        return False
-    total = sum(len(i.writes()) for i in run)
-    return len(changed) == total
+    changed = {id(v): graph.position(i) for i in run for v in i.writes()}
+    used: dict[str, int] = {}
+    for i in run:
+        for v in (*i.reads(), *i.writes()):
+            used.setdefault(v.name, graph.position(i))
+    for other in graph.between(run[0], run[-1]):
+        if id(other) in ids:
+            continue
+        at = graph.position(other)
+        if any(changed.get(id(v), at) < at for v in (*other.reads(), *other.writes())):
+            return False
+        if any(used.get(place.name, at) < at for place, _ in other.stores):
+            return False
+    return len(changed) == sum(len(i.writes()) for i in run)

@@ -128,7 +128,7 @@ class Convolution(Windowed):
             return computations.PaddedImageConvolution(self.strides, self._dilations(), self.groups, self._pads)
         pads = self._pads((0, 0), (0, 0))
         if any(before != after for before, after in pads):
-            return None
+            return computations.PaddedImageConvolution(self.strides, self.dilations, self.groups, self._pads)
         return computations.ImageConvolution(self.strides, tuple(before for before, _ in pads), self.dilations, self.groups)
 
     def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:

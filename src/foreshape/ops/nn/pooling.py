@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from foreshape.data_class import data_class
 from foreshape.dims import Size, ceildiv, no_less, product
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels.pooling import FEW, INDEX, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
+@data_class(frozen=True)
 class _Sizes:
     """How many windows there are, and bytes: of the images with what is put around them (0 where nothing is), of the rows of windows.
 

@@ -56,6 +56,9 @@ class TransposedConvolution(Windowed):
             require_equal(Bias.known_dims[0], out, "Bias must have one number for each channel of Output", Bias=0)
         return with_image(Input, out, self._sizes(image, window), last)
 
+    def work(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Size:
+        return Input.elements * product(Filter.known_dims[1:])
+
     def computes(self) -> computations.ImageTransposedConvolution | None:
         of_images = self._axes == 2 and not is_channels_last(self.data_format)
         if not of_images or self.padding_algorithm != "EXPLICIT" or len(self.paddings) != 2 or self.output_size:

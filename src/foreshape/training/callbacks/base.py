@@ -116,6 +116,9 @@ class Callback:
     def on_batch_end(self, run: Run) -> None:
         """After each step; its loss is ``run.history.losses[-1]``."""
 
+    def on_checkpoint(self, run: Run) -> None:
+        """Before a checkpoint of ``run`` is written: a killed run goes on from there, and does not make again what came before."""
+
     def on_evaluation_begin(self, run: Run) -> None:
         """Before ``run`` measures the validation data."""
 

@@ -48,6 +48,9 @@ class CSVLog(Callback):
 class TensorBoard(Callback):
     """Writes the loss of every step and the figures of every epoch where TensorBoard reads them.
 
+    A killed run that goes on from a checkpoint writes a file more, from the step after it: TensorBoard shows each step once, and every step up to the
+    checkpoint, which is not written before they are.
+
     Args:
         folder: of this run alone.
         every: write the loss of one in so many steps.
@@ -70,18 +73,30 @@ class TensorBoard(Callback):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ExecutionError("TensorBoard needs tensorboard, which is not installed: pip install tensorboard") from error
-        self._writer = SummaryWriter(os.fspath(self.folder), purge_step=run.history.steps + 1)
+        steps = run.history.steps
+        self._writer = SummaryWriter(os.fspath(self.folder), purge_step=max(steps, 1))
         self._begun = True
+        if steps:  # the killed run may have written the row of an epoch at this step, and the checkpoint be from before it
+            self.on_batch_end(run)
+            if run.position.batch == 0:
+                self._write_row(run)
 
     def on_batch_end(self, run: Run) -> None:
         if self._writer is not None and run.history.steps % self.every == 0:
             self._writer.add_scalar("step/loss", run.history.losses[-1], run.history.steps)
 
+    def on_checkpoint(self, run: Run) -> None:
+        if self._writer is not None:
+            self._writer.flush()
+
     def on_epoch_end(self, run: Run) -> None:
         if self._writer is not None:
-            for name, value in run.history.epochs[-1].items():
-                self._writer.add_scalar(f"epoch/{name}", value, run.history.steps)
+            self._write_row(run)
             self._writer.flush()
+
+    def _write_row(self, run: Run) -> None:
+        for name, value in run.history.epochs[-1].items():
+            self._writer.add_scalar(f"epoch/{name}", value, run.history.steps)
 
     def files_written(self) -> Sequence[str | os.PathLike[str]]:
         return [self.folder] if self._begun else []

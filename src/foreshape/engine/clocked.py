@@ -1,0 +1,286 @@
+"""Where the time of a step goes: it is run with a clock behind each of its kernel calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
+from time import perf_counter
+from types import FunctionType
+from typing import Any, Protocol, TypeAlias
+
+from foreshape.dims import Size, substitute
+from foreshape.engine.emit import emit
+from foreshape.engine.executor import Executor
+from foreshape.engine.profile_shown import Call, Profile
+from foreshape.engine.scope import Scope, default_scope
+from foreshape.errors import ExecutionError, ShapeError, whole
+from foreshape.lowering.instruction import Instruction, Lowered
+from foreshape.lowering.regions import running
+from foreshape.program import Op, Program, Variable, default_main_program
+from foreshape.program.op import is_absent
+from foreshape.program.work import multiplications
+from foreshape.values.torch_proxy import torch
+
+_WIDTH = 768
+"""The rows and columns of the product whose rate others are compared with."""
+_PRODUCTS = 5
+_RUNS, _SECONDS = 200, 0.5
+"""So many runs are made where the user does not say how many, and fewer where they take longer."""
+
+
+def profile(
+    program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (), scope: Scope | None = None, *,
+    executor: Executor | None = None, runs: int | None = None,
+) -> Profile:  # fmt: skip
+    """How long each kernel call of a step takes, measured.
+
+    The program is really run, ``runs`` times with a clock behind each call and as often without, after three runs that are not counted: what
+    updates parameters updates them each time. A program that is used as it was saved is best profiled with ``executor=fs.Executor(frozen=True)``,
+    as `Predictor` runs it.
+
+    Args:
+        program, feed, fetch, scope: as `Executor.run` takes them.
+        executor: runs it; one of its own where it is left out.
+        runs: how many runs are counted; as many as take half a second, at least 3 and at most 200, where it is left out.
+
+    Returns:
+        The calls with the medians of their times.
+
+    Raises:
+        ExecutionError: ``runs`` is no whole number from 1 on; the executor checks what it runs, or is on another device, whose kernels run later
+            than they are called. What `Executor.run` raises.
+    """
+    program = program if program is not None else default_main_program()
+    scope = scope if scope is not None else default_scope()
+    executor = executor if executor is not None else Executor()
+    counted = None if runs is None else whole("runs", runs, 1, ExecutionError)
+    if executor.check or executor.device != "cpu":
+        raise ExecutionError("a profile is of an executor on the processor that does not check what it runs")
+    run = partial(executor.run, program, feed, fetch, scope)
+    run()
+    step, once = executor.step(program, fetch), _timed(run)
+    count = counted or max(3, min(_RUNS, round(_SECONDS / max(once, 1e-9))))
+    plain = [_timed(run) for _ in range(count)]
+    clock = _Clock()
+    with clock.within(step.emitted.lowered, step.over(scope).function):
+        run()
+        for _ in range(count):
+            clock.begin()
+            run()
+            clock.end()
+    planned = next(reversed(step.plan_cache.values()))  # of the feed that came last, for the first time
+    threads = 1 if planned.threads == 1 else torch.get_num_threads()
+    return Profile(clock.calls(dict(planned.values)), median(plain), count, dict(planned.values), threads, _rate(threads))
+
+
+def _timed(run: Callable[[], object]) -> float:
+    began = perf_counter()
+    run()
+    return perf_counter() - began
+
+
+def _rate(threads: int) -> float:
+    """The multiply-adds in a second of a large product on so many threads."""
+    x, before = torch.ones(_WIDTH, _WIDTH), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _WIDTH**3 / min(_timed(lambda: torch.mm(x, x)) for _ in range(_PRODUCTS))
+    finally:
+        torch.set_num_threads(before)
+
+
+class _Clocked(Protocol):
+    """A kernel of several steps that can tell how long each takes."""
+
+    def clocked(self, *given: Any) -> tuple[Any, list[Any]]: ...
+
+
+_Key: TypeAlias = tuple[int, int | None]
+"""The number of an instruction, and of its part."""
+
+
+@dataclass(slots=True)
+class _Times:
+    """Of the calls of one block: seconds and calls in the run that is under way."""
+
+    lowered: Lowered
+    seconds: dict[_Key, float] = field(default_factory=dict[_Key, float])
+    counts: dict[_Key, int] = field(default_factory=dict[_Key, int])
+    kernels: dict[_Key, str] = field(default_factory=dict[_Key, str])
+    runs: list[dict[_Key, float]] = field(default_factory=list[dict[_Key, float]])
+
+    def add(self, at: int, part: int | None, seconds: float) -> None:
+        key = at, part
+        self.seconds[key] = self.seconds.get(key, 0.0) + seconds
+        self.counts[key] = self.counts.get(key, 0) + 1
+
+
+class _Clock:
+    """Times what a step calls, and what its blocks call."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, _Times] = {}
+        self._functions: dict[int, FunctionType] = {}
+        self._inside = 0.0
+        """The seconds, since the call under way began, that are counted for what it calls."""
+
+    @contextmanager
+    def within(self, lowered: Lowered, function: Any) -> Generator[None]:
+        """Let a step that is bound be run with the clock: its function is another one meanwhile."""
+        code, defaults, before = function.__code__, function.__defaults__ or (), running.checked
+        emitted, times = self._emitted(lowered)
+        held = len(defaults) - len(lowered.derived)
+        series = {i.packed: at for at, i in enumerate(lowered.instructions) if i.parts}
+        made = zip(lowered.derived, defaults[held:], strict=True)
+        clocked = [self._series(times, series[name], value) if name in series else value for (name, _, _), value in made]
+        function.__globals__.update(emitted)
+        function.__code__, function.__defaults__ = emitted["code"], (*defaults[:held], *clocked)
+        running.checked = self._block
+        try:
+            yield
+        finally:
+            running.checked = before
+            function.__code__, function.__defaults__ = code, defaults
+
+    def _emitted(self, lowered: Lowered) -> tuple[dict[str, Any], _Times]:
+        """The names that the text of a step or a block with clocks needs, its code among them; and where its times go."""
+        times = self._blocks[id(lowered)] = _Times(lowered)
+
+        def tick(at: int, since: float) -> float:
+            times.add(at, None, perf_counter() - since - self._inside)
+            self._inside = 0.0
+            return perf_counter()
+
+        found = emit(lowered, clocked=True)
+        return {**found.constants, "now": perf_counter, "tick": tick, "code": found.code}, times
+
+    def _series(self, times: _Times, at: int, series: _Clocked) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            out, parts = series.clocked(*given)
+            for part in parts:
+                times.add(at, part.step, part.seconds)
+                times.kernels[at, part.step] = part.kernel
+                self._inside += part.seconds
+            return out
+
+        return run
+
+    def _block(self, lowered: Lowered, given: Sequence[Any]) -> list[Any]:
+        """A block that an op runs; what its calls take is not that op's."""
+        function = self._functions.get(id(lowered))
+        if function is None:
+            names = self._emitted(lowered)[0]
+            function = self._functions[id(lowered)] = FunctionType(names["code"], names, "block")
+        outer, self._inside, began = self._inside, 0.0, perf_counter()
+        out = function(*given)
+        self._inside = outer + perf_counter() - began
+        return out
+
+    def begin(self) -> None:
+        for times in self._blocks.values():
+            times.seconds, times.counts = {}, {}
+
+    def end(self) -> None:
+        for times in self._blocks.values():
+            times.runs.append(times.seconds)
+
+    def calls(self, values: dict[str, int]) -> list[Call]:
+        """What was called, in the order of the step."""
+        out: list[Call] = []
+        for times in self._blocks.values():
+            stands = _standing(times.lowered)
+            keys = dict.fromkeys(key for run in times.runs for key in run)
+            for key in sorted(keys, key=lambda k: (k[0], -2 if k[1] is None else k[1])):
+                out.append(_call(times, key, stands.get(key, []), values))
+        return out
+
+
+def _call(times: _Times, key: _Key, stands: list[tuple[Op, float]], values: dict[str, int]) -> Call:
+    at, part = key
+    i = times.lowered.instructions[at]
+    seconds, count = median(run.get(key, 0.0) for run in times.runs), times.counts.get(key, 0)
+    if i.parts and part is None:
+        told = any(k[0] == at and k[1] is not None for k in times.seconds)
+        words = f"the call of {len(i.parts)} kernels" if told else _types([op for p in i.parts for op in p])
+        return Call(words, "", "", seconds, count, None, "", _line(i.op))
+    if part == -1:
+        return Call("brought in order", "", "", seconds, count, None, times.kernels[key], _line(i.op))
+    op = i.op if part is None else i.parts[part][0]
+    result = _result(i, op if part is not None else None)
+    words = _types([one for one, _ in stands] or [op])
+    name, dims = ("", "") if result is None else (result.name, _dims(result, values))
+    return Call(words, name, dims, seconds, count, _work(stands, values), times.kernels.get(key, ""), _line(op))
+
+
+def _types(ops: Sequence[Op]) -> str:
+    """The types of some ops, each once."""
+    return " + ".join(dict.fromkeys(op.type for op in ops))
+
+
+def _line(op: Op) -> str:
+    return op.call_site.short() if op.call_site is not None else ""
+
+
+def _result(i: Instruction, of: Op | None) -> Variable | None:
+    """The variable that a call makes first; of an op that is a part of it, or that changes what it is given."""
+    if of is None:
+        found = next((v for v in i.writes() if v.variable is not None), None)
+        if found is not None:
+            return found.variable
+    op = of if of is not None else i.op
+    return next((v for n in op.output_names() if (v := op.block.find(n)) is not None), None)
+
+
+def _dims(variable: Variable, values: dict[str, int]) -> str:
+    if variable.spec.dims is None:
+        return ""
+    return f"[{', '.join(str(substitute(d, values)) for d in variable.spec.dims)}]"
+
+
+def _work(stands: Sequence[tuple[Op, float]], values: dict[str, int]) -> int | None:
+    """The multiply-adds of shares of some ops; None where none of them is a product, or nobody knows how many there are."""
+    total = 0.0
+    for op, part in stands:
+        of = op.operator
+        forward = None if of is None else type(of).forward_class or type(of)
+        size: Size | None = multiplications(op) if forward is not None and (forward.multiplies or forward.multiplies_steps) else None
+        if size is None:
+            continue
+        try:
+            count = substitute(size, values)
+        except ShapeError:  # no such size: an estimate stops nothing
+            return None
+        if not isinstance(count, int):
+            return None
+        total += count * part
+    return round(total) or None
+
+
+def _standing(lowered: Lowered) -> dict[_Key, list[tuple[Op, float]]]:
+    """What each call stands for, in the order of the block: ops, and the share of the results of each that it makes. A result that no call makes
+    is within the one that it goes into."""
+    makers: dict[tuple[int, str], _Key] = {}
+    own: dict[int, _Key] = {}
+    for at, i in enumerate(lowered.instructions):
+        for part, op in [(None, i.op)] if not i.parts else [(n, op) for n, ops in enumerate(i.parts) for op in ops]:
+            own.setdefault(id(op), (at, part))
+            for name in (v.name for v in i.writes()) if part is None and i.results else op.output_names():
+                makers.setdefault((id(op), name), (at, part))
+    stands: dict[_Key, list[tuple[Op, float]]] = {}
+    readers: dict[str, _Key] = {}
+    chosen = set(map(id, lowered.ops))
+    for op in reversed([op for op in lowered.block.ops if id(op) in chosen]):  # in the order in which results go into others
+        if op.operator is not None and op.operator.described_results:  # what is fed
+            continue
+        names = [n for n in op.output_names() if not is_absent(n)]
+        found = [key for n in names if (key := makers.get((id(op), n), readers.get(n))) is not None]
+        if not found and id(op) in own:
+            found = [own[id(op)]]
+        for key in dict.fromkeys(found):
+            stands.setdefault(key, []).insert(0, (op, found.count(key) / len(found)))
+        for name in op.all_reads() if found else ():
+            readers[name] = found[0]
+    return stands

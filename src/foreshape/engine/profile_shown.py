@@ -1,0 +1,170 @@
+"""What a profile says, at a prompt and in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import Final
+
+from foreshape.pictures.figures import plural, share, short_count
+from foreshape.pictures.markup import card, cut, escape, folded, markup_table
+from foreshape.pictures.widths import fit, left, right, wide
+
+_SHOWN, _KINDS, _LISTED = 15, 6, 500
+_HEADS: Final = ("ms", "share", "calls", "what", "result", "Gmac/s", "of best", "kernel")
+_RIGHT: Final = (0, 1, 2, 5, 6)
+_ROOM: Final = ((110, range(len(_HEADS))), (64, (0, 1, 3, 4)), (0, (0, 1, 3)))
+"""From so many characters in a line on, these columns."""
+_NUMBERS: Final = frozenset(_HEADS[c] for c in _RIGHT)
+_WIDTH: Final = 160
+_LEAST: Final = 12
+"""The characters that are left of a text, where the lines are too long."""
+_RATED: Final = 0.02
+"""A call that takes less of the time is not compared with the best rate: it hardly computes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kernel call of a step, or a kernel of a call of several.
+
+    Attributes:
+        what: the types of the ops that it computes.
+        result: the variable that it makes first, and ``dims``, its dims with this run's sizes.
+        seconds: the median over the runs of what it took in a run.
+        calls: how often it was called in the last run: a block of a loop may call it often.
+        work: multiply-adds in one call; None where it is no product.
+        kernel: which of oneDNN's kernels it was, where that is known.
+        line: the user's line of its op.
+    """
+
+    what: str
+    result: str
+    dims: str
+    seconds: float
+    calls: int
+    work: int | None
+    kernel: str
+    line: str
+
+    @property
+    def rate(self) -> float | None:
+        """Multiply-adds in a second."""
+        return self.work * self.calls / self.seconds if self.work and self.seconds else None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Profile:
+    """How long the kernel calls of a step take.
+
+    Attributes:
+        calls: in the order of the step; the calls of blocks behind it.
+        step: the median of the seconds that a step takes without clocks.
+        runs: how many runs were measured.
+        sizes: what the symbols of the program were.
+        threads: how many the step has; a small one has one.
+        best: multiply-adds in a second of a large product of matrices on as many threads.
+    """
+
+    calls: list[Call]
+    step: float
+    runs: int
+    sizes: dict[str, int]
+    threads: int
+    best: float
+
+    @property
+    def seconds(self) -> float:
+        """What all calls take together."""
+        return sum(c.seconds for c in self.calls)
+
+    def slowest(self) -> list[Call]:
+        """The calls, those that take longest first."""
+        return sorted(self.calls, key=lambda c: -c.seconds)
+
+    def by_type(self) -> list[tuple[str, float, int]]:
+        """What is computed, the seconds of all calls that compute it, and how many there are, the longest first."""
+        found: dict[str, tuple[float, int]] = {}
+        for c in self.calls:
+            seconds, count = found.get(c.what, (0.0, 0))
+            found[c.what] = seconds + c.seconds, count + 1
+        return sorted(((what, *of) for what, of in found.items()), key=lambda row: -row[1])
+
+    def lost(self, call: Call) -> float:
+        """The seconds that a call takes longer than its multiply-adds would at the best rate; 0 where it has none."""
+        return max(0.0, call.seconds - call.work * call.calls / self.best) if call.work else 0.0
+
+    # --- text
+
+    def _heading(self) -> list[str]:
+        given = ", ".join(f"{escape(n)} = {v:,}" for n, v in sorted(self.sizes.items()))
+        products = [c for c in self.calls if c.work]
+        first = f"Profile: {_ms(self.step)} ms a step, {plural(self.runs, 'run')}, {plural(self.threads, 'thread')}" + (f", {given}" if given else "")
+        lines = [first, f"{plural(len(self.calls), 'call')} in {_ms(self.seconds)} ms, clocks included"]
+        if products:
+            taken, lost = sum(c.seconds for c in products), sum(map(self.lost, products))
+            lines.append(f"products take {_ms(taken)} ms; at the rate of a large one, {short_count(self.best)} multiply-adds a second, "
+                         f"they would take {_ms(taken - lost)} ms")  # fmt: skip
+        return lines
+
+    def _cells(self, c: Call) -> tuple[str, ...]:
+        rate = c.rate
+        rated = rate is not None and c.seconds >= _RATED * self.seconds
+        gives = f"{escape(c.result)} {c.dims}".strip()
+        return (_ms(c.seconds), share(c.seconds, self.seconds), f"{c.calls:,}" if c.calls != 1 else "", c.what, gives,
+                f"{rate / 1e9:.3g}" if rate else "", share(rate, self.best) if rated else "", c.kernel)  # fmt: skip
+
+    def text(self, width: int = _WIDTH, most: int | None = None) -> str:
+        """The table of the longest calls.
+
+        Args:
+            width: lines have at most so many characters; narrow ones the most important columns alone.
+            most: so many calls are shown; all where it is left out.
+        """
+        calls = self.slowest()[:most]
+        rest = self.slowest()[len(calls) :]
+        which = next(columns for least, columns in _ROOM if width >= least)
+        table = _table([_HEADS[c] for c in which], [[cells[c] for c in which] for cells in map(self._cells, calls)], width)
+        head = [part for line in self._heading() for part in wrap(line, width, subsequent_indent="    ")]
+        if rest:
+            table.append(f"and {plural(len(rest), 'more call')}: {_ms(sum(c.seconds for c in rest))} ms")
+        rows = [(_ms(s), share(s, self.seconds), f"{n:,}", what) for what, s, n in self.by_type()[:_KINDS]]
+        kinds = _table(("ms", "share", "calls", "by what is computed"), rows, width)
+        return "\n".join([*head, "", *(fit(line, width) for line in [*table, "", *kinds])])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text(most=_SHOWN)
+
+    def _repr_html_(self) -> str:
+        heads = self._heading()
+        calls, kinds = self.slowest(), [(_ms(s), share(s, self.seconds), f"{n:,}", what) for what, s, n in self.by_type()]
+        shown = markup_table(_HEADS, [self._cells(c) for c in calls[:_SHOWN]], _RIGHT)
+        parts: list[object] = [*heads[1:], shown, folded("by what is computed", markup_table(("ms", "share", "calls", "what"), kinds[:_LISTED], (0, 1, 2)))]
+        if len(calls) > _SHOWN:
+            said = "all calls" if len(calls) <= _LISTED else f"the {_LISTED} longest of {len(calls):,} calls"
+            parts.append(folded(said, markup_table((*_HEADS, "line"), [(*self._cells(c), c.line) for c in calls[:_LISTED]], _RIGHT)))
+        return card(cut(heads[0], _WIDTH), *parts)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}" if seconds < 0.01 else f"{1e3 * seconds:,.1f}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> list[str]:
+    """Lines of a table; texts are cut where it would be wider than ``width``."""
+    lines = [heads, *rows]
+    widths = [max(wide(line[c]) for line in lines) for c in range(len(heads))]
+    over = sum(widths) + 2 * (len(widths) - 1) - width
+    words = [c for c, head in enumerate(heads) if head not in _NUMBERS]
+    for c in sorted(words, key=lambda c: -widths[c]):
+        if over > 0:
+            kept = min(widths[c], max(_LEAST, widths[c] - over))
+            over, widths[c] = over - (widths[c] - kept), kept
+
+    def cell(c: int, text: str) -> str:
+        return left(fit(text, widths[c]), widths[c]) if c in words else right(text, widths[c])
+
+    return ["  ".join(cell(c, text) for c, text in enumerate(line)).rstrip() for line in lines]

@@ -1,0 +1,56 @@
+"""What a run with a scaled loss left out: updates whose gradients were not finite, as the scale's own state tells them."""
+
+from __future__ import annotations
+
+from foreshape.engine import Scope
+from foreshape.passes.accumulate import COUNTER
+from foreshape.program import Op, Program
+from foreshape.training.history import number
+
+_TYPE = "update_loss_scaling"
+
+
+class LossScale:
+    """Watches the scale of a program's loss from step to step, and counts the updates of this run.
+
+    Nothing is added to the program for it: after an update with finite gradients the count of good steps is above 0, or the scale has grown.
+    """
+
+    def __init__(self, program: Program, op: Op) -> None:
+        self._scale, self._good = op.outputs["LossScaling"][0], op.outputs["OutGoodSteps"][0]
+        gathered = op.block.idx != program.global_block.idx
+        state = program.global_block.vars
+        self._counter = next((n for n in state if gathered and n.startswith(COUNTER) and state[n].persistable), None)
+        self._last = 0.0
+        self.updates = self.left_out = 0
+        """Of this run: since it began, or went on."""
+
+    @classmethod
+    def of(cls, program: Program) -> LossScale | None:
+        """That of a training program; None where its loss is not scaled."""
+        held = {n for n, v in program.global_block.vars.items() if v.persistable}
+        op = next((op for op in program.all_ops() if op.type == _TYPE and held.issuperset(op.outputs["LossScaling"] + op.outputs["OutGoodSteps"])), None)
+        return None if op is None else cls(program, op)
+
+    def begin(self, scope: Scope) -> None:
+        """Look at the scale before the first step."""
+        self._last = float(scope.tensor(self._scale).item())
+
+    def after(self, scope: Scope) -> tuple[int, int]:
+        """How many updates the step that was just made left out, and how many it was to make: none within a group of batches."""
+        if self._counter is not None and int(scope.tensor(self._counter).item()):
+            return 0, 0
+        now = float(scope.tensor(self._scale).item())
+        left_out = int(int(scope.tensor(self._good).item()) == 0 and now <= self._last)
+        self._last = now
+        self.updates += 1
+        self.left_out += left_out
+        return left_out, 1
+
+    def words(self) -> str | None:
+        """What a user must know of a run that has ended; None where few updates were left out, as while the scale falls to what fits."""
+        if 2 * self.left_out <= self.updates:
+            return None
+        return (f"{self.left_out:,} of {self.updates:,} updates were left out, since their gradients were not finite in fp16: they changed no parameter. "
+                f"The loss scale is {number(self._last)}. Make smaller what overflows, inputs or activations or the loss, or take precision='bf16', which "
+                "has the range of fp32")  # fmt: skip
