@@ -224,7 +224,7 @@ def _lower_while(low: Lowering, op: Op) -> None:
     low.require(op, [state[condition]])
     captured = outside(low, region)
     order = call_order(region)
-    growing = [at for at, (name, value) in enumerate(zip(names, state, strict=True)) if may_grow(op.made.get(name), value)]
+    growing = [at for at, name in enumerate(names) if may_grow(name, op.made.get(name))]
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any]) -> tuple[Any, ...]:
         rounds: list[Any] = []

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from foreshape.dims import symbols_of
 from foreshape.errors import ExecutionError
-from foreshape.lowering.instruction import Value
 from foreshape.operator.room import require_room
+from foreshape.program.carried import joined_sources
 from foreshape.spec import LOD_TENSOR, Spec
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ def truth(type: str, name: str, value: Tensor) -> bool:
         raise ExecutionError(f"{type}: {name} must hold one truth value; seen are {list(value.shape)}") from None
 
 
-def may_grow(leaves: Spec | None, comes: Value | None) -> bool:
-    """Whether a dense tensor that a loop carries has other sizes after some rounds than before them."""
+def may_grow(name: str, leaves: Spec | None) -> bool:
+    """Whether a dense tensor that a loop carries has other sizes after some rounds than before them: symbols of its own."""
     if leaves is None or leaves.kind is not LOD_TENSOR:
         return False
-    return comes is None or comes.spec is None or comes.spec.dims != leaves.dims
+    own, _ = joined_sources(name)
+    return any(symbol.startswith(own) for dim in leaves.dims or () if not isinstance(dim, int) for symbol in symbols_of(dim))
 
 
 class Room:
