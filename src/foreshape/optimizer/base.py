@@ -190,6 +190,10 @@ class Optimizer:
 
     def _update(self, parameter: Variable, gradient: Variable, rate: Variable) -> Op:
         kind, inputs, outputs, attrs = self.update(parameter, gradient, rate)
+        for name, number in attrs.items():  # what is no number its operator refuses
+            if isinstance(number, float) and (not math.isfinite(number) or (name == "epsilon" and number < 0.0)):
+                wanted = "a finite number of at least 0" if name == "epsilon" else "a finite number"
+                raise SchemaError(f"{type(self).__name__}: {name} must be {wanted}; seen {number}")
         block = parameter.block
         return block.append_op(kind, inputs, outputs, attrs, role_variables=(parameter.name, gradient.name), site=parameter.site)
 
