@@ -47,7 +47,9 @@ def apart(cls: type[Operator]) -> str | None:
 MUST_BE_NAMED = {"rmsprop": ("MeanGradOut",)}
 """Results that an op has to name there even where they are not made, as `foreshape.optimizer` does."""
 WORKED_IN = {
+    "attention_lstm": ("AttentionedX", "AttentionFCOut", "LSTMX", "LSTMOUT"),
     "fused_embedding_fc_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0"),
+    "fused_transpose": ("XShape",),
     "fusion_gru": ("ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
     "fusion_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0", "CheckedCell"),
     "fusion_repeated_fc_relu": ("ReluOut",),
@@ -58,19 +60,23 @@ WORKED_IN = {
 """Results that a kernel there works in and that are not made here: each has to be a variable of the program."""
 BY_ONEDNN = ("fused_conv2d", "fused_conv3d")
 """Operators whose results stand in an order of oneDNN's own till they are fetched."""
+ASKED_OF_ONEDNN = ("dequantize", "fused_elementwise_add", "fused_elementwise_div", "fused_elementwise_mul", "fused_elementwise_sub", "fused_matmul",
+                   "fused_softplus", "fused_transpose", "quantize", "requantize")  # fmt: skip
+"""Those that have no kernel there but oneDNN's, and say so."""
 NOTHING_FLOWS = {"cross_entropy2": ("MatchX", "XShape")}
 """Results without a gradient, of operators whose gradient is made of others."""
 
 
 def of_sample(cls: type[Operator], sample: Sample, name: str) -> TwoSided:
     """The program of one op that a sample is."""
-    case = harness.build(cls, sample.arguments, as_layers=True)
+    asked = {"use_mkldnn": True} if cls.type in ASKED_OF_ONEDNN else {}
+    case = harness.build(cls, {**sample.arguments, **asked}, as_layers=True)
     case.op._outputs.update({slot: (EMPTY,) for slot in MUST_BE_NAMED.get(cls.type, ()) if not case.outputs.get(slot)})
     for slot in WORKED_IN.get(cls.type, ()):
         count = len(case.inputs["W"]) - 1 if slot == "ReluOut" else 1
         case.op._outputs[slot] = tuple(case.block.create_variable(f"{slot}.{k}", tensor(FP32)).name for k in range(count))
     wanted = list(dict.fromkeys(n for names in case.outputs.values() for n in names if n in case.block.vars and case.block.vars[n].kind in TENSOR_KINDS))
-    known, told = reason(cls.type, sample.arguments) or "", {"fetched": wanted} if cls.type in BY_ONEDNN else {}
+    known, told = reason(cls.type, sample.arguments) or "", {"fetched": wanted} if cls.type in (*BY_ONEDNN, *ASKED_OF_ONEDNN) else {}
     return TwoSided(name, cls.type, case.program, case.feed, wanted, sample.exact and not cls.random, known, told=told)
 
 
