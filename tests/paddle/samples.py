@@ -47,6 +47,7 @@ def apart(cls: type[Operator]) -> str | None:
 MUST_BE_NAMED = {"rmsprop": ("MeanGradOut",)}
 """Results that an op has to name there even where they are not made, as `foreshape.optimizer` does."""
 WORKED_IN = {
+    "lstsq": ("Rank", "SingularValues"),
     "attention_lstm": ("AttentionedX", "AttentionFCOut", "LSTMX", "LSTMOUT"),
     "fused_embedding_fc_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0"),
     "fused_transpose": ("XShape",),
@@ -72,7 +73,7 @@ def of_sample(cls: type[Operator], sample: Sample, name: str) -> TwoSided:
     asked = {"use_mkldnn": True} if cls.type in ASKED_OF_ONEDNN else {}
     case = harness.build(cls, {**sample.arguments, **asked}, as_layers=True)
     case.op._outputs.update({slot: (EMPTY,) for slot in MUST_BE_NAMED.get(cls.type, ()) if not case.outputs.get(slot)})
-    for slot in WORKED_IN.get(cls.type, ()):
+    for slot in (s for s in WORKED_IN.get(cls.type, ()) if not any(n in case.block.vars for n in case.outputs.get(s, ()))):
         count = len(case.inputs["W"]) - 1 if slot == "ReluOut" else 1
         case.op._outputs[slot] = tuple(case.block.create_variable(f"{slot}.{k}", tensor(FP32)).name for k in range(count))
     wanted = list(dict.fromkeys(n for names in case.outputs.values() for n in names if n in case.block.vars and case.block.vars[n].kind in TENSOR_KINDS))
