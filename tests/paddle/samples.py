@@ -92,12 +92,15 @@ def of_gradients(cls: type[Operator], sample: Sample, name: str) -> Iterator[Two
                 continue
             case = harness.build(cls, sample.arguments, as_layers=True)
             out = case.block.vars[out_name]
-            floating = [n for n, a in case.feed.items() if np.asarray(a).dtype.kind == "f"]
-            if out.dtype is None or not out.dtype.is_floating or out.kind is LOD_TENSOR_ARRAY or not floating or out.spec.dims is None:
+            floating = [n for n, a in case.feed.items() if np.asarray(a).dtype.kind in "fc"]
+            if out.dtype is None or not (out.dtype.is_floating or out.dtype.is_complex):
+                continue
+            if out.kind is LOD_TENSOR_ARRAY or not floating or out.spec.dims is None:
                 continue
             value = compute(case.program, case.feed, [out_name])[out_name]
             rng = np.random.RandomState(3)
-            numbers = rng.standard_normal(np.shape(value)).astype(np.asarray(value).dtype)
+            numbers = rng.standard_normal(np.shape(value))
+            numbers = (numbers + 1j * rng.standard_normal(np.shape(value)) if out.dtype.is_complex else numbers).astype(np.asarray(value).dtype)
             weight = LoDTensor(numbers, value.sequence_lengths) if isinstance(value, LoDTensor) else numbers
             spec = out.spec.like() if out_name in names else Spec(LOD_TENSOR, out.dtype, np.shape(value))
             fed = case.block.create_variable("out_gradient", spec, need_check_feed=True)

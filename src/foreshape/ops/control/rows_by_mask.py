@@ -76,7 +76,8 @@ class SplitLodTensor(Operator):
             return X.dense((chosen, *row)), X.dense((count - chosen, *row))
         counts: tuple[Size, ...] = X.lod.counts
         require(self.level < len(counts), f"level must be one of the {len(counts)} of X; seen {self.level}", X=None)
-        require_equal(count, counts[self.level], "Mask must have one row for each sequence of X", Mask=0, X=0)
+        level: int = self.level
+        require_equal(count, counts[level], "Mask must have one row for each sequence of X", Mask=0, X=0)
         inner = [unknown_size(f"level{k}") for k in range(self.level + 1, len(counts))]
         taken = unknown_size("rows")
         others = (count - chosen, *(c - i for c, i in zip(counts[self.level + 1 :], inner, strict=True)))

@@ -64,13 +64,14 @@ class Lstsq(Operator):
         require_equal(m, Y.known_dims[-2], "the matrices of Y must have as many rows as those of X", X=X.rank - 2, Y=X.rank - 2)
         require_at_most(1, m, "the matrices of X must have rows and columns", X=X.rank - 2)
         require_at_most(1, n, "the matrices of X must have rows and columns", X=X.rank - 1)
+        made = X.with_dims if batch else X.dense
         k, over = Y.known_dims[-1], less_equal(n + 1, m)
         if over is None and batch:
             fail("whether the matrices of X have more rows than columns must be known, since Residuals have other dims then", X=None)
-        residuals = X.dense((unknown_size("residuals"),)) if over is None else X.dense((*batch, k) if over else (0,))
-        rank = None if self.driver == "gels" else X.dense(batch, INT32)
-        values = X.dense((*batch, minimum(m, n))) if self.driver in ("gelsd", "gelss") else None
-        return X.dense((*batch, n, k)), residuals, rank, values
+        residuals = X.dense((unknown_size("residuals"),)) if over is None else made((*batch, k)) if over else X.dense((0,))
+        rank = None if self.driver == "gels" else made(batch).with_dtype(INT32)
+        values = made((*batch, minimum(m, n))) if self.driver in ("gelsd", "gelss") else None
+        return made((*batch, n, k)), residuals, rank, values
 
     def work(self, X: Spec, Y: Spec) -> Size:
         return 8 * X.elements * minimum(*X.known_dims[-2:])
