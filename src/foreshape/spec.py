@@ -37,6 +37,10 @@ class DType:
         return self.family == "float"
 
     @property
+    def is_complex(self) -> bool:
+        return self.family == "complex"
+
+    @property
     def is_integer(self) -> bool:
         return self.family == "int"
 
@@ -62,12 +66,20 @@ INT8: Final = DType("int8", 21, 1, "i8", "int", "int8")
 BF16: Final = DType("bf16", 22, 2, "bf16", "float", "")
 """Floating point of 16 bits: 8 bits of precision, and the range of `FP32`."""
 
-DTYPES: Final = (BOOL, UINT8, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64)
+COMPLEX64: Final = DType("complex64", 23, 8, "c64", "complex", "complex64")
+"""Complex numbers of two `FP32`."""
+COMPLEX128: Final = DType("complex128", 24, 16, "c128", "complex", "complex128")
+"""Complex numbers of two `FP64`."""
+
+DTYPES: Final = (BOOL, UINT8, INT8, INT16, INT32, INT64, FP16, BF16, FP32, FP64, COMPLEX64, COMPLEX128)
 FLOATING: Final = (FP16, BF16, FP32, FP64)
 INTEGER: Final = (UINT8, INT8, INT16, INT32, INT64)
 INDEX: Final = (INT32, INT64)
 NUMERIC: Final = INTEGER + FLOATING
-ANY: Final = DTYPES
+COMPLEX: Final = (COMPLEX64, COMPLEX128)
+ANY: Final = (BOOL, *NUMERIC)
+"""All but complex numbers, which an operator takes where it says so."""
+ANY_OR_COMPLEX: Final = DTYPES
 
 DTYPE_OF_CODE: Final = {d.code: d for d in DTYPES}
 _DTYPE_OF_NAME: Final[dict[str, DType]] = (

@@ -50,6 +50,8 @@ MOVED = {
     "edit_distance": "with HypsLength, dim 0 of its operands is the padded sequences themselves",
     "rnn": "its first axis is time",
     "viterbi_decode": "dim 0 of its operands is the padded sequences themselves",
+    "merge_lod_tensor": "Mask says where the rows of two other operands go; of X the levels above are read alone",
+    "split_lod_tensor": "Mask has a row for each row of a dense X, and for each sequence of a ragged one",
     "select_input": "what comes out is one of several tensors, and only the run tells which",
     "data_norm": "its first operands have a number for each column",
     "im2sequence": "the rows of an image's sequence are its patches",

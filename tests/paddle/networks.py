@@ -30,7 +30,7 @@ from foreshape.dims.symbols import substitute
 from foreshape.program import Program
 
 BUILDER = Path(__file__).with_name("paddle_networks.py")
-LACKING = {"FNetModel": "fft_r2c, whose numbers are complex"}
+LACKING: dict[str, str] = {}
 """Networks that do not run here, and the operator that they would need."""
 PATIENCE = 300.0
 """Seconds that a network may take on the other side."""

@@ -433,5 +433,26 @@ def _boxes() -> None:
     FUNCTIONS.update(table)
 
 
-for family in (_unary, _binary, _reductions, _products, _creation, _moving, _nets, _boxes):
+def _spectra() -> None:
+    def norm(d: Draw) -> str:
+        return d.pick("backward", "ortho", "forward")
+
+    table: dict[str, Callable[[Draw], Any]] = {
+        "fft": lambda d: paddle.as_real(paddle.fft.fft(d.f(3, 4, 6), d.pick(None, 5, 8), d.pick(-1, 1), norm(d))),
+        "ifft": lambda d: paddle.imag(paddle.fft.ifft(paddle.complex(d.f(3, 4, 6), d.f(3, 4, 6)), None, d.pick(-1, 1), norm(d))),
+        "rfft": lambda d: paddle.abs(paddle.fft.rfft(d.f(3, 4, 6), d.pick(None, 5), d.pick(-1, 1), norm(d))),
+        "ihfft": lambda d: paddle.as_real(paddle.fft.ihfft(d.f(3, 6), None, -1, norm(d))),
+        "irfft": lambda d: paddle.fft.irfft(paddle.as_complex(d.f(3, 5, 2)), d.pick(None, 8, 9), -1, norm(d)),
+        "hfft": lambda d: paddle.fft.hfft(paddle.complex(d.f(3, 5), d.f(3, 5)), None, -1, norm(d)),
+        "fft2": lambda d: paddle.real(paddle.fft.fft2(d.f(3, 4, 6), None, (-2, -1), norm(d))),
+        "rfftn": lambda d: paddle.angle(paddle.fft.rfftn(d.f(3, 4, 6), None, (1, 2), norm(d))),
+        "conj": lambda d: paddle.imag(paddle.conj(paddle.complex(d.f(3, 4), d.f(3, 4)))),
+        "stft": lambda d: paddle.abs(paddle.signal.stft(d.f(2, 32, fixed=True), 8, d.pick(None, 3), center=d.pick(True, False),
+                                                        normalized=d.pick(True, False), onesided=d.pick(True, False))),
+        "istft": lambda d: paddle.signal.istft(paddle.signal.stft(d.f(2, 32, fixed=True), 8, 4), 8, 4),
+    }  # fmt: skip
+    FUNCTIONS.update(table)
+
+
+for family in (_unary, _binary, _reductions, _products, _creation, _moving, _nets, _boxes, _spectra):
     family()

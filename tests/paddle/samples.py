@@ -47,7 +47,10 @@ def apart(cls: type[Operator]) -> str | None:
 MUST_BE_NAMED = {"rmsprop": ("MeanGradOut",)}
 """Results that an op has to name there even where they are not made, as `foreshape.optimizer` does."""
 WORKED_IN = {
+    "lstsq": ("Rank", "SingularValues"),
+    "attention_lstm": ("AttentionedX", "AttentionFCOut", "LSTMX", "LSTMOUT"),
     "fused_embedding_fc_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0"),
+    "fused_transpose": ("XShape",),
     "fusion_gru": ("ReorderedH0", "XX", "BatchedInput", "BatchedOut"),
     "fusion_lstm": ("XX", "BatchedInput", "BatchedHidden", "BatchedCell", "ReorderedH0", "ReorderedC0", "CheckedCell"),
     "fusion_repeated_fc_relu": ("ReluOut",),
@@ -58,19 +61,23 @@ WORKED_IN = {
 """Results that a kernel there works in and that are not made here: each has to be a variable of the program."""
 BY_ONEDNN = ("fused_conv2d", "fused_conv3d")
 """Operators whose results stand in an order of oneDNN's own till they are fetched."""
+ASKED_OF_ONEDNN = ("dequantize", "fused_elementwise_add", "fused_elementwise_div", "fused_elementwise_mul", "fused_elementwise_sub", "fused_matmul",
+                   "fused_softplus", "fused_transpose", "quantize", "requantize")  # fmt: skip
+"""Those that have no kernel there but oneDNN's, and say so."""
 NOTHING_FLOWS = {"cross_entropy2": ("MatchX", "XShape")}
 """Results without a gradient, of operators whose gradient is made of others."""
 
 
 def of_sample(cls: type[Operator], sample: Sample, name: str) -> TwoSided:
     """The program of one op that a sample is."""
-    case = harness.build(cls, sample.arguments, as_layers=True)
+    asked = {"use_mkldnn": True} if cls.type in ASKED_OF_ONEDNN else {}
+    case = harness.build(cls, {**sample.arguments, **asked}, as_layers=True)
     case.op._outputs.update({slot: (EMPTY,) for slot in MUST_BE_NAMED.get(cls.type, ()) if not case.outputs.get(slot)})
-    for slot in WORKED_IN.get(cls.type, ()):
+    for slot in (s for s in WORKED_IN.get(cls.type, ()) if not any(n in case.block.vars for n in case.outputs.get(s, ()))):
         count = len(case.inputs["W"]) - 1 if slot == "ReluOut" else 1
         case.op._outputs[slot] = tuple(case.block.create_variable(f"{slot}.{k}", tensor(FP32)).name for k in range(count))
     wanted = list(dict.fromkeys(n for names in case.outputs.values() for n in names if n in case.block.vars and case.block.vars[n].kind in TENSOR_KINDS))
-    known, told = reason(cls.type, sample.arguments) or "", {"fetched": wanted} if cls.type in BY_ONEDNN else {}
+    known, told = reason(cls.type, sample.arguments) or "", {"fetched": wanted} if cls.type in (*BY_ONEDNN, *ASKED_OF_ONEDNN) else {}
     return TwoSided(name, cls.type, case.program, case.feed, wanted, sample.exact and not cls.random, known, told=told)
 
 
@@ -85,12 +92,15 @@ def of_gradients(cls: type[Operator], sample: Sample, name: str) -> Iterator[Two
                 continue
             case = harness.build(cls, sample.arguments, as_layers=True)
             out = case.block.vars[out_name]
-            floating = [n for n, a in case.feed.items() if np.asarray(a).dtype.kind == "f"]
-            if out.dtype is None or not out.dtype.is_floating or out.kind is LOD_TENSOR_ARRAY or not floating or out.spec.dims is None:
+            floating = [n for n, a in case.feed.items() if np.asarray(a).dtype.kind in "fc"]
+            if out.dtype is None or not (out.dtype.is_floating or out.dtype.is_complex):
+                continue
+            if out.kind is LOD_TENSOR_ARRAY or not floating or out.spec.dims is None:
                 continue
             value = compute(case.program, case.feed, [out_name])[out_name]
             rng = np.random.RandomState(3)
-            numbers = rng.standard_normal(np.shape(value)).astype(np.asarray(value).dtype)
+            numbers = rng.standard_normal(np.shape(value))
+            numbers = (numbers + 1j * rng.standard_normal(np.shape(value)) if out.dtype.is_complex else numbers).astype(np.asarray(value).dtype)
             weight = LoDTensor(numbers, value.sequence_lengths) if isinstance(value, LoDTensor) else numbers
             spec = out.spec.like() if out_name in names else Spec(LOD_TENSOR, out.dtype, np.shape(value))
             fed = case.block.create_variable("out_gradient", spec, need_check_feed=True)

@@ -15,7 +15,7 @@ from foreshape.operator.fields import Reject, Sample, Value
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
 from foreshape.program import Block, Op, Program, Variable, program_guard
-from foreshape.spec import FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
+from foreshape.spec import COMPLEX64, COMPLEX128, FP32, FP64, INT64, LOD_RANK_TABLE, LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.tensor_array import TensorArray
 from support.some import is_quick
@@ -73,9 +73,11 @@ def of_each_operator(cases: Iterable[tuple[Any, ...]], quick: int = 1) -> Callab
 
 def array(value: Value, rng: np.random.RandomState, double: bool = False) -> np.ndarray:
     """The numbers of a sample tensor."""
-    numpy_name = "float64" if double and value.dtype is FP32 else value.dtype.numpy_name
+    numpy_name = {FP32: "float64", COMPLEX64: "complex128"}.get(value.dtype, value.dtype.numpy_name) if double else value.dtype.numpy_name
     if value.data is not None:
         return np.asarray(value.data, dtype=numpy_name).reshape(value.dims)
+    if value.dtype.is_complex:
+        return (rng.uniform(value.low, value.high, value.dims) + 1j * rng.uniform(value.low, value.high, value.dims)).astype(numpy_name)
     if value.dtype.is_floating:
         if value.distinct:  # well apart, and away from kinks at 0
             count = int(np.prod(value.dims))
@@ -170,7 +172,7 @@ def build(cls: type[Operator], arguments: Mapping[str, Any], seed: int = 7, doub
 
     def variable(name: str, value: Value) -> Variable:
         numbers = array(value, rng, double)
-        of = FP64 if double and value.dtype is FP32 else value.dtype
+        of = {FP32: FP64, COMPLEX64: COMPLEX128}.get(value.dtype, value.dtype) if double else value.dtype
         lod = Lod(name, tuple(len(level) for level in value.lengths)) if value.lengths else None
         spec = Spec(LOD_TENSOR, of, tuple(value.dims), lod)
         if value.data is not None and of.is_integer and numbers.size <= 64:

@@ -68,7 +68,7 @@ def at(op: Op) -> str:
 
 def is_floating(variable: Variable | None) -> bool:
     """Whether a variable can have a gradient."""
-    return variable is not None and (variable.dtype is None or variable.dtype.is_floating)
+    return variable is not None and (variable.dtype is None or variable.dtype.is_floating or variable.dtype.is_complex)
 
 
 def no_gradient(op: Op) -> NoGradient | None:

@@ -13,7 +13,7 @@ from foreshape.operator.kernel_parameters import check_in_place, note_keywords, 
 from foreshape.operator.registry import register
 from foreshape.operator.require import PLACEHOLDER, RuleError, require_equal
 from foreshape.operator.schema import Schema
-from foreshape.spec import ANY, FLOATING, Spec
+from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FLOATING, Spec
 
 if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
@@ -40,7 +40,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
             inputs.append(taken)
         elif name in results or (name != base and base in results):
             many = results[base].many
-            types, kinds = (FLOATING, DENSE) if name != base else (ANY, FLOAT_RESULT_KINDS)
+            types, kinds = ((*FLOATING, *COMPLEX), DENSE) if name != base else (ANY_OR_COMPLEX, FLOAT_RESULT_KINDS)
             inputs.append(Operand(types, "", many, results[base].optional or name in declared.absent, kinds, None, name))
         else:
             raise SchemaError(f"{where}: its gradient takes {name}, which is no slot of it")

@@ -9,7 +9,8 @@ from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import FLOATING, ZERO_GRADIENT, Operator, b1, f32, gradient, i32, i64, operand, reject, result, sample, torch
 from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
-from foreshape.spec import BOOL, INT32, INT64, NUMERIC, Spec
+from foreshape.ops.math.complex_numbers import c64, real_type
+from foreshape.spec import BOOL, COMPLEX, INT32, INT64, NUMERIC, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,19 +57,38 @@ def rounded_away(x: Tensor, into: Tensor | None = None) -> Tensor:
 
 
 class Angle(Step):
-    """Out = the angle of each number to the positive half of the line: 0, or pi for those less than 0. The gradient is zeros."""
+    """Out = the angle of each number to the positive half of the real line: 0, or pi for those less than 0, whose gradient is zeros.
+
+    Of complex numbers it is in (-pi, pi], and real.
+    """
 
     type = "angle"
+    X = operand((*FLOATING, *COMPLEX), doc="any shape")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like().with_dtype(real_type(X))
 
     def workspace(self, X: Spec) -> Size:
         return 2 * X.nbytes
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if X.is_complex():
+            return torch.angle(X)
         return torch.mul(X < 0, math.pi, out=into if into is not None else torch.empty_like(X))
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
+        return 2 * X.nbytes
+
+    @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        return torch.zeros_like(d_out)
+        if not X.is_complex():
+            return torch.zeros_like(d_out)
+        squares = X.real.square().add_(X.imag.square())
+        turn = torch.where(squares == 0.0, 0.0, d_out / squares)
+        return torch.complex(turn * -X.imag, turn * X.real)
+
+    samples = [*Step.samples, sample(X=c64(2, 3, 5)), sample(X=c64(0, 4))]
+    rejects = [reject(X=i64(2, 3), says="X must be one of", error=TypeMismatchError)]
 
 
 class Round(Step):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from foreshape.dims import Size
 from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, fail, gradient, i64, operand, reject, result, sample, torch
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.ops.math.complex_numbers import c64, real_type
 from foreshape.ops.rules.known_values import carry, mapped
 from foreshape.ops.rules.size_operands import known_number
-from foreshape.spec import INT32, INT64, Spec
+from foreshape.spec import COMPLEX, INT32, INT64, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,19 +149,25 @@ class Square(Unary):
 
 
 class Abs(Unary):
-    """Out = |X|."""
+    """Out = |X|; of complex numbers the magnitude, which is real."""
 
     type = "abs"
-    X = operand(NUMBERS, doc="any shape")
+    X = operand((*NUMBERS, *COMPLEX), doc="any shape")
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X.like().with_dtype(real_type(X))
+
+    def workspace(self, X: Spec) -> Size:
+        return X.nbytes if X.known_dtype.is_complex else 0
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.abs(X, out=into)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
     def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.sign(X), d_out, into)
+        return times(torch.sgn(X), d_out, into)
 
-    samples = [*USUAL, sample(X=i64(3, data=[2, -3, 0]))]
+    samples = [*USUAL, sample(X=i64(3, data=[2, -3, 0])), sample(X=c64(2, 3, 5)), sample(X=c64(0, 4))]
 
 
 class Reciprocal(Unary):

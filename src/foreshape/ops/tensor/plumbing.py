@@ -23,7 +23,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 
@@ -40,7 +40,7 @@ class Assign(Operator):
     """Out = X, in memory of its own where X is still needed."""
 
     type = "assign"
-    X = operand(kinds=HELD, unknown_dims=True, doc="any shape; of an array the elements stay where they are")
+    X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="any shape; of an array the elements stay where they are")
     Out = result(doc="as X", may_share="X")
 
     def infer_var_type(self, X: Spec) -> Kind:
@@ -75,7 +75,7 @@ class Sum(Operator):
     """
 
     type = "sum"
-    X = operand(NUMERIC, many=True, kinds=HELD, doc="one or more tensors of one shape, or arrays of them")
+    X = operand((*NUMERIC, *COMPLEX), many=True, kinds=HELD, doc="one or more tensors of one shape, or arrays of them")
     Out = result(doc="as each X", may_share="X")
 
     def infer_var_type(self, X: tuple[Spec, ...]) -> Kind:
@@ -140,7 +140,7 @@ class FillZerosLike(Operator):
     """Out = zeros in the shape and element type of X."""
 
     type = "fill_zeros_like"
-    X = operand(kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), may_lack=True, doc="any shape")
+    X = operand(ANY_OR_COMPLEX, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), may_lack=True, doc="any shape")
     Out = result(doc="as X; of an array one without elements, as the gradient of an array begins")
     gradient = ZERO_GRADIENT
 
@@ -179,7 +179,7 @@ class Fetch(Operator):
     """Puts X into column ``col`` of the fetched values."""
 
     type = "fetch"
-    X = operand(kinds=HELD, unknown_dims=True, doc="what is fetched")
+    X = operand(ANY_OR_COMPLEX, kinds=HELD, unknown_dims=True, doc="what is fetched")
     Out = result(optional=True)
     col = attribute(AttrType.INT, 0, low=0)
     gradient = ZERO_GRADIENT

@@ -35,7 +35,7 @@ from foreshape.operator.computations import Reshape, Transposition
 from foreshape.operator.temporaries import turned
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any, known_sizes, sizes_at_run
-from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
+from foreshape.spec import ANY_OR_COMPLEX, LOD_TENSOR, MAX_RANK, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ class Reshaping(Operator):
     """The base of the operators that keep every element and its place in row-major order."""
 
     abstract = True
-    X = operand(doc="any shape")
+    X = operand(ANY_OR_COMPLEX, doc="any shape")
     Out = result(view_of="X", layout="reshaped", doc="the same elements")
     XShape = result(doc="[0, *dims of X], no elements")
 
@@ -370,7 +370,7 @@ class Transpose2(Operator):
     """Out = X with its axes in another order: axis ``k`` of Out is axis ``axis[k]`` of X."""
 
     type = "transpose2"
-    X = operand(doc="any shape")
+    X = operand(ANY_OR_COMPLEX, doc="any shape")
     Out = result(view_of="X", layout="strided", doc="the dims of X in the order of axis")
     XShape = result(doc="[0, *dims of X], no elements")
     axis = attribute(AttrType.INTS, doc="a permutation of the axes")

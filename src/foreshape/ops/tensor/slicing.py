@@ -31,7 +31,7 @@ from foreshape.operator import (
 )
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
-from foreshape.spec import Spec
+from foreshape.spec import ANY_OR_COMPLEX, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,7 +85,7 @@ class Slicing(Operator):
     """The base of slice and strided_slice."""
 
     abstract = True
-    Input = operand(doc="at least the axes that are named")
+    Input = operand(ANY_OR_COMPLEX, doc="at least the axes that are named")
     StartsTensor = operand(INDEX, optional=True, doc="starts, as a tensor")
     EndsTensor = operand(INDEX, optional=True, doc="ends, as a tensor")
     StartsTensorList = operand(INDEX, many=True, optional=True, doc="starts, as tensors of one number each")

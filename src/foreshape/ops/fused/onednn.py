@@ -1,0 +1,370 @@
+"""What oneDNN's rewrites make of inference programs beside convolutions: an operator with an activation, scales and other dims in one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    NOT_WRITTEN,
+    AttrType,
+    F,
+    Operator,
+    attribute,
+    axis_of,
+    f32,
+    i64,
+    operand,
+    reject,
+    require,
+    result,
+    sample,
+    torch,
+)
+from foreshape.operator.require import require_broadcast_to
+from foreshape.operator.temporaries import copies
+from foreshape.ops.math.elementwise import Elementwise
+from foreshape.ops.math.matmul import BatchedProduct, MatmulV2
+from foreshape.ops.rules.onednn_activation import ALPHA, BETA, ONEDNN_ACTIVATIONS, by_onednn
+from foreshape.ops.tensor.reshaping import in_shape, reshaped, transposed, unsqueezed, with_ones
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+QUANTIZED = "of quantized inference: must be"
+
+
+def _activation() -> Any:
+    return attribute(AttrType.STRING, "", choices=ONEDNN_ACTIVATIONS, doc="what comes after it")
+
+
+class FusedSoftplus(Operator):
+    """Out = fuse_activation(log(1 + exp(beta X)) / beta), as oneDNN has it in rewritten inference programs.
+
+    ``threshold`` is not read, as there: beyond it `softplus` gives X, which is the same but for rounding where it is large.
+    """
+
+    type = "fused_softplus"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="any shape")
+    Out = result(doc="as X")
+    beta = attribute(AttrType.FLOAT, 1.0, doc="not 0")
+    threshold = attribute(AttrType.FLOAT, 20.0, doc="of no meaning")
+    fuse_activation = _activation()
+    fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc=ALPHA)
+    fuse_beta = attribute(AttrType.FLOAT, 0.0, doc=BETA)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require(self.beta != 0.0, "beta must not be 0", X=None)
+        return X.like()
+
+    def workspace(self, X: Spec) -> Size:
+        return 2 * X.nbytes
+
+    def kernel(self, X: Tensor) -> Tensor:
+        out = F.softplus(X, self.beta, 88.0 if X.dtype is not torch.float64 else 700.0)  # as far as an exponential reaches
+        return by_onednn(out, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
+
+    samples = [
+        sample(X=f32(2, 3, 5), beta=2.0),
+        sample(X=f32(4, 3, low=-9.0, high=9.0), beta=1.5, threshold=1.0, fuse_activation="tanh"),
+        sample(X=f32(4, 3), fuse_activation="clip", fuse_alpha=0.5, fuse_beta=0.75),
+        sample(X=f32(0, 3)),
+    ]
+    rejects = [
+        reject(X=f32(4, 3), beta=0.0, says="beta must not be 0"),
+        reject(X=f32(4, 3), fuse_activation="elu", says="one of", error=SchemaError),
+        reject(X=i64(4, 3), says="X must be", error=TypeMismatchError),
+    ]
+
+
+class FusedElementwise(Elementwise):
+    """The base: Out = fused_output_scale * fuse_activation(scale_out * function(X / scale_x, Y / scale_y)), with dims of 1 put in."""
+
+    abstract = True
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="any shape")
+    Y = operand(FLOATING, same_type_as="X", doc="broadcast against X")
+    Out = result(doc="the broadcast shape, with the dims of 1")
+    fuse_activation = _activation()
+    fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc=ALPHA)
+    fuse_beta = attribute(AttrType.FLOAT, 0.0, doc=BETA)
+    fused_output_scale = attribute(AttrType.FLOAT, 1.0, doc="the factor of all")
+    fused_unsqueeze2_axes = attribute(AttrType.INTS, [], doc="where a dim of 1 is put into the dims of Out, one after the other")
+    scale_x = attribute(AttrType.FLOAT, 1.0, doc="what X is divided by, not 0")
+    scale_y = attribute(AttrType.FLOAT, 1.0, doc="what Y is divided by, not 0")
+    scale_out = attribute(AttrType.FLOAT, 1.0, doc="the factor before the activation")
+
+    def infer_shape(self, X: Spec, Y: Spec) -> Spec:
+        require(self.scale_x != 0.0 and self.scale_y != 0.0, "scale_x and scale_y must not be 0", X=None)
+        out = self._broadcast(X, Y)
+        return out.with_dims(unsqueezed(out.known_dims, self.fused_unsqueeze2_axes)[0])
+
+    def workspace(self, X: Spec, Y: Spec) -> Size:
+        return 2 * X.nbytes + 2 * Y.nbytes + self.infer_shape(X, Y).nbytes
+
+    def _function(self, x: Tensor, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
+        x, y = self._pair(X, Y)
+        x, y = x if self.scale_x == 1.0 else x / self.scale_x, y if self.scale_y == 1.0 else y / self.scale_y
+        out = self._function(x, y)
+        if self.scale_out != 1.0:
+            out *= self.scale_out
+        out = by_onednn(out, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
+        if self.fused_output_scale != 1.0:
+            out *= self.fused_output_scale
+        return with_ones(out, self.fused_unsqueeze2_axes)
+
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(4), says="must be equal or 1"),
+        reject(X=f32(2, 3), Y=f32(3), fused_unsqueeze2_axes=[4], says="axes must be in [-3, 3)"),
+        reject(X=f32(2, 3), Y=f32(3), scale_x=0.0, says="must not be 0"),
+        reject(X=f32(2, 3), Y=f32(3), fuse_activation="elu", says="one of", error=SchemaError),
+        reject(X=i64(2, 3), Y=i64(3), says="X must be", error=TypeMismatchError),
+    ]
+
+
+class FusedElementwiseAdd(FusedElementwise):
+    """Out = fused_output_scale * fuse_activation(scale_out * (X / scale_x + Y / scale_y)), as oneDNN has it in rewritten inference programs.
+
+    PaddlePaddle's rule leaves ``fused_unsqueeze2_axes`` out of account; what runs there has the dims that are said here.
+    """
+
+    type = "fused_elementwise_add"
+    gradient = NOT_WRITTEN
+
+    def _function(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.add(x, y)
+
+    samples = [
+        sample(X=f32(2, 3, 5), Y=f32(2, 3, 5), fuse_activation="relu"),
+        sample(X=f32(2, 3, 5), Y=f32(3), axis=1, fused_output_scale=2.0),
+        sample(X=f32(2, 3, 5), Y=f32(3, 5), scale_x=2.0, scale_y=4.0, scale_out=3.0, fuse_activation="tanh", fused_output_scale=1.5),
+        sample(X=f32(2, 3, 5), Y=f32(5), fused_unsqueeze2_axes=[0, 2], fuse_activation="leaky_relu", fuse_alpha=0.1),
+        sample(X=f32(2, 1, 5), Y=f32(3, 1)),
+        sample(X=f32(3, 5), Y=f32(2, 3, 5)),
+    ]
+    rejects = FusedElementwise.rejects
+
+
+class FusedElementwiseSub(FusedElementwise):
+    """Out = fused_output_scale * fuse_activation(scale_out * (X / scale_x - Y / scale_y)); as `fused_elementwise_add`."""
+
+    type = "fused_elementwise_sub"
+    gradient = NOT_WRITTEN
+
+    def _function(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.sub(x, y)
+
+    samples = [
+        sample(X=f32(2, 3, 5), Y=f32(2, 3, 5), fuse_activation="relu", fuse_alpha=0.5),
+        sample(X=f32(2, 3, 5), Y=f32(5), scale_x=2.0, scale_y=4.0, fuse_activation="sigmoid"),
+    ]
+    rejects = FusedElementwise.rejects[:1]
+
+
+class FusedElementwiseMul(FusedElementwise):
+    """Out = fused_output_scale * fuse_activation(scale_out * X / scale_x * Y / scale_y); as `fused_elementwise_add`."""
+
+    type = "fused_elementwise_mul"
+    gradient = NOT_WRITTEN
+
+    def _function(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.mul(x, y)
+
+    samples = [
+        sample(X=f32(2, 3, 5), Y=f32(2, 3, 5), fuse_activation="gelu_tanh", fused_output_scale=0.5),
+        sample(X=f32(2, 3, 5), Y=f32(3), axis=1, scale_x=2.0, scale_y=4.0, scale_out=5.0, fuse_activation="tanh"),
+    ]
+    rejects = FusedElementwise.rejects[:1]
+
+
+class FusedElementwiseDiv(FusedElementwise):
+    """Out = fused_output_scale * fuse_activation(scale_out * (X / scale_x) / (Y / scale_y)); as `fused_elementwise_add`."""
+
+    type = "fused_elementwise_div"
+    gradient = NOT_WRITTEN
+
+    def _function(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.div(x, y)
+
+    samples = [
+        sample(X=f32(2, 3, 5), Y=f32(2, 3, 5, low=0.5, high=2.0), fuse_activation="tanh", fused_unsqueeze2_axes=[1]),
+        sample(X=f32(2, 3, 5), Y=f32(5, low=0.5, high=2.0), scale_x=2.0, scale_y=4.0, scale_out=0.25),
+    ]
+    rejects = FusedElementwise.rejects[:1]
+
+
+def _product_of(trans_x: bool, trans_y: bool) -> Operator:
+    return MatmulV2.with_values({"trans_x": trans_x, "trans_y": trans_y})
+
+
+class FusedMatmul(BatchedProduct):
+    """Out = fused_output_scale * fuse_activation(matmul_alpha X Y + ResidualData), as oneDNN has it in rewritten inference programs.
+
+    X, and Y likewise, is reshaped to ``fused_reshape_X`` (where 0 copies a dim and one -1 is what is left) and its axes put in the order
+    ``fused_transpose_X`` first; the axes of Out are put in the order ``fused_transpose_Out`` and reshaped to ``fused_reshape_Out`` last. Each
+    pair is given together or not at all. Of two vectors Out is [1].
+    """
+
+    type = "fused_matmul"
+    gradient = NOT_WRITTEN
+    multiplies = True
+    ResidualData = operand(FLOATING, optional=True, same_type_as="X", doc="broadcast to the product")
+    Out = result(layout="row", doc="[..., rows, columns]; of fused_reshape_Out that")
+    trans_x = attribute(AttrType.BOOLEAN, False)
+    trans_y = attribute(AttrType.BOOLEAN, False)
+    matmul_alpha = attribute(AttrType.FLOAT, 1.0, doc="the factor of the product")
+    fuse_activation = _activation()
+    fuse_alpha = attribute(AttrType.FLOAT, 0.0, doc=ALPHA)
+    fuse_beta = attribute(AttrType.FLOAT, 0.0, doc=BETA)
+    fused_output_scale = attribute(AttrType.FLOAT, 1.0, doc="the factor of all")
+    fused_reshape_X = attribute(AttrType.INTS, [])
+    fused_transpose_X = attribute(AttrType.INTS, [])
+    fused_reshape_Y = attribute(AttrType.INTS, [])
+    fused_transpose_Y = attribute(AttrType.INTS, [])
+    fused_reshape_Out = attribute(AttrType.INTS, [])
+    fused_transpose_Out = attribute(AttrType.INTS, [])
+    mkldnn_data_type = attribute(AttrType.STRING, "float32", doc="of no meaning")
+    Scale_x = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
+    Scale_y = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
+    Scale_in_eltwise = attribute(AttrType.FLOAT, 0.0, doc=f"{QUANTIZED} 0 or 1")
+    Scale_out = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
+    force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="of no meaning")
+
+    def _seen(self, spec: Spec, slot: str) -> Spec:
+        shape, order = getattr(self, f"fused_reshape_{slot}"), getattr(self, f"fused_transpose_{slot}")
+        require(bool(shape) == bool(order), f"fused_reshape_{slot} and fused_transpose_{slot} must be given together", X=None)
+        return transposed(spec.with_dims(reshaped(spec.known_dims, shape)), order) if shape else spec
+
+    def _transposed(self) -> tuple[bool, bool]:
+        return self.trans_x, self.trans_y
+
+    def _product_dims(self, X: Spec, Y: Spec) -> Spec:
+        out: Spec = _product_of(self.trans_x, self.trans_y).infer_shape(self._seen(X, "X"), self._seen(Y, "Y"))
+        return out if out.dims else out.dense((1,))
+
+    def infer_shape(self, X: Spec, Y: Spec, ResidualData: Spec | None) -> Spec:
+        plain = self.Scale_x == 1.0 and self.Scale_y == 1.0 and self.Scale_out == 1.0 and self.Scale_in_eltwise in (0.0, 1.0)
+        require(plain, "Scale_x, Scale_y and Scale_out must be 1, and Scale_in_eltwise 0 or 1: quantized products are not supported", X=None)
+        out = self._product_dims(X, Y)
+        if ResidualData is not None:
+            words = f"ResidualData must broadcast to the product, {out.text()}"
+            before = out.rank - ResidualData.rank
+            require(before >= 0, words, ResidualData=None)
+            for at, size in enumerate(ResidualData.known_dims):
+                require_broadcast_to(size, out.known_dims[before + at], words, ResidualData=at)
+        shape, order = self.fused_reshape_Out, self.fused_transpose_Out
+        require(bool(shape) == bool(order), "fused_reshape_Out and fused_transpose_Out must be given together", X=None)
+        turned = transposed(out, order) if shape else out
+        return turned.with_dims(reshaped(turned.known_dims, shape)) if shape else out
+
+    def work(self, X: Spec, Y: Spec, ResidualData: Spec | None) -> Size:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return BatchedProduct.work(self, self._seen(X, "X"), self._seen(Y, "Y"))
+
+    def workspace(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, X: Spec, Y: Spec, ResidualData: Spec | None, *, strided: frozenset[str]
+    ) -> Size:
+        out = self._product_dims(X, Y)
+        inside = self._bytes(self._seen(X, "X"), self._seen(Y, "Y"), out, frozenset({"X", "Y"}))
+        return inside + X.nbytes + Y.nbytes + 2 * out.nbytes + copies(strided, ResidualData=ResidualData)
+
+    def kernel(self, X: Tensor, Y: Tensor, ResidualData: Tensor | None) -> Tensor:
+        x = in_shape(X, self.fused_reshape_X).permute(self.fused_transpose_X) if self.fused_reshape_X else X
+        y = in_shape(Y, self.fused_reshape_Y).permute(self.fused_transpose_Y) if self.fused_reshape_Y else Y
+        out = self._product(x, y)
+        if self.matmul_alpha != 1.0:
+            out *= self.matmul_alpha
+        out = out if out.dim() else out.reshape(1)
+        if ResidualData is not None:
+            out += ResidualData
+        out = by_onednn(out, self.fuse_activation, self.fuse_alpha, self.fuse_beta)
+        if self.fused_output_scale != 1.0:
+            out *= self.fused_output_scale
+        return in_shape(out.permute(self.fused_transpose_Out), self.fused_reshape_Out).contiguous() if self.fused_reshape_Out else out
+
+    samples = [
+        sample(X=f32(2, 3), Y=f32(3, 5), fuse_activation="relu"),
+        sample(X=f32(7, 2, 3), Y=f32(7, 3, 5), ResidualData=f32(7, 2, 5), matmul_alpha=0.5, fuse_activation="tanh", fused_output_scale=3.0),
+        sample(X=f32(7, 3, 2), Y=f32(5, 3), ResidualData=f32(2, 1), trans_x=True, trans_y=True),
+        sample(X=f32(2, 3, 20), Y=f32(2, 4, 5, 7), fused_reshape_X=[0, 0, 4, 5], fused_transpose_X=[0, 2, 1, 3]),
+        sample(X=f32(2, 4, 3, 5), Y=f32(2, 7, 20), fused_reshape_Y=[0, -1, 4, 5], fused_transpose_Y=[0, 2, 3, 1], matmul_alpha=0.25),
+        sample(X=f32(2, 4, 3, 5), Y=f32(2, 4, 5, 7), fused_transpose_Out=[0, 2, 1, 3], fused_reshape_Out=[0, -1, 28]),
+        sample(X=f32(3), Y=f32(3)),
+        sample(X=f32(7, 2, 3), Y=f32(3)),
+        sample(X=f32(0, 3), Y=f32(3, 5)),
+    ]
+    rejects = [
+        reject(X=f32(2, 3), Y=f32(4, 5), says="the columns of X must equal the rows of Y"),
+        reject(X=f32(2, 3), Y=f32(3, 5), ResidualData=f32(3, 5), says="ResidualData must broadcast to the product"),
+        reject(X=f32(2, 3), Y=f32(3, 5), ResidualData=f32(1, 2, 5), says="ResidualData must broadcast to the product"),
+        reject(X=f32(2, 3), Y=f32(3, 5), Scale_out=2.0, says="quantized products are not supported"),
+        reject(X=f32(2, 3), Y=f32(3, 5), fused_reshape_X=[2, 3], says="fused_reshape_X and fused_transpose_X must be given together"),
+        reject(X=f32(2, 3), Y=f32(3, 5), fused_transpose_Out=[1, 0], says="fused_reshape_Out and fused_transpose_Out must be given together"),
+        reject(X=f32(2, 3), Y=f32(3, 5), fused_reshape_Out=[3, 5], fused_transpose_Out=[1, 0], says="X has 10 elements, and shape has 15"),
+        reject(X=f32(2, 3), Y=f32(3, 5), fuse_activation="elu", says="one of", error=SchemaError),
+    ]
+
+
+class FusedTranspose(Operator):
+    """Out = scale * X with its axes in the order ``axis``, as oneDNN has it in rewritten inference programs.
+
+    The dims of X at ``fused_squeeze2_axes``, which are 1, are left out first; last come dims of 1 at ``fused_unsqueeze2_axes``, or the dims
+    ``fused_reshape2_shape``. PaddlePaddle's rule leaves the last two out of account; what runs there has the dims that are said here.
+    """
+
+    type = "fused_transpose"
+    gradient = NOT_WRITTEN
+    X = operand(FLOATING, doc="any shape")
+    Out = result(layout="row", doc="the dims of X in the order of axis")
+    XShape = result(optional=True, doc="not made here")
+    axis = attribute(AttrType.INTS, doc="a permutation of the axes that are left")
+    fused_squeeze2_axes = attribute(AttrType.INTS, [], doc="axes of 1 that are left out before")
+    fused_unsqueeze2_axes = attribute(AttrType.INTS, [], doc="where a dim of 1 is put in after, one after the other")
+    fused_reshape2_shape = attribute(AttrType.INTS, [], doc="the dims after; one -1 is what is left")
+    scale = attribute(AttrType.FLOAT, 1.0)
+    shift = attribute(AttrType.FLOAT, 0.0, doc=f"{QUANTIZED} 0")
+    output_data_type = attribute(AttrType.STRING, "", choices=("", "fp32"), doc="of no meaning: other ones are those of quantized inference")
+
+    def infer_shape(self, X: Spec) -> Any:
+        require(self.shift == 0.0, f"shift must be 0, not {self.shift}: quantized numbers are not supported", X=None)
+        left_out = {axis_of(a, X.rank, "an axis of fused_squeeze2_axes", X=None) for a in self.fused_squeeze2_axes}
+        for axis in sorted(left_out):
+            require_broadcast_to(X.known_dims[axis], 1, f"the axis {axis} of X, which is left out, must be 1", X=axis)
+        kept = X.with_dims([d for a, d in enumerate(X.known_dims) if a not in left_out]) if left_out else X
+        out = transposed(kept, self.axis)
+        shape = self.fused_reshape2_shape
+        require(not (shape and self.fused_unsqueeze2_axes), "fused_unsqueeze2_axes and fused_reshape2_shape must not be given both", X=None)
+        require(0 not in shape, f"fused_reshape2_shape must have no 0; seen {list(shape)}", X=None)
+        dims = reshaped(out.known_dims, shape) if shape else unsqueezed(out.known_dims, self.fused_unsqueeze2_axes)[0]
+        return out.with_dims(dims), None
+
+    def kernel(self, X: Tensor) -> Any:
+        x = X.squeeze([a % X.dim() for a in self.fused_squeeze2_axes]) if self.fused_squeeze2_axes else X
+        out = x.permute(self.axis).clone(memory_format=torch.contiguous_format)
+        if self.scale != 1.0:
+            out *= self.scale
+        return out.view(self.fused_reshape2_shape) if self.fused_reshape2_shape else with_ones(out, self.fused_unsqueeze2_axes), None
+
+    samples = [
+        sample(X=f32(2, 3, 5), axis=[2, 0, 1]),
+        sample(X=f32(2, 3, 5, 4), axis=[0, 2, 1, 3], fused_reshape2_shape=[2, 5, 12], scale=2.0),
+        sample(X=f32(2, 3, 5), axis=[1, 0, 2], fused_unsqueeze2_axes=[1]),
+        sample(X=f32(2, 1, 3, 5), axis=[2, 0, 1], fused_squeeze2_axes=[1], output_data_type="fp32"),
+        sample(X=f32(2, 3, 5), axis=[2, 0, 1], fused_reshape2_shape=[5, -1]),
+    ]
+    rejects = [
+        reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"),
+        reject(X=f32(2, 3, 5), axis=[0, 1], fused_squeeze2_axes=[1], says="the axis 1 of X, which is left out, must be 1"),
+        reject(X=f32(2, 3), axis=[1, 0], fused_squeeze2_axes=[2], says="an axis of fused_squeeze2_axes must be in [-2, 2)"),
+        reject(X=f32(2, 3), axis=[1, 0], shift=1.0, says="shift must be 0"),
+        reject(X=f32(2, 3), axis=[1, 0], fused_reshape2_shape=[4, 2], says="X has 6 elements, and shape has 8"),
+        reject(X=f32(2, 3), axis=[1, 0], fused_reshape2_shape=[0, 2], says="must have no 0"),
+        reject(X=f32(2, 3), axis=[1, 0], fused_reshape2_shape=[6], fused_unsqueeze2_axes=[0], says="must not be given both"),
+        reject(X=f32(2, 3), axis=[1, 0], output_data_type="int8", says="one of", error=SchemaError),
+    ]
