@@ -57,6 +57,15 @@ def test_it_listens_at_the_address_that_was_given_and_at_no_other(meeting: Meeti
         socket.create_connection(("127.0.0.2", meeting.address.port), timeout=5).close()
 
 
+def test_who_has_left_is_reached_by_nobody() -> None:
+    for _ in range(20):
+        one = listen(Address("127.0.0.1", 0), 5)
+        assert one.address is not None
+        one.close()
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", one.address.port), timeout=5).close()
+
+
 def test_a_port_in_use_and_an_address_of_another_machine(meeting: Meeting) -> None:
     assert meeting.address is not None
     with pytest.raises(fs.ExecutionError, match=rf"cannot listen at 127.0.0.1:{meeting.address.port}: the port is in use"):

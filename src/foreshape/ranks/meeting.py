@@ -21,6 +21,8 @@ T = TypeVar("T")
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]{2,100})\]|([^\s:\[\]/]{1,253})):([0-9]{1,5})")
 _AGAIN = 0.2
 """Seconds after which one who was refused knocks again."""
+_CLOSING = 2.0
+"""Seconds that leaving waits for an answer that is under way."""
 _SOURCE = re.compile(r"^\[[^\]]*\] ")
 _Said: TypeAlias = "queue.SimpleQueue[tuple[bool, Any]]"
 
@@ -60,7 +62,8 @@ class Meeting:
         self._gone = ""
         self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], _Said] | None] = queue.SimpleQueue()
         opened: _Said = queue.SimpleQueue()
-        threading.Thread(target=self._answer, args=(open_store, opened), name=f"store of {where}", daemon=True).start()
+        self._thread = threading.Thread(target=self._answer, args=(open_store, opened), name=f"store of {where}", daemon=True)
+        self._thread.start()
         self._wait(opened, "no store of torch's that answers")
 
     # --- what a store does
@@ -86,8 +89,10 @@ class Meeting:
         return self._ask(lambda store: int(store.add(key, amount)))
 
     def close(self) -> None:
-        """Leave; who has opened the store closes it for all."""
+        """Leave; who has opened the store closes it for all, and nobody comes to it any more: one who came while it closes would wait for nothing."""
         self._asked.put(None)
+        if not self._gone and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSING)
         self._gone = self._gone or f"the store at {self.where} has been left"
 
     # --- the thread that waits
