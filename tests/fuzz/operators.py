@@ -50,7 +50,7 @@ VALUES = re.compile(r"out of (the )?(bounds|range|DATA bounds)|invalid multinomi
 NO_SLOPE = {
     **dict.fromkeys(("unpool", "unpool3d"), "which of two numbers for one place is taken is left open"),
     **dict.fromkeys(("scatter", "index_put"), "which of two updates of one row is the last is left open"),
-    **dict.fromkeys(("eigh", "eigvalsh"), "one triangle is read, and the gradient is that of a symmetric change"),
+    **dict.fromkeys(("cholesky", "eigh", "eigvalsh"), "one triangle is read, and the gradient is that of a symmetric change"),
     "p_norm": "epsilon is in the gradient alone",
     "warpctc": "norm_by_times is in the gradient alone",
     "warprnnt": "fastemit_lambda is in the gradient alone",

@@ -83,8 +83,9 @@ class Lstsq(Operator):
 
     def kernel(self, X: Tensor, Y: Tensor, *, requested: tuple[bool, ...]) -> Any:
         rcond = None if self.driver == "gels" else self.rcond
-        found, _, rank, values = aten.linalg_lstsq(X, Y, rcond, driver=self.driver)
-        solution = found.clone(memory_format=torch.contiguous_format)
+        columns = Y if Y.shape[-1] else Y.new_zeros((*Y.shape[:-1], 1))  # torch's crashes the process where there is none
+        found, _, rank, values = aten.linalg_lstsq(X, columns, rcond, driver=self.driver)
+        solution = found[..., : Y.shape[-1]].clone(memory_format=torch.contiguous_format)
         residuals = None
         if requested[1]:
             more = X.shape[-2] > X.shape[-1]
@@ -98,6 +99,7 @@ class Lstsq(Operator):
         *(sample(X=_ALIKE, Y=f32(4, 3), driver=driver, rcond=1e-5) for driver in ("gelsy", "gelsd", "gelss")),
         sample(X=f32(3, 5, 2), Y=f32(3, 5, 4), driver="gelsd", rcond=1e-6),
         sample(X=f32(3, 2, 5), Y=f32(3, 2, 4), driver="gelsy", rcond=1e-6),
+        *(sample(X=TALL, Y=f32(4, 0), driver=driver, rcond=1e-6) for driver in ("gels", "gelss")),
     ]
     rejects = [
         reject(X=f32(4), Y=f32(4), says="X must have at least 2 dims"),
