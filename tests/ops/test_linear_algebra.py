@@ -223,3 +223,20 @@ def test_pivots_outside_of_a_matrix_are_an_error_of_the_run() -> None:
     parts = fs.default_main_program().global_block.apply("lu_unpack", {"X": x, "Pivots": pivots})
     with pytest.raises(ExecutionError, match=r"Pivots must be in 1\.\.2; seen 1\.\.3"):
         run({"x": np.eye(2), "pivots": np.array([1, 3], "int32")}, parts[0])
+
+
+@pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
+def test_least_squares_of_no_columns_and_of_columns_that_depend_on_one_another(driver: str) -> None:
+    block = fs.default_main_program().global_block
+    x, y = layer.data("x", shape=[4, 2], dtype="float64"), layer.data("y", shape=[4, "columns"], dtype="float64")
+    out, rank = block.create_variable("solution", x.spec), block.create_variable("rank", x.spec)
+    made = {"Solution": out.name, **({} if driver == "gels" else {"Rank": rank.name})}
+    block.append_op("lstsq", {"X": x.name, "Y": y.name}, made, {"driver": driver, "rcond": 1e-6})
+    full, thin = np.array([[1.0, 2], [3, 4], [5, 6], [7, 9]]), np.array([[1.0, 0], [1, 0], [1, 0], [1, 0]])
+    run = fs.Executor().run
+    assert run(feed={"x": full, "y": np.zeros((4, 0))}, fetch=["solution"])[0].shape == (2, 0)
+    if driver == "gels":
+        with pytest.raises(fs.ExecutionError, match=r"full rank.*gelsy, gelsd and gelss do not"):
+            run(feed={"x": thin, "y": np.ones((4, 1))}, fetch=["solution"])
+    else:
+        assert run(feed={"x": thin, "y": np.zeros((4, 0))}, fetch=["rank"])[0] == 1

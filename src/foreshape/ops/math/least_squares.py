@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, less_equal, minimum
-from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import (
     NOT_WRITTEN,
     AttrType,
@@ -84,7 +84,11 @@ class Lstsq(Operator):
     def kernel(self, X: Tensor, Y: Tensor, *, requested: tuple[bool, ...]) -> Any:
         rcond = None if self.driver == "gels" else self.rcond
         columns = Y if Y.shape[-1] else Y.new_zeros((*Y.shape[:-1], 1))  # torch's crashes the process where there is none
-        found, _, rank, values = aten.linalg_lstsq(X, columns, rcond, driver=self.driver)
+        try:
+            found, _, rank, values = aten.linalg_lstsq(X, columns, rcond, driver=self.driver)
+        except RuntimeError as error:  # LAPACK's, of numbers
+            hint = "; gels takes it that the columns (or rows) of X are independent: gelsy, gelsd and gelss do not" if self.driver == "gels" else ""
+            raise ExecutionError(f"lstsq: {str(error).partition(chr(10))[0]}{hint}") from error
         solution = found[..., : Y.shape[-1]].clone(memory_format=torch.contiguous_format)
         residuals = None
         if requested[1]:
