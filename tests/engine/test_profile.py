@@ -88,12 +88,13 @@ def test_the_step_is_what_it_was() -> None:
     executor = fs.Executor(frozen=True)
     (before,) = executor.run(program, feed, [out.name], scope)
     function = executor.step(program, [out.name]).over(scope).function
-    code = function.__code__
+    code, names = function.__code__, set(function.__globals__)
     fs.profile(program, feed, [out.name], scope, executor=executor, runs=1)
     (after,) = executor.run(program, feed, [out.name], scope)
     np.testing.assert_array_equal(before, after)
     assert executor.step(program, [out.name]).over(scope).function is function
     assert function.__code__ is code
+    assert set(function.__globals__) == names
     with pytest.raises(fs.FeedError):
         fs.profile(program, {"x": images(2, 4, 16, 16)}, [out.name], scope, executor=executor)
     assert function.__code__ is code

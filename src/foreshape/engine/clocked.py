@@ -38,8 +38,8 @@ def profile(
     """How long each kernel call of a step takes, measured.
 
     The program is really run, ``runs`` times with a clock behind each call and as often without, after three runs that are not counted: what
-    updates parameters updates them each time. A program that is used as it was saved is best profiled with ``executor=fs.Executor(frozen=True)``,
-    as `Predictor` runs it.
+    updates parameters updates them each time. No other thread may use the executor meanwhile. A program that is used as it was saved is best
+    profiled with ``executor=fs.Executor(frozen=True)``, as `Predictor` runs it.
 
     Args:
         program, feed, fetch, scope: as `Executor.run` takes them.
@@ -136,7 +136,9 @@ class _Clock:
         series = {i.packed: at for at, i in enumerate(lowered.instructions) if i.parts}
         made = zip(lowered.derived, defaults[held:], strict=True)
         clocked = [self._series(times, series[name], value) if name in series else value for (name, _, _), value in made]
-        function.__globals__.update(emitted)
+        names = function.__globals__
+        there = {name: names[name] for name in emitted if name in names}
+        names.update(emitted)
         function.__code__, function.__defaults__ = emitted["code"], (*defaults[:held], *clocked)
         running.checked = self._block
         try:
@@ -144,6 +146,9 @@ class _Clock:
         finally:
             running.checked = before
             function.__code__, function.__defaults__ = code, defaults
+            for name in emitted:
+                del names[name]
+            names.update(there)
 
     def _emitted(self, lowered: Lowered) -> tuple[dict[str, Any], _Times]:
         """The names that the text of a step or a block with clocks needs, its code among them; and where its times go."""
