@@ -25,6 +25,8 @@ WAITED = 120.0
 """Seconds that a rank waits for the others: on a busy machine one comes long after another."""
 SUMMED = (8, 1 << 16, 1 << 19, 1 << 21)
 """Elements, of four bytes, of the sums that tell what a link is."""
+COMPUTED = 200
+"""How often what kernels do is timed, on one rank alone and on all at once."""
 
 
 def say(**values: object) -> None:
@@ -142,16 +144,40 @@ def link() -> None:
     ranks = join(WAITED).__enter__()
     assert ranks.team is not None
     found: dict[int, float] = {}
+    busy: dict[int, float] = {}
     for count in SUMMED:
-        values, best = torch.zeros(count), float("inf")
-        for _ in range(200 if count < 1 << 18 else 40):
+        values, best, times = torch.zeros(count), float("inf"), 200 if count < 1 << 18 else 40
+        used = 0.0
+        for _ in range(times):
             distributed.barrier()
-            at = time.perf_counter()
+            before, at = processor_seconds(), time.perf_counter()
             ranks.team.sum(values, "link")
             best = min(best, time.perf_counter() - at)
-        found[4 * count] = best
-    say(seconds=found)
+            used += processor_seconds() - before
+        found[4 * count], busy[4 * count] = best, used / times
+    alone = 0.0
+    for rank in range(RANKS):  # one after the other, then all at once
+        distributed.barrier()
+        if rank == RANK:
+            alone = computing()
+    distributed.barrier()
+    say(seconds=found, busy=busy, slower=computing() / alone)
     os._exit(0)
+
+
+def computing() -> float:
+    """Seconds, the median of many, of a product and of what moves as many bytes as the gradients of one do: what kernels mostly do."""
+    import torch
+
+    torch.set_num_threads(1)
+    x, w, moved = torch.rand(64, 1024), torch.rand(1024, 1024), torch.zeros(1 << 20)
+    seconds: list[float] = []
+    for _ in range(COMPUTED):
+        at = time.perf_counter()
+        torch.mm(x, w)
+        moved.add_(w.view(-1))
+        seconds.append(time.perf_counter() - at)
+    return statistics.median(seconds)
 
 
 def main() -> None:

@@ -101,28 +101,38 @@ class Group:
             p.wait()
 
 
-def network_of(ranks: int) -> fs.Network:
-    """The link that sums between so many ranks of this machine tell of: what each takes at least, and how much longer a larger one."""
+def network_of(ranks: int) -> tuple[fs.Network, float]:
+    """The link that sums between so many ranks of this machine tell of: what each takes at least, how much longer a larger one, and how long the
+    processors are busy with it; and how many times as long kernels take where all ranks compute."""
     from foreshape.cost.network import ALL_REDUCE, hops, sent
+    from foreshape.values.team import WHOLE
 
     group = Group("-", "link", "-", ranks)
     try:
         group.begin()
     finally:
         group.close()
-    took = {int(size): max(float(one["seconds"][size]) for one in group.ready) for size in group.ready[0]["seconds"]}
+
+    def over_ranks(what: str) -> dict[int, float]:
+        return {int(size): max(float(one[what][size]) for one in group.ready) for size in group.ready[0][what]}
+
+    took, busy = over_ranks("seconds"), over_ranks("busy")
     (small, first), *_, (large, last) = sorted(took.items())
-    moved = sent(ALL_REDUCE, large, ranks) - sent(ALL_REDUCE, small, ranks)
-    return fs.Network.of(moved / max(last - first, 1e-9), first / hops(ALL_REDUCE, ranks))
+    latency = first if small * (ranks - 1) <= WHOLE else first / hops(ALL_REDUCE, ranks)
+    moved = sent(ALL_REDUCE, large, ranks)
+    bandwidth = moved / max(last - latency * hops(ALL_REDUCE, ranks), 1e-9)
+    return fs.Network(bandwidth, latency, whole=WHOLE, processor=busy[large] / moved), statistics.median(one["slower"] for one in group.ready)
 
 
 class Planned:
     """The plan of one strategy for one workload, which is described and not run."""
 
-    def __init__(self, training: Any, strategy: str, ranks: int, calibration: Any, network: fs.Network) -> None:
+    def __init__(self, training: Any, strategy: str, ranks: int, calibration: Any, network: fs.Network, slower: float) -> None:
+        from foreshape.cost.device import Machine
+
         batch = len(training.w.data[0][-1])
-        self.plan = fs.plan(training.main, ranks=ranks, batch=batch, network=network, device=calibration, strategies=[STRATEGIES[strategy]()],
-                            loss=training.loss)  # fmt: skip
+        self.plan = fs.plan(training.main, ranks=ranks, batch=batch, network=network, device=Machine(calibration, 1, slower),
+                            strategies=[STRATEGIES[strategy]()], loss=training.loss)  # fmt: skip
 
     def milliseconds(self, own: Sequence[Sequence[dict[str, int]]]) -> float:
         """The mean over the batches of what the slowest rank takes. ``own``: for each rank its sizes of each batch."""
@@ -207,9 +217,10 @@ def main() -> None:
     began = time.perf_counter()
     calibration = calibrated(chosen.calibration) if chosen.plan else None
     counts = [int(n) for n in chosen.ranks.split()]
-    networks = {n: network_of(n) for n in counts} if chosen.plan else {}
-    for n, network in networks.items():
-        print(f"{n} ranks: a link of {network}", flush=True)
+    links = {n: network_of(n) for n in counts} if chosen.plan else {}
+    for n, (network, slower) in links.items():
+        busy = f"{network.processor * 2**30:.2f} s of a processor for each GiB"
+        print(f"{n} ranks: a link of {network}, {busy}; kernels take {slower:.2f} times as long", flush=True)
     show({name: name for name, _ in COLUMNS})
     left: list[str] = []
     for ranks in counts:
@@ -223,7 +234,7 @@ def main() -> None:
 
                 training = with_foreshape.Training(workloads.load(name))
                 wanted = [s for s in ("data_parallel", *OTHERS.get(name, ())) if s in chosen.strategies.split()]
-                plans = {s: Planned(training, s, ranks, calibration, networks[ranks]) for s in wanted}
+                plans = {s: Planned(training, s, ranks, calibration, *links[ranks]) for s in wanted}
             for row in measured(name, ranks, chosen, plans):
                 show(row)
     if left:

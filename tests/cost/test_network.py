@@ -42,6 +42,22 @@ def test_a_tree_is_taken_where_it_is_faster() -> None:
     assert tree.seconds(ALL_REDUCE, 1e9, 8) == ring.seconds(ALL_REDUCE, 1e9, 8)
 
 
+def test_what_is_small_goes_whole_from_each_to_each() -> None:
+    network = fs.Network(1e9, 1e-4, whole=3000)
+    assert network.seconds(ALL_REDUCE, 1000, 4) == pytest.approx(1e-4 + 3e-6)
+    assert network.seconds(ALL_REDUCE, 1001, 4) == fs.Network(1e9, 1e-4).seconds(ALL_REDUCE, 1001, 4)
+    assert network.seconds(ALL_GATHER, 1e6, 4) == pytest.approx(1e-4 + 3e-3)
+    assert network.seconds(ALL_REDUCE, 1000, 1) == network.seconds(ALL_GATHER, 1000, 1) == 0.0
+
+
+def test_messages_take_the_processor_of_ranks_that_have_no_other() -> None:
+    network = fs.Network(1e9, 1e-4, processor=1e-9)
+    assert network.occupying(ALL_REDUCE, 1e6, 2) == pytest.approx(1e-3)
+    assert fs.Network(1e9, 1e-4).occupying(ALL_REDUCE, 1e6, 2) == 0.0
+    with pytest.raises(fs.SchemaError, match="0 or more"):
+        fs.Network(1e9, 1e-4, processor=-1.0)
+
+
 def test_words_for_rates_and_times() -> None:
     assert bandwidth_of("25Gb/s") == 25e9 / 8
     assert bandwidth_of("3GB/s") == 3e9

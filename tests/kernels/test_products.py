@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -44,3 +46,12 @@ def test_what_is_broadcast_comes_to_the_kernel_written_out(monkeypatch: pytest.M
     for found, expected in ((products.mm(d, w.t()), d @ w.t()), (products.mm(x.t(), d), x.t() @ d), (added, w + 2.0 * (x.t() @ d))):
         torch.testing.assert_close(found, expected)
     assert len(seen) >= 6 and all(all(s) for s in seen)
+
+
+@pytest.mark.parametrize(("vendor", "flags", "preferred"), [("AuthenticAMD", "fma avx2 avx512f avx512dq", True), ("AuthenticAMD", "fma avx avx2", False),
+                                                            ("GenuineIntel", "avx2 avx512f", False)])  # fmt: skip
+def test_onednn_is_preferred_where_blas_leaves_registers_unused(vendor: str, flags: str, preferred: bool, tmp_path: Path) -> None:
+    of_one = f"processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: one\nflags\t\t: fpu sse {flags}\n"
+    (tmp_path / "cpuinfo").write_text(of_one + "\n" + of_one.replace("0", "1", 1))
+    assert products._is_amd_with_avx512(str(tmp_path / "cpuinfo")) is preferred  # pyright: ignore[reportPrivateUsage]
+    assert not products._is_amd_with_avx512(str(tmp_path / "none"))  # pyright: ignore[reportPrivateUsage]

@@ -80,3 +80,8 @@ def test_each_collective_gives_what_it_says(ranks: int, tmp_path: Path) -> None:
                 want = wanted(name.removesuffix(" turned"), [each_collective.given(r, of) for r in range(ranks)], rank)
             assert values[key].dtype == want.dtype, key
             np.testing.assert_array_equal(values[key], want, f"{key} on rank {rank}")
+    for rank in range(ranks):
+        at_once = np.load(tmp_path / f"out.at_once.{rank}.npz")
+        for name in each_collective.UNDER_WAY:
+            total = reduce(np.add, [each_collective.under_way(r, name) for r in range(ranks)])
+            np.testing.assert_array_equal(at_once[f"at once {name}"], total, f"{name} on rank {rank}")

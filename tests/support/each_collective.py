@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import foreshape as fs
 from foreshape import layer
 from foreshape.ranks import join
+from foreshape.values.team import WHOLE, Team
+from foreshape.values.torch_proxy import torch
 
 ROWS, WIDTH = 12, 6
 REDUCED = ("sum", "max", "min", "prod")
@@ -81,9 +83,30 @@ def factor(name: str, dims: Any, rank: int) -> np.ndarray:
     return np.random.RandomState(len(name) + 31 * rank).randint(-3, 4, dims).astype(np.float32)
 
 
+UNDER_WAY = {"whole": 700, "whole, behind another": 700, "round": WHOLE // 4 + 1, "whole, behind two": 1}
+"""Sums that are all under way at once: how many elements each has."""
+
+
+def under_way(rank: int, name: str) -> np.ndarray:
+    """What a rank gives to such a sum."""
+    return np.random.RandomState(len(name) + 17 * rank).randint(-9, 10, UNDER_WAY[name]).astype(np.float32)
+
+
+def summed_at_once(team: Team, rank: int) -> dict[str, Any]:
+    """Sums of which the last that was begun is waited for first."""
+    given = {name: torch.from_numpy(under_way(rank, name)) for name in UNDER_WAY}
+    for tensor in given.values():
+        team.start_sum(tensor, "sum")
+    for tensor in reversed(given.values()):
+        team.wait(tensor)
+    return {f"at once {name}": tensor.numpy() for name, tensor in given.items()}
+
+
 def main() -> None:
     found: dict[str, Any] = {}
     with join(60.0) as ranks:
+        assert ranks.team is not None
+        np.savez(f"{sys.argv[1]}.at_once.{os.environ['RANK']}", **summed_at_once(ranks.team, ranks.rank))
         for of in TYPES:
             program, names = described(ranks.count, of)
             x = given(ranks.rank, of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from foreshape.cost.calibration import Calibration
@@ -42,10 +42,14 @@ class Roofline:
 
 
 class Machine(NamedTuple):
-    """A calibrated machine, with so many threads for each rank."""
+    """A calibrated machine, with so many threads for each rank.
+
+    ``slower``: how many times as long kernels take as they did when nothing else ran: where several ranks share the machine's processors and memory.
+    """
 
     calibration: Calibration
     threads: int
+    slower: float = 1.0
 
     def __str__(self) -> str:
         return f"{self.calibration.machine}; {self.threads} thread{'' if self.threads == 1 else 's'} for each rank"
@@ -93,7 +97,11 @@ def step_time(lowered: Lowered, values: Mapping[str, int], device: Device) -> St
     if isinstance(device, Roofline):
         calls = [Timed(i, call, device.seconds(call), False) for i, call in calls_of(lowered, values)]
         return StepTime(calls, device.launch, 1)
-    return predict(lowered, values, device.calibration, device.threads)
+    found = predict(lowered, values, device.calibration, device.threads)
+    if device.slower == 1.0:
+        return found
+    calls = [replace(timed, seconds=timed.seconds * device.slower) for timed in found.calls]
+    return StepTime(calls, found.besides * device.slower, found.threads)
 
 
 def require_device(device: Device | None) -> Device:

@@ -27,25 +27,35 @@ class Network:
         bandwidth: bytes per second that a rank can send, and take at the same time.
         latency: seconds until the first byte of a message is there.
         tree: whether a sum may go by trees where that is faster than the ring, as NCCL does; gloo has the ring.
+        whole: the most bytes that a rank sends of a sum which goes whole to each other rank, in one message; where there are any, what is gathered
+            or summed by parts goes from each rank to each other too, and not round. So it is on processors; 0: everything goes round.
+        processor: seconds that each byte sent takes the processor of the rank, which computes nothing meanwhile: where ranks use all processors
+            of their machine, and what brings their messages has none of its own. 0 where it has.
     """
 
     bandwidth: float
     latency: float
     tree: bool = False
+    whole: int = 0
+    processor: float = 0.0
 
     def __post_init__(self) -> None:
         if not (0 < self.bandwidth < 1e18 and 0 <= self.latency < 1e6):
             raise SchemaError(f"a network has a bandwidth above 0 and a latency of at least 0; seen {self.bandwidth} and {self.latency}")
+        if not (0 <= self.whole < 1 << 63 and 0 <= self.processor < 1):
+            raise SchemaError(f"bytes that go whole, and seconds of a processor for a byte, are 0 or more; seen {self.whole} and {self.processor}")
 
     @classmethod
-    def of(cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False) -> Network:
+    def of(
+        cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False, whole: int = 0, processor: float = 0.0
+    ) -> Network:
         """From words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds.
 
         Args:
             bandwidth, latency: those words or numbers.
-            tree: as of `Network`.
+            tree, whole, processor: as of `Network`.
         """
-        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree)
+        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree, whole, processor)
 
     def seconds(self, way: str, count: float, ranks: int) -> float:
         """How long a collective takes once all ranks are there.
@@ -63,7 +73,7 @@ class Network:
         Args:
             way, count, ranks: as of `seconds`.
         """
-        return sent(way, count, ranks) / self.bandwidth if not self._by_tree(way, count, ranks) else 2 * count / self.bandwidth
+        return self._sent(way, count, ranks) / self.bandwidth
 
     def waiting(self, way: str, count: float, ranks: int) -> float:
         """The seconds of it that are latency.
@@ -71,7 +81,25 @@ class Network:
         Args:
             way, count, ranks: as of `seconds`.
         """
+        if self._is_whole(way, count, ranks) or (self.whole and ranks > 1 and way in (ALL_GATHER, REDUCE_SCATTER)):
+            return self.latency
         return self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
+
+    def occupying(self, way: str, count: float, ranks: int) -> float:
+        """The seconds of the rank's own processor that it takes, while or after it is on its way.
+
+        Args:
+            way, count, ranks: as of `seconds`.
+        """
+        return self._sent(way, count, ranks) * self.processor
+
+    def _sent(self, way: str, count: float, ranks: int) -> float:
+        if self._is_whole(way, count, ranks):
+            return (ranks - 1) * count
+        return sent(way, count, ranks) if not self._by_tree(way, count, ranks) else 2 * count
+
+    def _is_whole(self, way: str, count: float, ranks: int) -> bool:
+        return way == ALL_REDUCE and ranks > 1 and (ranks - 1) * count <= self.whole
 
     def _by_tree(self, way: str, count: float, ranks: int) -> bool:
         if not self.tree or way != ALL_REDUCE or ranks < 2:

@@ -65,15 +65,20 @@ def timeline(
         members: for each message, how many ranks it goes to.
     """
     step = step_time(lowered, values, device)
-    items = items_of(step, messages)
     sizes = Sizes(dict(values))
     counts = [sizes.number(m.size) for m in messages]
-    durations = [network.seconds(m.way, count, n) for m, count, n in zip(messages, counts, members, strict=True)]
+    given = list(zip([m.way for m in messages], counts, members, strict=True))
+    items = items_of(step, messages, [network.occupying(*one) for one in given])
+    durations = [network.seconds(*one) for one in given]
     return Timeline(step, items, durations, counts, list(members), run(items, durations, 1))
 
 
-def items_of(step: StepTime, messages: Sequence[Message]) -> list[Item]:
-    """A step as computing, starting messages and waiting for them. What computes in a row is one item."""
+def items_of(step: StepTime, messages: Sequence[Message], occupied: Sequence[float]) -> list[Item]:
+    """A step as computing, starting messages and waiting for them. What computes in a row is one item.
+
+    Args:
+        occupied: for each message the seconds that it takes from the rank's computing, where that does not wait for it anyway.
+    """
     started: dict[int, list[int]] = {}
     for at, m in enumerate(messages):
         started.setdefault(id(m.op), []).append(at)
@@ -104,6 +109,8 @@ def items_of(step: StepTime, messages: Sequence[Message]) -> list[Item]:
             if messages[at].waits:
                 come.add(at)
                 then(Wait(at))
+            else:
+                together += occupied[at]
     if together:
         out.append(Compute(together))
     out += [Wait(at) for at in sorted(seen - come)]

@@ -231,7 +231,15 @@ class Executor:
         return run(program, feed, fetch, scope)
 
     def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
-        step = self.step(program, fetch)
+        return self.run_step(self.step(program, fetch), feed, scope)
+
+    def run_step(self, step: Step, feed: Any, scope: Scope) -> list[Any]:
+        """`run` of a compiled step, where no mode of torch's is set.
+
+        Args:
+            step: as `step` gives it.
+            feed, scope: as of `run`.
+        """
         with _taking:
             tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed), self.notes)
             if self.align_feeds:

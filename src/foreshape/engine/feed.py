@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.engine.converted import converted
@@ -85,7 +85,11 @@ class Feeder:
 
     def by_input(self, feed: Any) -> Mapping[Any, Any]:
         """What was fed, in any form that a whole feed has, by input. Raises `FeedError` where it has none."""
-        return {} if feed is None else named(feed, self.program, in_order(self.program, self.names))
+        if feed is None:
+            return {}
+        if isinstance(feed, Mapping):  # of a training's batch too
+            return cast("Mapping[Any, Any]", feed)
+        return named(feed, self.program, in_order(self.program, self.names))
 
     def fit(self, given: list[Any]) -> tuple[Any, ...]:
         """Put the dim of 1 at the end of tensors that lack only that, as labels ``[n]`` for an input ``[n, 1]``.

@@ -1,8 +1,9 @@
 """Matrix products on the fastest kernel that torch has for them.
 
-torch's ``mm`` calls BLAS. Intel's, which torch's x86 builds carry, runs a generic path on other vendors' processors, about half as fast as
-oneDNN's inner product, which torch carries too. The choice depends on the processor and on the sizes only, never on a
-measurement, so that a run that is resumed computes the same bits. ``FORESHAPE_PRODUCTS=blas`` or ``onednn`` overrides it.
+torch's ``mm`` calls BLAS. Intel's, which torch's x86 builds carry, uses AVX-512 on that vendor's own processors only: on others that have it,
+it is about half as fast as oneDNN's inner product, which torch carries too. Where both use AVX2, it takes 0.6 to 1 times oneDNN's time. The choice
+depends on the processor and on the sizes only, never on a measurement, so that a run that is resumed computes the same bits.
+``FORESHAPE_PRODUCTS=blas`` or ``onednn`` overrides it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LARGE = 3 << 19
 def prefers_onednn() -> bool:
     """Whether large products are made by oneDNN on this processor."""
     wanted = os.environ.get("FORESHAPE_PRODUCTS", "")
-    return wanted == "onednn" or (wanted != "blas" and _is_amd())
+    return wanted == "onednn" or (wanted != "blas" and _is_amd_with_avx512())
 
 
 @cache
@@ -118,12 +119,13 @@ def _blas_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *attributes: ob
     return torch.nn.functional.linear(x, weight, bias)
 
 
-def _is_amd() -> bool:
+def _is_amd_with_avx512(path: str = "/proc/cpuinfo") -> bool:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            return "AuthenticAMD" in file.read(2000)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            first = file.read(1 << 14).partition("\n\n")[0]  # of one processor
     except OSError:
         return False
+    return "AuthenticAMD" in first and " avx512f" in first
 
 
 def fits(a: Tensor, b: Tensor) -> bool:

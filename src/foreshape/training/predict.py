@@ -8,6 +8,7 @@ from typing import Any, cast, overload
 from weakref import WeakKeyDictionary
 
 from foreshape.engine import Executor, LoDTensor, Scope, default_scope
+from foreshape.engine.repeated import repeated
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable
@@ -78,10 +79,10 @@ def predict(
     held = scope if scope is not None else default_scope()
     taken = _data(variables[0].block.program, pruned.program, data, batch_size)
     parts: list[_Parts] = [_Parts(v) for v in variables]
-    names = [v.name for v in variables]
+    step = repeated(run, pruned.program, [v.name for v in variables], held)
     with run.notes.anew():
         for batch in counted(taken.epoch(1), taken.batches, "predict", progress, console):
-            results = run.run(pruned.program, batch, names, held)
+            results = step(batch)
             count = batch_examples(batch)
             for part, value in zip(parts, results, strict=True):
                 part.add(value, count)
@@ -113,10 +114,10 @@ def evaluate(
     held = scope if scope is not None else default_scope()
     taken = _data(variables[0].block.program, pruned.program, data, batch_size)
     sums: Sums = {}
-    fetched = [v.name for v in variables]
+    step = repeated(run, pruned.program, [v.name for v in variables], held)
     with run.notes.anew():
         for batch in counted(taken.epoch(1), taken.batches, "evaluate", progress, console):
-            results = run.run(pruned.program, batch, fetched, held)
+            results = step(batch)
             count = batch_examples(batch)
             for name, value in zip(names, results, strict=True):
                 add(sums, name, mean_of_value(value), counted_by(value, count))

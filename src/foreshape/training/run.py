@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from foreshape.engine import Executor, Scope
+from foreshape.engine.repeated import repeated
 from foreshape.errors import ExecutionError
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import warn_user
@@ -271,11 +272,12 @@ class TheRun:
         if resumed:
             set_global_state(state.random)
         over, rate_at = self.over, None if self.rate is None or self.rate_is_number else 1 + len(names)
+        step = repeated(self.executor, self.step_of, self.fetch, self.scope)
         for batch in batches:
             share = over.take(batch, len(losses) + 1)
             began = time.perf_counter()
             self._waited += began - ended
-            fetched = self.stopwatch.step(lambda share=share: self.executor.run(self.step_of, share, self.fetch, self.scope))
+            fetched = self.stopwatch.step(lambda share=share: step(share))
             loss = float(fetched[0].reshape(()))
             ended = time.perf_counter()
             self._computed += ended - began
@@ -336,9 +338,10 @@ class TheRun:
         for callback in self.callbacks:
             callback.on_evaluation_begin(self)
         try:
+            step = repeated(self.executor, program, list(names.values()), self.scope)
             for batch in data.epoch(1):
                 share = self.over.part(batch)
-                for name, value in zip(names, self.executor.run(program, share, list(names.values()), self.scope), strict=True):
+                for name, value in zip(names, step(share), strict=True):
                     add(sums, f"validation {name}", mean_of_value(value), counted_by(value, share.own))
         finally:
             for callback in reversed(self.callbacks):

@@ -25,7 +25,8 @@ def to_tensor(array: Any) -> Tensor:
     if isinstance(array, torch.Tensor):
         return _own(array) if type(array) is torch.Tensor else _plain(array)
     array = numpy.asarray(array)
-    if array.dtype.isnative and array.flags.writeable and all(s >= 0 for s in array.strides):
+    flags = array.flags
+    if array.dtype.isnative and flags.writeable and ((flags.c_contiguous and array.size) or all(s >= 0 for s in array.strides)):
         return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
     of = torch.from_numpy(numpy.empty(0, array.dtype.newbyteorder("="))).dtype  # pyright: ignore[reportUnknownMemberType]
     out = torch.empty(array.shape, dtype=of, device="cpu")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foreshape.data_class import data_class, field
@@ -35,8 +36,10 @@ def numbers_of(tensor: Tensor) -> list[Any]:
 
 WIDEST = 16
 """The bytes that the place of a tensor in a message is a multiple of: no element is wider."""
-_IN_TURN = 1 << 16
-"""Bytes from which on what is gathered is given by each rank in turn."""
+WHOLE = 1 << 18
+"""The most bytes that a rank sends to all others of a sum which it gives whole to each: the ring sends fewer, and waits for twice as many messages."""
+_TAGS = (1 << 31) - 1
+"""Tags of messages between two ranks are below this."""
 _SOURCE = re.compile(r"^\[[^\]]*\] ")
 """The place in torch's own source that its errors begin with."""
 
@@ -84,6 +87,17 @@ class Passage:
 
 
 @data_class()
+class _UnderWay:
+    """What was begun: torch's works, what they read or write until they are through, and what is left to do then."""
+
+    works: list[Any]
+    given: Tensor
+    what: str
+    passage: Passage | None
+    then: Callable[[], None] | None = None
+
+
+@data_class()
 class Team:
     """A group of ranks: this one's number in it, how many they are, and torch's group."""
 
@@ -97,71 +111,111 @@ class Team:
     passages: list[Passage] | None = None
     """Every message from now on, where somebody wants to know when they pass."""
     ring: int = 0
-    _under_way: dict[int, tuple[list[Any], Tensor, str, Passage | None]] = field(
-        default_factory=dict[int, "tuple[list[Any], Tensor, str, Passage | None]"]
-    )
+    _under_way: dict[int, _UnderWay] = field(default_factory=dict[int, "_UnderWay"])
+    _messages: int = 0
 
     def start_sum(self, tensor: Tensor, what: str) -> None:
-        """Begin to sum a tensor over the ranks, in place; `wait` ends it."""
+        """Begin to sum a tensor over the ranks, in place; `wait` ends it.
+
+        What is small goes whole from each rank to each other, who adds what comes in the order of the ranks, so that all have the same sum.
+        """
         passage = self._count(what, tensor)
         with _with_others(what):
-            work = _distributed().all_reduce(tensor, group=self.group, async_op=True)
-        self._started(tensor, tensor, [work], what, passage)
+            if self._is_direct(tensor) and (self.ranks - 1) * tensor.numel() * tensor.element_size() <= WHOLE:
+                come = [tensor if r == self.rank and not self._under_way else torch.empty_like(tensor) for r in range(self.ranks)]
+                if self._under_way:  # to give and take would wait for what is just being sent
+                    works = [_distributed().all_gather(come, tensor, group=self.group, async_op=True)]
+                else:
+                    works = self._swap([tensor] * self.ranks, come)
+                under_way = _UnderWay(works, tensor, what, passage, partial(self._add, come, tensor))
+            else:
+                under_way = _UnderWay([_distributed().all_reduce(tensor, group=self.group, async_op=True)], tensor, what, passage)
+        self._started(tensor, under_way, tells=under_way.then is None)
 
     def wait(self, tensor: Tensor) -> None:
         """Wait for what was begun on a tensor; nothing where nothing was."""
         found = self._under_way.pop(tensor.data_ptr(), None)
         if found is not None:
-            works, _, what, passage = found
-            if passage is not None:
-                passage.waited = time.perf_counter()
-            with _with_others(what):
-                for work in works:
+            if found.passage is not None:
+                found.passage.waited = time.perf_counter()
+            with _with_others(found.what):
+                for work in found.works:
                     work.wait()
-            if passage is not None:
-                passage.end()
+            if found.then is not None:
+                found.then()
+            if found.passage is not None:
+                found.passage.end()
 
-    def _started(self, out: Tensor, given: Tensor, works: list[Any], what: str, passage: Passage | None, tells: bool = True) -> None:
-        """Keep what is under way, and what gloo reads until it has come. ``tells``: whether gloo says when it is through; else that is when it came."""
-        if passage is not None and tells:
-            for work in works:
-                work.get_future().add_done_callback(passage.through)
-        self._under_way[out.data_ptr()] = (works, given, what, passage)
+    def _started(self, out: Tensor, under_way: _UnderWay, tells: bool = True) -> None:
+        """Keep what is under way. ``tells``: whether gloo says when it is through; else that is when it came."""
+        if under_way.passage is not None and tells:
+            for work in under_way.works:
+                work.get_future().add_done_callback(under_way.passage.through)
+        self._under_way[out.data_ptr()] = under_way
+
+    def _is_direct(self, tensor: Tensor) -> bool:
+        """Whether ranks send to each other what gloo's own collectives would send in more messages, or with copies of it."""
+        return tensor.device.type == "cpu" and tensor.numel() > 0 and self.ranks > 1
+
+    def _swap(self, give: Sequence[Tensor], take: Sequence[Tensor]) -> list[Any]:
+        """Begin to give each other rank its tensor, and to take one from it; all of one size.
+
+        The tag says which message it is and how large: one of another size, which gloo would end the process for, is waited for in vain.
+        """
+        self._messages += 1
+        others = [r for r in range(self.ranks) if r != self.rank]
+        tag = (self._messages * 1_000_003 + take[others[0]].numel() * take[others[0]].element_size()) % _TAGS
+        works = [_distributed().irecv(take[r], group=self.group, tag=tag, group_src=r) for r in others]
+        return works + [_distributed().isend(give[r], group=self.group, tag=tag, group_dst=r) for r in others]
+
+    def _add(self, come: Sequence[Tensor], out: Tensor) -> None:
+        """The sum of what each rank gave, in the order of the ranks; ``out`` may be one of the last two of them, or this rank's own."""
+        total = come[0]
+        for one in come[1:-1]:
+            total = torch.add(total, one, out=come[0 if self.rank else 1])  # this rank's own is not its to write to
+        torch.add(total, come[-1], out=out)
 
     def start_gather(self, tensor: Tensor, what: str) -> Tensor:
         """Begin `gather`; `wait` on what is returned ends it.
 
-        gloo's own gather has the result twice while it runs. What is large is given by each rank in turn to the places of the result, which
-        moves as many bytes.
+        Each rank sends its own to each other: gloo's gather has the result twice while it runs, and its broadcasts come one after the other.
         """
         passage = self._count(what, tensor)
         out = tensor.new_empty((self.ranks * tensor.shape[0], *tensor.shape[1:]))
         if out.numel():
-            parts, given = out.chunk(self.ranks), tensor
+            parts = out.chunk(self.ranks)
             with _with_others(what):
-                if tensor.numel() * tensor.element_size() < _IN_TURN:
-                    works = [_distributed().all_gather(list(parts), tensor, group=self.group, async_op=True)]
-                else:
+                if self._is_direct(tensor):
                     parts[self.rank].copy_(tensor)
-                    given = out
-                    works = [_distributed().broadcast(part, group_src=rank, group=self.group, async_op=True) for rank, part in enumerate(parts)]
-            self._started(out, given, works, what, passage)
+                    self._started(out, _UnderWay(self._swap([parts[self.rank]] * self.ranks, parts), out, what, passage), tells=False)
+                else:
+                    works = [_distributed().all_gather(list(parts), tensor, group=self.group, async_op=True)]
+                    self._started(out, _UnderWay(works, tensor, what, passage))
         return out
 
     def start_scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
-        """Begin `scatter_sum`; `wait` on what is returned ends it."""
+        """Begin `scatter_sum`; `wait` on what is returned ends it.
+
+        Each rank sends each other its part, and adds what comes in the order of the ranks: gloo sums everything on every rank.
+        """
         passage = self._count(what, tensor)
         out = tensor.new_empty((tensor.shape[0] // self.ranks, *tensor.shape[1:]))
         if out.numel():
             with _with_others(what):
-                work = _distributed().reduce_scatter(out, list(tensor.chunk(self.ranks)), group=self.group, async_op=True)
-            self._started(out, tensor, [work], what, passage, tells=False)
+                if self._is_direct(tensor):
+                    parts = list(tensor.chunk(self.ranks))
+                    last = self.ranks - 1 if self.rank != self.ranks - 1 else self.ranks - 2
+                    come = [part if r == self.rank else out if r == last else torch.empty_like(out) for r, part in enumerate(parts)]
+                    self._started(out, _UnderWay(self._swap(parts, come), tensor, what, passage, partial(self._add, come, out)), tells=False)
+                else:
+                    work = _distributed().reduce_scatter(out, list(tensor.chunk(self.ranks)), group=self.group, async_op=True)
+                    self._started(out, _UnderWay([work], tensor, what, passage), tells=False)
         return out
 
     def sum(self, tensor: Tensor, what: str) -> None:
         """Sum a tensor over the ranks, in place."""
-        with self._passing(what, tensor):
-            _distributed().all_reduce(tensor, group=self.group)
+        self.start_sum(tensor, what)
+        self.wait(tensor)
 
     def reduce(self, tensor: Tensor, how: str, what: str) -> None:
         """``max``, ``min`` or ``prod`` over the ranks, in place."""

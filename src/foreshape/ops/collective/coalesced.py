@@ -114,7 +114,7 @@ class SplitCoalesced(Operator):
     type = "split_coalesced"
     gradient = NOT_DIFFERENTIABLE
     X = operand(NUMERIC, doc="[elements]")
-    Out = result(many=True, doc="views of X", view_of="X", layout="strided")
+    Out = result(many=True, doc="views of X", view_of="X", layout="reshaped")
     starts = attribute(AttrType.LONGS, low=0, doc="the element at which each begins")
     ranks = attribute(AttrType.INTS, low=0, doc="how many dims each has")
     dims = attribute(AttrType.LONGS, low=0, doc="the dims of all, one after the other")

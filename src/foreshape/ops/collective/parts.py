@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import Size, floordiv, symbol
+from foreshape.dims import Size, floordiv, maximum, symbol
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, attribute, b1, f32, i64, operand, reject, require, require_divides, result, sample
 from foreshape.ops.collective.sums import Collective, in_a_row, own
@@ -79,9 +79,9 @@ class CReducescatter(_Parts):
         return X.with_dims([floordiv(X.known_dims[0], ranks), *X.known_dims[1:]])
 
     def retained_bytes(self, X: Spec) -> dict[str, Size]:
-        """While it is under way, gloo has a part of its own."""
-        under_way = not self.use_calc_stream and self.nranks != 1
-        return {"Out": floordiv(X.nbytes, ranks_of(self.nranks))} if under_way else {}
+        """While it is under way, the parts that come from all other ranks but one, whose part is where the sum will be."""
+        ranks = ranks_of(self.nranks)
+        return {} if self.use_calc_stream else {"Out": floordiv(X.nbytes, ranks) * maximum(ranks - 2, 0)}
 
     def kernel(self, X: Tensor) -> Tensor:
         team = self._team()
