@@ -74,9 +74,12 @@ class CoalesceParts(_Coalesced):
     def kernel(self, X: list[Tensor]) -> Tensor:
         ranks = self.nranks or _ranks()
         starts, total = places_of([x.numel() for x in X], X[0].element_size())
-        out = X[0].new_zeros(ranks * int(part_of(total, ranks, X[0].element_size())))
+        out, end = X[0].new_empty(ranks * int(part_of(total, ranks, X[0].element_size()))), 0
         for x, start in zip(X, starts, strict=True):
-            out[int(start) : int(start) + x.numel()].view(x.shape).copy_(x)
+            out[end : int(start)] = 0
+            end = int(start) + x.numel()
+            out[int(start) : end].view(x.shape).copy_(x)
+        out[end:] = 0
         return out
 
 
@@ -95,11 +98,14 @@ class OwnPart(_Coalesced):
         rank, ranks = (0, 1) if team is None else (team.rank, team.ranks)
         starts, total = places_of([x.numel() for x in X], X[0].element_size())
         part = int(part_of(total, ranks, X[0].element_size()))
-        out, first = X[0].new_zeros(part), rank * part
+        out, first, filled = X[0].new_empty(part), rank * part, 0
         for x, start in zip(X, starts, strict=True):
             begin, end = max(int(start), first), min(int(start) + x.numel(), first + part)
             if begin < end:
-                out[begin - first : end - first] = x.reshape(-1)[begin - int(start) : end - int(start)]
+                out[filled : begin - first] = 0
+                filled = end - first
+                out[begin - first : filled] = x.reshape(-1)[begin - int(start) : end - int(start)]
+        out[filled:] = 0
         return out
 
 
