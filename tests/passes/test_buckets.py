@@ -55,3 +55,27 @@ def test_a_loss_of_another_element_type_goes_alone():
     SGD(0.1).minimize(cost)
     sent = messages(fs.data_parallel().apply(fs.default_main_program(), cost, 2).program)
     assert sent == [[cost.name], ["fc_0.b_0@GRAD", "fc_0.w_0@GRAD"]]
+
+
+def updated(program: fs.Program) -> list[str]:
+    """What is updated, in order, of the matrices; of a part of several parameters its gradients' bucket."""
+    found = [str(op.input("Param")) for op in program.global_block.ops if op.type == "sgd"]
+    return [name for name in found if not name.startswith("fc") or name.endswith("w_0")]
+
+
+def test_parameters_are_updated_in_the_order_in_which_their_gradients_come():
+    program, cost = stack(64, 64, 64, 4)
+    assert updated(program) == ["fc_0.w_0", "fc_1.w_0", "fc_2.w_0"]
+    made = fs.data_parallel(bucket=64 * 64 * 4).apply(program, cost, 2).program
+    assert updated(made) == ["fc_1.w_0", "fc_2.w_0", "fc_0.w_0"], "that of the first layer comes last: the others are updated meanwhile"
+    sharded = fs.shard_optimizer(bucket=64 * 64 * 4).apply(program, cost, 2).program
+    sent = [str(op.input("X")) for op in sharded.global_block.ops if op.type in ("c_reducescatter", "c_allgather")]
+    assert [name.rpartition("_")[2] for name in sent] == ["0", "1", "2"] * 2, "gathered in the order in which they were summed"
+
+
+def test_updates_that_need_one_another_stay_in_their_order():
+    program, cost = stack(1, 1, 4)
+    first, second = (op for op in program.global_block.ops if op.type == "sgd" and str(op.input("Param")).endswith("w_0"))
+    second.set_input("LearningRate", str(first.output("ParamOut")))  # as no optimizer writes it
+    made = fs.data_parallel(bucket=1).apply(program, cost, 2).program
+    assert updated(made) == ["fc_0.w_0", "fc_1.w_0"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from foreshape.dims import Size
+from foreshape.ops.update.updates import Update
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.op import is_absent
 from foreshape.spec import SELECTED_ROWS, DType
@@ -94,6 +96,28 @@ def in_buckets(gradients: Sequence[Gradient], bucket: int | None) -> list[Bucket
     return sorted(out, key=lambda b: b.at)
 
 
+def update_as_they_come(block: Block, buckets: Sequence[Bucket]) -> None:
+    """Let updates that stand one after another be made in the order in which their gradients come: while the last are on their way, the others
+    are updated."""
+    turn = {g.summed: at for at, bucket in enumerate(buckets) for g in bucket.gradients}
+
+    def is_moved(op: Op) -> bool:
+        return isinstance(op.operator, Update) and not turn.keys().isdisjoint(op.all_reads())
+
+    for moved, run in groupby(list(enumerate(block.ops)), key=lambda pair: is_moved(pair[1])):
+        places, ops = zip(*run, strict=True)
+        if moved and _are_apart(ops):
+            ops = sorted(ops, key=lambda op: max(turn.get(n, 0) for n in op.all_reads()))
+            block.ops[places[0] : places[-1] + 1] = ops
+
+
+def _are_apart(ops: Sequence[Op]) -> bool:
+    """Whether none reads or writes what another writes."""
+    written = [set(op.output_names()) for op in ops]
+    of_all = set[str]().union(*written)
+    return len(of_all) == sum(map(len, written)) and all(of_all.isdisjoint(op.all_reads() - own) for op, own in zip(ops, written, strict=True))
+
+
 class Sender:
     """Writes into a block the ops that sum gradients over the ranks."""
 
@@ -105,6 +129,7 @@ class Sender:
         dense = [g for g in gradients if g.spec.kind is not SELECTED_ROWS]
         ends: list[tuple[str, Bucket]] = []
         starts = {b.gradients[-1].name: b for b in in_buckets(dense, bucket)}
+        update_as_they_come(self.block, list(starts.values()))
         for of in sorted(starts.values(), key=lambda b: -b.at):  # from behind, so that the places before stay
             ends.append((self._start(of), of))
         for sent, of in reversed(ends):

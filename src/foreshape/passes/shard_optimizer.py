@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar, TypeGuard
 
 from foreshape.dims import Size, product
@@ -48,11 +49,14 @@ class ShardOptimizer(DataParallel):
             within = {g.name for group in groups for g in group.gradients if group.direct}
             Sender(block).sum_all([sent, *(g for g in gradients if g.name not in within)], self.bucket)
             held: list[Shard] = []
+            updates = {id(op) for group in groups for op in group.updates.values()}
+            behind = next((before for before, op in pairwise(block.ops) if id(op) in updates), block.ops[0])
             for group in groups:
                 for bucket in in_buckets(group.gradients, self.bucket):
                     shard = Shard(block, group, bucket.gradients, ranks or 0)
                     followers.extend(shard.followers())
-                    parts.extend(shard.write(self.divides_parameters and group.direct))
+                    parts.extend(shard.write(behind, self.divides_parameters and group.direct))
+                    behind = shard.last
                     shards.append(shard.own)
                     if shard.held is not None:
                         held.append(shard)
@@ -152,25 +156,27 @@ class Shard:
         self.held: Part | None = None
         self.own = Part("", self.of, (), ())
         """This rank's part of the parameters, from `write` on."""
+        self.last = self.updates[-1]
+        """The last op that `write` writes, but for those at the end that wait for the parameters."""
         self.starts, self.part = starts, part_of(total, ranks_of(nranks), self.of.itemsize)
 
     def followers(self) -> list[tuple[str, str]]:
         """What the single updates keep beside their parameters, such as a power of beta: all are what that of the first one is."""
-        first = self.updates[0]
-        written = set(first.output_names())
+        first, written = self.updates[0], set(self.updates[0].output_names())
         kept = [s for s, n in first.inputs.items() if n and n[0] in written and s not in (*(self._operator(first).elementwise_state or ()), "Param")]
         return [(op.inputs[s][0], first.inputs[s][0]) for op in self.updates[1:] for s in kept]
 
-    def write(self, hold: bool = False) -> list[Part]:
+    def write(self, behind: Op, hold: bool = False) -> list[Part]:
         """Replace the updates by one of this rank's part.
 
         Args:
+            behind: what it comes after: the update of the gradients that were sent before these, which come first.
             hold: the parameters are held in parts, too; otherwise they are gathered after each update.
         """
         block, first = self.block, self.updates[0]
         parts = {slot: self._state(slot) for slot in self._operator(first).elementwise_state or () if first.inputs.get(slot)}
         reduced, bucket = self._send() if self.group.direct else (self._cut("gradients@PART", [g.name for g in self.gradients], self._at()), "")
-        at = self._at()
+        at = self._behind(behind, reduced)
         if hold:
             self.held = self._hold()
             own = self.held.name
@@ -193,10 +199,12 @@ class Shard:
             for piece in part.pieces:
                 block.remove_variable(piece.name)
         self._insert(at, first.type, inputs, outputs, attrs, (own, reduced))
+        self.last = block.ops[at]
         if hold:
             return [*([self.held] if self.held is not None else []), *parts.values()]
         sent, whole = self._name("parameters@SENT"), self._name("parameters@WHOLE")
         self._insert(at + 1, "c_allgather", {"X": [own]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0})
+        self.last = block.ops[at + 1]
         end = len(block.ops)
         self._insert(end, "c_sync_comm_stream", {"X": [sent]}, {"Out": [whole]}, {"ring_id": 0})
         views = [self._name(f"{p}@WHOLE") for p in self.parameters]
@@ -244,6 +252,13 @@ class Shard:
         """Where the first of the updates stands."""
         ids = {id(op) for op in self.updates}
         return next(at for at, op in enumerate(self.block.ops) if id(op) in ids)
+
+    def _behind(self, behind: Op, reduced: str) -> int:
+        """The first place after an op where all is there that the updates read, and nobody reads any more what they write."""
+        written = {reduced, *(n for op in self.updates for n in op.output_names())}
+        touched = written.union(*(op.all_reads() for op in self.updates))
+        ops = self.block.ops[: self._at()]
+        return 1 + max(k for k, op in enumerate(ops) if op is behind or touched & set(op.output_names()) or written & op.all_reads())
 
     def _cut(self, prefix: str, names: Sequence[str], at: int) -> str:
         made = self._name(prefix)
