@@ -1,7 +1,7 @@
 """One rank of one framework on one workload: ``rank_worker.py WORKLOAD MODULE VARIANT``, with the variables that torchrun sets.
 
 ``foreshape`` takes a strategy of `STRATEGIES` as its variant, ``torch`` those of `with_torch` and ``zero``, which divides the optimizer's state; ``link``
-times sums between the ranks. Prints a JSON line when it is ready, with the losses of the first steps; then one for each ``time PASSES`` that it
+measures what is between the ranks. Prints a JSON line when it is ready, with the losses of the first steps; then one for each ``time PASSES`` that it
 reads: so many passes over the batches, all ranks as many.
 """
 
@@ -23,10 +23,6 @@ os.dup2(2, 1)  # what a library prints goes to stderr
 RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 WAITED = 120.0
 """Seconds that a rank waits for the others: on a busy machine one comes long after another."""
-SUMMED = (8, 1 << 16, 1 << 19, 1 << 21)
-"""Elements, of four bytes, of the sums that tell what a link is."""
-COMPUTED = 200
-"""How often what kernels do is timed, on one rank alone and on all at once."""
 
 
 def say(**values: object) -> None:
@@ -135,49 +131,18 @@ class Torch:
 
 
 def link() -> None:
-    """Time sums of several sizes between the ranks, the shortest of many each: what else the machine does only adds to it."""
+    """What is between the ranks."""
     import torch
-    from torch import distributed
 
+    from foreshape.cost.link import measure_link
     from foreshape.ranks import join
 
+    torch.set_num_threads(1)
     ranks = join(WAITED).__enter__()
     assert ranks.team is not None
-    found: dict[int, float] = {}
-    busy: dict[int, float] = {}
-    for count in SUMMED:
-        values, best, times = torch.zeros(count), float("inf"), 200 if count < 1 << 18 else 40
-        used = 0.0
-        for _ in range(times):
-            distributed.barrier()
-            before, at = processor_seconds(), time.perf_counter()
-            ranks.team.sum(values, "link")
-            best = min(best, time.perf_counter() - at)
-            used += processor_seconds() - before
-        found[4 * count], busy[4 * count] = best, used / times
-    alone = 0.0
-    for rank in range(RANKS):  # one after the other, then all at once
-        distributed.barrier()
-        if rank == RANK:
-            alone = computing()
-    distributed.barrier()
-    say(seconds=found, busy=busy, slower=computing() / alone)
+    found = measure_link(ranks.team)
+    say(bandwidth=found.network.bandwidth, latency=found.network.latency, whole=found.network.whole, processor=found.network.processor, slower=found.slower)
     os._exit(0)
-
-
-def computing() -> float:
-    """Seconds, the median of many, of a product and of what moves as many bytes as the gradients of one do: what kernels mostly do."""
-    import torch
-
-    torch.set_num_threads(1)
-    x, w, moved = torch.rand(64, 1024), torch.rand(1024, 1024), torch.zeros(1 << 20)
-    seconds: list[float] = []
-    for _ in range(COMPUTED):
-        at = time.perf_counter()
-        torch.mm(x, w)
-        moved.add_(w.view(-1))
-        seconds.append(time.perf_counter() - at)
-    return statistics.median(seconds)
 
 
 def main() -> None:

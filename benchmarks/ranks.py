@@ -101,27 +101,16 @@ class Group:
             p.wait()
 
 
-def network_of(ranks: int) -> tuple[fs.Network, float]:
-    """The link that sums between so many ranks of this machine tell of: what each takes at least, how much longer a larger one, and how long the
-    processors are busy with it; and how many times as long kernels take where all ranks compute."""
-    from foreshape.cost.network import ALL_REDUCE, hops, sent
-    from foreshape.values.team import WHOLE
-
+def link_of(ranks: int) -> tuple[fs.Network, float]:
+    """What is between so many ranks of this machine, and how many times as long kernels take where all of them compute."""
     group = Group("-", "link", "-", ranks)
     try:
         group.begin()
     finally:
         group.close()
-
-    def over_ranks(what: str) -> dict[int, float]:
-        return {int(size): max(float(one[what][size]) for one in group.ready) for size in group.ready[0][what]}
-
-    took, busy = over_ranks("seconds"), over_ranks("busy")
-    (small, first), *_, (large, last) = sorted(took.items())
-    latency = first if small * (ranks - 1) <= WHOLE else first / hops(ALL_REDUCE, ranks)
-    moved = sent(ALL_REDUCE, large, ranks)
-    bandwidth = moved / max(last - latency * hops(ALL_REDUCE, ranks), 1e-9)
-    return fs.Network(bandwidth, latency, whole=WHOLE, processor=busy[large] / moved), statistics.median(one["slower"] for one in group.ready)
+    found = dict(group.ready[0])
+    slower = found.pop("slower")
+    return fs.Network(**found), slower
 
 
 class Planned:
@@ -217,7 +206,7 @@ def main() -> None:
     began = time.perf_counter()
     calibration = calibrated(chosen.calibration) if chosen.plan else None
     counts = [int(n) for n in chosen.ranks.split()]
-    links = {n: network_of(n) for n in counts} if chosen.plan else {}
+    links = {n: link_of(n) for n in counts} if chosen.plan else {}
     for n, (network, slower) in links.items():
         busy = f"{network.processor * 2**30:.2f} s of a processor for each GiB"
         print(f"{n} ranks: a link of {network}, {busy}; kernels take {slower:.2f} times as long", flush=True)

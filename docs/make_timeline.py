@@ -5,13 +5,13 @@ It calibrates the machine, where no file is given, and times gloo between the ra
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ import numpy as np
 import foreshape as fs
 from foreshape import layer
 from foreshape.cost import Calibration
+from foreshape.cost.device import Machine
 from foreshape.cost.draw import draw_timeline
+from foreshape.cost.link import measure_link
 from foreshape.cost.measure import calibrate
 from foreshape.cost.measured import Measured
 from foreshape.ranks import join
@@ -28,8 +30,6 @@ from foreshape.training.made import training_program
 
 PICTURE = Path(__file__).parent / "many-machines-step.png"
 RANKS, BATCH, WIDTH = 2, 256, 1024
-SMALL, LARGE, REPEATS = 2, 1 << 20, 40
-"""Elements of the sums that tell how long a message is on its way, and how fast it moves."""
 
 
 def described() -> tuple[Any, dict[str, Any]]:
@@ -44,27 +44,14 @@ def described() -> tuple[Any, dict[str, Any]]:
 
 
 def rank(folder: Path) -> None:
-    """One of the ranks: it times sums, then trains."""
+    """One of the ranks: it measures what is between them, then trains."""
     with join(60.0) as ranks:
         assert ranks.team is not None
-        took: list[float] = []
-        for count in (SMALL, LARGE):
-            values, times = np.zeros(count, np.float32), list[float]()
-            for _ in range(REPEATS):
-                began = time.perf_counter()
-                ranks.sums(values[:1].tolist()) if count == SMALL else ranks.all_of(_tensor(values))
-                times.append(time.perf_counter() - began)
-            took.append(min(times))  # what else the machine does only adds to it
+        found = measure_link(ranks.team)
         if ranks.first:
-            (folder / "network.json").write_text(json.dumps(took))
+            (folder / "link.json").write_text(json.dumps([*dataclasses.astuple(found.network), found.slower]))
     cost, data = described()
     fs.train(cost, data, optimizer=fs.optimizer.SGD(0.01), epochs=6, batch_size=BATCH, progress=False, ranks=fs.data_parallel())
-
-
-def _tensor(values: np.ndarray) -> Any:
-    import torch
-
-    return torch.from_numpy(values)
 
 
 def launched(folder: Path) -> None:
@@ -93,13 +80,12 @@ def main() -> None:
         else:
             calibration = calibrate(lambda program, feed, fetch: executor.run(program, feed, [fetch], scope), [1])
         launched(folder)
-        latency, gathered = json.loads((folder / "network.json").read_text())
+        *of_network, slower = json.loads((folder / "link.json").read_text())
         measured = Measured.load(folder / "step.json")
     with fs.program_guard(fs.Program(), fs.Program()):
         made = training_program(described()[0], fs.optimizer.SGD(0.01))
-    # a sum of two ranks is two messages of half of it each way; what is gathered, one of all of it
-    network = fs.Network.of(LARGE * 4 / max(gathered - latency / 2, 1e-9), latency / 2)
-    plan = fs.plan(made.program, ranks=RANKS, batch=BATCH, loss=made.loss, device=calibration, network=network)
+    network = fs.Network(*of_network)
+    plan = fs.plan(made.program, ranks=RANKS, batch=BATCH, loss=made.loss, device=Machine(calibration, 1, slower), network=network)
     draw_timeline(plan, PICTURE, measured)
     planned = plan.timeline()
     print(f"a link of {network.bandwidth / 1e9:.2f} GB/s and {1e6 * network.latency:.0f} us; planned {1e3 * planned.seconds:.1f} ms, "

@@ -98,3 +98,10 @@ def test_mistakes_are_told_in_plain_words(model: Path, args: tuple[Any, ...], wo
     assert code != 0
     assert words in out + err
     assert "Traceback" not in out + err
+
+
+def test_what_is_between_ranks_needs_ranks(tmp_path: Path) -> None:
+    code, _, said = call("calibrate", "--link")
+    assert code == 1
+    assert "torchrun --nproc-per-node 2 -m foreshape calibrate --link" in said
+    assert call("calibrate", "--link", "--out", tmp_path / "link.json")[0] == 2

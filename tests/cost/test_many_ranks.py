@@ -9,6 +9,7 @@ from support.planned_networks import machine, stack, words
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.cost.device import Machine
 from foreshape.cost.events import Compute, Start, Wait
 from foreshape.lowering import fuse, lower
 
@@ -46,6 +47,20 @@ def test_ragged_rows_are_divided_too() -> None:
     plan = planned(words(), words=640)
     assert plan.shared == {"batch", "words"}
     assert plan.peak() == plan.memory.peak(batch=16, words=160, ranks=4)
+
+
+def test_ranks_that_share_a_machine_take_longer() -> None:
+    network = fs.Network.of("10Gb/s", "50us")
+    alone = planned(network=network).timeline()
+    slower = planned(network=network, device=Machine(machine(), 1, 2.0)).timeline()
+    assert slower.computing == pytest.approx(2 * alone.computing)
+    assert slower.communicating == alone.communicating
+    busy = fs.Network(network.bandwidth, network.latency, processor=1e-6)
+    taken = planned(network=busy).timeline()
+    hidden = [c for c in planned(network=busy).collectives() if c.type != "count_examples"]
+    assert taken.seconds - alone.seconds <= sum(busy.occupying("all-reduce", c.bytes, 4) for c in hidden) + busy.occupying("all-reduce", 24, 4) + 1e-9
+    assert taken.seconds > alone.seconds
+    assert taken.durations == alone.durations
 
 
 def test_each_gradient_is_given_once_and_the_loss_with_the_first() -> None:

@@ -208,13 +208,17 @@ def plan(
 def calibrate(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to; in the user's cache directory where left out.")] = None,
     threads: Annotated[list[int] | None, typer.Option("--threads", help="A number of threads. May be repeated; 1 and all where left out.")] = None,
+    link: Annotated[bool, typer.Option("--link", help="Measure what is between the ranks in place of the kernels; torchrun starts it.")] = False,
     json: Json = False,
 ) -> None:
     """Measure this machine's kernels, so that plans know how long a step takes: about half a minute for each number of threads."""
-    from foreshape.cli.ranks import calibrate_here
+    from foreshape.cli.ranks import calibrate_here, calibrate_link
 
     with plain_errors():
-        calibrate_here(out, list(threads or ()), json)
+        if link:
+            calibrate_link(out, json)
+        else:
+            calibrate_here(out, list(threads or ()), json)
 
 
 @app.command(short_help="Simulate the training of a program on many ranks.")

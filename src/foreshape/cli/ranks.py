@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from foreshape.cost import plan as plan_ranks
 from foreshape.cost.draw import draw_simulation, draw_timeline
 from foreshape.cost.measured import Measured
 from foreshape.cost.simulation import NUMBERS, Point, simulate
-from foreshape.errors import FormatError, MemoryPlanError
+from foreshape.errors import ExecutionError, FormatError, MemoryPlanError
 from foreshape.memory import byte_text, bytes_of
 from foreshape.program import Program
 from foreshape.program.literal import escape, name_text
+
+_PATIENCE = 60.0
+"""Seconds that ranks wait for one another to measure what is between them."""
 
 
 def print_ranks_plan(
@@ -242,3 +246,25 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
             print_plain(f"{n} thread{'' if n == 1 else 's'}: {len(k.kinds)} kinds of kernels, {sum(map(len, k.kinds.values())):,} measurements; "
                         f"{1e6 * k.step:.0f} microseconds for a step besides its kernels")  # fmt: skip
         print_plain(f"{found.machine}: {path}")
+
+
+def calibrate_link(out: Path | None, json: bool) -> None:
+    """Measure what is between the ranks that torchrun started; the first of them says it."""
+    from foreshape.cost.link import measure_link
+    from foreshape.ranks import join
+
+    if out is not None:
+        raise typer.BadParameter("what is between ranks is shown, and not saved", param_hint="--out")
+    with join(_PATIENCE) as ranks:
+        if ranks.team is None:
+            raise ExecutionError("there is one rank alone: start it as torchrun --nproc-per-node 2 -m foreshape calibrate --link")
+        network, slower = measure_link(ranks.team)
+    if not ranks.first:
+        return
+    if json:
+        print_json({"ranks": ranks.count, **asdict(network), "slower": slower})
+        return
+    with printing():
+        print_plain(f"{ranks.count:,} ranks: --bandwidth {network.bandwidth * 8 / 1e9:.3g}Gb/s --latency {network.latency * 1e6:.0f}us")
+        print_plain(f"a message takes {network.processor * 2**30:.2g} s of the processors for each GiB; while all ranks compute, "
+                    f"kernels take {slower:.2f} times as long")  # fmt: skip
