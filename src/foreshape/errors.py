@@ -111,8 +111,8 @@ class ForeshapeWarning(UserWarning):
 class border(contextlib.ContextDecorator):
     """The last resort of a public entrance: whatever other exception leaves the block becomes an error of this package, with its cause.
 
-    For what nobody has foreseen; what is foreseen has words of its own, which pass as they are. So does a call with wrong arguments, and what is no ``Exception``:
-    KeyboardInterrupt, SystemExit.
+    For what nobody has foreseen; what is foreseen has words of its own, which pass as they are. So do a call
+    with wrong arguments, and what is no ``Exception``: KeyboardInterrupt, SystemExit.
 
     Args:
         what: begins the message: what could not be done.
