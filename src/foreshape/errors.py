@@ -111,8 +111,8 @@ class ForeshapeWarning(UserWarning):
 class border(contextlib.ContextDecorator):
     """The last resort of a public entrance: whatever other exception leaves the block becomes an error of this package, with its cause.
 
-    For what nobody has foreseen; what is foreseen has words of its own, which pass as they are. So does what is no ``Exception``:
-    KeyboardInterrupt, SystemExit.
+    For what nobody has foreseen; what is foreseen has words of its own, which pass as they are. So do a call
+    with wrong arguments, and what is no ``Exception``: KeyboardInterrupt, SystemExit.
 
     Args:
         what: begins the message: what could not be done.
@@ -128,6 +128,8 @@ class border(contextlib.ContextDecorator):
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, TypeError) and trace is not None and trace.tb_next is None and trace.tb_frame.f_code.co_filename == contextlib.__file__:
+            return  # the function was called with arguments that it does not have, and did not begin: Python says that
         if isinstance(error, Exception) and not isinstance(error, ForeshapeError):
             raise self.kind(f"{self.what}: {type(error).__name__}: {error}") from error
 

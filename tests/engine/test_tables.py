@@ -195,7 +195,7 @@ def test_numbers_that_stay_the_same_are_converted() -> None:
     assert run({"x": [[1, 2], [3, 4]]}, x=([-1, 2], "fp16"))[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
     for value, dtype, says in (
         (big + 1, "int32", "x must be int32; fed is int64 with 2147483648, which int32 does not have"),
-        (np.array([2**63], "uint64"), "int64", "x must be int64"),
+        (np.array([2**63], "uint64"), "int64", "x must be int64; fed is uint64 with 9223372036854775808, which int64 does not have"),
         (np.array([-1], "int8"), "uint8", "x must be uint8; fed is int8 with -1, which uint8 does not have"),
         (np.array([0.0]), "int64", "x must be int64; fed is fp64"),
         (np.array([1]), "fp32", "x must be fp32; fed is int64: convert it with"),

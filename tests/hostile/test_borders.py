@@ -289,3 +289,10 @@ def test_18_an_axis_out_of_range_in_a_gradient(type: str, axis: int) -> None:
         inputs = {"X": x, "Y": y, "Out@GRAD": d} | ({"Out": out} if type == "elementwise_div" else {})
         with pytest.raises(fs.ShapeError, match=r"axis must be -1 or in \[0, 1\]"):
             block.append_op(f"{type}_grad", inputs, {"Y@GRAD": "dy"}, {"axis": axis})
+
+
+def test_a_call_with_arguments_that_there_are_not_is_told_as_python_tells_it() -> None:
+    """No word of a file that could not be read, which nobody has tried."""
+    load: Any = fs.load_safetensors
+    with pytest.raises(TypeError, match="positional arguments"):
+        load("values.safetensors", fs.Program(), fs.Scope())

@@ -156,6 +156,15 @@ def test_the_figures_of_a_summary_are_those_of_the_network() -> None:
             assert sum(r.measure.work for r in below) == row.measure.work and sum(r.measure.parameters for r in below) == row.measure.parameters
 
 
+def test_the_output_of_a_layer_is_what_it_gives_and_not_what_its_gradient_needs() -> None:
+    """PaddlePaddle's schemas often have such a result first: the probabilities of a loss, the sums of a chain."""
+    x = layer.data("x", shape=["batch", 4])
+    layer.softmax_with_cross_entropy(x, layer.data("label", 1, "int64"))
+    layer.linear_chain_crf(layer.data("scores", 5, lod_level=1), layer.data("tags", 1, "int64", lod_level=1))
+    found = {row.types: row.output for row in fs.default_main_program().summary().rows}
+    assert found == {"softmax_with_cross_entropy": "[batch, 1]", "linear_chain_crf": "[batch, 1]"}
+
+
 def test_a_summary_of_a_training_program_tells_gradients_and_updates() -> None:
     loss = layer.mean(layer.fc(layer.data("x", shape=["batch", 4]), 2))
     fs.optimizer.SGD(0.1).minimize(loss)

@@ -14,6 +14,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.errors import SchemaError
 from foreshape.optimizer import SGD, Adam, Group, Momentum, cosine, polynomial
+from foreshape.training.callbacks import Callback, Run
 from foreshape.training.checkpoint import Checkpoint
 
 X = np.random.RandomState(0).randn(48, 6).astype("float32")
@@ -101,6 +102,38 @@ def test_a_run_that_is_killed_within_a_group_goes_on_bit_by_bit(tmp_path: Path, 
     assert straight.keys() == resumed.keys() and "hidden.weight_accumulated_0" in straight
     for name, value in straight.items():
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("kill_at", [6, 8, 9])
+def test_a_run_that_goes_on_knows_the_rate_of_a_schedule(tmp_path: Path, kill_at: int) -> None:
+    """Also where all batches of an epoch were done before, and only its row was missing, and where an epoch had just ended."""
+
+    class Kill(Callback):
+        def on_batch_end(self, run: Run) -> None:
+            if run.history.steps == kill_at:
+                raise Killed
+
+    class Rate(Callback):
+        seen: float | None = None
+
+        def on_resume(self, run: Run) -> None:
+            self.seen = run.learning_rate
+
+        kept = ("seen",)
+
+    def run(folder: str, *callbacks: Callback) -> list[float]:
+        checkpoint = Checkpoint(str(tmp_path / folder), every=4 if kill_at == 9 else 2)  # 4 batches an epoch
+        history = Described().train(SGD(cosine(0.1)), epochs=3, callbacks=[*callbacks, rate], checkpoint=checkpoint)
+        return history.column("learning rate")
+
+    rate = Rate()
+    straight = run("straight")
+    with pytest.raises(Killed):
+        run("killed", Kill())
+    assert run("killed") == straight and not np.isnan(straight).any()
+    assert rate.seen is not None and straight[2] < rate.seen <= straight[0]
+    run("straight")
+    assert rate.seen == straight[2]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -22,7 +22,7 @@ def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tens
     try:
         seen = dtype_of_torch(tensor.dtype)
     except TypeMismatchError as error:
-        exact = _other(tensor, want)
+        exact = _other(name, tensor, want)
         if exact is None:
             raise FeedError(f"{name} must be {want.name}: {error}") from None
         tensor, seen = exact, dtype_of_torch(exact.dtype)
@@ -41,12 +41,14 @@ def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tens
     raise FeedError(f"{name} must be {want.name}; fed is {seen.name}{how}")
 
 
-def _other(tensor: Tensor, want: DType) -> Tensor | None:
+def _other(called: str, tensor: Tensor, want: DType) -> Tensor | None:
     """A tensor of a type that no program has (uint16, float8) in one that holds all of its numbers; None where there is none."""
     name = str(tensor.dtype).removeprefix("torch.")
     if want.is_integer and name in ("uint16", "uint32", "uint64"):
         whole = tensor.to(torch.int64)
-        return None if name == "uint64" and bool((whole < 0).any()) else whole
+        if name == "uint64" and bool((lost := whole < 0).any()):
+            raise FeedError(f"{called} must be {want.name}; fed is uint64 with {int(whole[lost][0]) + 2**64}, which {want.name} does not have")
+        return whole
     return tensor.to(torch.float32) if want.is_floating and name.startswith("float8") else None
 
 

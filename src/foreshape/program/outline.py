@@ -199,9 +199,12 @@ def _continues(op: Op, own: Sequence[Op], path: Sequence[str] | None, before: Se
 
 
 def result_of(op: Op) -> Variable | None:
-    """What an op is for: its first result that is not kept."""
+    """What an op is for: its first result that is not kept; before these those that gradients come from, since others serve the gradient alone."""
     operator = op.operator
     slots = [r.name for r in operator.schema.results] if operator is not None else list(op.outputs)
+    if operator is not None and len(slots) > 1 and operator.grad_class is not None:
+        taken = {operand.name for operand in operator.grad_class.schema.operands}
+        slots.sort(key=lambda slot: f"{slot}@GRAD" not in taken)
     found = [v for s in slots for n in op.outputs.get(s, ()) if (v := op.block.find(n)) is not None]
     return next((v for v in found if not v.persistable), found[0] if found else None)
 

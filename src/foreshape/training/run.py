@@ -172,6 +172,7 @@ class TheRun:
                 self.state = state = self._go_on(*found, self.facts, startup, on_change)
                 own_state(self.made, self.scope)
                 self.over.begin(self.executor, self.scope, self.seed)
+                self._resume_rate(state)
                 self.over.resume_random(state, self.executor, self.seed + state.history.steps)
                 self._begin_callbacks(found[1])
                 return state
@@ -192,6 +193,13 @@ class TheRun:
         self.state = state = State(Position(), History(), now, replace(before, executor=now.executor))
         self._begin_callbacks(None)
         return state
+
+    def _resume_rate(self, state: State) -> None:
+        """The rate of the last step that was done: of this epoch, or of the last one."""
+        if RATE in state.sums:
+            self.last_rate = mean_of(state.sums, RATE)
+        elif not state.position.batch and state.history.epochs:
+            self.last_rate = state.history.epochs[-1].get(RATE, math.nan)
 
     def _look_at_data(self) -> None:
         """Refuse data that the program does not take, before any value is made or changed."""
@@ -296,6 +304,7 @@ class TheRun:
                 add(sums, LEFT_OUT, left_out, updates if over.ranks.first else 0)
             if rate_at is not None:
                 self.last_rate = _number(fetched[rate_at])
+                sums[RATE] = (self.last_rate, 1) if over.ranks.first else (0.0, 0)  # a run that goes on may have no batch of this epoch left
             self.show.step(position.batch, loss, share.total)
             for callback in self._each_batch:
                 callback.on_batch_end(self)
@@ -311,7 +320,7 @@ class TheRun:
         row = {name: mean_of(total, name) for name in ("loss", *names)}
         row |= self._evaluate()
         if self.rate is not None:
-            row[RATE] = self.learning_rate
+            row[RATE] = self.learning_rate if self.rate_is_number else mean_of(total, RATE)
         if self.loss_scale is not None:
             row[LEFT_OUT] = total.get(LEFT_OUT, (0.0, 0))[0]
         row["seconds"] = time.perf_counter() - started
