@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, gradient, operand, reject, require, require_at_most, result, sample, torch
+from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import Spec
+from foreshape.spec import COMPLEX, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +36,7 @@ class Frame(Operator):
     """
 
     type = "frame"
-    X = operand(FLOATING, doc="[..., samples], or with axis 0 [samples, ...]")
+    X = operand((*FLOATING, *COMPLEX), doc="[..., samples], or with axis 0 [samples, ...]")
     Out = result(layout="row", doc="[..., frame_length, frames], or [frames, frame_length, ...]")
     frame_length = attribute(AttrType.INT, low=1)
     hop_length = attribute(AttrType.INT, low=1)
@@ -72,6 +73,7 @@ class Frame(Operator):
         sample(X=f32(7, 2), frame_length=3, hop_length=1, axis=0),
         sample(X=f32(9), frame_length=4, hop_length=3),
         sample(X=f32(2, 3, 8), frame_length=3, hop_length=4),
+        sample(X=c64(2, 7), frame_length=3, hop_length=2),
     ]
     rejects = [
         reject(X=f32(2, 3), frame_length=4, hop_length=1, says="at least one frame of 4 samples"),
@@ -84,7 +86,7 @@ class OverlapAdd(Operator):
     """Out = the frames of X, each ``hop_length`` samples after the one before, added up: [..., (frames - 1) hop_length + length]."""
 
     type = "overlap_add"
-    X = operand(FLOATING, doc="[..., length, frames], or with axis 0 [frames, length, ...]")
+    X = operand((*FLOATING, *COMPLEX), doc="[..., length, frames], or with axis 0 [frames, length, ...]")
     Out = result(layout="row", doc="[..., samples], or with axis 0 [samples, ...]")
     hop_length = attribute(AttrType.INT, low=1)
     axis = _axis()
@@ -119,6 +121,7 @@ class OverlapAdd(Operator):
         sample(X=f32(2, 3, 4), hop_length=2),
         sample(X=f32(4, 3, 2), hop_length=1, axis=0),
         sample(X=f32(3, 2), hop_length=4),
+        sample(X=c64(2, 3, 4), hop_length=2),
     ]
     rejects = [
         reject(X=f32(3), hop_length=1, says="at least 2 dims"),
