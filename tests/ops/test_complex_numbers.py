@@ -137,3 +137,21 @@ def test_arithmetic_of_spectra_trains() -> None:
     for here, other in zip(given, (want.detach(), a.grad, b.grad), strict=True):
         assert isinstance(other, torch.Tensor)
         np.testing.assert_allclose(here, other.numpy(), rtol=2e-4, atol=2e-4 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("onesided", [True, False])
+def test_an_stft_is_that_of_torch(onesided: bool) -> None:
+    x, window = layer.data("x", shape=["batch", "time"]), layer.data("window", shape=[6])
+    x.stop_gradient = False
+    z = apply("stft", {"X": x, "Window": window}, {"n_fft": 6, "hop_length": 4, "normalized": True, "onesided": onesided})
+    out = layer.add(layer.square(apply("real", {"X": z})), apply("imag", {"X": z}))
+    pairs = {v.name: g for v, g in append_backward(layer.reduce_sum(out), ["x"])}
+    rng = np.random.RandomState(4)
+    signals, by = rng.standard_normal((2, 21)).astype("float32"), rng.standard_normal(6).astype("float32")
+    given, gradient = run({"x": signals, "window": by}, [z, pairs["x"]])
+    there = torch.from_numpy(signals).requires_grad_()
+    want = torch.stft(there, 6, 4, window=torch.from_numpy(by), center=False, normalized=True, onesided=onesided, return_complex=True)
+    (want.real.square() + want.imag).sum().backward()
+    assert there.grad is not None
+    np.testing.assert_allclose(given, want.detach().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradient, there.grad.numpy(), rtol=1e-4, atol=1e-5)
