@@ -54,7 +54,7 @@ def test_what_is_fed_must_be_complex_and_no_wider() -> None:
 
 def test_operators_that_do_not_say_so_take_no_complex_numbers() -> None:
     z = layer.data("z", shape=["batch", 5], dtype=COMPLEX128)
-    for refused in (lambda: layer.relu(z), lambda: layer.mean(z), lambda: layer.cast(z, "float32"), lambda: apply("gather", {"X": z, "Index": z})):
+    for refused in (lambda: layer.relu(z), lambda: layer.mean(z), lambda: layer.sigmoid(z), lambda: apply("gather", {"X": z, "Index": z})):
         with pytest.raises(fs.TypeMismatchError, match="not complex128"):
             refused()
 
@@ -109,3 +109,49 @@ def test_gradients_of_a_number_that_is_used_twice_are_summed() -> None:
     (want * torch.from_numpy(weight)).sum().backward()
     np.testing.assert_allclose(given, want.detach().numpy(), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(gradient, there.grad.numpy(), rtol=1e-3, atol=1e-5)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_arithmetic_of_spectra_trains() -> None:
+    """A filter over the spectrum, with every operator of complex arithmetic, and a product of rows, whose gradient is two kernels of real numbers."""
+    x = layer.data("x", shape=["batch", 4, 6])
+    w = layer.data("w", shape=[4, 6], dtype="complex64")
+    x.stop_gradient = w.stop_gradient = False
+    z = apply("fft_r2c", {"X": x}, {"axes": [2], "normalization": "backward", "forward": True, "onesided": True})
+    mixed = apply("matmul_v2", {"X": z, "Y": w})  # [batch, 4, 6]
+    bias = apply("cast", {"X": x}, {"in_dtype": 5, "out_dtype": 23})
+    both = apply("elementwise_div", {"X": apply("elementwise_add", {"X": mixed, "Y": bias}), "Y": apply("exp", {"X": w})})
+    both = apply("elementwise_mul", {"X": both, "Y": apply("elementwise_sub", {"X": mixed, "Y": w})})
+    both = apply("scale", {"X": both}, {"scale": 0.5, "bias": 1.0})
+    whole = apply("concat", {"X": [both, apply("elementwise_sub", {"X": both, "Y": bias})]}, {"axis": 2})
+    out = layer.add(apply("real", {"X": whole}), layer.square(apply("imag", {"X": whole})))
+    pairs = {v.name: g for v, g in append_backward(layer.reduce_sum(out), ["x", "w"])}
+    rng = np.random.RandomState(5)
+    weight = (rng.standard_normal((4, 6)) + 1j * rng.standard_normal((4, 6))).astype("complex64")
+    given = run({"x": X, "w": weight}, [out, pairs["x"], pairs["w"]])
+    a, b = torch.from_numpy(X).requires_grad_(), torch.from_numpy(weight).requires_grad_()
+    product = torch.fft.rfft(a) @ b
+    there = (product + a) / b.exp() * (product - b) * 0.5 + 1.0
+    there = torch.cat([there, there - a], 2)
+    want = there.real + there.imag.square()
+    want.sum().backward()
+    for here, other in zip(given, (want.detach(), a.grad, b.grad), strict=True):
+        assert isinstance(other, torch.Tensor)
+        np.testing.assert_allclose(here, other.numpy(), rtol=2e-4, atol=2e-4 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("onesided", [True, False])
+def test_an_stft_is_that_of_torch(onesided: bool) -> None:
+    x, window = layer.data("x", shape=["batch", "time"]), layer.data("window", shape=[6])
+    x.stop_gradient = False
+    z = apply("stft", {"X": x, "Window": window}, {"n_fft": 6, "hop_length": 4, "normalized": True, "onesided": onesided})
+    out = layer.add(layer.square(apply("real", {"X": z})), apply("imag", {"X": z}))
+    pairs = {v.name: g for v, g in append_backward(layer.reduce_sum(out), ["x"])}
+    rng = np.random.RandomState(4)
+    signals, by = rng.standard_normal((2, 21)).astype("float32"), rng.standard_normal(6).astype("float32")
+    given, gradient = run({"x": signals, "window": by}, [z, pairs["x"]])
+    there = torch.from_numpy(signals).requires_grad_()
+    want = torch.stft(there, 6, 4, window=torch.from_numpy(by), center=False, normalized=True, onesided=onesided, return_complex=True)
+    (want.real.square() + want.imag).sum().backward()
+    assert there.grad is not None
+    np.testing.assert_allclose(given, want.detach().numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(gradient, there.grad.numpy(), rtol=1e-4, atol=1e-5)

@@ -83,3 +83,20 @@ def test_a_python_function_of_another_process_is_refused_with_the_reason() -> No
     assert [op.type for op in loaded.infer()] == ["py_func"]
     with pytest.raises(ExecutionError, match=r"'py_func' cannot run here: it calls a Python function .* an operator of your own"):
         fs.Executor().run(loaded, {"x": X}, [out.name.replace("sigmoid", "py_func")], fs.Scope())
+
+
+def test_numbers_are_counted_and_what_is_none_is_told_or_stops_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    x = layer.data("x", shape=[5])
+    block = fs.default_main_program().global_block
+    asked = {"op_type": "pow", "var_name": "loss"}
+    stats, values = block.apply("check_numerics", {"tensor": x}, asked | {"check_nan_inf_level": 1})
+    bad = np.array([1.0, np.nan, 0.0, -np.inf, 3.0], "float32")
+    counts, found = run({"x": bad}, stats, values)
+    assert counts.tolist() == [1, 1, 1]
+    np.testing.assert_array_equal(found, np.array([3.0, -np.inf, np.nan], "float32"))
+    assert capsys.readouterr().out == "loss of pow: 5 numbers, NaN 1, infinite 1, 0 1, largest 3, least -inf, mean nan\n"
+    assert run({"x": np.arange(5, dtype="float32")}, stats, values)[1].tolist() == [4.0, 0.0, 2.0]
+    assert capsys.readouterr().out == ""
+    block.apply("check_numerics", {"tensor": x}, asked)
+    with pytest.raises(ExecutionError, match="loss of pow: 5 numbers, NaN 1, infinite 1"):
+        run({"x": bad}, stats)  # nobody asks for what stops it

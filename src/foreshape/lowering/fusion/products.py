@@ -23,9 +23,14 @@ def products_of_rows(graph: Graph) -> list[Instruction]:
 
 
 def gradients_of_rows(graph: Graph) -> list[Instruction]:
-    """The gradient ops of such products."""
+    """The gradient ops of such products, but of complex numbers, which those conjugate."""
     found = [*graph.undoing(FlattenedProduct), *graph.undoing(MatrixProduct)]
-    return sorted([i for i, of in found if _is_of_rows(i, of)], key=graph.position)
+    return sorted([i for i, of in found if _is_of_rows(i, of) and not _is_complex(i.arguments[0])], key=graph.position)
+
+
+def _is_complex(of: Argument) -> bool:
+    spec = spec_of(of)
+    return spec is not None and spec.dtype is not None and spec.dtype.is_complex
 
 
 def _is_of_rows(i: Instruction, of: FlattenedProduct | MatrixProduct) -> bool:

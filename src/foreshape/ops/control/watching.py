@@ -1,13 +1,15 @@
-"""What watches a running program: print, assert. `py_func`, which a file cannot hold, is refused."""
+"""What watches a running program: print, assert, check_numerics. `py_func`, which a file cannot hold, is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import (
     ANY,
+    FLOATING,
     ZERO_GRADIENT,
     AttrType,
     Operator,
@@ -18,12 +20,15 @@ from foreshape.operator import (
     operand,
     refuse,
     reject,
+    require,
+    require_at_most,
     require_equal,
     result,
     sample,
+    torch,
 )
 from foreshape.operator.use import Use
-from foreshape.spec import BOOL, Spec
+from foreshape.spec import BOOL, FP32, INT64, DType, Spec, tensor
 from foreshape.values.offsets import Offsets, as_list
 
 if TYPE_CHECKING:
@@ -139,3 +144,66 @@ class Assert(Operator):
         reject(Cond=b1(2), says="Cond must hold one bool"),
         reject(Cond=i64(1), says="Cond must be one of bool", error=TypeMismatchError),
     ]
+
+
+class CheckNumerics(Operator):
+    """stats = how many numbers are NaN, infinite and 0; values = the largest, the least (NaN counts where it comes first alone) and the mean.
+
+    ``check_nan_inf_level`` 0: NaN or an infinity stops the run with an error; 1 and 2: they are written to the standard output; 3: all tensors are.
+    """
+
+    type = "check_numerics"
+    tensor = operand(FLOATING, doc="any shape")
+    stats = result(doc="int64 [3]")
+    values = result(doc="fp32 [3]")
+    op_type = attribute(AttrType.STRING, "", doc="of what made the tensor, for the words")
+    var_name = attribute(AttrType.STRING, "", doc="of the tensor, for the words")
+    check_nan_inf_level = attribute(AttrType.INT, 0, low=0)
+    stack_height_limit = attribute(AttrType.INT, -1, doc="of no meaning")
+    output_dir = attribute(AttrType.STRING, "", doc="must be empty")
+    gradient = ZERO_GRADIENT
+    side_effects = True
+
+    def infer_shape(self, tensor: Spec) -> tuple[Spec, Spec]:
+        require(not self.output_dir, f"output_dir must be empty, since what is found is written to the standard output; seen {self.output_dir!r}")
+        for at, size in enumerate(tensor.known_dims):
+            require_at_most(1, size, "tensor must not be empty", tensor=at)
+        return _three(INT64), _three(FP32)
+
+    def workspace(self, tensor: Spec) -> Size:
+        return 2 * tensor.elements + 4 * tensor.nbytes
+
+    def kernel(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        flat = tensor.reshape(-1)
+        nan = flat.isnan()
+        counts = (int(nan.sum()), int(flat.isinf().sum()), int((flat == 0).sum()))
+        found: list[Tensor] = [flat[0], flat[0]]
+        if not bool(nan[0]):
+            found = [flat.masked_fill(nan, -torch.inf).amax(), flat.masked_fill(nan, torch.inf).amin()]
+        values = torch.stack([*(v.float() for v in found), flat.mean(dtype=torch.float64 if flat.dtype is torch.float64 else torch.float32).float()])
+        if self.check_nan_inf_level >= 3 or counts[0] or counts[1]:
+            figures = zip(("largest", "least", "mean"), (float(v) for v in values), strict=True)
+            named = (("NaN", counts[0]), ("infinite", counts[1]), ("0", counts[2]), *((n, f"{v:g}") for n, v in figures))
+            whose = " of ".join(n for n in (self.var_name, self.op_type) if n) or "a tensor"
+            told = f"{whose}: {flat.numel()} numbers, " + ", ".join(f"{n} {v}" for n, v in named)
+            if self.check_nan_inf_level == 0:
+                raise ExecutionError(f"check_numerics: no number must be NaN or infinite: {told}")
+            print(told, flush=True)
+        return torch.tensor(counts, device=tensor.device), values
+
+    samples = [
+        sample(tensor=f32(2, 3, 5), op_type="pow", var_name="x"),
+        sample(tensor=f32(5, data=[1.0, float("nan"), 0.0, float("-inf"), 3.0]), check_nan_inf_level=1),
+        sample(tensor=f32(3, data=[float("nan"), 2.0, 0.0]), check_nan_inf_level=2),
+        sample(tensor=f32(3, data=[2.0, float("nan"), -0.0]), check_nan_inf_level=3),
+        sample(tensor=f32(data=float("inf")), check_nan_inf_level=1),
+    ]
+    rejects = [
+        reject(tensor=f32(2, 0), says="tensor must not be empty"),
+        reject(tensor=f32(2), output_dir="logs", says="output_dir must be empty"),
+        reject(tensor=i64(2), says="fp16, bf16, fp32, fp64", error=TypeMismatchError),
+    ]
+
+
+def _three(of: DType) -> Spec:
+    return tensor(of, 3)

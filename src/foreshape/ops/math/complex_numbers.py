@@ -22,9 +22,9 @@ COMPLEX_OF = {FP32: COMPLEX64, FP64: COMPLEX128}
 REAL_OF = {COMPLEX64: FP32, COMPLEX128: FP64}
 
 
-def c64(*dims: int) -> Value:
-    """A sample of complex numbers."""
-    return Value(COMPLEX64, dims, -1.0, 1.0)
+def c64(*dims: int, data: Any = None) -> Value:
+    """A sample of complex numbers: random ones, or ``data``."""
+    return Value(COMPLEX64, dims, -1.0, 1.0, data=data)
 
 
 def real_type(of: Spec) -> DType:
@@ -35,6 +35,16 @@ def real_type(of: Spec) -> DType:
 def in_a_row(x: Tensor) -> Tensor:
     """A copy in memory of its own."""
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def conjugate(x: Tensor) -> Tensor:
+    """What a gradient is multiplied with where the result was multiplied with ``x``: of real numbers themselves."""
+    return torch.conj_physical(x) if x.is_complex() else x
+
+
+def conjugate_bytes(of: Spec) -> Size:
+    """The bytes that `conjugate` takes."""
+    return of.nbytes if of.known_dtype.is_complex else 0
 
 
 class Complex(Operator):

@@ -28,9 +28,10 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.fields import Layout
+from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to, where_else_zero
 from foreshape.ops.rules.known_values import carry, combined, truncated
-from foreshape.spec import NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import COMPLEX, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
 
 if TYPE_CHECKING:
@@ -85,6 +86,14 @@ class Elementwise(Operator):
         )
 
 
+class Arithmetic(Elementwise):
+    """The base of those that complex numbers have too. Their gradients are conjugated: those of real and imaginary part, as a complex number."""
+
+    abstract = True
+    X = operand((*NUMERIC, *COMPLEX), doc="any shape")
+    Y = operand((*NUMERIC, *COMPLEX), same_type_as="X", doc="broadcast against X")
+
+
 _GIVES = ("X@GRAD", "Y@GRAD")
 _LIKE_BOTH = Elementwise._gradient_specs  # pyright: ignore[reportPrivateUsage]
 _SHARE = {"X@GRAD": "Out@GRAD"}
@@ -101,9 +110,16 @@ _BROADCASTS = [
     sample(X=f32(0, 3), Y=f32(3)),
     sample(X=f32(2, 3), Y=f32()),
 ]
+_OF_COMPLEX = [
+    sample(X=c64(2, 3), Y=c64(2, 3)),
+    sample(X=c64(2, 3, 5), Y=c64(3), axis=1),
+    sample(X=c64(5), Y=c64(2, 3, 5)),
+    sample(X=c64(2, 1, 5), Y=c64(3, 1)),
+    sample(X=c64(0, 3), Y=c64(3)),
+]
 
 
-class ElementwiseAdd(Elementwise):
+class ElementwiseAdd(Arithmetic):
     """Out = X + Y."""
 
     type = "elementwise_add"
@@ -126,15 +142,17 @@ class ElementwiseAdd(Elementwise):
         sample(X=i64(2, 3), Y=i64(2, 3)),
         sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, -2, 3])),
         sample(X=i32(3, data=[4, 5, 2**31 - 1]), Y=i32(1, data=[1])),
+        *_OF_COMPLEX,
     ]
     rejects = [
+        reject(X=c64(2, 3), Y=f32(2, 3), says="element type", error=TypeMismatchError),
         reject(X=f32(2, 3), Y=f32(2, 4), says="the dims of X and Y must be equal or 1"),
         reject(X=f32(2, 3), Y=f32(3), axis=2, says="axis must be -1 or in [0, 1]"),
         reject(X=f32(2, 3), Y=i64(2, 3), says="element type", error=TypeMismatchError),
     ]
 
 
-class ElementwiseSub(Elementwise):
+class ElementwiseSub(Arithmetic):
     """Out = X - Y."""
 
     type = "elementwise_sub"
@@ -152,15 +170,15 @@ class ElementwiseSub(Elementwise):
         d_x, d_y = self._summed(X, Y, d_out if requested[0] else None, d_out if requested[1] else None)
         return d_x, None if d_y is None else d_y.neg()
 
-    samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, sample(X=i64(3, data=[4, 5, 6]), Y=i64(1, data=[2]))]
+    samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, *_OF_COMPLEX, sample(X=i64(3, data=[4, 5, 6]), Y=i64(1, data=[2]))]
     rejects = [reject(X=f32(2, 3), Y=f32(3, 2), says="the dims of X and Y must be equal or 1")]
 
 
-class ElementwiseMul(Elementwise):
+class ElementwiseMul(Arithmetic):
     """Out = X * Y. X may be sparse rows where Y is one number."""
 
     type = "elementwise_mul"
-    X = operand(NUMERIC, kinds=DENSE_OR_ROWS, doc="any shape")
+    X = operand((*NUMERIC, *COMPLEX), kinds=DENSE_OR_ROWS, doc="any shape")
     _number = staticmethod(operator.mul)
 
     def computes(self) -> computations.Product:
@@ -181,19 +199,20 @@ class ElementwiseMul(Elementwise):
         return torch.mul(*self._pair(X, Y), out=into)
 
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> sizes.Size:
-        return sizes.no_less(before_sum(requested[0], X, d_out), before_sum(requested[1], Y, d_out))
+        needs = sizes.no_less(before_sum(requested[0], X, d_out), before_sum(requested[1], Y, d_out))
+        return needs + conjugate_bytes(X) + conjugate_bytes(Y)
 
     @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
-        d_y = sum_to(d_out * x, Y, X, self.axis) if requested[1] else None
-        return sum_to(torch.mul(d_out, y, out=into), X, Y, self.axis) if requested[0] else None, d_y
+        d_y = sum_to(d_out * conjugate(x), Y, X, self.axis) if requested[1] else None
+        return sum_to(torch.mul(d_out, conjugate(y), out=into), X, Y, self.axis) if requested[0] else None, d_y
 
-    samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, sample(X=i64(3, data=[4, 5, 2**62]), Y=i64(3, data=[2, -3, 4]))]
+    samples = [sample(X=f32(2, 3), Y=f32(2, 3)), *_BROADCASTS, *_OF_COMPLEX, sample(X=i64(3, data=[4, 5, 2**62]), Y=i64(3, data=[2, -3, 4]))]
     rejects = [reject(X=f32(2, 3), Y=f32(3, 2), says="the dims of X and Y must be equal or 1")]
 
 
-class ElementwiseDiv(Elementwise):
+class ElementwiseDiv(Arithmetic):
     """Out = X / Y; of integers the quotient without its fraction."""
 
     type = "elementwise_div"
@@ -205,21 +224,22 @@ class ElementwiseDiv(Elementwise):
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         x, y = self._pair(X, Y)
-        if x.dtype.is_floating_point:
+        if x.dtype.is_floating_point or x.dtype.is_complex:
             return torch.div(x, y, out=into)
         quotient = torch.floor_divide(x, y)  # rounding towards zero traps the processor at the least integer by -1
         return torch.add(quotient, (quotient < 0) & (quotient * y != x), out=quotient if into is None else into)
 
     def workspace(self, X: Spec, Y: Spec) -> sizes.Size:
-        return 0 if X.known_dtype.is_floating else 3 * self.infer_shape(X, Y).nbytes
+        return 3 * self.infer_shape(X, Y).nbytes if X.known_dtype.is_integer else 0
 
     def _gradient_workspace(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> sizes.Size:
-        return before_sum(requested[1], Y, d_out) + (before_sum(True, X, d_out) if requested[0] else d_out.nbytes)
+        needs = before_sum(requested[1], Y, d_out) + (before_sum(True, X, d_out) if requested[0] else d_out.nbytes)
+        return needs + sizes.no_less(conjugate_bytes(Y), conjugate_bytes(Out))
 
     @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
-        d_x = torch.div(d_out, self._pair(X, Y)[1], out=into)
-        return self._summed(X, Y, d_x if requested[0] else None, (d_x * Out).neg_() if requested[1] else None)
+        d_x = torch.div(d_out, conjugate(self._pair(X, Y)[1]), out=into)
+        return self._summed(X, Y, d_x if requested[0] else None, (d_x * conjugate(Out)).neg_() if requested[1] else None)
 
     samples = [
         sample(X=f32(2, 3), Y=f32(2, 3, low=0.5)),
@@ -227,6 +247,7 @@ class ElementwiseDiv(Elementwise):
         sample(X=f32(3, 5), Y=f32(2, 3, 5, low=-2.0, high=-0.5)),
         sample(X=f32(0, 3), Y=f32(3)),
         sample(X=i64(2, 3, low=-9, high=9), Y=i64(3, low=1)),
+        *_OF_COMPLEX,
         sample(X=i64(5, data=[7, -7, 7, -7, -(2**63)]), Y=i64(5, data=[2, 2, -2, -2, -1])),
     ]
     rejects = [reject(X=i64(2, data=[1, 2]), Y=i64(2, data=[1, 0]), says="Y must not be 0")]

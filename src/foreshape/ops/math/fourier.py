@@ -36,13 +36,14 @@ _DIVIDES = {"ortho": 1}
 """What torch calls a division by the root of the number of elements; 2 is one by that number, 0 is none."""
 
 
-def _transformed(x: Tensor, axes: Sequence[int], divides: int, forward: bool) -> Tensor:
-    """Complex from complex; of an empty batch, which the library refuses, an empty one."""
+def transformed(x: Tensor, axes: Sequence[int], divides: int, forward: bool) -> Tensor:
+    """The transform of complex numbers, in a row; of an empty batch, which the library refuses, an empty one."""
     at = [a % x.dim() for a in axes]
     return in_a_row(aten._fft_c2c(x.contiguous(), at, divides, forward) if x.numel() else x)
 
 
-def _from_real(x: Tensor, axes: Sequence[int], divides: int, onesided: bool) -> Tensor:
+def from_real(x: Tensor, axes: Sequence[int], divides: int, onesided: bool) -> Tensor:
+    """The transform of real numbers, in a row; with ``onesided`` the first half of the last of ``axes``."""
     at = [a % x.dim() for a in axes]
     if x.numel():
         return in_a_row(aten._fft_r2c(x.contiguous(), at, divides, onesided))
@@ -103,14 +104,14 @@ class FftC2c(Fourier):
         return 4 * X.nbytes
 
     def kernel(self, X: Tensor) -> Tensor:
-        return _transformed(X, self.axes, self._divides(), self.forward)
+        return transformed(X, self.axes, self._divides(), self.forward)
 
     def _gradient_workspace(self, d_out: Spec) -> Size:
         return 4 * d_out.nbytes
 
     @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, d_out: Tensor) -> Tensor:
-        return _transformed(d_out, self.axes, self._divides(), not self.forward)
+        return transformed(d_out, self.axes, self._divides(), not self.forward)
 
     samples = [
         sample(X=c64(2, 3, 5), axes=[2], normalization="backward", forward=True),
@@ -155,7 +156,7 @@ class FftR2c(Fourier):
         return 8 * X.nbytes
 
     def kernel(self, X: Tensor) -> Tensor:
-        out = _from_real(X, self.axes, self._divides(), self.onesided)
+        out = from_real(X, self.axes, self._divides(), self.onesided)
         return out if self.forward else out.conj_physical_()
 
     def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
@@ -172,7 +173,7 @@ class FftR2c(Fourier):
         if self.onesided:  # what is not there has no gradient
             whole = d_out.new_zeros(X.shape)
             whole.narrow(axes[-1], 0, d_out.shape[axes[-1]]).copy_(d_out)
-        return in_a_row(_transformed(whole, axes, self._divides(), not self.forward).real)
+        return in_a_row(transformed(whole, axes, self._divides(), not self.forward).real)
 
     samples = [
         sample(X=f32(2, 3, 5), axes=[2], normalization="backward", forward=True, onesided=True),
@@ -235,7 +236,7 @@ class FftC2r(Fourier):
     @gradient("Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, d_out: Tensor) -> Tensor:
         axes: list[int] = [a % d_out.dim() for a in self.axes]
-        d = _from_real(d_out, axes, self._divides(), True)
+        d = from_real(d_out, axes, self._divides(), True)
         twice = d_out.shape[axes[-1]] - d.shape[axes[-1]]  # of these the conjugates are there too
         d.narrow(axes[-1], 1, twice).mul_(2.0)
         return d.conj_physical_() if self.forward else d

@@ -30,8 +30,9 @@ from foreshape.operator import (
 from foreshape.operator.fields import Layout
 from foreshape.operator.require import require_broadcast_to
 from foreshape.operator.temporaries import copies, turned
+from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
-from foreshape.spec import FP32, Spec
+from foreshape.spec import COMPLEX, FP32, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -185,6 +186,8 @@ class MatmulV2(BatchedProduct):
 
     type = "matmul_v2"
     multiplies = True
+    X = operand((*FLOATING, *COMPLEX), doc="[..., rows, k], or [k]")
+    Y = operand((*FLOATING, *COMPLEX), same_type_as="X", doc="[..., k, columns], or [k]")
     trans_x = attribute(AttrType.BOOLEAN, False)
     trans_y = attribute(AttrType.BOOLEAN, False)
 
@@ -215,13 +218,20 @@ class MatmulV2(BatchedProduct):
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return self._product(X, Y)
 
-    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=BatchedProduct._gradient_bytes)
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
+        return self._gradient_bytes(X, Y, d_out, requested=requested, strided=strided) + conjugate_bytes(X) + conjugate_bytes(Y)
+
+    @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        return self._undone(X, Y, d_out, requested)
+        return self._undone(conjugate(X), conjugate(Y), d_out, requested)
 
     samples = [
         sample(X=f32(2, 3), Y=f32(3, 5)),
         sample(X=f32(3, 2), Y=f32(5, 3), trans_x=True, trans_y=True),
+        sample(X=c64(2, 3), Y=c64(3, 5)),
+        sample(X=c64(3, 2), Y=c64(5, 3), trans_x=True, trans_y=True),
+        sample(X=c64(6, 1, 2, 3), Y=c64(4, 3, 5)),
+        sample(X=c64(4, 2, 3), Y=c64(3)),
         sample(X=f32(4, 2, 3), Y=f32(3, 5)),
         sample(X=f32(4, 3, 2), Y=f32(3, 5), trans_x=True),
         sample(X=f32(4, 2, 3), Y=f32(5, 3), trans_y=True),
@@ -244,6 +254,7 @@ class MatmulV2(BatchedProduct):
         reject(X=f32(), Y=f32(3), says="X must have at least one dim"),
         reject(X=f32(3), Y=f32(), says="Y must have at least one dim"),
         reject(X=f32(2, 3), Y=f64(3, 5), says="element type", error=TypeMismatchError),
+        reject(X=c64(2, 3), Y=f32(3, 5), says="element type", error=TypeMismatchError),
     ]
 
 

@@ -22,13 +22,15 @@ from foreshape.operator import (
     i64,
     operand,
     reject,
+    require,
     require_at_most,
     result,
     sample,
     torch,
 )
+from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import axes_of
-from foreshape.spec import BOOL, FP64, INT32, INT64, DType, Spec
+from foreshape.spec import ANY_OR_COMPLEX, BOOL, FP64, INT32, INT64, DType, Spec
 from foreshape.values.torch_types import element_type, torch_dtype
 
 if TYPE_CHECKING:
@@ -147,10 +149,15 @@ class ReduceSum(Reduction):
     """Out = the sums over the axes; of bools and int32, int64 numbers where no out_dtype is given."""
 
     type = "reduce_sum"
-    X = operand(ANY, doc="any shape; of bools, how many are true")
+    X = operand(ANY_OR_COMPLEX, doc="any shape; of bools, how many are true")
 
     def _type(self, of: DType) -> DType:
         return INT64 if of in (BOOL, INT32) and self.out_dtype < 0 else super()._type(of)
+
+    def infer_shape(self, X: Spec) -> Spec:
+        real = X.known_dtype.is_complex and not self._type(X.known_dtype).is_complex
+        require(not real, "out_dtype must be complex, or -1, where X is complex", X=None)
+        return super().infer_shape(X)
 
     def workspace(self, X: Spec) -> Size:
         to = self._type(X.known_dtype)
@@ -168,8 +175,8 @@ class ReduceSum(Reduction):
         d = spread(d_out, X, self._over(X)).expand(X.shape)
         return d if d.dtype is X.dtype else d.to(X.dtype, memory_format=torch.contiguous_format)
 
-    samples = [*Reduction.samples, sample(X=i32(2, 3), dim=[0]), sample(X=b1(2, 3), dim=[1]), sample(X=f32(0, 3), dim=[0])]
-    rejects = Reduction.rejects
+    samples = [*Reduction.samples, sample(X=i32(2, 3), dim=[0]), sample(X=b1(2, 3), dim=[1]), sample(X=f32(0, 3), dim=[0]), sample(X=c64(2, 3), dim=[1])]
+    rejects = [*Reduction.rejects, reject(X=c64(2, 3), out_dtype=5, says="out_dtype must be complex")]
 
 
 class ReduceMean(Reduction):

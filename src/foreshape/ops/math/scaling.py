@@ -29,10 +29,11 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.ops.math.activation import SHARED
+from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import where_else_zero
 from foreshape.ops.rules.known_values import carry, mapped
 from foreshape.ops.rules.size_operands import known_number
-from foreshape.spec import FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_types import element_type, torch_dtype
 
@@ -49,6 +50,10 @@ def whole(number: float, name: str) -> int:
     return int(number)
 
 
+def _has_fractions(x: Tensor | Rows) -> bool:
+    return x.dtype.is_floating_point or x.dtype.is_complex
+
+
 class Scale(Operator):
     """Out = scale * X + bias, or scale * (X + bias) where ``bias_after_scale`` is False.
 
@@ -56,7 +61,7 @@ class Scale(Operator):
     """
 
     type = "scale"
-    X = operand(NUMERIC, kinds=DENSE_OR_ROWS, unknown_dims=True, doc="any shape; of sparse rows the values are scaled")
+    X = operand((*NUMERIC, *COMPLEX), kinds=DENSE_OR_ROWS, unknown_dims=True, doc="any shape; of sparse rows the values are scaled")
     ScaleTensor = operand(NUMERIC, optional=True, doc="the scale, as a tensor of one number")
     Out = result(doc="as X", may_share="X")
     scale = attribute(AttrType.FLOAT, 1.0)
@@ -69,7 +74,7 @@ class Scale(Operator):
     def infer_shape(self, X: Spec, ScaleTensor: Spec | None) -> Spec:
         known_number(0, ScaleTensor, "ScaleTensor")
         require(X.kind is not SELECTED_ROWS or self.bias == 0.0, "bias must be 0 where X is sparse rows", X=None)
-        if X.known_dtype.is_floating:
+        if not X.known_dtype.is_integer:
             return X.like()
         scale, bias = whole(self.scale, "scale"), whole(self.bias, "bias")
         if X.value is None or ScaleTensor is not None:
@@ -82,13 +87,13 @@ class Scale(Operator):
     def kernel(self, X: Tensor | Rows, ScaleTensor: Tensor | None, *, into: Tensor | None = None) -> Any:
         if isinstance(X, Rows):
             by: float = self.scale if ScaleTensor is None else ScaleTensor.item()
-            return X.scaled(by if X.dtype.is_floating_point else int(by))
+            return X.scaled(by if _has_fractions(X) else int(by))
         return self._scaled(X, ScaleTensor, into)
 
     def _scaled(self, X: Tensor, ScaleTensor: Tensor | None, into: Tensor | None) -> Tensor:
         scale: float = self.scale if ScaleTensor is None else ScaleTensor.item()
         bias: float = self.bias
-        if not X.dtype.is_floating_point:
+        if not _has_fractions(X):
             scale, bias = int(scale), int(bias)
         if bias == 0:
             return torch.mul(X, scale, out=into)
@@ -109,6 +114,9 @@ class Scale(Operator):
         sample(X=f32(0, 3), scale=2.0),
         sample(X=i64(3, data=[4, -5, 2**62]), scale=3.0, bias=1.0),
         sample(X=i32(3, data=[4, -5, 6]), scale=-1.0, bias=1.9, bias_after_scale=False),
+        sample(X=c64(2, 3), scale=2.5),
+        sample(X=c64(2, 3), scale=2.5, bias=-1.5),
+        sample(X=c64(2, 3), scale=-0.5, bias=1.5, bias_after_scale=False),
     ]
     rejects = [
         reject(X=f32(2), ScaleTensor=f32(2), says="must hold one number"),
@@ -177,10 +185,12 @@ class Clip(Operator):
 
 
 class Cast(Operator):
-    """Out = X in the element type ``out_dtype``; numbers with a fraction lose it where that is an integer."""
+    """Out = X in the element type ``out_dtype``; numbers with a fraction lose it where that is an integer, and complex ones the imaginary part
+    where that is real.
+    """
 
     type = "cast"
-    X = operand(unknown_dims=True, doc="any shape")
+    X = operand(ANY_OR_COMPLEX, unknown_dims=True, doc="any shape")
     Out = result(doc="as X, of type out_dtype")
     in_dtype = attribute(AttrType.INT, FP32, doc="the element type of X, by its number in the file format")
     out_dtype = attribute(AttrType.INT, FP32, doc="the element type of Out")
@@ -190,7 +200,10 @@ class Cast(Operator):
         return carry(X.with_dtype(of), X.value) if of.is_integer and X.dims is not None else X.with_dtype(of)
 
     def kernel(self, X: Tensor) -> Tensor:
-        return X.to(torch_dtype(self.out_dtype), copy=True)
+        of = torch_dtype(self.out_dtype)
+        if X.is_complex() and not of.is_complex:
+            return X != 0 if of is torch.bool else X.real.to(of, copy=True)
+        return X.to(of, copy=True)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         slots.add("cast", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"in_dtype": self.out_dtype, "out_dtype": self.in_dtype})
@@ -202,6 +215,12 @@ class Cast(Operator):
         sample(X=f32(0, 3), in_dtype=5, out_dtype=4),
         sample(X=i64(3, data=[4, -5, 6]), in_dtype=3, out_dtype=2),
         sample(X=i64(2, data=[4, 2**40]), in_dtype=3, out_dtype=2),
+        sample(X=f32(2, 3), in_dtype=5, out_dtype=23),
+        sample(X=i64(2, 3, low=-3, high=3), in_dtype=3, out_dtype=24),
+        sample(X=c64(2, 3), in_dtype=23, out_dtype=5),
+        sample(X=c64(2, 3), in_dtype=23, out_dtype=24),
+        sample(X=c64(3, data=[2.5 - 1j, -1.5, 1j]), in_dtype=23, out_dtype=3),
+        sample(X=c64(3, data=[2.5 - 1j, 0.0, 1j]), in_dtype=23, out_dtype=0),
     ]
     rejects = [reject(X=f32(2), out_dtype=55, says="no element type number 55", error=TypeMismatchError)]
 

@@ -6,10 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
+from foreshape.errors import TypeMismatchError
 from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, fail, gradient, i64, operand, reject, result, sample, torch
 from foreshape.operator.temporaries import one_like
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
-from foreshape.ops.math.complex_numbers import c64, real_type
+from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
 from foreshape.ops.rules.known_values import carry, mapped
 from foreshape.ops.rules.size_operands import known_number
 from foreshape.spec import COMPLEX, INT32, INT64, Spec
@@ -26,16 +27,20 @@ class Exp(Unary):
     """Out = e to the power X."""
 
     type = "exp"
+    X = operand((*FLOATING, *COMPLEX), doc="any shape")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.exp(X, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED)
-    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.mul(d_out, Out, out=into)
+    def _gradient_workspace(self, Out: Spec, d_out: Spec) -> Size:
+        return conjugate_bytes(Out)
 
-    samples = USUAL
-    rejects = NOT_INTEGERS
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=_gradient_workspace)
+    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.mul(d_out, conjugate(Out), out=into)
+
+    samples = [*USUAL, sample(X=c64(2, 3))]
+    rejects = [reject(X=i64(2, 3), says="complex64, complex128", error=TypeMismatchError)]
 
 
 class Logarithm(Unary):

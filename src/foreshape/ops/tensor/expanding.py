@@ -31,9 +31,10 @@ from foreshape.operator import (
 )
 from foreshape.operator.require import require_broadcast_to
 from foreshape.operator.temporaries import copies
+from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import sum_to
 from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
-from foreshape.spec import LOD_TENSOR, MAX_RANK, Spec
+from foreshape.spec import ANY_OR_COMPLEX, LOD_TENSOR, MAX_RANK, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,7 +72,7 @@ class ExpandV2(Operator):
     """Out = X repeated along its dims of 1 to the dims ``shape``, last dims lined up; -1 keeps a dim of X."""
 
     type = "expand_v2"
-    X = operand(doc="any shape")
+    X = operand(ANY_OR_COMPLEX, doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
     expand_shapes_tensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
     Out = result(view_of="X", layout="strided", doc="[*shape]")
@@ -93,6 +94,7 @@ class ExpandV2(Operator):
         sample(X=f32(0, 1), shape=[-1, 4]),
         sample(X=f32(), shape=[2, 3]),
         sample(X=f32(3, 1), Shape=i64(2, data=[3, 5])),
+        sample(X=c64(3, 1), shape=[3, 4]),
         sample(X=f32(1, 3), expand_shapes_tensor=[i32(1, data=[2]), i32(1, data=[-1])]),
     ]
     rejects = [
@@ -197,7 +199,7 @@ class Flip(Operator):
     """Out = X with the order along each of ``axis`` reversed."""
 
     type = "flip"
-    X = operand(doc="any shape")
+    X = operand(ANY_OR_COMPLEX, doc="any shape")
     Out = result(doc="as X")
     axis = attribute(AttrType.INTS, doc="the axes that are reversed", older="dims")
 
@@ -211,7 +213,13 @@ class Flip(Operator):
     def gradient_ops(self, slots: GradientSlots) -> None:
         slots.add(self.type, {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"axis": self.axis})
 
-    samples = [sample(X=f32(2, 3), axis=[1]), sample(X=f32(2, 3, 4), axis=[0, -1]), sample(X=f32(0, 3), axis=[0]), sample(X=i64(4), axis=[0])]
+    samples = [
+        sample(X=f32(2, 3), axis=[1]),
+        sample(X=f32(2, 3, 4), axis=[0, -1]),
+        sample(X=f32(0, 3), axis=[0]),
+        sample(X=i64(4), axis=[0]),
+        sample(X=c64(2, 3), axis=[1]),
+    ]
     rejects = [reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=[1, -1], says="each axis once")]
 
 
@@ -230,7 +238,7 @@ class Roll(Operator):
     """
 
     type = "roll"
-    X = operand(doc="any shape")
+    X = operand(ANY_OR_COMPLEX, doc="any shape")
     ShiftsTensor = operand(INDEX, optional=True, doc="shifts, as a tensor")
     Out = result(doc="as X")
     shifts = attribute(AttrType.LONGS, [])
@@ -259,6 +267,7 @@ class Roll(Operator):
     samples = [
         sample(X=f32(2, 3), shifts=[1]),
         sample(X=f32(2, 5), shifts=[2, -1], axis=[1, 0]),
+        sample(X=c64(2, 5), shifts=[2], axis=[1]),
         sample(X=f32(0, 3), shifts=[1], axis=[1]),
         sample(X=f32(4, 3), ShiftsTensor=i64(1, data=[-2]), axis=[-2]),
     ]

@@ -33,8 +33,9 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.operator.temporaries import copies
+from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import known_axis, known_number, number_at_run
-from foreshape.spec import BOOL, FP32, INT64, LOD_TENSOR, Spec
+from foreshape.spec import ANY_OR_COMPLEX, BOOL, FP32, INT64, LOD_TENSOR, Spec
 from foreshape.values.torch_types import element_type, torch_dtype
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class IndexSelect(Operator):
     """Out = the entries of the axis ``dim`` of X at the indices Index."""
 
     type = "index_select"
-    X = operand(doc="at least one dim")
+    X = operand(ANY_OR_COMPLEX, doc="at least one dim")
     Index = operand(INDEX, doc="[n]")
     Out = result(layout="row", doc="X with n at dim")
     dim = attribute(AttrType.INT, 0)
@@ -154,6 +155,7 @@ class IndexSelect(Operator):
         sample(X=f32(4, 3), Index=i64(5, high=3)),
         sample(X=f32(2, 4, 3), Index=i32(5, high=2), dim=-1),
         sample(X=f32(0, 3), Index=i64(2, high=2), dim=1),
+        sample(X=c64(4, 3), Index=i64(5, high=3)),
     ]
     rejects = [reject(X=f32(4, 3), Index=i64(2), dim=-3, says="dim must be in [-2, 2)"), reject(X=f32(4, 3), Index=i64(), says="Index must have one dim")]
 

@@ -31,8 +31,9 @@ from foreshape.operator import (
 )
 from foreshape.operator.computations import Parting
 from foreshape.operator.require import RuleError
+from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import known_axis, known_sizes, number_at_run, sizes_at_run
-from foreshape.spec import Spec
+from foreshape.spec import ANY_OR_COMPLEX, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,7 +69,7 @@ class Concat(Operator):
     """Out = the tensors X one after the other along ``axis``."""
 
     type = "concat"
-    X = operand(many=True, doc="tensors of one type, whose dims are the same but at axis")
+    X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type, whose dims are the same but at axis")
     AxisTensor = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
     Out = result(doc="as X, with the sum of the dims at axis")
     axis = attribute(AttrType.INT, 0)
@@ -104,6 +105,7 @@ class Concat(Operator):
         sample(X=[f32(2, 3), f32(2, 7)], AxisTensor=i32(1, data=[1])),
         sample(X=[i64(2, data=[3, 4]), i64(1, data=[5])]),
         sample(X=[f32(4)]),
+        sample(X=[c64(2, 3), c64(2, 5)], axis=1),
     ]
     rejects = [
         reject(X=[f32(2, 3), f32(4, 5)], says="the same dims but at axis 0"),
@@ -125,7 +127,7 @@ class Split(Operator):
     """Out = X cut along ``axis`` into ``num`` equal parts, or into parts of the sizes ``sections``, one of which may be -1: the rest."""
 
     type = "split"
-    X = operand(doc="at least one dim")
+    X = operand(ANY_OR_COMPLEX, doc="at least one dim")
     AxisTensor = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
     SectionsTensorList = operand(INDEX, many=True, optional=True, doc="sections, as tensors of one number each")
     Out = result(many=True, view_of="X", layout="strided", doc="the parts, in order")
@@ -210,7 +212,7 @@ class Stack(Operator):
     """Y = the tensors X as the entries of a new axis."""
 
     type = "stack"
-    X = operand(many=True, doc="tensors of one type and shape")
+    X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type and shape")
     Y = result(doc="as X, with how many they are put in at axis")
     axis = attribute(AttrType.INT, 0)
 
@@ -243,6 +245,7 @@ class Stack(Operator):
         sample(X=[f32(2, 3)], axis=-1),
         sample(X=[f32(0, 3), f32(0, 3)], axis=1),
         sample(X=[i64(data=3), i64(data=4)]),
+        sample(X=[c64(2, 3), c64(2, 3)], axis=1),
     ]
     rejects = [
         reject(X=[f32(2, 3), f32(2, 4)], says="the same dims"),
@@ -255,7 +258,7 @@ class Unstacking(Operator):
     """The base of unstack and unbind: the entries of an axis, each without it."""
 
     abstract = True
-    X = operand(doc="at least one dim")
+    X = operand(ANY_OR_COMPLEX, doc="at least one dim")
     axis = attribute(AttrType.INT, 0)
 
     def _entries(self, X: Spec, num: int) -> tuple[Spec, ...]:

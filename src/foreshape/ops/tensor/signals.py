@@ -5,10 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError
-from foreshape.operator import FLOATING, AttrType, Operator, attribute, f32, gradient, operand, reject, require, require_at_most, result, sample, torch
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Operator,
+    attribute,
+    f32,
+    gradient,
+    operand,
+    reject,
+    require,
+    require_at_most,
+    require_equal,
+    require_rank,
+    result,
+    sample,
+    torch,
+)
+from foreshape.ops.math.complex_numbers import COMPLEX_OF, REAL, c64
+from foreshape.ops.math.fourier import from_real, transformed
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.spec import Spec
+from foreshape.spec import COMPLEX, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +53,7 @@ class Frame(Operator):
     """
 
     type = "frame"
-    X = operand(FLOATING, doc="[..., samples], or with axis 0 [samples, ...]")
+    X = operand((*FLOATING, *COMPLEX), doc="[..., samples], or with axis 0 [samples, ...]")
     Out = result(layout="row", doc="[..., frame_length, frames], or [frames, frame_length, ...]")
     frame_length = attribute(AttrType.INT, low=1)
     hop_length = attribute(AttrType.INT, low=1)
@@ -72,6 +90,7 @@ class Frame(Operator):
         sample(X=f32(7, 2), frame_length=3, hop_length=1, axis=0),
         sample(X=f32(9), frame_length=4, hop_length=3),
         sample(X=f32(2, 3, 8), frame_length=3, hop_length=4),
+        sample(X=c64(2, 7), frame_length=3, hop_length=2),
     ]
     rejects = [
         reject(X=f32(2, 3), frame_length=4, hop_length=1, says="at least one frame of 4 samples"),
@@ -84,7 +103,7 @@ class OverlapAdd(Operator):
     """Out = the frames of X, each ``hop_length`` samples after the one before, added up: [..., (frames - 1) hop_length + length]."""
 
     type = "overlap_add"
-    X = operand(FLOATING, doc="[..., length, frames], or with axis 0 [frames, length, ...]")
+    X = operand((*FLOATING, *COMPLEX), doc="[..., length, frames], or with axis 0 [frames, length, ...]")
     Out = result(layout="row", doc="[..., samples], or with axis 0 [samples, ...]")
     hop_length = attribute(AttrType.INT, low=1)
     axis = _axis()
@@ -119,8 +138,80 @@ class OverlapAdd(Operator):
         sample(X=f32(2, 3, 4), hop_length=2),
         sample(X=f32(4, 3, 2), hop_length=1, axis=0),
         sample(X=f32(3, 2), hop_length=4),
+        sample(X=c64(2, 3, 4), hop_length=2),
     ]
     rejects = [
         reject(X=f32(3), hop_length=1, says="at least 2 dims"),
         reject(X=f32(3, 0), hop_length=1, says="at least one frame"),
+    ]
+
+
+class Stft(Operator):
+    """Out = the Fourier transforms of the frames of each signal, of ``n_fft`` samples that begin at every ``hop_length``-th, times Window.
+
+    With ``onesided`` the first n_fft // 2 + 1 numbers of each, of which the others are the conjugates; ``normalized``: divided by the root of n_fft.
+    """
+
+    type = "stft"
+    X = operand(REAL, doc="[signals, samples]")
+    Window = operand(REAL, same_type_as="X", doc="[n_fft]")
+    Out = result(layout="row", doc="complex [signals, n_fft // 2 + 1, frames], or [signals, n_fft, frames]")
+    n_fft = attribute(AttrType.INT, low=1)
+    hop_length = attribute(AttrType.INT, low=1)
+    normalized = attribute(AttrType.BOOLEAN)
+    onesided = attribute(AttrType.BOOLEAN)
+
+    def infer_shape(self, X: Spec, Window: Spec) -> Spec:
+        require_rank(2, X, "X")
+        require_rank(1, Window, "Window")
+        require_equal(Window.known_dims[0], self.n_fft, f"Window must have n_fft = {self.n_fft} numbers", Window=0)
+        signals, samples = X.known_dims
+        require_at_most(self.n_fft, samples, f"X must have at least one frame of {self.n_fft} samples, not {samples}", X=1)
+        numbers = self.n_fft // 2 + 1 if self.onesided else self.n_fft
+        return X.with_dims((signals, numbers, self._frames(samples))).with_dtype(COMPLEX_OF[X.known_dtype])
+
+    def _frames(self, samples: Any) -> Any:
+        return (samples - self.n_fft) // self.hop_length + 1
+
+    def _bytes(self, X: Spec) -> Size:
+        """Of all frames."""
+        return X.known_dims[0] * self._frames(X.known_dims[1]) * self.n_fft * X.known_dtype.itemsize
+
+    def work(self, X: Spec, Window: Spec) -> Size:
+        return 4 * self._bytes(X)
+
+    def workspace(self, X: Spec, Window: Spec) -> Size:
+        return 9 * self._bytes(X)
+
+    def kernel(self, X: Tensor, Window: Tensor) -> Tensor:
+        frames = X.unfold(1, self.n_fft, self.hop_length) * Window
+        return from_real(frames, (2,), int(self.normalized), self.onesided).transpose(1, 2).contiguous()
+
+    def _infer_gradient(self, X: Spec, Window: Spec, d_out: Spec) -> Spec:
+        check_made(Out_GRAD=(d_out, Stft.infer_shape(self, X, Window)))
+        return X.like()
+
+    def _gradient_workspace(self, X: Spec, Window: Spec, d_out: Spec) -> Size:
+        return 16 * self._bytes(X) + 8 * self.n_fft * self._frames(X.known_dims[1]) + 2 * X.nbytes
+
+    @gradient("X", "Window", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
+    def backward(self, X: Tensor, Window: Tensor, d_out: Tensor) -> Tensor:
+        d = d_out.new_zeros((X.shape[0], d_out.shape[2], self.n_fft))  # what is not there has no gradient
+        d[..., : d_out.shape[1]] = d_out.transpose(1, 2)
+        frames = transformed(d, (2,), int(self.normalized), False).real * Window
+        return _added(frames.transpose(1, 2), self.hop_length, False, X.shape[1])
+
+    samples = [
+        sample(X=f32(2, 9), Window=f32(4), n_fft=4, hop_length=2, normalized=False, onesided=True),
+        sample(X=f32(3, 11), Window=f32(5), n_fft=5, hop_length=3, normalized=True, onesided=False),
+        sample(X=f32(2, 7), Window=f32(5), n_fft=5, hop_length=1, normalized=True, onesided=True),
+        sample(X=f32(2, 9), Window=f32(4), n_fft=4, hop_length=5, normalized=False, onesided=False),
+        sample(X=f32(0, 9), Window=f32(4), n_fft=4, hop_length=2, normalized=False, onesided=True),
+    ]
+    rejects = [
+        reject(X=f32(9), Window=f32(4), n_fft=4, hop_length=2, normalized=False, onesided=True, says="X must have 2 dims"),
+        reject(X=f32(2, 9), Window=f32(3), n_fft=4, hop_length=2, normalized=False, onesided=True, says="Window must have n_fft = 4 numbers"),
+        reject(X=f32(2, 3), Window=f32(4), n_fft=4, hop_length=2, normalized=False, onesided=True, says="at least one frame of 4 samples"),
+        reject(X=f32(2, 9), Window=f32(4), n_fft=4, hop_length=0, normalized=False, onesided=True, says="hop_length", error=SchemaError),
+        reject(X=c64(2, 9), Window=c64(4), n_fft=4, hop_length=2, normalized=False, onesided=True, says="fp32, fp64", error=TypeMismatchError),
     ]

@@ -30,6 +30,7 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.operator.temporaries import copies
+from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
 from foreshape.spec import ANY_OR_COMPLEX, Spec
 
@@ -288,6 +289,7 @@ class StridedSlice(Slicing):
 
     samples = [
         sample(Input=f32(4, 7), axes=[1], starts=[1], ends=[6], strides=[2]),
+        sample(Input=c64(4, 7), axes=[1], starts=[5], ends=[0], strides=[-2]),
         sample(Input=f32(4, 7), axes=[0, 1], starts=[0, -5], ends=[2**31 - 1, -1], strides=[3, 2]),
         sample(Input=f32(4, 7), axes=[1], starts=[2**31 - 1], ends=[-1], strides=[-1]),
         sample(Input=f32(4, 7), axes=[1], starts=[5], ends=[1], strides=[-3]),

@@ -1,0 +1,108 @@
+"""Rows of numbers made into few numbers that look random: hash."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.operator import INDEX, NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, i32, i64, operand, reject, require_rank, result, sample, torch
+from foreshape.spec import Spec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _signed(n: int) -> int:
+    return n - (1 << 64) if n >> 63 else n
+
+
+_PRIMES = tuple(_signed(p) for p in (11400714785074694791, 14029467366897019727, 1609587929392839161, 9650029242287828579, 2870177450012600261))
+_STRIPE = 4
+"""How many words of 64 bits are taken in together."""
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """``x >> by`` as of numbers without a sign."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _turned(x: Tensor, by: int) -> Tensor:
+    return (x << by) | _shifted(x, 64 - by)
+
+
+def _taken_in(state: Tensor | int, word: Tensor) -> Tensor:
+    return _turned(word * _PRIMES[1] + state, 31) * _PRIMES[0]
+
+
+def xxhash64(words: Sequence[Tensor], half: Tensor | None, seeds: Tensor) -> Tensor:
+    """XXH64 (Collet, 2014; XXH64 of the xxHash specification) of the words of 64 bits and the half one behind them, for each of the seeds."""
+    size = 8 * len(words) + (4 if half is not None else 0)
+    first, second, third, fourth, fifth = _PRIMES
+    whole = len(words) - len(words) % _STRIPE
+    if whole:
+        states: list[Tensor] = [seeds + first + second, seeds + second, seeds, seeds - first]
+        for at in range(whole):
+            states[at % _STRIPE] = _taken_in(states[at % _STRIPE], words[at])
+        out = sum((_turned(s, by) for s, by in zip(states[1:], (7, 12, 18), strict=True)), start=_turned(states[0], 1))
+        for state in states:
+            out = (out ^ _taken_in(0, state)) * first + fourth
+    else:
+        out = seeds + fifth
+    out = out + size
+    for word in words[whole:]:
+        out = _turned(out ^ _taken_in(0, word), 27) * first + fourth
+    if half is not None:
+        out = _turned(out ^ (half * first), 23) * second + third
+    out = (out ^ _shifted(out, 33)) * second
+    out = (out ^ _shifted(out, 29)) * third
+    return out ^ _shifted(out, 32)
+
+
+class Hash(Operator):
+    """Out = for each row of X ``num_hash`` numbers below ``mod_by``: XXH64 of the bytes of the row, with the seeds 0, 1, ..., modulo that."""
+
+    type = "hash"
+    X = operand(INDEX, doc="[rows, columns]")
+    Out = result(layout="row", doc="[rows, num_hash, 1], of the element type of X")
+    num_hash = attribute(AttrType.INT, 1, low=1)
+    mod_by = attribute(AttrType.INT, 100000, low=1)
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec) -> Spec:
+        require_rank(2, X, "X")
+        return X.with_dims((X.known_dims[0], self.num_hash, 1))
+
+    def workspace(self, X: Spec) -> Size:
+        return 16 * X.elements + 128 * X.known_dims[0] * self.num_hash
+
+    def kernel(self, X: Tensor) -> Tensor:
+        half = None
+        if X.dtype is torch.int64:
+            words = list(X.unsqueeze(-1).unbind(1))
+        else:
+            halves = (X.long() & 0xFFFFFFFF).unsqueeze(-1).unbind(1)
+            words = [low | (high << 32) for low, high in zip(halves[::2], halves[1::2], strict=False)]
+            half = halves[-1] if len(halves) % 2 else None
+        seeds = torch.arange(self.num_hash, device=X.device).expand(X.shape[0], self.num_hash)
+        out = xxhash64(words, half, seeds)
+        left = (_shifted(out, 1) % self.mod_by * 2 + (out & 1)) % self.mod_by
+        return left.to(X.dtype).unsqueeze(-1)
+
+    samples = [
+        sample(X=i64(3, 2, low=-9, high=9), num_hash=4, mod_by=1000),
+        sample(X=i32(5, 1).ragged([2, 3]), num_hash=2, mod_by=2**31 - 1),
+        sample(X=i32(3, 7, low=-9, high=9), num_hash=2, mod_by=97),
+        sample(X=i64(2, 9, low=-9, high=9), num_hash=3, mod_by=2**31 - 1),
+        sample(X=i32(2, 11, low=-9, high=9)),
+        sample(X=i64(0, 3), num_hash=2),
+    ]
+    rejects = [
+        reject(X=i64(3), says="X must have 2 dims"),
+        reject(X=i64(3, 2), num_hash=0, says="num_hash", error=SchemaError),
+        reject(X=i64(3, 2), mod_by=0, says="mod_by", error=SchemaError),
+        reject(X=f32(3, 2), says="int32, int64", error=TypeMismatchError),
+    ]
+
+
