@@ -116,6 +116,14 @@ class Guards:
         out._met, out.made = dict(self._met), self.made  # a name that is made is so in each copy
         return out
 
+    def first(self, count: int) -> Guards:
+        """The same as it was when it had so many guards."""
+        out = Guards()
+        out.made = self.made
+        for guard in self._all[:count]:
+            out.add(guard.condition, guard.op_type, guard.call_site)
+        return out
+
     def add(self, condition: Condition, op_type: str, call_site: CallSite | None) -> None:
         """Record a condition unless what is known already proves it.
 

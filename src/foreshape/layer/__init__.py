@@ -1,5 +1,6 @@
 """What a user writes: each layer appends ops to the default main program and returns the variable that comes out."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import no_such_name
@@ -32,6 +33,7 @@ from foreshape.layer.augmentation import (
     random_zoom,
 )
 from foreshape.layer.basic import activate, data, fc, mean
+from foreshape.layer.border import close
 from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE
 from foreshape.layer.class_losses import cross_entropy, sigmoid_focal_loss, softmax_focal_loss, softmax_with_cross_entropy
 from foreshape.layer.control import case, cond, switch_case, while_loop
@@ -368,3 +370,6 @@ __all__ = [
     "triplet_margin_loss", "triu", "triu_indices", "trunc", "unfold", "uniform_random", "unique", "unique_consecutive", "unsqueeze", "unstack",
     "viterbi_decode", "warpctc", "weighted_mean", "where", "while_loop",
 ]  # fmt: skip
+
+close(sys.modules[__name__], __all__)
+close(detection, detection.__all__)

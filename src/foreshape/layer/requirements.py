@@ -1,0 +1,138 @@
+"""What a function of a user wants of its arguments, in words: from its annotations and its docstring. Asked only when a call has failed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, Final, SupportsIndex, Union, cast, get_args, get_origin
+
+from foreshape.dims import Dim
+from foreshape.operator.attributes import shown
+from foreshape.program.variable import Variable
+
+_LONGEST_DOC: Final = 140
+_PLAIN: Final[dict[Any, tuple[str, str]]] = {
+    Variable: ("a variable", "variables"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("True or False", "bools"),
+    str: ("a string", "strings"),
+    types.NoneType: ("None", "Nones"),
+    Dim: ("a symbol", "symbols"),
+}
+"""A class -> what one of it is called, and several."""
+_IN_ALIASES: Final = {"Sequence": Sequence, "Mapping": Mapping, "Callable": Callable, "Dim": Dim, "Variable": Variable}
+"""What aliases that are strings name, also where the module that imports one of them does not have it."""
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Parameter -> its annotation as an object; Any where it has none. Aliases may be strings, and unions of these."""
+    names: dict[str, Any] = {**_IN_ALIASES, **vars(inspect.getmodule(function))}
+    for name, value in list(names.items()):
+        if isinstance(value, str) and name[:1].isupper():
+            try:
+                names[name] = eval(value, names)
+            except (NameError, SyntaxError, TypeError):  # a text of another kind
+                continue
+    out: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        given = parameter.annotation
+        out[name] = Any if given is parameter.empty else eval(given, names) if isinstance(given, str) else given
+    return out
+
+
+def fits(value: object, wanted: Any) -> bool:
+    """Whether a value is what an annotation says, where numpy's numbers are numbers, and any iterable is a sequence."""
+    kind = get_origin(wanted)
+    inner = get_args(wanted)
+    if wanted is Any or wanted is object:
+        return True
+    if kind is Union or kind is types.UnionType:
+        return any(fits(value, one) for one in inner)
+    if wanted is bool:
+        return isinstance(value, bool) or value.__class__.__name__ == "bool_"
+    if wanted is int or wanted is float:
+        return _is_number(value, whole=wanted is int)
+    if kind is None:
+        return isinstance(value, types.NoneType if wanted is None else wanted)
+    if kind is tuple and Ellipsis not in inner:
+        return isinstance(value, (tuple, list)) and len(cast("list[Any]", value)) == len(inner) and all(map(fits, cast("list[Any]", value), inner))
+    if issubclass(kind, Mapping):
+        given = cast("Mapping[Any, Any]", value)
+        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in given.items())
+    if issubclass(kind, Iterable):
+        if isinstance(value, (str, bytes, Variable, Mapping)) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:
+            return False
+        return not isinstance(value, (list, tuple)) or all(fits(one, inner[0]) for one in cast("list[Any]", value))
+    return callable(value) if kind is Callable else isinstance(value, kind)
+
+
+def _is_number(value: object, whole: bool) -> bool:
+    if isinstance(value, (bool, str, bytes)):
+        return False
+    try:
+        index(cast("SupportsIndex", value))
+        return True
+    except TypeError:
+        pass
+    if whole or not hasattr(value, "__float__"):
+        return False
+    try:
+        float(cast("float", value))
+        return True
+    except OverflowError:
+        return True
+    except (TypeError, ValueError):
+        return False
+
+
+def words(wanted: Any, several: bool = False) -> str:
+    """What an annotation says, as a person would."""
+    if wanted is Any or wanted is object:
+        return "things" if several else "what its documentation says"
+    if wanted is None:
+        wanted = types.NoneType
+    plain = _PLAIN.get(wanted)
+    if plain is not None:
+        return plain[several]
+    kind, inner = get_origin(wanted), get_args(wanted)
+    if kind is Union or kind is types.UnionType:
+        said = list(dict.fromkeys(words(one, several) for one in inner if one is not int or float not in inner))
+        return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} or {said[-1]}"
+    if kind is None:
+        called = str(wanted.__name__)
+        return f"{called}s" if several else f"{'an' if called[0] in 'AEIO' else 'a'} {called}"
+    if kind is Callable:
+        return "functions" if several else "a function"
+    if kind is tuple and Ellipsis not in inner:
+        parts = f"{len(inner)} values: {', '.join(words(one) for one in inner)}"
+        return f"tuples of {parts}" if several else f"a tuple of {parts}"
+    if issubclass(kind, Mapping):
+        return f"{'dicts' if several else 'a dict'} from {words(inner[0], True)} to {words(inner[1], True)}"
+    of = "" if inner[0] is Any else f" of {words(inner[0], True)}"
+    return f"{'lists' if several else 'a list'}{of}"
+
+
+def documented(function: Callable[..., Any]) -> dict[str, str]:
+    """Parameter -> the first words that the docstring says of it."""
+    text = inspect.getdoc(function) or ""
+    found = re.search(r"^Args:\n((?:(?: .*)?\n?)*)", text, re.MULTILINE)
+    out: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \S)", found[1].rstrip()) if found is not None else ():
+        names, _, said = entry.strip().partition(": ")
+        first = re.split(r"[.;](?:\s|$)", " ".join(said.split()), maxsplit=1)[0].removesuffix(".")
+        for name in names.split(", "):
+            if 0 < len(first) <= _LONGEST_DOC:
+                out[name.strip("*")] = first
+    return out
+
+
+def seen(value: object) -> str:
+    """A value in an error, on one line; its class, where its text cannot be had."""
+    try:
+        return " ".join(shown(value).split())
+    except Exception:  # whatever the text of a stranger's object does, the error is told
+        return f"a {type(value).__name__}"
