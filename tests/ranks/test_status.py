@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from foreshape.ranks import status
 from foreshape.ranks import store as stores
-from foreshape.ranks.status import Board
+from foreshape.ranks.status import Board, frames_of
 
 MANY = 4096
 
@@ -171,3 +172,24 @@ def test_ranks_that_meet_are_counted_by_a_handful_of_questions() -> None:
         store.set(f"here/{rank}", str(MANY))
     stores._wait_for_all(store, "there:1", 0, MANY, 5.0)
     assert store.asked <= 4
+
+
+def test_where_another_thread_is_is_told_while_it_runs() -> None:
+    ended, ready = threading.Event(), threading.Event()
+
+    def waits_there() -> None:
+        ready.set()
+        ended.wait()
+
+    thread = threading.Thread(target=waits_there)
+    thread.start()
+    ready.wait()
+    assert thread.ident is not None
+    try:
+        found = frames_of(thread.ident)
+    finally:
+        ended.set()
+        thread.join()
+    assert ("waits_there", Path(__file__).name) in [(name, Path(file).name) for file, _, name in found]
+    assert frames_of(threading.get_ident())[1][2] == "test_where_another_thread_is_is_told_while_it_runs"
+    assert frames_of(1) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakMethod
+from weakref import WeakKeyDictionary, WeakMethod, WeakValueDictionary
 
 from foreshape.engine.held import Held, compare_held, compare_spec
 from foreshape.engine.scope import Scope
@@ -20,6 +20,8 @@ STEP_FILE = "<foreshape step>"
 
 
 _lines: WeakKeyDictionary[CodeType, dict[int, Op]] = WeakKeyDictionary()
+_called: WeakValueDictionary[str, CodeType] = WeakValueDictionary()
+"""By their names, which no two have."""
 _number = count()
 
 
@@ -27,12 +29,19 @@ def with_ops(code: CodeType, lines: dict[int, Op]) -> CodeType:
     """The same code, which knows the op of each of its lines."""
     code = code.replace(co_name=f"step {next(_number)}")  # the same text of another program is equal, and would be the same key
     _lines[code] = lines
+    _called[code.co_name] = code
     return code
 
 
 def op_at(code: CodeType, line: int) -> Op | None:
     """The op of a line of an emitted function."""
     return _lines.get(code, {}).get(line)
+
+
+def op_of(name: str, line: int) -> Op | None:
+    """The op of a line of the emitted function of this name."""
+    code = _called.get(name)
+    return None if code is None else op_at(code, line)
 
 
 class Emitted:

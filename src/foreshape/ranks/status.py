@@ -5,18 +5,19 @@ It goes through torch's own store, key by key, as plain text of bounded length; 
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
-import sys
+import re
 import sysconfig
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
 from typing import Any, TypeVar, cast
 
-from foreshape.engine.emit import STEP_FILE, op_at
+from foreshape.engine.emit import STEP_FILE, op_of
 from foreshape.ranks.store import held_by_torchrun
 
 T = TypeVar("T")
@@ -31,6 +32,31 @@ _LINE = 16 * _LONGEST
 """Bytes of what a rank tells, at most; what is more is not read."""
 _NOT_THE_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), *{sysconfig.get_path(n) for n in ("stdlib", "platlib", "purelib")}, "<")
 """How the files begin that no user writes: of this package, of Python, and of other packages."""
+
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+def frames_of(thread: int) -> list[tuple[str, int, str]]:
+    """Where a thread is: file, line and function, the innermost first.
+
+    Python's own dump tells it, which is made while no thread can move: to follow the frames of a thread that runs has crashed Python 3.11.
+    """
+    try:
+        with open(os.memfd_create("frames"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:  # no room for it: signs of life say less then
+        return []
+    out: list[tuple[str, int, str]] = []
+    of_thread = False
+    for line in lines:
+        if line.startswith(("Thread 0x", "Current thread 0x")):
+            of_thread = int(line.partition("0x")[2].split()[0], 16) == thread
+        elif of_thread and (found := _FRAME.match(line)):
+            out.append((found[1], int(found[2]), found[3]))
+    return out
 
 
 class Board:
@@ -141,18 +167,15 @@ class Board:
 
     def _doing(self) -> str:
         """At which op, and which line of the user's, the thread is that runs the steps."""
-        frame = sys._current_frames().get(self._runs)  # pyright: ignore[reportPrivateUsage]
-        found: FrameType | None = frame
-        while found is not None:
-            if found.f_code.co_filename == STEP_FILE:
-                op = op_at(found.f_code, found.f_lineno)
+        for file, line, name in frames_of(self._runs):
+            if file == STEP_FILE:
+                op = op_of(name, line)
                 if op is None:
                     return ""
                 site = op.call_site
                 return f", at {op.type}" + (f" ({site.short()})" if site is not None else "")
-            if not found.f_code.co_filename.startswith(_NOT_THE_USERS):
-                return f", at {os.path.basename(found.f_code.co_filename)}:{found.f_lineno}"
-            found = found.f_back
+            if not file.startswith(_NOT_THE_USERS):
+                return f", at {os.path.basename(file)}:{line}"
         return ""
 
     def _beats(self) -> dict[int, str]:
