@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
-from typing import Any, Final, SupportsIndex, Union, cast, get_args, get_origin
+from typing import Any, Final, SupportsIndex, Union, cast, get_args, get_origin, get_type_hints
 
 from foreshape.dims import Dim
 from foreshape.operator.attributes import shown
@@ -34,14 +34,19 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
     for name, value in list(names.items()):
         if isinstance(value, str) and name[:1].isupper():
             try:
-                names[name] = eval(value, names)
+                names[name] = _meant(value, names)
             except (NameError, SyntaxError, TypeError):  # a text of another kind
                 continue
     out: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         given = parameter.annotation
-        out[name] = Any if given is parameter.empty else eval(given, names) if isinstance(given, str) else given
+        out[name] = Any if given is parameter.empty else _meant(given, names) if isinstance(given, str) else given
     return out
+
+
+def _meant(annotation: str, names: dict[str, Any]) -> Any:
+    """What an annotation that is a string says."""
+    return get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names)["it"]
 
 
 def fits(value: object, wanted: Any) -> bool:
