@@ -14,7 +14,6 @@ from support.some import one_in
 import foreshape as fs
 from foreshape import layer
 from foreshape.errors import ForeshapeError
-from foreshape.layer.requirements import fits, parameters_of
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{n: getattr(layer, n) for n in layer.__all__ if inspect.isfunction(getattr(layer, n))},
@@ -27,6 +26,8 @@ def usual(name: str, parameter: inspect.Parameter) -> Any:
     kind, named = str(parameter.annotation), f"{name}.{parameter.name}"
     if "Callable" in kind or "Branch" in kind or "Step" in kind:
         return lambda *given: given[0] if given else None
+    if kind == "Activation":
+        return "relu"
     if "Sequence[Variable" in kind:
         return [layer.data(f"{named}.{k}", shape=["batch", 4]) for k in range(2)]
     if "Variable" in kind or kind in ("Operand", "Shape"):
@@ -66,10 +67,7 @@ def test_other_things_than_arguments(name: str) -> None:
                 if error.__cause__ is not None:
                     words = str(error)
                     assert words.startswith(f"{function.__name__}:"), words
-                    wanted = parameters_of(inspect.unwrap(function))
-                    if all(fits(value, wanted[name]) for name, value in arguments.items() if name != parameter):  # or another one is told
-                        assert f" {parameter} must be" in words, words
-                    assert " must be" in words, words
+                    assert f" {parameter} must be" in words, words
                     assert "; seen " in words, words
                     assert "\n    at function(**arguments)    test_layer_borders.py:" in words, words
 
