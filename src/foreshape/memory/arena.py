@@ -24,7 +24,7 @@ _ALL_ORDERS, _ALL, _SOME = 4_000, 12, 6
 _PLACEMENTS = 40_000
 _TO_COMPILE = {False: 30.0, True: 1.0}
 """Seconds that must be left for the compiled search to be used, by whether it was compiled before (on this machine, by this user)."""
-_WORK = {(False, False): 8_000, (False, True): 2_000_000, (True, False): 0, (True, True): 400_000_000}
+_WORK = {(False, False): 32_000, (False, True): 2_000_000, (True, False): 0, (True, True): 400_000_000}
 """Steps of the search where no time is set, by whether it is compiled and whether a height is asked for."""
 _SHARE, _CLOSE = 0.3, 1.1
 """The share of the time for which the search goes on as it is before it is compiled, if it is not close to the least height by then."""
