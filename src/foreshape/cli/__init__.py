@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
+_NEW_OBJECTS = 50_000
+"""So many make Python look for garbage: modules and programs are made of more than its own 700, and stay."""
+
 
 def main() -> None:
     """The entry point of the ``foreshape`` command. What it needs is imported within: whoever stops it then too is told so in a word."""
+    gc.set_threshold(_NEW_OBJECTS)
     try:
         from foreshape.cli.commands import run_command
 

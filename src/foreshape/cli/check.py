@@ -12,6 +12,7 @@ from foreshape.errors import DescriptionError
 from foreshape.operator.fields import NOT_WRITTEN
 from foreshape.operator.registry import find, refusal
 from foreshape.program import Op, Program
+from foreshape.program.collector import collector_waits
 from foreshape.program.literal import name_text
 from foreshape.program.review import Difference, Early, dead_ops, differences, read_before_written
 from foreshape.program.unknown import unknown_types
@@ -35,6 +36,7 @@ class _Findings:
         self.early, self.dead = read_before_written(program), dead_ops(program)
 
 
+@collector_waits
 def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool) -> bool:
     """Print what is to be said of a program, with other shapes of its inputs where they are given. Whether there is no error."""
     unknown, errors = program.diagnose()

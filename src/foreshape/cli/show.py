@@ -25,20 +25,19 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 def total(variables: Iterable[Variable]) -> Size:
     """The bytes of all variables of known size together."""
-    out: Size = 0
-    for variable in variables:
-        size = size_of(variable)
-        if size is not None:
-            out = out + size
-    return out
+    return _sum([size for size in map(size_of, variables) if size is not None])
 
 
 def total_elements(variables: Iterable[Variable]) -> Size:
     """How many numbers are in all variables of known dims together."""
-    out: Size = 0
-    for variable in variables:
-        if variable.spec.dims is not None:
-            out = out + variable.spec.elements
+    return _sum([spec.elements for spec in (v.spec for v in variables) if spec.dims is not None])
+
+
+def _sum(sizes: Sequence[Size]) -> Size:
+    out: Size = sum(s for s in sizes if isinstance(s, int))
+    for size in sizes:
+        if not isinstance(size, int):
+            out = out + size
     return out
 
 
@@ -224,8 +223,8 @@ def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[Descr
 
 def kept_of(program: Program) -> tuple[list[Variable], Size]:
     """The parameters of a program, and how many numbers are in them together."""
-    sums = _Sums(program)
-    return sums.parameters, sums.elements
+    parameters = kept_variables(program)[0]
+    return parameters, total_elements(parameters)
 
 
 def print_feeds(program: Program) -> None:
