@@ -1,6 +1,8 @@
-"""The border of the room: what every function of `foreshape.layer` does when it is called and cannot do what it is asked.
+"""The border of a room: what every function of `foreshape.layer` does when it is called and cannot do what it is asked, and what every class
+of it and of `foreshape.optimizer` does when it is given something else than it takes.
 
-One wrapper around each public function, put there by `close` at the door of the room: within the room functions call each other without it.
+One wrapper around each public function and constructor, put there by `close` at the door of the room: within the room functions call each
+other without it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
 from types import FunctionType, ModuleType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, cast
 
 from foreshape.errors import DescriptionError, ForeshapeError, SchemaError
 from foreshape.layer.requirements import documented, fits, parameters_of, seen, words
@@ -24,7 +26,7 @@ _OURS: Final = frozenset(("foreshape", "numpy")) | sys.stdlib_module_names
 
 
 def close(room: ModuleType, names: Iterable[str]) -> None:
-    """Put the border around the functions of these names.
+    """Put the border around the functions and the constructors of these names.
 
     Args:
         room: the module that users take them from.
@@ -38,6 +40,8 @@ def close(room: ModuleType, names: Iterable[str]) -> None:
                 done[function] = bordered(function)
                 done[function].__module__ = room.__name__  # where it is found, by pickle too
             setattr(room, name, done[function])
+        elif isinstance(function, type) and isinstance(function.__init__, FunctionType):
+            function.__init__ = _constructor(function, function.__init__)
 
 
 def bordered(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,9 +65,34 @@ def bordered(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise with_line from error.__cause__
             if not isinstance(error, Exception) or isinstance(error, (ForeshapeError, Warning, MemoryError)) or _is_not_ours(error):
                 raise
-            raise located(SchemaError(_words(function, args, named, error)), here()) from error
+            raise located(SchemaError(_Called(function.__name__, function, function).blame(args, named, error)), here()) from error
 
     return described
+
+
+def _constructor(made: type, begin: FunctionType) -> Callable[..., None]:
+    """A constructor that compares what it is given with its annotations before it does anything, since it is used much later."""
+    begin = cast("FunctionType", inspect.unwrap(begin))  # that of a base may be checked already
+    of = _Called(made.__name__, begin, made, hidden=1)
+
+    @functools.wraps(begin)
+    def begun(self: Any, *args: Any, **named: Any) -> None:
+        wrong = of.misfits((self, *args), named) if type(self) is made else []  # a class of the user's own says what it gives to ours
+        if wrong:
+            raise located(SchemaError(of.words(wrong)), here())
+        try:
+            begin(self, *args, **named)
+        except DescriptionError as error:
+            with_line = located(error, here())
+            if with_line is error:
+                raise
+            raise with_line from error.__cause__
+        except Exception as error:
+            if isinstance(error, (ForeshapeError, Warning, MemoryError)) or _is_not_ours(error):
+                raise
+            raise located(SchemaError(of.blame((self, *args), named, error)), here()) from error
+
+    return begun
 
 
 def _is_not_ours(error: Exception) -> bool:
@@ -78,33 +107,53 @@ def _is_not_ours(error: Exception) -> bool:
     return False
 
 
-def _words(function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any], error: Exception) -> str:
-    """What the parameters want and what they were given: those that do not fit their annotations; where all do, those that the failing line names."""
-    given = _given(function, args, named)
-    wanted, said = parameters_of(function), documented(function)
-    wrong = [(name, value) for name, value in given if not fits(value, wanted[name])]
-    because = ""
-    if not wrong:
+class _Called(NamedTuple):
+    """What is called, to be named in an error."""
+
+    name: str
+    function: Callable[..., Any]
+    documented: Callable[..., Any]
+    """What has the docstring with its arguments."""
+    hidden: int = 0
+    """So many of the first parameters are no user's."""
+
+    def misfits(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
+        """The arguments that are not what their annotations say; none where the call does not fit the signature, which Python tells."""
+        try:
+            given = self.given(args, named)
+        except TypeError:
+            return []
+        wanted = parameters_of(self.function)
+        return [(name, value) for name, value in given if not fits(value, wanted[name])]
+
+    def given(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
+        """The arguments that were given, by their parameters; each of several that one parameter takes."""
+        signature = inspect.signature(self.function)
+        out: list[tuple[str, Any]] = []
+        for name, value in list(signature.bind(*args, **named).arguments.items())[self.hidden :]:
+            several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            out += [(name, one) for one in value] if several else [(name, value)]
+        return out
+
+    def blame(self, args: tuple[Any, ...], named: dict[str, Any], error: Exception) -> str:
+        """What the parameters want and what they were given: those that do not fit; where all do, those that the failing line names."""
+        wrong = self.misfits(args, named)
+        if wrong:
+            return self.words(wrong)
         because = f" cannot be described with these arguments: {type(error).__name__}: {error}"
-        wrong = _suspects(given, function, error.__traceback__)
-    parts = [_requirement(name, value, wanted[name], said.get(name)) for name, value in wrong]
-    start = "" if because or len(parts) > 1 else " "
-    return f"{function.__name__}:{because}{start}" + (parts[0] if start else "".join(f"\n    {part}" for part in parts))
+        return self.words(_suspects(self.given(args, named), self.function, error.__traceback__), because)
+
+    def words(self, wrong: list[tuple[str, Any]], because: str = "") -> str:
+        wanted, said = parameters_of(self.function), documented(self.documented)
+        parts = [_requirement(name, value, wanted[name], said.get(name)) for name, value in wrong]
+        if not because and len(parts) == 1:
+            return f"{self.name}: {parts[0]}"
+        return f"{self.name}:{because}" + "".join(f"\n    {part}" for part in parts)
 
 
 def _requirement(name: str, value: object, wanted: Any, said: str | None) -> str:
     asked = f"must be {words(wanted)}" + (f" ({said})" if said else "") if wanted is not Any else f"must be: {said}" if said else "is wrong"
     return f"{name} {asked}; seen {seen(value)}"
-
-
-def _given(function: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The arguments that were given, by their parameters; each of several that one parameter takes."""
-    signature = inspect.signature(function)
-    out: list[tuple[str, Any]] = []
-    for name, value in signature.bind(*args, **named).arguments.items():
-        several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-        out += [(name, one) for one in value] if several else [(name, value)]
-    return out
 
 
 def _suspects(given: list[tuple[str, Any]], function: Callable[..., Any], trace: TracebackType | None) -> list[tuple[str, Any]]:

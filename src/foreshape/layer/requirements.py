@@ -6,6 +6,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from operator import index
 from typing import Any, Final, SupportsIndex, Union, cast, get_args, get_origin, get_type_hints
 
@@ -69,9 +70,13 @@ def fits(value: object, wanted: Any) -> bool:
         given = cast("Mapping[Any, Any]", value)
         return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in given.items())
     if issubclass(kind, Iterable):
-        if isinstance(value, (str, bytes, Variable, Mapping)) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:
+        if isinstance(value, str):
+            return inner[0] is str  # one name in the place of several
+        if isinstance(value, (bytes, Variable, Mapping)) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:
             return False
-        return not isinstance(value, (list, tuple)) or all(fits(one, inner[0]) for one in cast("list[Any]", value))
+        if not isinstance(value, (list, tuple)):  # one that can be gone through only once is not
+            return not hasattr(value, "dtype") or all(fits(one, inner[0]) for one in islice(cast("Iterable[Any]", value), 1))
+        return all(fits(one, inner[0]) for one in cast("list[Any]", value))
     return callable(value) if kind is Callable else isinstance(value, kind)
 
 

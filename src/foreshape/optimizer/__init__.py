@@ -1,8 +1,10 @@
 """Optimizers: each appends the ops that update the parameters of a loss."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import no_such_name
+from foreshape.layer.border import close
 from foreshape.optimizer.adam import Adam, AdamW
 from foreshape.optimizer.adaptive import Adagrad, Ftrl, RMSProp
 from foreshape.optimizer.base import Optimizer
@@ -81,3 +83,5 @@ __all__ = [
     "polynomial",
     "warmup",
 ]
+
+close(sys.modules[__name__], __all__)

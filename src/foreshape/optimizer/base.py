@@ -151,7 +151,7 @@ class Optimizer:
             parameter, gradient: of one another's shape; the gradient may be sparse rows.
             rate: the learning rate, one number.
         """
-        raise TypeError(f"{type(self).__name__} does not say how it updates")
+        raise SchemaError(f"{type(self).__name__} does not say how it updates")
 
     # --- what it is made of
 

@@ -24,7 +24,7 @@ class Clip:
 
     def op(self) -> tuple[str, dict[str, Any]]:
         """The op that clips one gradient by itself: type and attributes."""
-        raise TypeError(f"{type(self).__name__} does not say how it clips")
+        raise SchemaError(f"{type(self).__name__} does not say how it clips")
 
 
 class ClipByValue(Clip):
