@@ -117,7 +117,7 @@ def test_a_gradient_takes_the_value_that_was_used(describe: Callable[[Any], Any]
 # --- what is absent
 
 
-@pytest.mark.parametrize("holds", [True, False])
+@pytest.mark.parametrize("holds", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("within", ["alone", "in a loop", "in a branch"])
 def test_a_branch_of_constants_has_no_gradient(holds: bool, within: str) -> None:
     """Each of the chosen values has an input whose gradient nobody wants; those of all of them have one name, and are no values."""

@@ -34,7 +34,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "net.pdmodel"
 
 
-@pytest.mark.parametrize("args", [["show"], ["check"], ["ops"], ["--version"], ["--help"]])
+@pytest.mark.parametrize("args", [["show"], ["--help"], *(pytest.param(a, marks=pytest.mark.long) for a in (["check"], ["ops"], ["--version"]))])
 def test_a_pipe_that_nobody_reads_ends_the_command_quietly(args: list[str], saved: Path) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -284,8 +284,8 @@ def test_an_interrupt_of_the_command_is_a_word_as_soon_as_the_package_is_importe
     ("for at in range(100_000):\n    print(at)\n", ""),
     ("print('a')\n", ""),
     ("from rich.console import Console\nConsole().print('a')\n", ""),
-    ("print('a')\nraise SystemExit(3)\n", ""),
-    ("import sys\nprint('a')\nsys.stdout.flush()\n", ""),
+    pytest.param("print('a')\nraise SystemExit(3)\n", "", marks=pytest.mark.long),
+    pytest.param("import sys\nprint('a')\nsys.stdout.flush()\n", "", marks=pytest.mark.long),
     ("import socket\na, b = socket.socketpair()\nb.close()\na.send(b'x')\n", "BrokenPipeError: [Errno 32] Broken pipe\n    script.py:4    a.send(b'x')\n"),
 ])  # fmt: skip
 def test_a_script_whose_output_nobody_reads_ends_quietly(script: str, told: str, tmp_path: Path) -> None:

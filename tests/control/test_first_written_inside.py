@@ -20,7 +20,7 @@ PLACEHOLDERS = {
 }
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("rounds", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("placeholder", PLACEHOLDERS)
 def test_a_placeholder_becomes_what_the_loop_makes(placeholder: str, rounds: int) -> None:
     def describe(x: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import is_quick
 
 import foreshape as fs
 from foreshape import layer
@@ -54,7 +55,10 @@ FEEDS: dict[str, Any] = {
     "recurrent": {"x": [np.ones((3, 7), "float32"), np.ones((2, 7), "float32")]},
 }
 NETWORKS = {"dense": dense, "normalised": normalised, "looked_up": looked_up, "recurrent": recurrent}
-CASES = [(network, "Momentum") for network in NETWORKS] + [("dense", optimizer) for optimizer in OPTIMIZERS]
+CASES = [
+    *((network, "Momentum") for network in NETWORKS),
+    *(pytest.param("dense", optimizer, marks=() if is_quick(optimizer, 2) else pytest.mark.long) for optimizer in OPTIMIZERS),
+]
 
 
 def opened(program: fs.Program) -> fs.Program:

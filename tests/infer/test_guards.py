@@ -108,7 +108,7 @@ def test_a_copy_goes_its_own_way() -> None:
     assert substitute(a, other.known) == 7 and not isinstance(substitute(a, guards.known), int)
 
 
-@pytest.mark.parametrize("order", ["up", "down", "shuffled", "in pairs"])
+@pytest.mark.parametrize("order", ["up", "shuffled", *(pytest.param(o, marks=pytest.mark.long) for o in ("down", "in pairs"))])
 @pytest.mark.parametrize("step", [0, 1])
 def test_equalities_in_a_chain_take_work_in_proportion_to_their_number(order: str, step: int) -> None:
     assert_calls_grow_with_size(lambda count: lambda: chained(count, order, step), 100, 300, 900)

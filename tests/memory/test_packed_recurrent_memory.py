@@ -88,7 +88,7 @@ TRAINED = [("lstm", 32, 64, "equal"), ("lstm", 256, 4, "equal"), ("lstmp", 128, 
            ("gru, the other way", 256, 4, "equal"), ("lstm both ways", 32, 64, "equal"), ("attention", 32, 64, "as text has them"),
            ("attention", 128, 32, "equal"), ("attention", 256, 4, "one long")]  # fmt: skip
 RUN = [("lstm both ways", 32, 64, "equal"), ("lstmp", 128, 16, "equal"), ("gru", 32, 64, "equal"), ("attention", 256, 4, "one long")]
-CASES = [*(pytest.param(*c, True, marks=pytest.mark.long if c[1] > 32 else ()) for c in TRAINED), *((*c, False) for c in RUN)]
+CASES = [pytest.param(*c, train, marks=pytest.mark.long if c[1] > 32 else ()) for train, cases in ((True, TRAINED), (False, RUN)) for c in cases]
 
 
 @pytest.mark.parametrize(("net", "hidden", "count", "lengths", "train"), CASES)
