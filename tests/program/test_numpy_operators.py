@@ -129,6 +129,14 @@ def test_reductions() -> None:
             check(lambda x, n=name, a=axis: getattr(x, n)(axis=a), G)
         check(lambda x, n=name: getattr(x, n)(1, keepdims=True), G)
         check(lambda x, n=name: getattr(x, n)(axis=()), G)
+    for name in ("std", "var"):
+        for axis in (None, 1, (0, -1)):
+            check(lambda x, n=name, a=axis: getattr(x, n)(axis=a), F)
+        check(lambda x, n=name: getattr(x, n)(1, keepdims=True), I)
+    for name in ("cumsum", "cumprod"):
+        for axis in (None, 0, -1):
+            check(lambda x, n=name, a=axis: getattr(x, n)(axis=a), G[:, :2, :2])
+    check(lambda x: x.cumsum(1), B)
     for name in ("sum", "mean", "max", "min"):
         check(lambda x, n=name: getattr(x, n)(1), I)
     for name in ("all", "any", "sum", "mean"):
@@ -214,6 +222,14 @@ def test_what_cannot_be_is_said_at_the_users_line(name: str) -> None:
         with pytest.raises(fs.DescriptionError, match=says) as caught:
             wrong(x)
     assert Path(__file__).name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("sigmoid", r": here it is layer.sigmoid\(x\)"), ("permute", ": here it is layer.transpose"), ("no_such", "'no_such'$"), ("_x", "'_x'$")]
+)
+def test_a_method_that_is_a_function_here_is_named(name: str, says: str) -> None:
+    with fs.program_guard(fs.Program(), fs.Program()), pytest.raises(AttributeError, match=says):
+        getattr(layer.data("x", 3), name)
 
 
 def test_what_python_refuses() -> None:

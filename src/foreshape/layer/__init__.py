@@ -327,6 +327,7 @@ from foreshape.layer.vision import adaptive_pool2d, conv2d, conv2d_transpose, po
 from foreshape.layer.volumes import conv1d, conv3d, conv3d_transpose, pool3d
 from foreshape.layer.watching import assert_true, print
 from foreshape.layer.weights import weighted_mean
+from foreshape.program.variable import methods
 
 if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
 
@@ -373,3 +374,6 @@ __all__ = [
 
 close(sys.modules[__name__], __all__)
 close(detection, detection.__all__)
+
+# Whoever asks a variable for a method that arrays elsewhere have is told of the function.
+methods.update({n: f"layer.{n}(x)" for n in __all__ if n[0].islower()} | {n: w for n, w in CALLED_ELSEWHERE.items() if n[0].islower()})

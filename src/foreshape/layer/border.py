@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
 from types import FunctionType, ModuleType, TracebackType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from foreshape.errors import DescriptionError, ForeshapeError, SchemaError
 from foreshape.layer.requirements import documented, fits, parameters_of, seen, words
@@ -23,6 +23,8 @@ from foreshape.program.call_site import here, located
 from foreshape.program.unfinished import mark
 
 _OURS: Final = frozenset(("foreshape", "numpy")) | sys.stdlib_module_names
+_closed: set[type] = set()
+"""The classes that have the border around their constructor: several may inherit one."""
 
 
 def close(room: ModuleType, names: Iterable[str]) -> None:
@@ -40,8 +42,12 @@ def close(room: ModuleType, names: Iterable[str]) -> None:
                 done[function] = bordered(function)
                 done[function].__module__ = room.__name__  # where it is found, by pickle too
             setattr(room, name, done[function])
-        elif isinstance(function, type) and isinstance(function.__init__, FunctionType):
-            function.__init__ = _constructor(function, function.__init__)
+        elif isinstance(function, type):
+            owner = next(c for c in function.__mro__ if "__init__" in vars(c))
+            begin = owner.__init__
+            if isinstance(begin, FunctionType) and owner not in _closed:
+                _closed.add(owner)
+                owner.__init__ = _constructor(begin)
 
 
 def bordered(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,14 +76,14 @@ def bordered(function: Callable[..., Any]) -> Callable[..., Any]:
     return described
 
 
-def _constructor(made: type, begin: FunctionType) -> Callable[..., None]:
+def _constructor(begin: FunctionType) -> Callable[..., None]:
     """A constructor that compares what it is given with its annotations before it does anything, since it is used much later."""
-    begin = cast("FunctionType", inspect.unwrap(begin))  # that of a base may be checked already
-    of = _Called(made.__name__, begin, made, hidden=1)
 
     @functools.wraps(begin)
     def begun(self: Any, *args: Any, **named: Any) -> None:
-        wrong = of.misfits((self, *args), named) if type(self) is made else []  # a class of the user's own says what it gives to ours
+        made: type[object] = self.__class__
+        of = _Called(made.__name__, begin, made, hidden=1)
+        wrong = of.misfits((self, *args), named) if made.__init__ is begun else []  # what a class gives to that of its base is its own affair
         if wrong:
             raise located(SchemaError(of.words(wrong)), here())
         try:

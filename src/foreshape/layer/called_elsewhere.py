@@ -24,6 +24,7 @@ CALLED_ELSEWHERE: Final = {
     **dict.fromkeys(("Flatten", "Reshape", "view"), "layer.flatten, layer.reshape"),
     **dict.fromkeys(("concatenate", "cat", "Concatenate"), "layer.concat"),
     "permute": "layer.transpose",
+    **{name: f"x.{name}(axis)" for name in ("std", "var")},
     "clamp": "layer.clip",
     **dict.fromkeys(("mse", "MSELoss", "MeanSquaredError", "mean_squared_error"), "layer.mse_loss"),
     **dict.fromkeys(("mae", "l1_loss", "L1Loss", "mean_absolute_error"), "layer.abs(guess - truth)"),

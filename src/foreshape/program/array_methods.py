@@ -93,6 +93,30 @@ class ArrayMethods(Arithmetic):
         return me._reduced("reduce_mean", axis, keepdims)
 
     @tells_line
+    def var(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+        """The means of the squared distances from the mean over ``axis`` (one, several, or all), as numpy's: divided by the number of elements."""
+        of = self._me.dtype
+        me = self if of is None or of.is_floating else self.astype(FP32)
+        apart = me - me.mean(axis, keepdims=True)
+        return (apart * apart).mean(axis, keepdims)
+
+    @tells_line
+    def std(self, axis: Axes = None, keepdims: bool = False) -> Variable:
+        """The roots of `var`."""
+        return self._apply("sqrt", {"X": self.var(axis, keepdims)}, {})
+
+    @tells_line
+    def cumsum(self, axis: int | None = None) -> Variable:
+        """The running sums along ``axis``, or of all elements in row-major order; of bools how many were true so far, in int64."""
+        me = self.astype("int64") if self._me.dtype is not None and self._me.dtype.family == "bool" else self._me
+        return self._apply("cumsum", {"X": me}, {"axis": -1 if axis is None else axis, "flatten": axis is None})
+
+    @tells_line
+    def cumprod(self, axis: int | None = None) -> Variable:
+        """The running products along ``axis``, or of all elements in row-major order."""
+        return self._apply("cumprod", {"X": self.reshape(-1) if axis is None else self}, {"dim": 0 if axis is None else axis})
+
+    @tells_line
     def max(self, axis: Axes = None, keepdims: bool = False) -> Variable:
         """The largest over ``axis`` (one, several, or all)."""
         return self._reduced("reduce_max", axis, keepdims)
@@ -168,6 +192,8 @@ class ArrayMethods(Arithmetic):
     def flatten(self) -> Variable:
         """All elements in row-major order, in one dim."""
         return self.reshape(-1)
+
+    ravel = flatten
 
     @tells_line
     def transpose(self, *axes: Any) -> Variable:

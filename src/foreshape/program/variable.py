@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 1000
 """Characters of a variable at a prompt: names of files may be of any length."""
+methods: dict[str, str] = {}
+"""What variables have no method for -> what to write; put there by the room of the layers."""
 
 
 class Variable(ArrayMethods):
@@ -134,7 +136,8 @@ class Variable(ArrayMethods):
             """``op`` of a variable that was read alone: it is said when all of its block is made."""
             if name == "op" and self.block.ops is not None:
                 return object.__getattribute__(self, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            elsewhere = "" if name.startswith("_") else methods.get(name, "")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + (f": here it is {elsewhere}" if elsewhere else ""), name=name)
 
     # --- what is known of it
 
