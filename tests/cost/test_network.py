@@ -54,8 +54,12 @@ def test_messages_take_the_processor_of_ranks_that_have_no_other() -> None:
     network = fs.Network(1e9, 1e-4, processor=1e-9)
     assert network.occupying(ALL_REDUCE, 1e6, 2) == pytest.approx(1e-3)
     assert fs.Network(1e9, 1e-4).occupying(ALL_REDUCE, 1e6, 2) == 0.0
+    assert fs.Network(1e9, 1e-4, processor=1e-9, handling=1e-5).occupying(ALL_REDUCE, 1e6, 2) == pytest.approx(1e-3 + 1e-5)
+    assert fs.Network(1e9, 1e-4, handling=1e-5).occupying(ALL_REDUCE, 1e6, 1) == 0.0
     with pytest.raises(fs.SchemaError, match="0 or more"):
         fs.Network(1e9, 1e-4, processor=-1.0)
+    with pytest.raises(fs.SchemaError, match="0 or more"):
+        fs.Network(1e9, 1e-4, handling=-1.0)
 
 
 def test_words_for_rates_and_times() -> None:

@@ -26,4 +26,5 @@ def test_all_ranks_find_the_same(tmp_path: Path) -> None:
     assert network.whole == WHOLE
     assert network.latency > 0
     assert network.processor > 0
+    assert network.handling > 0
     assert fs.plan(stack(), ranks=2, batch=64, network=network, device=Machine(machine(), 1, slower)).timeline().seconds > 0

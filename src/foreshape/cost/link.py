@@ -28,7 +28,7 @@ def measure_link(team: Team) -> Link:
 
     The shortest of many sums counts, since what else a machine does only adds to it; of the ranks the slowest one.
     """
-    least, busy = _sums(team, _SMALL)
+    least, handling = _sums(team, _SMALL)
     most, busy = _sums(team, _LARGE)
     alone = 0.0
     for rank in range(team.ranks):
@@ -36,12 +36,13 @@ def measure_link(team: Team) -> Link:
         if rank == team.rank:
             alone = _computing()
     team.barrier()
-    found = torch.tensor([least, most, busy, _computing() / alone], dtype=torch.float64, device="cpu")
+    found = torch.tensor([least, most, handling, busy, _computing() / alone], dtype=torch.float64, device="cpu")
     team.reduce(found, "max", "link")
-    least, most, busy, slower = numbers_of(found)
+    least, most, handling, busy, slower = numbers_of(found)
     moved = sent(ALL_REDUCE, 4 * _LARGE, team.ranks)
     bandwidth = moved / max(most - least * hops(ALL_REDUCE, team.ranks), 1e-9)
-    return Link(Network(bandwidth, least, whole=WHOLE, processor=busy / moved), max(slower, 1.0))
+    processor = max(busy - handling, 0.0) / moved
+    return Link(Network(bandwidth, least, whole=WHOLE, processor=processor, handling=handling), max(slower, 1.0))
 
 
 def _sums(team: Team, count: int) -> tuple[float, float]:

@@ -31,6 +31,7 @@ class Network:
             or summed by parts goes from each rank to each other too, and not round. So it is on processors; 0: everything goes round.
         processor: seconds that each byte sent takes the processor of the rank, which computes nothing meanwhile: where ranks use all processors
             of their machine, and what brings their messages has none of its own. 0 where it has.
+        handling: seconds of that processor for each message, however small.
     """
 
     bandwidth: float
@@ -38,24 +39,27 @@ class Network:
     tree: bool = False
     whole: int = 0
     processor: float = 0.0
+    handling: float = 0.0
 
     def __post_init__(self) -> None:
         if not (0 < self.bandwidth < 1e18 and 0 <= self.latency < 1e6):
             raise SchemaError(f"a network has a bandwidth above 0 and a latency of at least 0; seen {self.bandwidth} and {self.latency}")
-        if not (0 <= self.whole < 1 << 63 and 0 <= self.processor < 1):
-            raise SchemaError(f"bytes that go whole, and seconds of a processor for a byte, are 0 or more; seen {self.whole} and {self.processor}")
+        if not (0 <= self.whole < 1 << 63 and 0 <= self.processor < 1 and 0 <= self.handling < 1e6):
+            raise SchemaError("bytes that go whole, and seconds of a processor for a byte and for a message, are 0 or more; "
+                              f"seen {self.whole}, {self.processor} and {self.handling}")  # fmt: skip
 
     @classmethod
     def of(
-        cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False, whole: int = 0, processor: float = 0.0
-    ) -> Network:
+        cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False, whole: int = 0, processor: float = 0.0,
+        handling: float = 0.0,
+    ) -> Network:  # fmt: skip
         """From words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds.
 
         Args:
             bandwidth, latency: those words or numbers.
-            tree, whole, processor: as of `Network`.
+            tree, whole, processor, handling: as of `Network`.
         """
-        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree, whole, processor)
+        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree, whole, processor, handling)
 
     def seconds(self, way: str, count: float, ranks: int) -> float:
         """How long a collective takes once all ranks are there.
@@ -91,7 +95,7 @@ class Network:
         Args:
             way, count, ranks: as of `seconds`.
         """
-        return self._sent(way, count, ranks) * self.processor
+        return self._sent(way, count, ranks) * self.processor + (self.handling if ranks > 1 else 0.0)
 
     def _sent(self, way: str, count: float, ranks: int) -> float:
         if self._is_whole(way, count, ranks):
