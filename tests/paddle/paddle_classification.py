@@ -73,11 +73,11 @@ SMALL = ((1, 3, 64, 96), (2, 3, 96, 64))
 TEN = {"pretrained": False, "class_num": 10}
 named(
     "ResNet18_vd PPLCNetV2_small ESNet_x0_25 PPHGNet_tiny PPHGNetV2_B0 SE_ResNeXt50_vd_32x4d Res2Net50_vd_26w_4s DPN68 MobileNetV2_x0_25 "
-    "ShuffleNetV2_swish GhostNet_x0_5 RegNetX_200MF ReXNet_1_0 HarDNet39_ds RepVGG_D2se VAN_B0 PeleeNet MobileNeXt_x0_35 SqueezeNet1_0 "
+    "ShuffleNetV2_swish GhostNet_x0_5 RegNetX_200MF ReXNet_1_0 HarDNet39_ds VAN_B0 PeleeNet MobileNeXt_x0_35 SqueezeNet1_0 "
     "Xception41_deeplab PPLCNetV2_base_ShiTu ResNet50_metabin ResNet50_adaptive_max_pool2d ConvNeXt_tiny DenseNet121 MobileNetV4_conv_small",
     *SMALL, opened=ANY, **TEN,
 )  # fmt: skip
-named("DLA34 SE_HRNet_W18_C ResNeSt50_fast_1s1x64d CSPDarkNet53 EfficientNetB0_small TinyNet_E FasterNet_T0 StarNet_S1", *SMALL, opened=ANY, pretrained=False)
+named("DLA34 HRNet_W18_C ResNeSt50_fast_1s1x64d CSPDarkNet53 EfficientNetB0_small TinyNet_E FasterNet_T0 StarNet_S1", *SMALL, opened=ANY, pretrained=False)
 FACE = (None, 3, 112, 112)
 named("MicroNet_M0 MicroNet_M3", (2, 3, 64, 64), (1, 3, 64, 64), opened=(None, 3, 64, 64), **TEN)
 named("MobileFaceNet AdaFace_IR_SE_50", (2, 3, 112, 112), (1, 3, 112, 112), opened=FACE)
