@@ -49,3 +49,24 @@ def test_what_stands_for_a_variable_that_nobody_set_says_nothing_of_the_result()
     value = np.arange(6).reshape(2, 3)
     for loaded in (program, fs.load_program(program.to_bytes())):
         np.testing.assert_array_equal(fs.Executor().run(loaded, {"ids": value}, [first], fs.Scope())[0], value)
+
+
+def test_sizes_and_numbers_of_several_widths_are_joined_as_the_last_one() -> None:
+    """As PaddlePaddle joins a size, which is int32, with a number of Python's, which is int64; one of them may be of a block that did not run."""
+    x = layer.data("x", shape=["batch", 3])
+    block = fs.default_main_program().global_block
+    size = layer.reshape(layer.slice(layer.shape(x), [0], [0], [1]), [1])
+    many = layer.fill_constant([1], "int64", -1)
+    mask = layer.cast(layer.reduce_sum(x) > 0, "int32")
+    sizes, numbers = (block.apply("select_output", {"X": v, "Mask": mask}, {"branches": 2}) for v in (size, many))
+    for order in ([size, many], [many, size], [sizes[0], numbers[1]], [numbers[0], sizes[1]]):
+        out = block.apply("select_input", {"X": order, "Mask": mask})
+        assert out.dtype is order[1].dtype and out.spec.dims == (1,)
+        program = fs.default_main_program()
+        for loaded in (program, fs.load_program(program.to_bytes())):
+            for check in (False, True):
+                for at, fill in enumerate((-1.0, 1.0)):
+                    (found,) = fs.Executor(check=check).run(loaded, {"x": np.full((5, 3), fill, "float32")}, [out.name], fs.Scope())
+                    assert found.dtype == order[1].spec.known_dtype.name and list(found) == [5 if order[at].dtype is size.dtype else -1]
+    with pytest.raises(fs.TypeMismatchError, match="or be integers"):
+        block.apply("select_input", {"X": [many, layer.fill_constant([1], "float32", 1.0)], "Mask": mask})

@@ -18,7 +18,7 @@ from foreshape.program.carried import joined_sources
 from foreshape.program.needed import needed_ops
 from foreshape.program.op import EMPTY
 from foreshape.program.unknown import unknown_types, unknown_words, with_inner
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, DType, Lod, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import torch
@@ -176,7 +176,7 @@ class Lowering:
             lower_region_op(self, op)
             return
         schema = operator.schema
-        kernel = partial(operator.kernel, use=Use(op.inputs)) if type(operator).kernel_use else operator.kernel
+        kernel = partial(operator.kernel, use=Use(op.inputs, _data_types(op))) if type(operator).kernel_use else operator.kernel
         made = Instruction(op, kernel, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], type(operator).kernel_requested)
         if type(operator).kernel_offsets:
             made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
@@ -306,6 +306,12 @@ def _empty_array(spec: Spec) -> TensorArray:
         return TensorArray()
     rows = torch.empty([0, *row], dtype=torch_dtype(spec.dtype))
     return TensorArray((rows, Offsets([torch.zeros(1, dtype=torch.int64)] * spec.lod_level) if spec.lod_level else None))
+
+
+def _data_types(op: Op) -> dict[str, list[DType | None]]:
+    """The element types of an op's results by slot."""
+    described = {n: op.block.find(n) for n in op.output_names()}
+    return {slot: [v.dtype if (v := described.get(n)) is not None else None for n in names] for slot, names in op.outputs.items()}
 
 
 def _require_same(x: str, y: str, a: Offsets | None, b: Offsets | None) -> None:

@@ -42,7 +42,7 @@ class Operator:
         (``wants``, an older name of it, will do as well, here and below); a keyword-only ``offsets`` one entry per slot: the `Offsets` of
         a ragged operand, None of a dense one, a list for a list; a keyword-only ``into`` None, or the operand's tensor that a result
         declared with ``may_share`` is to be written into; a keyword-only ``use``, None by default, the `foreshape.operator.use.Use`
-        that it has in a compiled step: the names of its variables, and a count of its runs.
+        that it has in a compiled step: the names of its variables, the element types of its results, and a count of its runs.
     ``group_kernel(self, <slots>)``
         of an update, where there is one: many updates at once, each slot a list (or None), everything changed in place.
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or

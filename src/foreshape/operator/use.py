@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from foreshape.data_class import data_class
+from foreshape.spec import DType
 
 
 @data_class(eq=False)
@@ -13,5 +14,7 @@ class Use:
 
     names: Mapping[str, Sequence[str]]
     """The variables in its slots."""
+    data_types: Mapping[str, Sequence[DType | None]]
+    """The element types of the variables in the slots of its results; None of what has none, or is not wanted."""
     runs: int = 0
     """How often the kernel ran at this place, which the kernel itself counts."""

@@ -27,6 +27,8 @@ class SyncBatchNorm(Collective, BatchNorm):
     """
 
     type = "sync_batch_norm"
+    Scale = operand(FLOATING, doc="[channels]")
+    Bias = operand(FLOATING, doc="[channels]")
     Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
 
     def computes(self) -> computations.FixedNormalization | None:

@@ -24,9 +24,11 @@ from foreshape.operator import (
     torch,
     unknown_size,
 )
+from foreshape.operator.use import Use
 from foreshape.ops.rules.known_values import is_undefined
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import BOOL, INT32, INT64, Spec
+from foreshape.values.torch_types import torch_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,18 +56,20 @@ class SelectInput(Operator):
     """
 
     type = "select_input"
-    X = operand(many=True, unknown_dims=True, may_lack=True, doc="of one element type")
+    X = operand(many=True, unknown_dims=True, may_lack=True, doc="of one element type, or all integers")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(new_offsets=True, doc="as the X; ragged where all are, of as many levels")
 
     def infer_shape(self, X: tuple[Spec, ...], Mask: Spec) -> Spec:
         _check_mask(Mask)
         given = tuple(x for x in X if not is_undefined(x, x.value)) or X[:1]
-        first = given[0]
+        for at, x in enumerate(given):
+            if x.dtype is not given[0].dtype and not (x.known_dtype.is_integer and given[0].known_dtype.is_integer):
+                seen = f"X[{at}] is {x.known_dtype.name}, X[0] is {given[0].known_dtype.name}"
+                fail(f"all X must have one element type, or be integers; {seen}", TypeMismatchError, X=None)
+        first = given[0].with_dtype(given[-1].known_dtype)
         dims: list[Size] = list(first.dims or ())
-        for at, x in enumerate(given[1:], 1):
-            if x.dtype is not first.dtype:
-                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
+        for x in given[1:]:
             if x.dims is None or len(x.dims) != len(dims):
                 continue
             for axis, size in enumerate(x.known_dims):
@@ -75,19 +79,22 @@ class SelectInput(Operator):
             return Spec(first.kind, first.dtype, None)
         lods = [x.lod for x in given]
         if all(lod is first.lod for lod in lods):
-            return first.like() if tuple(dims) == first.dims else rows(first.dtype, dims, first.lod)
+            return first if tuple(dims) == first.dims else rows(first.dtype, dims, first.lod)
         counts = [lod.counts for lod in lods if lod is not None]
         if len(counts) < len(given) or len(set(map(len, counts))) > 1:
             return first.dense(dims)
         each = [c[0] if all(equal(c[0], other) is True for other in c) else unknown_size(f"count{k}") for k, c in enumerate(zip(*counts, strict=True))]
         return rows(first.dtype, dims, new_lod("Out", each))
 
-    def kernel(self, X: list[Tensor | None], Mask: Tensor, *, offsets: list[list[Offsets | None]]) -> tuple[Tensor, Offsets | None]:
+    def kernel(
+        self, X: list[Tensor | None], Mask: Tensor, *, offsets: list[list[Offsets | None]], use: Use | None = None
+    ) -> tuple[Tensor, Offsets | None]:
         at = _chosen(Mask, len(X))
         chosen = X[at]
         if chosen is None:
             raise ExecutionError(f"select_input: X[{at}] has no value, and Mask chooses it: the block that makes it did not run")
-        return chosen.clone(), offsets[0][at]
+        of = use.data_types["Out"][0] if use is not None else None
+        return (chosen.clone() if of is None else chosen.to(torch_dtype(of), copy=True)), offsets[0][at]
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         inputs = {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")}
@@ -98,11 +105,13 @@ class SelectInput(Operator):
         sample(X=[f32(2, 3), f32(2, 3)], Mask=i32(1, data=[1]), differentiate=False),
         sample(X=[f32(2, 3), f32(5, 3), f32(2, 3)], Mask=i64(data=0), differentiate=False),
         sample(X=[f32(2), f32(2)], Mask=b1(data=True), differentiate=False),
+        sample(X=[i32(2), i64(2)], Mask=i32(data=1), differentiate=False),
         sample(X=[f32(5, 3).ragged([2, 3]), f32(7, 3).ragged([0, 4, 3])], Mask=i32(1, data=[1]), differentiate=False),
         sample(X=[f32(5, 3).ragged([2], [2, 3]), f32(4, 3).ragged([0, 2], [1, 3])], Mask=i32(1, data=[0]), differentiate=False),
     ]
     rejects = [
         reject(X=[f32(2, 3), i64(2, 3)], Mask=i32(1), says="one element type", error=TypeMismatchError),
+        reject(X=[i64(2), f32(2)], Mask=i32(1), says="or be integers; X[1] is fp32", error=TypeMismatchError),
         reject(X=[f32(2), f32(2)], Mask=i32(2), says="one number"),
     ]
 

@@ -40,14 +40,14 @@ class BatchNorm(Operator):
 
     In training the mean and the (biased) variance are the batch's, and the moving ones follow: ``MeanOut = momentum * Mean +
     (1 - momentum) * mean``, likewise the variance. With ``is_test`` (unless trainable_statistics) or ``use_global_stats`` the
-    moving ones are used, and stay.
+    moving ones are used, and stay. Without Scale it is 1, without Bias 0.
     """
 
     type = "batch_norm"
     moving = ("MeanOut", "VarianceOut")
     X = operand(FLOATING, doc="[batch, channels, ...], or the channels last where data_layout says so")
-    Scale = operand(FLOATING, doc="[channels]")
-    Bias = operand(FLOATING, doc="[channels]")
+    Scale = operand(FLOATING, optional=True, doc="[channels]")
+    Bias = operand(FLOATING, optional=True, doc="[channels]")
     Mean = operand(FLOATING, doc="[channels], the moving mean")
     Variance = operand(FLOATING, doc="[channels], the moving variance")
     MomentumTensor = operand(FLOATING, optional=True, doc="one number, instead of momentum")
@@ -64,7 +64,7 @@ class BatchNorm(Operator):
     use_global_stats = attribute(AttrType.BOOLEAN, False)
     trainable_statistics = attribute(AttrType.BOOLEAN, False)
 
-    def infer_shape(self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None) -> Any:
+    def infer_shape(self, X: Spec, Scale: Spec | None, Bias: Spec | None, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None) -> Any:
         channels, axis = channels_of(X, is_channels_last(self.data_layout))
         check_per_channel(X, channels, axis, Scale=Scale, Bias=Bias, Mean=Mean, Variance=Variance)
         if MomentumTensor is not None:
@@ -78,9 +78,11 @@ class BatchNorm(Operator):
         fixed = (self.use_global_stats or self._tests()) and not is_channels_last(self.data_layout)
         return computations.FixedNormalization(self.epsilon) if fixed else None
 
-    def workspace(self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]) -> Size:
+    def workspace(
+        self, X: Spec, Scale: Spec | None, Bias: Spec | None, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]
+    ) -> Size:
         # a result of channels that come last is brought in a row where X does not lie so
-        return (4 + thread_count()) * Scale.elements * statistics_type(X).itemsize + (copies(strided, X=X) if is_channels_last(self.data_layout) else 0)
+        return (4 + thread_count()) * Mean.elements * statistics_type(X).itemsize + (copies(strided, X=X) if is_channels_last(self.data_layout) else 0)
 
     def _tests(self) -> bool:
         return self.is_test and not self.trainable_statistics
@@ -89,8 +91,9 @@ class BatchNorm(Operator):
         return self._tests() and self.use_global_stats
 
     def kernel(
-        self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, *, requested: tuple[bool, ...]
-    ) -> Any:
+        self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, *,
+        requested: tuple[bool, ...],
+    ) -> Any:  # fmt: skip
         last = is_channels_last(self.data_layout)
         x = channels_first(X, last)
         check_channels(x, Scale, Bias, Mean, Variance)
@@ -119,18 +122,18 @@ class BatchNorm(Operator):
         return channels_back(y, last), Mean, Variance, mean.to(of), inverse.to(of), reserve
 
     def _infer_gradient(
-        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec,
-        mean: Spec | None, variance: Spec | None,
+        self, X: Spec, Scale: Spec | None, Bias: Spec | None, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec,
+        reserve: Spec | None, d_y: Spec, mean: Spec | None, variance: Spec | None,
     ) -> Any:  # fmt: skip
         y, _, _, saved, _, _ = BatchNorm.infer_shape(self, X, Scale, Bias, mean_out, variance_out, None)
         check_made(SavedMean=(saved_mean, saved), SavedVariance=(saved_inverse, saved), Y_GRAD=(d_y, y))
-        return X.like(), Scale.like(), Bias.like()
+        return tuple(None if s is None else s.like() for s in (X, Scale, Bias))
 
     def _gradient_workspace(
-        self, X: Spec, Scale: Spec, Bias: Spec, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec, reserve: Spec | None, d_y: Spec,
-        mean: Spec | None, variance: Spec | None, *, requested: tuple[bool, ...],
+        self, X: Spec, Scale: Spec | None, Bias: Spec | None, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec,
+        reserve: Spec | None, d_y: Spec, mean: Spec | None, variance: Spec | None, *, requested: tuple[bool, ...],
     ) -> Size:  # fmt: skip
-        sums = (3 + 2 * thread_count()) * Scale.elements * statistics_type(X).itemsize
+        sums = (3 + 2 * thread_count()) * mean_out.elements * statistics_type(X).itemsize
         return sums + (X.nbytes if requested[0] else 0)  # torch takes memory for that gradient twice
 
     # Mean and Variance are MeanOut and VarianceOut: PaddlePaddle writes and reads them where the moving statistics are used
@@ -139,13 +142,13 @@ class BatchNorm(Operator):
         gives=("X@GRAD", "Scale@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace, absent=("Mean", "Variance"),
     )  # fmt: skip
     def backward(
-        self, X: Tensor, Scale: Tensor, Bias: Tensor, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
+        self, X: Tensor, Scale: Tensor | None, Bias: Tensor | None, mean_out: Tensor, variance_out: Tensor, saved_mean: Tensor, saved_inverse: Tensor,
         reserve: Tensor | None, d_y: Tensor, mean: Tensor | None, variance: Tensor | None, *, requested: tuple[bool, ...],
     ) -> Any:  # fmt: skip
         last = is_channels_last(self.data_layout)
         x, d = channels_first(X, last), channels_first(d_y, last)
         if not x.numel():
-            return torch.zeros_like(X), torch.zeros_like(Scale), torch.zeros_like(Bias)
+            return tuple(None if t is None else torch.zeros_like(t) for t in (X, Scale, Bias))
         check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         fixed = self.use_global_stats or self._tests()
         moving = (mean_out, variance_out) if fixed else (None, None)
@@ -162,6 +165,9 @@ class BatchNorm(Operator):
         sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True),
         sample(X=f32(4, 5, 2, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), use_global_stats=True, data_layout="NHWC"),
         sample(X=f32(4, 3, 5), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True, trainable_statistics=True),
+        sample(X=f32(4, 3, 5), Mean=f32(3), Variance=f32(3, low=0.5)),
+        sample(X=f32(4, 3), Scale=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), is_test=True),
+        sample(X=f32(4, 5, 3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5), use_global_stats=True, data_layout="NHWC"),
     ]
     rejects = [
         reject(X=f32(4), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="X must have 2 to 5 dims"),
@@ -174,9 +180,9 @@ class BatchNorm(Operator):
     ]
 
 
-def check_channels(x: Tensor, *given: Tensor) -> None:
+def check_channels(x: Tensor, *given: Tensor | None) -> None:
     """Refuse statistics of other sizes than the channels of ``x``: torch's kernel reads and writes them unchecked."""
     channels = x.shape[1]
     for t in given:
-        if t.numel() != channels:
+        if t is not None and t.numel() != channels:
             raise ExecutionError(f"batch_norm: Scale, Bias, Mean and Variance must have one number for each channel of X, {channels}; seen {t.numel()}")

@@ -20,6 +20,8 @@ class FusedBatchNorm(BatchNorm):
     """The base: what the gradients share, which are not given the moving statistics."""
 
     abstract = True
+    Scale = operand(FLOATING, doc="[channels]")
+    Bias = operand(FLOATING, doc="[channels]")
 
     def _variance(self, saved_inverse: Tensor) -> Tensor:
         """The variance that was used, which matters in tests alone."""
@@ -37,7 +39,7 @@ class FusedBatchNormAct(FusedBatchNorm):
     def computes(self) -> None:
         return None
 
-    def kernel(
+    def kernel(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, X: Tensor, Scale: Tensor, Bias: Tensor, Mean: Tensor, Variance: Tensor, MomentumTensor: Tensor | None, *, requested: tuple[bool, ...]
     ) -> Any:
         y, *others = BatchNorm.kernel(self, X, Scale, Bias, Mean, Variance, MomentumTensor, requested=requested)
