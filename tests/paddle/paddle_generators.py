@@ -92,13 +92,14 @@ def called(make: Callable[[], Any], call: Callable[..., Any], *parts: Callable[[
             def __init__(self) -> None:
                 super().__init__()
                 self.networks = paddle.nn.LayerList(networks)
+                self.call = call
 
             def forward(self, x: Any) -> Any:
-                return call(*self.networks, x)
+                return self.call(*self.networks, x)
 
         class CalledWithTwo(Called):
             def forward(self, x: Any, y: Any) -> Any:
-                return call(*self.networks, x, y)
+                return self.call(*self.networks, x, y)
 
         return CalledWithTwo() if len(networks) == 2 else Called()
 
