@@ -142,3 +142,40 @@ def test_branches_of_programs_for_inference_run_as_others_do() -> None:
         (seen,), (want,) = (fs.Executor().run(p, {"x": value}, [out.name], fs.Scope()) for p in (named, program))
         np.testing.assert_array_equal(seen, want)
         np.testing.assert_array_equal(seen, value * (2 if value.sum() > 0 else 3))
+
+
+def test_what_a_branch_demands_of_sizes_is_demanded_only_where_it_runs() -> None:
+    """A vision transformer adds its table of positions as it is to images of one size, and resized to all others."""
+
+    def describe() -> Any:
+        x = differentiable("x", ["batch", "rows", 4])
+        table = layer.data("table", shape=[1, 5, 4])
+        rows = layer.slice(layer.shape(x), [0], [1], [2])
+        fits = layer.equal(rows, layer.fill_constant([1], "int32", 5))
+        out = layer.cond(fits, lambda: x + table, lambda: x + layer.reduce_mean(table, axis=1, keepdim=True))
+        loss = layer.mean(layer.square(out))
+        return [out, *(g for _, g in fs.append_backward(loss, ["x"]))]
+
+    main, _, fetch = build(describe)
+    assert not main.guard_list() and [str(d) for d in main.var("x").shape] == ["batch", "rows", "4"]
+    table = np.random.RandomState(1).standard_normal((1, 5, 4)).astype("float32")
+    for rows in (5, 3, 5, 8):
+        data = np.random.RandomState(rows).standard_normal((2, rows, 4)).astype("float32")
+        want = data + (table if rows == 5 else table.mean(1, keepdims=True))
+        for frozen in (False, True):
+            out, grad = fs.Executor(frozen=frozen).run(main, {"x": data, "table": table}, fetch)
+            np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(grad, want * 2 / want.size, rtol=1e-5, atol=1e-6)
+
+
+def test_a_branch_that_runs_is_given_sizes_that_it_takes() -> None:
+    def describe() -> Any:
+        x = layer.data("x", shape=["batch", "rows"])
+        return [layer.cond(layer.data("flag", shape=[1], dtype="bool"), lambda: x + layer.data("y", shape=["batch", "columns"]), lambda: x * 1.0)]
+
+    main, _, fetch = build(describe)
+    x, y = np.ones((2, 3), "float32"), np.ones((2, 4), "float32")
+    (out,) = fs.Executor().run(main, {"x": x, "y": y, "flag": np.array([False])}, fetch)
+    np.testing.assert_array_equal(out, x)
+    with pytest.raises(fs.GuardError, match=r"elementwise_add: the dims of X and Y must be equal or 1\n    seen: X f32.2, 3., Y f32.2, 4."):
+        fs.Executor().run(main, {"x": x, "y": y, "flag": np.array([True])}, fetch)

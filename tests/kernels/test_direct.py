@@ -172,3 +172,17 @@ def test_a_small_weight_is_packed_by_one_thread(monkeypatch: pytest.MonkeyPatch)
         assert seen == [1] and found.threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@needs_library
+@pytest.mark.parametrize(("channels", "window", "more"), [(1024, 3, 1), (512, 4, 0), (64, 3, 1), (1024, 2, 0)])
+@pytest.mark.parametrize("following", [Following(), RELU])
+def test_what_follows_a_transposed_convolution_is_done_once(channels: int, window: int, more: int, following: Following) -> None:
+    """Of many channels the library divides windows that overlap, and would add the bias for each part."""
+    x, bias = numbers(1, channels, 5, 4), numbers(24)
+    weight = numbers(channels, 24, window, window) / channels**0.5
+    pad = 0 if window == 2 else 1
+    for given in (bias, None):
+        ours = transposed_convolution(weight, given, (2, 2), (pad, pad), (more, more), (1, 1), following)
+        wanted = torch.nn.functional.conv_transpose2d(x, weight, given, 2, pad, more)
+        torch.testing.assert_close(ours(x), torch.relu(wanted) if following is RELU else wanted, rtol=1e-4, atol=1e-4)

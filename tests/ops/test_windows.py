@@ -79,7 +79,7 @@ def test_the_gradient_of_a_maximum_goes_to_the_first_of_equals() -> None:
         assert operator is not None
         _, y = run("pool2d", attrs, x.numpy())
         with torch.inference_mode():
-            got = cls.kernel(operator, x, torch.from_numpy(y), torch.ones(y.shape)).numpy()
+            got = cls.kernel(operator, x, (), torch.from_numpy(y), torch.ones(y.shape)).numpy()
         want = np.zeros(x.shape, np.float32)
         for n, c, i, j in np.ndindex(*y.shape):
             window = x[n, c, 2 * i : 2 * i + 2, 2 * j : 2 * j + 3].numpy()

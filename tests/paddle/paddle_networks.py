@@ -1,8 +1,9 @@
 """Networks of packages that stand on PaddlePaddle, built and saved by ``paddle.jit``, with what they compute: ``paddle_networks.py FOLDER KIND [NAMES]``.
 
-KIND is "language" (of paddlenlp), "ocr" (of PP-OCR), "classification" (of paddleclas) or "training" (of the first two, with optimizers: files as in
-`paddle_programs`). Of each network NAME there are NAME.pdmodel and NAME.pdiparams, and for each size K that it was run with NAME.K.in.npz and
-NAME.K.out.npz, and a line in ``built.jsonl``. A package that is not there is said in that line.
+KIND is "classification" (of paddleclas), "generators" (of PaddleGAN), "language" (of paddlenlp), "ocr" (of PP-OCR), "segmentation" (of
+PaddleSeg) or "training" (of the third and fourth, with optimizers: files as in `paddle_programs`). Of each network NAME there are NAME.pdmodel and
+NAME.pdiparams, and for each size K that it was run with NAME.K.in.npz and NAME.K.out.npz, and a line in ``built.jsonl``. A package that is not
+there is said in that line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import paddle
 from paddle_programs import of_training
 from paddle_side import words_of
 
-KINDS = ("language", "ocr", "classification", "training")
+KINDS = ("classification", "generators", "language", "ocr", "segmentation", "training")
 
 
 def draw_parameters(layer: Any) -> None:

@@ -313,6 +313,10 @@ class PackedTransposedConvolution(_PackedWindows):
         out = (dims[0], channels, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
         if min(out) < 1:
             raise ShapeError(f"nothing is left of {list(dims)} by windows of {window}: the result would be {list(out)}")
+        overlap = any(1 < s < d * (k - 1) + 1 for s, d, k in zip(strides, dilations, window, strict=True))
+        if overlap and (self._bias is not None or self._functions):
+            # where the library divides such windows it adds the bias, and takes the functions, once for each part
+            raise Unimplemented("a transposed convolution of windows that overlap, with something that follows")
         strides = [s if n > 1 else 1 for n, s in zip(dims[2:], strides, strict=True)]
         dilations = _dilations(dilations, window)
         library = self._library

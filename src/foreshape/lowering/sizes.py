@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 _KEPT = 256
+_BRANCHES = ("conditional", "conditional_grad")
 _checks: WeakKeyDictionary[Program, tuple[int, SizeChecks]] = WeakKeyDictionary()
 
 
@@ -37,21 +38,23 @@ class SizeChecks:
     """Which ops of a program need to be checked when they run.
 
     Sizes of what is fed or held by the scope are known before a step runs, and so is whether they keep the guards. What a kernel
-    finds out itself, or a loop makes in its rounds, is not.
+    finds out itself, or a loop makes in its rounds, is not; and what the ops of a branch demand is no guard, since it may not run.
     """
 
     def __init__(self, program: Program) -> None:
         inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or is_given(v))]
         self._decided = {n for v in inputs for n in _symbols(v.spec)} - program.guards.made
-        self._open: dict[Spec, bool] = {}
+        self._open: dict[tuple[Spec, bool], bool] = {}
+        self._branches = _within_branches(program)
 
     def instruction(self, op: Op, operator: Operator, made: Instruction) -> Instruction | None:
         """The check of an op's operands, where there is something to check."""
         given, results = values_of(made.arguments), values_of(made.results)
         if any(v.spec is None for v in given):
             return None
-        if not (any(map(self._is_open, given)) and self._demands(operator, made)) and not (
-            any(map(self._is_open, results)) and any(_may_be_sizes(v) for v in given)
+        decided = set[str]() if op.block.idx in self._branches else self._decided
+        if not (any(self._is_open(v, decided) for v in given) and _demands(operator, made, decided)) and not (
+            any(self._is_open(v, self._decided) for v in results) and any(_may_be_sizes(v) for v in given)
         ):
             return None
         sources = {id(copy): source for copy, source in made.copies}  # copies are made after the check
@@ -66,22 +69,36 @@ class SizeChecks:
         text = f"{{check}}(({' '.join(f'{{{n}}},' for n in range(count))}), ({' '.join(f'{{{count + n}}},' for n in range(count))}))"
         return Instruction(op, check, [*there, *offsets], [], expression=text, constants={"check": check})
 
-    def _is_open(self, value: Value) -> bool:
+    def _is_open(self, value: Value, decided: set[str]) -> bool:
         spec = value.spec
         if spec is None:
             return False
-        found = self._open.get(spec)
+        key = spec, bool(decided)
+        found = self._open.get(key)
         if found is None:
-            found = self._open[spec] = not _symbols(spec) <= self._decided
+            found = self._open[key] = not _symbols(spec) <= decided
         return found
 
-    def _demands(self, operator: Operator, made: Instruction) -> bool:
-        """Whether the rule leaves something open that depends on what only the run tells."""
-        try:
-            found = ask(operator, tuple(_specs(a) for a in made.arguments))
-        except RuleError:
-            return True
-        return any(not c.symbols <= self._decided for c in found.conditions)
+
+def _demands(operator: Operator, made: Instruction, decided: set[str]) -> bool:
+    """Whether the rule leaves something open that depends on what only the run tells."""
+    try:
+        found = ask(operator, tuple(_specs(a) for a in made.arguments))
+    except RuleError:
+        return True
+    return any(not c.symbols <= decided for c in found.conditions)
+
+
+def _within_branches(program: Program) -> set[int]:
+    """The blocks that run only if a condition holds, and those within them."""
+    out: set[int] = set()
+    left = [i for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for i in op.sub_block_indices()]
+    while left:
+        index = left.pop()
+        if index not in out:
+            out.add(index)
+            left.extend(i for op in program.blocks[index].ops for i in op.sub_block_indices())
+    return out
 
 
 class SizeCheck:

@@ -19,16 +19,20 @@ from foreshape.operator import (
     computations,
     f32,
     gradient,
+    i32,
     i64,
     operand,
     reject,
     require,
+    require_at_most,
     result,
     sample,
     torch,
+    unknown_size,
 )
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
+from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import (
     ALGORITHMS,
     IMAGE_FORMATS,
@@ -42,7 +46,7 @@ from foreshape.ops.rules.window import (
     pads_of,
     with_image,
 )
-from foreshape.spec import INT32, Spec
+from foreshape.spec import INT32, INT64, Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,12 +78,12 @@ class Pooling(Operator):
     strides = attribute(AttrType.INTS, [1, 1], low=1)
     paddings = attribute(AttrType.INTS, [0, 0], low=0, doc="one number per image axis, or two: before and after")
 
-    def _image(self, X: Spec, last: bool) -> tuple[Size, tuple[Size, ...]]:
-        """Channels and image sizes of X, all attributes checked."""
+    def _image(self, X: Spec, last: bool, sized: bool = False) -> tuple[Size, tuple[Size, ...]]:
+        """Channels and image sizes of X, all attributes checked; ``sized``: the sizes of windows come as tensors."""
         _, channels, image = image_of(X, self._spatial + 2, last, "X")
         check_count(self.strides, self._spatial, "strides")
         check_paddings(self.paddings, self._spatial)
-        if not self.global_pooling:
+        if not self.global_pooling and not sized:
             check_count(self.ksize, self._spatial, "ksize")
             require(min(self.ksize) >= 1, f"ksize must be at least 1; seen {list(self.ksize)}")
         return channels, image
@@ -106,9 +110,9 @@ class Pooling(Operator):
         h, w = (Axis(n, k, s, pad[0], c) for n, k, s, pad, c in zip(image, self.ksize, self.strides, pads, counts, strict=True))  # pyright: ignore[reportArgumentType]
         return h, w
 
-    def _sizes(self, X: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False) -> _Sizes:
+    def _sizes(self, X: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False, counts: Sequence[Size] = ()) -> _Sizes:
         batch, channels, image = image_of(X, 4, last, "X")
-        counts = self._counts(image, algorithm, ceil)
+        counts = counts or self._counts(image, algorithm, ceil)
         windows, of = product((channels, *counts)) * batch, channels * X.known_dtype.itemsize
         if self.global_pooling or self.adaptive:
             return _Sizes(windows, 0, 0, True)
@@ -127,44 +131,58 @@ class Pool2d(Pooling):
     """
 
     type = "pool2d"
+    KernelSizes = operand((INT32, INT64), many=True, optional=True, attribute="ksize", doc="ksize where adaptive, as tensors of one number each")
+    ksize = attribute(AttrType.INTS, [], doc="height and width of a window; of the result where adaptive; unused where global_pooling")
     pooling_type = attribute(AttrType.STRING, choices=("max", "avg"))
     exclusive = attribute(AttrType.BOOLEAN, True, doc="a mean does not count the padding")
     ceil_mode = attribute(AttrType.BOOLEAN, False)
     data_format = attribute(AttrType.STRING, "NCHW", choices=IMAGE_FORMATS)
     padding_algorithm = attribute(AttrType.STRING, "EXPLICIT", choices=ALGORITHMS)
 
-    def infer_shape(self, X: Spec) -> Spec:
+    def infer_shape(self, X: Spec, KernelSizes: tuple[Spec, ...]) -> Spec:
         last = is_channels_last(self.data_format)
-        channels, image = self._image(X, last)
-        return with_image(X, channels, self._counts(image, self.padding_algorithm, self.ceil_mode, 1 if last else 2), last)
+        channels, image = self._image(X, last, bool(KernelSizes))
+        return with_image(X, channels, self._asked(KernelSizes) or self._counts(image, self.padding_algorithm, self.ceil_mode, 1 if last else 2), last)
+
+    def _asked(self, KernelSizes: tuple[Spec, ...]) -> tuple[Size, ...]:
+        """The sizes of the result that come as tensors; none where the attribute has them, or nothing needs them."""
+        if not KernelSizes or self.global_pooling:
+            return ()
+        require(self.adaptive, "windows must be adaptive where ksize comes as tensors")
+        require(len(KernelSizes) == 2, f"ksize must have 2 numbers; seen {len(KernelSizes)}", KernelSizes=None)
+        asked = known_sizes((), None, KernelSizes, "ksize", "KernelSizes")
+        sizes = tuple(unknown_size(str(at)) if size is None else size for at, size in enumerate(asked, 2))
+        for size in sizes:
+            require_at_most(1, size, f"ksize must be at least 1; seen {size}", KernelSizes=None)
+        return sizes
 
     def computes(self) -> computations.ImagePooling | None:
         how = "max" if self.pooling_type == "max" else "mean" if self.exclusive else "mean with padding"
         if is_channels_last(self.data_format):
             return None
         if self.global_pooling or self.adaptive:
-            return computations.ImagePooling(how) if self.global_pooling or all(k == 1 for k in self.ksize) else None
+            return computations.ImagePooling(how) if self.global_pooling or self.ksize == (1, 1) else None
         if self.padding_algorithm == "SAME" or (self.ceil_mode and how == "mean with padding"):
             return None
         pads = [0, 0] if self.padding_algorithm == "VALID" else self.paddings
         before, behind = (pads, pads) if len(pads) == 2 else (pads[::2], pads[1::2])
         return computations.ImagePooling(how, self.ksize, self.strides, tuple(before), tuple(behind), self.ceil_mode)
 
-    def kernel(self, X: Tensor) -> Tensor:
-        last = is_channels_last(self.data_format)
-        if self.pooling_type == "avg" and (self.global_pooling or (self.adaptive and all(k == 1 for k in self.ksize))):
+    def kernel(self, X: Tensor, KernelSizes: Sequence[Tensor]) -> Tensor:
+        last, sizes = is_channels_last(self.data_format), self._adapted(KernelSizes)
+        if self.pooling_type == "avg" and (self.global_pooling or (self.adaptive and tuple(sizes) == (1, 1))):
             return X.mean((1, 2) if last else (2, 3), keepdim=True)
         x = channels_first(X, last)
         axes = self._axes(x, self.padding_algorithm, self.ceil_mode)
         if self.pooling_type == "max":
-            out = aten.adaptive_max_pool2d(x, self._adapted())[0] if axes is None else maxima(x, axes)
+            out = aten.adaptive_max_pool2d(x, sizes)[0] if axes is None else maxima(x, axes)
         else:
-            out = F.adaptive_avg_pool2d(x, self._adapted()) if axes is None else means(x, axes, self.exclusive)
+            out = F.adaptive_avg_pool2d(x, sizes) if axes is None else means(x, axes, self.exclusive)
         return channels_back(out, last)
 
-    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+    def workspace(self, X: Spec, KernelSizes: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
         last = is_channels_last(self.data_format)
-        sizes = self._sizes(X, last, self.padding_algorithm, self.ceil_mode)
+        sizes = self._sizes(X, last, self.padding_algorithm, self.ceil_mode, self._asked(KernelSizes))
         windows, around = sizes.windows * X.known_dtype.itemsize, 0 if sizes.native else sizes.filled
         needs = copies(strided, X=X) + around + (windows if last else 0)
         if self.pooling_type == "avg":
@@ -175,16 +193,20 @@ class Pool2d(Pooling):
         by_slices = sizes.filled + (sizes.rows if self.ksize[0] > 1 else windows)
         return no_less(by_slices, by_torch) if strided else by_slices
 
-    def _adapted(self) -> Any:
-        return (1, 1) if self.global_pooling else self.ksize
+    def _adapted(self, KernelSizes: Sequence[Tensor]) -> Any:
+        return (1, 1) if self.global_pooling else sizes_at_run(self.ksize, None, KernelSizes)
 
-    def _infer_gradient(self, X: Spec, Out: Spec, d_out: Spec) -> Spec:
-        made = Pool2d.infer_shape(self, X)
+    def _infer_gradient(self, X: Spec, KernelSizes: tuple[Spec, ...], Out: Spec, d_out: Spec) -> Spec:
+        made = Pool2d.infer_shape(self, X, KernelSizes)
+        if all(s.value is None for s in KernelSizes) and KernelSizes:  # only the run tells: the image of Out is what it was
+            require(Out.rank == 4, f"Out must have 4 dims, not {Out.rank}", Out=None)
+            last = is_channels_last(self.data_format)
+            made = with_image(X, image_of(X, 4, last, "X")[1], image_of(Out, 4, last, "Out")[2], last)
         check_made(Out=(Out, made), Out_GRAD=(d_out, made))
         return X.like()
 
-    def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        sizes = self._sizes(X, is_channels_last(self.data_format), self.padding_algorithm, self.ceil_mode)
+    def _gradient_workspace(self, X: Spec, KernelSizes: tuple[Spec, ...], Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        sizes = self._sizes(X, is_channels_last(self.data_format), self.padding_algorithm, self.ceil_mode, self._asked(KernelSizes))
         size = X.known_dtype.itemsize
         if self.global_pooling or self.adaptive:
             if self.pooling_type == "avg":
@@ -195,14 +217,14 @@ class Pool2d(Pooling):
         found, image = sizes.windows * (size + INDEX), X.nbytes
         return no_less(image, found) if sizes.native else no_less(2 * sizes.filled, sizes.filled - image + found)
 
-    @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
-    def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
+    @gradient("X", "KernelSizes", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, KernelSizes: Sequence[Tensor], Out: Tensor, d_out: Tensor) -> Tensor:
         last = is_channels_last(self.data_format)
         x, d = channels_first(X, last), channels_first(d_out, last)
         axes = self._axes(x, self.padding_algorithm, self.ceil_mode)
         if self.pooling_type == "max":
             if axes is None:
-                out = aten.adaptive_max_pool2d_backward(d, x, aten.adaptive_max_pool2d(x, self._adapted())[1])
+                out = aten.adaptive_max_pool2d_backward(d, x, aten.adaptive_max_pool2d(x, self._adapted(KernelSizes))[1])
             else:
                 out = maxima_backward(x, d, axes)
         else:
@@ -226,6 +248,9 @@ class Pool2d(Pooling):
         sample(X=f32(2, 3, 7, 9), ksize=[4, 4], pooling_type="avg", strides=[3, 4], paddings=[1, 2, 0, 1], ceil_mode=True),
         sample(X=f32(2, 3, 3, 5), ksize=[1, 2], pooling_type="avg", strides=[3, 4], ceil_mode=True),
         sample(X=f32(2, 3, 7, 8), ksize=[3, 5], pooling_type="avg", adaptive=True),
+        sample(X=f32(2, 3, 7, 8), KernelSizes=[i32(1, data=[3]), i32(1, data=[5])], pooling_type="avg", adaptive=True),
+        sample(X=f32(2, 7, 8, 3), KernelSizes=[i64(data=2), i64(data=5)], pooling_type="avg", adaptive=True, data_format="NHWC"),
+        sample(X=f32(2, 3, 7, 8, distinct=True), KernelSizes=[i32(1, data=[3]), i32(1, data=[5])], pooling_type="max", adaptive=True),
         sample(X=f32(2, 3, 7, 8), ksize=[-1, -1], pooling_type="avg", global_pooling=True),
         sample(X=f32(2, 3, 7, 8), ksize=[3, 4], pooling_type="avg", padding_algorithm="SAME", strides=[2, 3]),
         sample(X=f32(2, 3, 7, 8), ksize=[3, 4], pooling_type="avg", padding_algorithm="VALID", paddings=[1, 1]),
@@ -241,6 +266,9 @@ class Pool2d(Pooling):
         reject(X=f32(2, 3, 7, 7), ksize=[2], pooling_type="max", says="ksize must have 2 numbers"),
         reject(X=f32(2, 3, 7, 7), ksize=[0, 2], pooling_type="avg", says="ksize must be at least 1"),
         reject(X=f32(2, 3, 7, 7), ksize=[2, -(2**31)], pooling_type="avg", adaptive=True, says="ksize must be at least 1"),
+        reject(X=f32(2, 3, 7, 7), KernelSizes=[i32(1, data=[2]), i32(1, data=[2])], pooling_type="avg", says="must be adaptive where ksize comes"),
+        reject(X=f32(2, 3, 7, 7), KernelSizes=[i32(1, data=[2])], pooling_type="avg", adaptive=True, says="ksize must have 2 numbers; seen 1"),
+        reject(X=f32(2, 3, 7, 7), KernelSizes=[i32(1, data=[2]), i32(1, data=[0])], pooling_type="avg", adaptive=True, says="ksize must be at least 1"),
         reject(X=f32(2, 3, 7, 7), ksize=[2, 2], pooling_type="avg", paddings=[1], says="paddings must have 2 numbers, or 4"),
         reject(X=f32(2, 3, 7, 7), ksize=[2, 2], pooling_type="avg", strides=[0, 1], says="at least 1", error=SchemaError),
         reject(X=f32(2, 3, 7, 7), ksize=[2, 2], pooling_type="sum", says="one of", error=SchemaError),

@@ -9,6 +9,7 @@ from foreshape.dims import Size, no_less, product
 from foreshape.kernels import onednn
 from foreshape.operator import (
     FLOATING,
+    INDEX,
     AttrType,
     F,
     aten,
@@ -16,6 +17,7 @@ from foreshape.operator import (
     computations,
     f32,
     gradient,
+    i32,
     operand,
     reject,
     require,
@@ -25,11 +27,22 @@ from foreshape.operator import (
     result,
     sample,
     torch,
+    unknown_size,
 )
 from foreshape.operator.temporaries import copies
 from foreshape.ops.nn.convolution import Windowed
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, channels_first_dims, check_count, is_channels_last, with_image
+from foreshape.ops.rules.size_operands import known_sizes, sizes_at_run
+from foreshape.ops.rules.window import (
+    IMAGE_FORMATS,
+    channels_back,
+    channels_first,
+    channels_first_dims,
+    check_count,
+    image_of,
+    is_channels_last,
+    with_image,
+)
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -41,11 +54,12 @@ class TransposedConvolution(Windowed):
 
     abstract = True
     Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
+    OutputSizes = operand(INDEX, many=True, optional=True, attribute="output_size", doc="output_size, as tensors of one number each")
     Output = result(doc="[batch, out, *image], in the format of Input")
     output_padding = attribute(AttrType.INTS, [], low=0)
     output_size = attribute(AttrType.INTS, [], low=1)
 
-    def infer_shape(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Spec:
+    def infer_shape(self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...]) -> Spec:
         channels, image, window = self._checked(Input, Filter)
         last = is_channels_last(self.data_format)
         require_equal(channels, Filter.known_dims[0], "the channels of Input must equal dim 0 of Filter", Input=3 if last else 1, Filter=0)
@@ -54,9 +68,13 @@ class TransposedConvolution(Windowed):
         if Bias is not None:
             require(Bias.rank == 1, f"Bias must have 1 dim, not {Bias.rank}", Bias=None)
             require_equal(Bias.known_dims[0], out, "Bias must have one number for each channel of Output", Bias=0)
-        return with_image(Input, out, self._sizes(image, window), last)
+        return with_image(Input, out, self._sizes(image, window, self._asked(OutputSizes)), last)
 
-    def work(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Size:
+    def _asked(self, OutputSizes: tuple[Spec, ...]) -> tuple[Size | None, ...]:
+        """What output_size says of each axis, None where only the run tells; nothing where it is not given."""
+        return known_sizes(self.output_size, None, OutputSizes, "output_size", "OutputSizes")
+
+    def work(self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...]) -> Size:
         return Input.elements * product(Filter.known_dims[1:])
 
     def computes(self) -> computations.ImageTransposedConvolution | None:
@@ -65,20 +83,22 @@ class TransposedConvolution(Windowed):
             return None
         return computations.ImageTransposedConvolution(self.strides, self.paddings, self.output_padding or (0, 0), self.dilations, self.groups)
 
-    def _sizes(self, image: Sequence[Size], window: Sequence[Size]) -> list[Any]:
-        for name in ("output_size", "output_padding"):
-            if getattr(self, name):
-                check_count(getattr(self, name), self._axes, name)
+    def _sizes(self, image: Sequence[Size], window: Sequence[Size], asked: Sequence[Size | None]) -> list[Any]:
+        for name, given in (("output_size", asked), ("output_padding", self.output_padding)):
+            if given:
+                check_count(given, self._axes, name)
         dilations, pads = self._dilations(), self._pads(image, window)
         sizes: list[Size] = []
         for at, (size, k) in enumerate(zip(image, window, strict=True)):
             stride = self.strides[at]
             base = (size - 1) * stride - pads[at][0] - pads[at][1] + dilations[at] * (k - 1) + 1
-            if self.output_size:
-                wanted = self.output_size[at]
-                require_at_most(base, wanted, f"output_size must be at least {base}, which the windows cover; seen {wanted}", Input=at + 2)
-                require_at_most(wanted, base + stride - 1, f"output_size must be less than {base} and one stride, {base + stride}; seen {wanted}", Input=at + 2)
-                base = wanted
+            if asked:
+                wanted = asked[at]
+                if wanted is not None:
+                    require_at_most(base, wanted, f"output_size must be at least {base}, which the windows cover; seen {wanted}", Input=at + 2)
+                    least = f"{base} and one stride, {base + stride}"
+                    require_at_most(wanted, base + stride - 1, f"output_size must be less than {least}; seen {wanted}", Input=at + 2)
+                base = unknown_size(str(at + 2)) if wanted is None else wanted
             elif self.output_padding:
                 more = self.output_padding[at]
                 require(more < max(stride, dilations[at]), f"output_padding must be less than the stride or the dilation; seen {more}")
@@ -87,9 +107,9 @@ class TransposedConvolution(Windowed):
             sizes.append(base)
         return sizes
 
-    def _plain(self, image: Sequence[Any], window: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
-        """How much is cut off (negative: put on) at both ends of what torch makes without padding, and that size."""
-        dilations, pads, sizes = self._dilations(), self._pads(image, window), self._sizes(image, window)
+    def _plain(self, image: Sequence[Any], window: Sequence[Any], sizes: Sequence[Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
+        """How much is cut off (negative: put on) at both ends of what torch makes without padding to come to these sizes, and the size of that."""
+        dilations, pads = self._dilations(), self._pads(image, window)
         full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image, self.strides, dilations, window, strict=True)]
         return [(before, f - before - size) for (before, _), f, size in zip(pads, full, sizes, strict=True)], full
 
@@ -101,8 +121,8 @@ class TransposedConvolution(Windowed):
         limits = [max(s, d) for s, d in zip(self.strides, self._dilations(), strict=True)]
         return ([before for before, _ in cut], more) if all(0 <= m < limit for m, limit in zip(more, limits, strict=True)) else None
 
-    def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
-        out = self.infer_shape(Input, Filter, Bias)
+    def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
+        out = self.infer_shape(Input, Filter, Bias, OutputSizes)
         return self._workspace_in_rows(Input, Filter, out, None, Bias is not None) + copies(strided, Input=Input, Filter=Filter)
 
     def _workspace_in_rows(self, Input: Spec, Filter: Spec, out: Spec, requested: Sequence[bool] | None, bias: bool = False) -> Size:
@@ -110,7 +130,7 @@ class TransposedConvolution(Windowed):
         last, w, size = is_channels_last(self.data_format), Filter.known_dims, Input.known_dtype.itemsize
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
         dilations = self._dilations()
-        pads, full = self._plain(x[2:], w[2:])
+        pads, full = self._plain(x[2:], w[2:], y[2:])
         whole, cut = y, Input.nbytes + 2 * out.nbytes if last else 0
         if self._native(pads) is None:
             whole = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
@@ -121,10 +141,11 @@ class TransposedConvolution(Windowed):
         back = (onednn.convolution(whole, w, x, *settings), onednn.convolution_backward(whole, w, x, *settings, (False, True, False)))
         return no_less(*back) + cut + Filter.nbytes + Input.nbytes
 
-    def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
+    def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, OutputSizes: Sequence[Tensor]) -> Tensor:
         last = is_channels_last(self.data_format)
         x = channels_first(Input, last)
-        cut, _ = self._plain(x.shape[2:], Filter.shape[2:])
+        image, window = x.shape[2:], Filter.shape[2:]
+        cut, _ = self._plain(image, window, self._sizes(image, window, sizes_at_run(self.output_size, None, OutputSizes)))
         native = self._native(cut)
         spread: Any = torch.conv_transpose2d if self._axes == 2 else torch.conv_transpose3d
         if native is not None:
@@ -136,20 +157,30 @@ class TransposedConvolution(Windowed):
                 out += Bias.view(-1, *[1] * self._axes)
         return channels_back(out, last)
 
-    def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Any:
-        check_made(Output_GRAD=(d_out, TransposedConvolution.infer_shape(self, Input, Filter, Bias)))
+    def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...], d_out: Spec) -> Any:
+        if None in self._asked(OutputSizes):  # only the run tells: the image of the gradient is what it was
+            _, image, window = self._checked(Input, Filter)
+            last = is_channels_last(self.data_format)
+            given = image_of(d_out, self._axes + 2, last, "Output@GRAD")[2]
+            made = with_image(Input, Filter.known_dims[1] * self.groups, self._sizes(image, window, given), last)
+        else:
+            made = TransposedConvolution.infer_shape(self, Input, Filter, Bias, OutputSizes)
+        check_made(Output_GRAD=(d_out, made))
         return Input.like(), Filter.like(), None if Bias is None else Bias.like()
 
-    def _gradient_workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec, *, requested: tuple[bool, ...], strided: Collection[str]) -> Size:
+    def _gradient_workspace(
+        self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...], d_out: Spec, *, requested: tuple[bool, ...], strided: Collection[str]
+    ) -> Size:
         return self._workspace_in_rows(Input, Filter, d_out, requested) + copies(strided, Input=Input, Filter=Filter, Output_GRAD=d_out)
 
     @gradient(
-        "Input", "Filter", "Bias", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace
-    )
-    def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
+        "Input", "Filter", "Bias", "OutputSizes", "Output@GRAD", gives=("Input@GRAD", "Filter@GRAD", "Bias@GRAD"), infer=_infer_gradient,
+        workspace=_gradient_workspace,
+    )  # fmt: skip
+    def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, OutputSizes: Sequence[Tensor], d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         x, d = channels_first(Input, last), channels_first(d_out, last)
-        cut, _ = self._plain(x.shape[2:], Filter.shape[2:])
+        cut, _ = self._plain(x.shape[2:], Filter.shape[2:], d.shape[2:])
         d_bias = d.sum((0, *range(2, 2 + self._axes))) if requested[2] else None
         padding, more = self._native(cut) or ((0,) * self._axes, (0,) * self._axes)
         if self._native(cut) is None:
@@ -177,6 +208,7 @@ class Conv2dTranspose(TransposedConvolution):
         sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 4), strides=[2, 3], paddings=[1, 2]),
         sample(Input=f32(2, 4, 5, 3), Filter=f32(4, 3, 3, 2), groups=2, strides=[2, 2], output_padding=[1, 1]),
         sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 3), strides=[3, 2], paddings=[1, 1], output_size=[12, 10]),
+        sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 3), strides=[3, 2], OutputSizes=[i32(1, data=[14]), i32(1, data=[11])]),
         sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 3), strides=[2, 2], paddings=[0, 1, 2, 0], Bias=f32(6), dilations=[2, 1]),
         sample(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 4, 3), strides=[2, 2], padding_algorithm="SAME"),
         sample(Input=f32(2, 4, 5, 3), Filter=f32(3, 6, 3, 2), data_format="NHWC", strides=[2, 1]),
@@ -187,6 +219,8 @@ class Conv2dTranspose(TransposedConvolution):
         reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), groups=2, says="must divide the channels"),
         reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[20, 20], says="output_size must be less"),
         reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[2, 6], says="output_size must be at least"),
+        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), OutputSizes=[i32(1, data=[6]), i32(1, data=[9])], says="output_size must be less"),
+        reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), OutputSizes=[i32(1, data=[6])], says="output_size must have 2 numbers"),
         reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_padding=[1, 1], says="output_padding must be less"),
         reject(Input=f32(2, 3, 4, 5), Filter=f32(3, 6, 3, 2), output_size=[6], says="output_size must have 2 numbers"),
         reject(Input=f32(2, 3, 1, 5), Filter=f32(3, 6, 3, 2), paddings=[2, 0], says="nothing is left"),

@@ -57,7 +57,7 @@ def with_image(spec: Spec, channels: Size, image: Sequence[Size], last: bool) ->
     return spec.with_dims((batch, *image, channels) if last else (batch, channels, *image))
 
 
-def check_count(values: Sequence[int], count: int, name: str) -> None:
+def check_count(values: Sequence[Size | None], count: int, name: str) -> None:
     """The attribute ``name`` must have one number per image axis."""
     require(len(values) == count, f"{name} must have {count} numbers; seen {list(values)}")
 
