@@ -13,6 +13,7 @@ from foreshape.lowering.instruction import Argument, Instruction, Value, values_
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import require_room
 from foreshape.program import Op, Program
+from foreshape.program.names import blocks_of
 from foreshape.program.needed import is_given
 from foreshape.spec import LOD_TENSOR, MAX_VALUE_ELEMENTS, TENSOR_KINDS, Lod, Spec
 from foreshape.values.rows import Rows
@@ -20,8 +21,10 @@ from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
+    from foreshape.program.block import Block
 
 _KEPT = 256
+_BRANCHES = ("conditional", "conditional_grad")
 _checks: WeakKeyDictionary[Program, tuple[int, SizeChecks]] = WeakKeyDictionary()
 
 
@@ -37,12 +40,13 @@ class SizeChecks:
     """Which ops of a program need to be checked when they run.
 
     Sizes of what is fed or held by the scope are known before a step runs, and so is whether they keep the guards. What a kernel
-    finds out itself, or a loop makes in its rounds, is not.
+    finds out itself, or a loop makes in its rounds, is not; and what a block demands that may not run is no guard.
     """
 
     def __init__(self, program: Program) -> None:
         inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or is_given(v))]
         self._decided = {n for v in inputs for n in _symbols(v.spec)} - program.guards.made
+        self._branches = {b for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for b in blocks_of(op)}
         self._open: dict[Spec, bool] = {}
 
     def instruction(self, op: Op, operator: Operator, made: Instruction) -> Instruction | None:
@@ -50,7 +54,8 @@ class SizeChecks:
         given, results = values_of(made.arguments), values_of(made.results)
         if any(v.spec is None for v in given):
             return None
-        if not (any(map(self._is_open, given)) and self._demands(operator, made)) and not (
+        chosen = self._is_chosen(op.block)
+        if not ((chosen or any(map(self._is_open, given))) and self._demands(operator, made, chosen)) and not (
             any(map(self._is_open, results)) and any(_may_be_sizes(v) for v in given)
         ):
             return None
@@ -66,6 +71,10 @@ class SizeChecks:
         text = f"{{check}}(({' '.join(f'{{{n}}},' for n in range(count))}), ({' '.join(f'{{{count + n}}},' for n in range(count))}))"
         return Instruction(op, check, [*there, *offsets], [], expression=text, constants={"check": check})
 
+    def _is_chosen(self, block: Block | None) -> bool:
+        """Whether a block, or one around it, may not run."""
+        return block is not None and (block in self._branches or self._is_chosen(block.parent))
+
     def _is_open(self, value: Value) -> bool:
         spec = value.spec
         if spec is None:
@@ -75,13 +84,13 @@ class SizeChecks:
             found = self._open[spec] = not _symbols(spec) <= self._decided
         return found
 
-    def _demands(self, operator: Operator, made: Instruction) -> bool:
-        """Whether the rule leaves something open that depends on what only the run tells."""
+    def _demands(self, operator: Operator, made: Instruction, chosen: bool) -> bool:
+        """Whether the rule leaves something open that depends on what only the run tells; in a block that is ``chosen`` at run, anything."""
         try:
             found = ask(operator, tuple(_specs(a) for a in made.arguments))
         except RuleError:
             return True
-        return any(not c.symbols <= self._decided for c in found.conditions)
+        return any(chosen or not c.symbols <= self._decided for c in found.conditions)
 
 
 class SizeCheck:
