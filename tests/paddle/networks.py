@@ -129,7 +129,7 @@ def compare(python: str, kind: str, names: list[str] | None = None, folder: Path
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("kind", choices=["language", "ocr", "training"])
+    parser.add_argument("kind", choices=["language", "ocr", "detection", "training"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--paddle", help="a Python that has PaddlePaddle 2.6.2 and the packages; else PADDLE_PYTHON")
     parser.add_argument("--keep", type=Path, help="a folder in which programs and arrays are left")
