@@ -93,8 +93,6 @@ STN = {
     "tps_margins": [0.05, 0.05],
     "stn_activation": "none",
 }
-ASTER = {"name": "AsterHead", "sDim": 32, "attDim": 32, "max_len_labels": 6, "out_channels": 40}
-add("SEED", rec({"name": "ResNet_ASTER"}, ASTER, None, STN), ((2, 3, 64, 256), (1, 3, 64, 256)))
 SVTR = {
     "name": "SVTRNet",
     "img_size": [32, 100],
