@@ -72,3 +72,19 @@ def test_a_network_whose_sizes_are_all_fed_has_no_such_checks() -> None:
     x, y = layer.data("x", shape=["n", 3]), layer.data("y", shape=["m", 3])
     out = layer.concat([x, y], axis=1)
     assert "check" not in fs.Executor().step(fs.default_main_program(), [out]).emitted.source
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_a_branch_demands_is_asked_of_the_feeds_that_take_it(check: Any) -> None:
+    """A file compares a size first, and takes the best hundred only where there are as many: a guard for every feed would refuse the others."""
+    x, y, both = layer.data("x", shape=["n"]), layer.data("y", shape=["m"]), layer.data("both", shape=[1], dtype="bool")
+    out = layer.cond(both, lambda: layer.reduce_sum(x + y), lambda: layer.reduce_sum(x))
+    executor = fs.Executor(check=check)
+    assert not fs.default_main_program().guard_list()
+
+    def run(n: int, m: int, taken: bool) -> float:
+        return float(executor.run(feed={"x": np.ones(n, "float32"), "y": np.ones(m, "float32"), "both": np.array([taken])}, fetch=out)[0])
+
+    assert (run(3, 3, True), run(3, 4, False)) == (6.0, 3.0)
+    with pytest.raises(fs.GuardError, match=r"elementwise_add: the dims of X and Y must be equal or 1(.|\n)*X f32\[3\], Y f32\[4\](.|\n)*test_size_checks.py:"):
+        run(3, 4, True)

@@ -87,6 +87,18 @@ def test_steps_that_end_behind_the_image_are_taken_however_long_they_are(far: in
         assert isinstance(kernel, (direct.PackedConvolution, direct.PackedTransposedConvolution))
 
 
+WEIGHTS = [(320, 24, 4, 2), (320, 24, 4, 4), (16, 64, 16, 8), (96, 24, 8, 4), (128, 24, 4, 2), (64, 24, 2, 2)]
+
+
+@pytest.mark.parametrize(("channels", "out", "window", "step"), WEIGHTS)
+def test_a_transposed_convolution_of_many_weights_has_its_bias_and_function_once(channels: int, out: int, window: int, step: int) -> None:
+    x, weight, bias = numbers(1, channels, 5, 7), numbers(channels, out, window, window) / channels, numbers(out)
+    wanted = torch.nn.functional.conv_transpose2d(x, weight, bias, step)
+    for following, what in ((Following(), wanted), (RELU, torch.relu(wanted))):
+        kernel = transposed_convolution(weight.clone(), bias, (step, step), (0, 0), (0, 0), (1, 1), following)
+        torch.testing.assert_close(kernel(x.contiguous(memory_format=torch.channels_last)), what, rtol=1e-4, atol=1e-5)
+
+
 @needs_library
 def test_what_does_not_fit_is_refused() -> None:
     weight = numbers(6, 4, 3, 3)

@@ -1,9 +1,9 @@
 """Networks of packages that stand on PaddlePaddle, built and saved by ``paddle.jit``, with what they compute: ``paddle_networks.py FOLDER KIND [NAMES]``.
 
-KIND is "classification" (of paddleclas), "generators" (of PaddleGAN), "language" (of paddlenlp), "ocr" (of PP-OCR), "segmentation" (of
-PaddleSeg) or "training" (of the third and fourth, with optimizers: files as in `paddle_programs`). Of each network NAME there are NAME.pdmodel and
-NAME.pdiparams, and for each size K that it was run with NAME.K.in.npz and NAME.K.out.npz, and a line in ``built.jsonl``. A package that is not
-there is said in that line.
+KIND is "classification" (of paddleclas), "detection" (of PaddleDetection), "generators" (of PaddleGAN), "language" (of paddlenlp), "ocr" (of
+PP-OCR), "segmentation" (of PaddleSeg) or "training" (of paddlenlp and PP-OCR, with optimizers: files as in `paddle_programs`). Of each network
+NAME there are NAME.pdmodel and NAME.pdiparams, and for each size K that it was run with NAME.K.in.npz and NAME.K.out.npz, and a line in
+``built.jsonl``. A package that is not there is said in that line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import paddle
 from paddle_programs import of_training
 from paddle_side import words_of
 
-KINDS = ("classification", "generators", "language", "ocr", "segmentation", "training")
+KINDS = ("classification", "detection", "generators", "language", "ocr", "segmentation", "training")
 
 
 def draw_parameters(layer: Any) -> None:
@@ -44,19 +44,42 @@ def draw_parameters(layer: Any) -> None:
         value.set_value(made.astype(value.numpy().dtype))
 
 
-def save(name: str, layer: Any, specs: list[Any], feeds: list[list[np.ndarray]], folder: Path) -> dict[str, Any]:
-    """Write the pair, and what it computes of each size, from the file."""
+def saved(layer: Any, specs: Any, path: str) -> None:
+    """Save a network of inputs in their order, or of one dict of inputs, of which those that nothing reads are left out as PaddleDetection does."""
+    if not isinstance(specs, dict):
+        paddle.jit.save(paddle.jit.to_static(layer, input_spec=specs), path)
+        return
+    static = paddle.jit.to_static(layer, input_spec=[specs], full_graph=True)
+    program, targets = static.forward.main_program, static.forward.outputs
+    paddle.enable_static()
+    needed = program.clone()._prune(targets=targets).global_block().vars
+    paddle.disable_static()
+    paddle.jit.save(static, path, input_spec=[{n: spec for n, spec in specs.items() if n in needed}])
+
+
+def by_name(specs: Any, arrays: Any) -> dict[str, np.ndarray]:
+    """Arrays by the names of their specs, both in the same order, in lists within lists too; or by name as they are."""
+    if isinstance(arrays, dict):
+        return arrays
+    feed: dict[str, np.ndarray] = {}
+    for spec, array in zip(specs, arrays, strict=True):
+        feed |= by_name(spec, array) if isinstance(spec, list) else {spec.name: array}
+    return feed
+
+
+def save(name: str, layer: Any, specs: Any, feeds: list[Any], folder: Path) -> dict[str, Any]:
+    """Write the pair, and what it computes of each size (arrays as ``specs``: in their order, or by name), from the file."""
     layer.eval()
     draw_parameters(layer)
-    paddle.jit.save(paddle.jit.to_static(layer, input_spec=specs), str(folder / name))
+    saved(layer, specs, str(folder / name))
     paddle.enable_static()
     try:
-        scope, executor = paddle.base.core.Scope(), paddle.static.Executor(paddle.CPUPlace())
-        with paddle.static.scope_guard(scope):
-            program, names, fetches = paddle.static.load_inference_model(str(folder / name), executor)
-            for at, arrays in enumerate(feeds):
-                feed = {spec.name: array for spec, array in zip(specs, arrays, strict=True)}
-                values = executor.run(program, feed={n: feed[n] for n in names}, fetch_list=fetches)
+        for at, arrays in enumerate(feeds):
+            with paddle.static.scope_guard(paddle.base.core.Scope()):  # one of its own: a second run appends to the arrays that the first left there
+                executor = paddle.static.Executor(paddle.CPUPlace())
+                program, names, fetches = paddle.static.load_inference_model(str(folder / name), executor)
+                feed = by_name(specs, arrays)
+                values = executor.run(program, feed={n: feed[n] for n in names}, fetch_list=fetches, return_numpy=False)
                 np.savez(folder / f"{name}.{at}.in.npz", **{n: feed[n] for n in names})
                 np.savez(folder / f"{name}.{at}.out.npz", **{str(k): np.asarray(v) for k, v in enumerate(values)})
     finally:

@@ -33,10 +33,13 @@ def ppocr(module: str) -> Any:
     return importlib.import_module(module)
 
 
-def parts(kind: str, backbone: dict[str, Any], head: dict[str, Any], neck: dict[str, Any] | None = None, transform: dict[str, Any] | None = None) -> Any:
-    made = {"model_type": kind, "algorithm": "", "Transform": transform, "Backbone": backbone, "Neck": neck, "Head": head}
+Part = dict[str, Any]
+
+
+def parts(kind: str, backbone: Part | None, head: Part | None, neck: Part | None = None, transform: Part | None = None, channels: int = 3) -> Any:
+    made = {"model_type": kind, "algorithm": "", "in_channels": channels, "Transform": transform, "Backbone": backbone, "Neck": neck, "Head": head}
     net = ppocr("ppocr.modeling.architectures").build_model(made)
-    net.gain = 0.4 if backbone["name"] == "PPLCNetV3" else 1.0  # its layers are sums of many convolutions
+    net.gain = 0.4 if made["Backbone"] and made["Backbone"].get("name") == "PPLCNetV3" else 1.0  # its layers are sums of many convolutions
     return net
 
 
@@ -209,3 +212,5 @@ train(
     class_loss,
     lambda o: o.Momentum(0.01, 0.9),
 )
+
+import paddle_readers  # noqa: E402,F401

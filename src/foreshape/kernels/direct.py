@@ -286,6 +286,11 @@ class PackedConvolution(_PackedWindows):
             return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
 
 
+TOGETHER = 2048
+"""A transposed convolution with more weights than this for each channel of its result is added up in parts, each of which oneDNN's library (2023.2)
+gives the bias and the function: seen from 4096 on, with windows of 4, 8 and 16 pixels."""
+
+
 class PackedTransposedConvolution(_PackedWindows):
     """``function(transposed convolution(x, weight) + bias)``. Nothing can be added.
 
@@ -307,16 +312,14 @@ class PackedTransposedConvolution(_PackedWindows):
 
     def _described(self, dims: Sequence[int], adds: bool) -> Described:
         self._fit(dims)
-        _, channels, *window = self._shape
+        taken, channels, *window = self._shape
+        if (self._bias is not None or self._functions) and taken * prod(window) > TOGETHER:
+            raise Unimplemented(f"each part of the sum would have the bias and the function: {taken} channels in windows of {window}")
         strides, dilations, paddings, more = self._settings
         each = zip(dims[2:], window, strides, dilations, paddings, more, strict=True)
         out = (dims[0], channels, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
         if min(out) < 1:
             raise ShapeError(f"nothing is left of {list(dims)} by windows of {window}: the result would be {list(out)}")
-        overlap = any(1 < s < d * (k - 1) + 1 for s, d, k in zip(strides, dilations, window, strict=True))
-        if overlap and (self._bias is not None or self._functions):
-            # where the library divides such windows it adds the bias, and takes the functions, once for each part
-            raise Unimplemented("a transposed convolution of windows that overlap, with something that follows")
         strides = [s if n > 1 else 1 for n, s in zip(dims[2:], strides, strict=True)]
         dilations = _dilations(dilations, window)
         library = self._library

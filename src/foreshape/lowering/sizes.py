@@ -13,6 +13,7 @@ from foreshape.lowering.instruction import Argument, Instruction, Value, values_
 from foreshape.operator.require import RuleError
 from foreshape.operator.room import require_room
 from foreshape.program import Op, Program
+from foreshape.program.names import blocks_of
 from foreshape.program.needed import is_given
 from foreshape.spec import LOD_TENSOR, MAX_VALUE_ELEMENTS, TENSOR_KINDS, Lod, Spec
 from foreshape.values.rows import Rows
@@ -20,6 +21,7 @@ from foreshape.values.torch_proxy import torch
 
 if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
+    from foreshape.program.block import Block
 
 _KEPT = 256
 _BRANCHES = ("conditional", "conditional_grad")
@@ -38,23 +40,23 @@ class SizeChecks:
     """Which ops of a program need to be checked when they run.
 
     Sizes of what is fed or held by the scope are known before a step runs, and so is whether they keep the guards. What a kernel
-    finds out itself, or a loop makes in its rounds, is not; and what the ops of a branch demand is no guard, since it may not run.
+    finds out itself, or a loop makes in its rounds, is not; and what a block demands that may not run is no guard.
     """
 
     def __init__(self, program: Program) -> None:
         inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or is_given(v))]
         self._decided = {n for v in inputs for n in _symbols(v.spec)} - program.guards.made
-        self._open: dict[tuple[Spec, bool], bool] = {}
-        self._branches = _within_branches(program)
+        self._branches = {b for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for b in blocks_of(op)}
+        self._open: dict[Spec, bool] = {}
 
     def instruction(self, op: Op, operator: Operator, made: Instruction) -> Instruction | None:
         """The check of an op's operands, where there is something to check."""
         given, results = values_of(made.arguments), values_of(made.results)
         if any(v.spec is None for v in given):
             return None
-        decided = set[str]() if op.block.idx in self._branches else self._decided
-        if not (any(self._is_open(v, decided) for v in given) and _demands(operator, made, decided)) and not (
-            any(self._is_open(v, self._decided) for v in results) and any(_may_be_sizes(v) for v in given)
+        chosen = self._is_chosen(op.block)
+        if not ((chosen or any(map(self._is_open, given))) and self._demands(operator, made, chosen)) and not (
+            any(map(self._is_open, results)) and any(_may_be_sizes(v) for v in given)
         ):
             return None
         sources = {id(copy): source for copy, source in made.copies}  # copies are made after the check
@@ -69,36 +71,26 @@ class SizeChecks:
         text = f"{{check}}(({' '.join(f'{{{n}}},' for n in range(count))}), ({' '.join(f'{{{count + n}}},' for n in range(count))}))"
         return Instruction(op, check, [*there, *offsets], [], expression=text, constants={"check": check})
 
-    def _is_open(self, value: Value, decided: set[str]) -> bool:
+    def _is_chosen(self, block: Block | None) -> bool:
+        """Whether a block, or one around it, may not run."""
+        return block is not None and (block in self._branches or self._is_chosen(block.parent))
+
+    def _is_open(self, value: Value) -> bool:
         spec = value.spec
         if spec is None:
             return False
-        key = spec, bool(decided)
-        found = self._open.get(key)
+        found = self._open.get(spec)
         if found is None:
-            found = self._open[key] = not _symbols(spec) <= decided
+            found = self._open[spec] = not _symbols(spec) <= self._decided
         return found
 
-
-def _demands(operator: Operator, made: Instruction, decided: set[str]) -> bool:
-    """Whether the rule leaves something open that depends on what only the run tells."""
-    try:
-        found = ask(operator, tuple(_specs(a) for a in made.arguments))
-    except RuleError:
-        return True
-    return any(not c.symbols <= decided for c in found.conditions)
-
-
-def _within_branches(program: Program) -> set[int]:
-    """The blocks that run only if a condition holds, and those within them."""
-    out: set[int] = set()
-    left = [i for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for i in op.sub_block_indices()]
-    while left:
-        index = left.pop()
-        if index not in out:
-            out.add(index)
-            left.extend(i for op in program.blocks[index].ops for i in op.sub_block_indices())
-    return out
+    def _demands(self, operator: Operator, made: Instruction, chosen: bool) -> bool:
+        """Whether the rule leaves something open that depends on what only the run tells; in a block that is ``chosen`` at run, anything."""
+        try:
+            found = ask(operator, tuple(_specs(a) for a in made.arguments))
+        except RuleError:
+            return True
+        return any(chosen or not c.symbols <= self._decided for c in found.conditions)
 
 
 class SizeCheck:

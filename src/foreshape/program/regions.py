@@ -67,7 +67,7 @@ def _infer_conditional(op: Op, walk: Walk) -> dict[str, Spec]:
 
 
 def _walk_branch(block: Block) -> None:
-    """Infer the ops of a block that may not run: what they demand of sizes is no demand of the program, and each op asks for it when it runs."""
+    """Infer the ops of a block that may not run: what they demand of sizes is asked when they run, and is not required of every feed."""
     program = block.program
     before = program._guards  # pyright: ignore[reportPrivateUsage]
     program._guards = before.copy()  # pyright: ignore[reportPrivateUsage]
@@ -156,7 +156,7 @@ def _must_equal(op: Op, a: Size, b: Size, words: str) -> None:
 # --- what undoes them
 
 
-def _infer_gradient(*slots: str) -> Callable[[Op, Walk], dict[str, Spec]]:
+def _infer_gradient(*slots: str, through: Callable[[Block], None] = walk_block) -> Callable[[Op, Walk], dict[str, Spec]]:
     def infer(op: Op, walk: Walk) -> dict[str, Spec]:
         block = sub_block(op)
         if not 0 <= block.forward_idx < len(op.block.program.blocks):
@@ -170,10 +170,7 @@ def _infer_gradient(*slots: str) -> Callable[[Op, Walk], dict[str, Spec]]:
             of = block.find(name.removesuffix(GRAD))
             if name.endswith(GRAD) and of is not None:
                 set_spec(variable, _at_the_end(block, of).like())
-        if op.operator is not None and op.operator.region == "conditional_grad":
-            _walk_branch(block)
-        else:
-            walk_block(block)
+        through(block)
         before = _in_the_beginning(op.block.program.blocks[block.forward_idx])
         for slot in slots:
             gradients = op.outputs.get(slot + GRAD, ())
@@ -229,7 +226,7 @@ _FORMS: dict[str, Callable[[Op, Walk], dict[str, Spec]]] = {
     "while": infer_while,
     "while_grad": _infer_gradient("X"),
     "conditional": _infer_conditional,
-    "conditional_grad": _infer_gradient("Input"),
+    "conditional_grad": _infer_gradient("Input", through=_walk_branch),
     "recurrent": _infer_recurrent,
     "recurrent_grad": _infer_gradient("inputs", "initial_states", "parameters"),
 }

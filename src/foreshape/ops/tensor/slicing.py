@@ -31,8 +31,10 @@ from foreshape.operator import (
 )
 from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import c64
+from foreshape.ops.rules.array_rules import element_of
 from foreshape.ops.rules.size_operands import axes_of, known_sizes, sizes_at_run
-from foreshape.spec import ANY_OR_COMPLEX, Spec
+from foreshape.spec import ANY_OR_COMPLEX, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
+from foreshape.values.tensor_array import TensorArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -170,13 +172,24 @@ def _without(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 class Slice(Slicing):
-    """Out = the entries ``starts`` to ``ends`` (not included) of ``axes`` of Input; axes in ``decrease_axis`` are dropped."""
+    """Out = the entries ``starts`` to ``ends`` (not included) of ``axes`` of Input; axes in ``decrease_axis`` are dropped.
+
+    Of an array it is one element, that at ``starts``: so PaddlePaddle's files write an index into a list that a loop has made.
+    """
 
     type = "slice"
-    Out = result(view_of="Input", layout="strided", doc="Input, shorter along axes")
+    Input = operand(ANY_OR_COMPLEX, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="at least the axes that are named; or an array")
+    Out = result(view_of="Input", layout="strided", doc="Input, shorter along axes; or an element")
+
+    def infer_var_type(self, *specs: Any) -> Kind:
+        return LOD_TENSOR
 
     def infer_shape(self, Input: Spec, StartsTensor: Spec | None, EndsTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any) -> Spec:
         starts = known_sizes(self.starts, StartsTensor, StartsTensorList, "StartsTensor", "StartsTensorList")
+        if Input.kind is LOD_TENSOR_ARRAY:
+            one = list(self.axes) == list(self.decrease_axis) == [0] and len(starts) == 1
+            require(one, "of an array one element is taken: axes and decrease_axis must be [0]", Input=None)
+            return element_of(Input, "Input").dense()
         ends = known_sizes(self.ends, EndsTensor, EndsTensorList, "EndsTensor", "EndsTensorList")
         return self._cut(Input, starts, ends, (1,) * len(self.axes))
 
@@ -185,13 +198,20 @@ class Slice(Slicing):
             return None
         return computations.Slicing(tuple(zip(self.axes, self.starts, self.ends, strict=True)))
 
-    def kernel(self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any) -> Tensor:
-        return self._view(Input, sizes_at_run(self.starts, StartsTensor, StartsTensorList), sizes_at_run(self.ends, EndsTensor, EndsTensorList))
+    def kernel(self, Input: Any, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any) -> Tensor:
+        starts = sizes_at_run(self.starts, StartsTensor, StartsTensorList)
+        if isinstance(Input, TensorArray):
+            return Input.read(starts[0] if starts[0] >= 0 else len(Input) + starts[0])[0]
+        return self._view(Input, starts, sizes_at_run(self.ends, EndsTensor, EndsTensorList))
 
     @gradient("Input", "StartsTensor", "EndsTensor", "StartsTensorList", "EndsTensorList", "Out@GRAD", gives="Input@GRAD")
-    def backward(self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, d_out: Tensor) -> Tensor:
-        out = d_out.new_zeros(Input.shape)
+    def backward(self, Input: Any, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, d_out: Tensor) -> Any:
         starts, ends = sizes_at_run(self.starts, StartsTensor, StartsTensorList), sizes_at_run(self.ends, EndsTensor, EndsTensorList)
+        if isinstance(Input, TensorArray):
+            array = TensorArray()
+            array.add(starts[0] if starts[0] >= 0 else len(Input) + starts[0], d_out.clone())
+            return array
+        out = d_out.new_zeros(Input.shape)
         self._view(out, starts, ends).copy_(d_out)
         return out
 
@@ -206,8 +226,12 @@ class Slice(Slicing):
         sample(Input=f32(4, 5), axes=[1], StartsTensor=i64(1, data=[1]), EndsTensor=i64(1, data=[-1])),
         sample(Input=f32(4, 5), axes=[0, 1], StartsTensorList=[i32(1, data=[1]), i32(1, data=[0])], ends=[3, 2]),
         sample(Input=i64(5, data=[4, 5, 6, 7, 8]), axes=[0], starts=[-4], ends=[4]),
+        sample(Input=[f32(2, 3), f32(4, 3)], axes=[0], starts=[1], ends=[2], decrease_axis=[0], differentiate=False),
+        sample(Input=[f32(2, 3), f32(2, 3)], axes=[0], StartsTensorList=[i32(1, data=[-2])], ends=[-1], decrease_axis=[0], differentiate=False),
     ]
     rejects = [
+        reject(Input=[f32(2, 3), f32(4, 3)], axes=[0], starts=[0], ends=[1], says="of an array one element is taken"),
+        reject(Input=[], axes=[0], starts=[0], ends=[1], decrease_axis=[0], says="nothing is written to Input before"),
         reject(Input=f32(4, 5), axes=[2], starts=[0], ends=[1], says="axes must be in [-2, 2)"),
         reject(Input=f32(4, 5), axes=[0, 0], starts=[0, 1], ends=[1, 2], says="each axis once"),
         reject(Input=f32(4, 5), axes=[0], starts=[0, 1], ends=[1], says="starts must have as many"),
