@@ -48,6 +48,26 @@ def test_a_placeholder_becomes_what_the_loop_makes(placeholder: str, rounds: int
     assert fetch[2].name in str(main) and fetch[2].name in main.explain(fetch[2])
 
 
+def test_what_stands_for_a_variable_that_nobody_has_set_is_no_value_of_another_size() -> None:
+    """As PaddlePaddle begins variables of Python that only a loop sets: one number, 1.77113e27."""
+    with fs.program() as main:
+        x = layer.data("x", shape=["batch", 3])
+        many = layer.data("many", shape=[1], dtype="int64")
+        u = layer.assign(np.array([1.77113e27], "float32"))
+
+        def body(i: Any, s: Any) -> Any:
+            layer.assign(layer.reduce_mean(s, 0), u)
+            return [s + 1.0]
+
+        (s,) = looped(body, [x], many)
+        assert u.spec.dims == (3,)
+    scope, feed = fs.Scope(), {"x": np.zeros((2, 3), "float32"), "many": np.array([2])}
+    for loaded in (main, fs.load_program(main.to_bytes())):
+        assert fs.Executor().run(loaded, feed, [u.name], scope)[0].tolist() == [1.0, 1.0, 1.0]
+        with pytest.raises(fs.ExecutionError, match="no value"):
+            fs.Executor().run(loaded, {**feed, "many": np.array([0])}, [u.name, s.name], scope)
+
+
 @pytest.mark.parametrize("limit", ["always two", "as many as there were", "ever fewer"])
 def test_loops_in_loops_hand_it_on(limit: str) -> None:
     """A round in which the inner loop has none leaves what an earlier one has made."""

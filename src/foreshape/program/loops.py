@@ -7,6 +7,7 @@ from itertools import islice
 
 from foreshape.dims import Size, equal, substitute, symbol_name
 from foreshape.errors import SchemaError
+from foreshape.ops.rules.known_values import is_undefined
 from foreshape.program.carried import (
     carried_names,
     check_condition,
@@ -49,6 +50,7 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
         raise refused(op, f"the loop's block must write its condition, {condition.name}, or it would never end", SchemaError, "Condition")
     seen = names_of(block).first | {condition.name}
     begun = {v.name: v.spec.like() for v in written if written_before(op, v.name)}
+    unset = {n for n in begun if n not in seen and is_undefined((spec := op.block.var(n).spec), spec.value)}
     entries = {n: _widened(n, spec, walk.settled.get((op, n))) if n in seen else spec for n, spec in begun.items()}
     for v in written:
         if v.name in begun and v.op is not None and v.op is not op:
@@ -71,7 +73,7 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
             entries[v.name] = leaves[v.name].like() if entry is None else join(op, v, entry, leaves[v.name], "loop")
             changed = changed or entries[v.name] is not entry
         if not changed:
-            _leave(op, written, begun, entries, leaves)
+            _leave(op, written, begun, unset, entries, leaves)
             walk.settled.update(((op, n), entries[n]) for n in seen if n in entries)
             carried = [v for v in written if v.name in seen]
             for v in carried:
@@ -81,14 +83,18 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
     raise refused(op, "the shapes of the loop's variables do not settle")
 
 
-def _leave(op: Op, written: list[Variable], begun: dict[str, Spec], entries: dict[str, Spec], leaves: dict[str, Spec]) -> None:
-    """Set what is known after a loop: of a variable whose value before it is never seen, either that or what the block makes."""
+def _leave(op: Op, written: list[Variable], begun: dict[str, Spec], unset: set[str], entries: dict[str, Spec], leaves: dict[str, Spec]) -> None:
+    """Set what is known after a loop: of a variable whose value before it is never seen, either that or what the block makes.
+
+    Args:
+        unset: those of ``begun`` that hold what stands for a variable which nobody has set. It is no value: the loop forgets it.
+    """
     forgets: list[str] = []
     for v in written:
         at_first, leave = entries.get(v.name), leaves[v.name].like()
         if at_first is None or v.name not in begun:
             set_spec(v, leave, op)
-        elif is_of_one_form(at_first, leave) or v.persistable:
+        elif v.persistable or (is_of_one_form(at_first, leave) and (v.name not in unset or leave is at_first)):
             set_spec(v, join(op, v, at_first, leave, "loop"), op)
         else:
             forgets.append(v.name)
