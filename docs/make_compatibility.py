@@ -29,8 +29,7 @@ sequences and the numbers agree: fp32 within 2e-5 of the largest magnitude, fp16
 element types are compared alone. Workspaces that an operator keeps for its own gradient are not compared.
 """
 NOT_COMPARED = """Not compared at all: GPUs; half precision and bfloat16, which PaddlePaddle's kernels for CPUs mostly lack; PaddlePaddle before 2.6.2, but
-for the attributes that it does not read any more; networks with their trained parameters (those below have drawn ones); detection models
-from other files than those of the shared networks (`tests/zoo/`, `tests/corpus/`)."""
+for the attributes that it does not read any more; networks with their trained parameters (those below have drawn ones)."""
 
 REFUSED = """Samples that run here and not there: of no elements, of more levels of sequences, of other element types. A process that ended is one
 that the kernel there did not survive."""
@@ -53,6 +52,20 @@ and run here at three sizes, by a usual and a frozen executor. Whole networks ag
         "## PP-OCR's networks",
         "Built by its own code (the package unstructured-paddleocr has it), with drawn parameters; compared as those of paddlenlp, at two sizes.",
     ),
+    "networks: classification": (
+        "## Networks of paddleclas",
+        "Small members of its families, built by its own code and compared in the same way; most with an open batch and open images.",
+    ),
+    "networks: detection": (
+        "## Detectors of paddledet",
+        """As it exports them, with what follows the network: boxes are decoded and chosen in the program. Boxes whose scores are as good as equal may
+come in any order.""",
+    ),
+    "networks: segmentation": (
+        "## Networks of paddleseg",
+        "With an open batch; those that end in `_any` with open images too, those that end in `_fixed` with nothing open.",
+    ),
+    "networks: generators": ("## Networks of ppgan", "Generators, super-resolution and styles, compared in the same way."),
     "networks: training": (
         "## Training networks of packages",
         """Three steps on both sides, with all state compared within 1e-4; with dropout, and of SVTR, whose program draws

@@ -45,7 +45,11 @@ def test_programs_built_there(kind: str, least: int, update: bool) -> None:
     held(found, least)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("language", 28), ("ocr", 11), ("training", 10)])
+PACKAGES = {"language": 28, "ocr": 33, "training": 10, "classification": 16, "detection": 56, "segmentation": 98, "generators": 36}
+"""Kind of networks -> so many were equal at least."""
+
+
+@pytest.mark.parametrize(("kind", "least"), PACKAGES.items())
 def test_networks_of_packages(kind: str, least: int, update: bool) -> None:
     found = compare_networks(paddle_python(), kind)
     absent = {o.words for o in found if o.state == "absent"}

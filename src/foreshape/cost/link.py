@@ -46,15 +46,15 @@ def measure_link(team: Team) -> Link:
 
 
 def _sums(team: Team, count: int) -> tuple[float, float]:
-    """The shortest of sums of so many elements, and what one takes of the processors on average, in seconds."""
-    values, seconds, used = torch.zeros(count, device="cpu"), list[float](), 0.0
+    """The shortest of sums of so many elements, and what one takes of the processors, the median, in seconds."""
+    values, seconds, used = torch.zeros(count, device="cpu"), list[float](), list[float]()
     for _ in range(_TIMES):
         team.barrier()
         before, at = process_time(), perf_counter()
         team.sum(values, "link")
         seconds.append(perf_counter() - at)
-        used += process_time() - before
-    return min(seconds), used / _TIMES
+        used.append(process_time() - before)
+    return min(seconds), median(used)
 
 
 def _computing() -> float:
