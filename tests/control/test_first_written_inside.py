@@ -158,24 +158,60 @@ def _with_placeholder(x: Any) -> Any:
     return layer.reduce_sum(looped(body, [x], 2)[0])
 
 
-@pytest.mark.parametrize("way", ["read before", "read where a branch may not have written it", "read after an inner loop", "a branch"])
-def test_what_a_round_reads_of_the_one_before_keeps_its_rank(way: str) -> None:
+@pytest.mark.parametrize("way", ["read before", "read in a branch before", "read by a loop before"])
+def test_what_a_round_reads_before_anything_may_have_written_it_keeps_its_rank(way: str) -> None:
     def describe(x: Any) -> Any:
         u = layer.fill_constant([1], "fp32", 0.0)
 
         def body(i: Any, s: Any) -> Any:
             if way == "read before":
                 s = s + layer.reduce_sum(u)
-                layer.assign(s, u)
-            elif way == "read after an inner loop":
-                looped(lambda j, t: [layer.assign(t, u)], [s], 2)
-                s = s + layer.reduce_sum(u)
+            elif way == "read in a branch before":
+                s = layer.cond(layer.less_than(count(0), i), lambda: s + layer.reduce_sum(u), lambda: s * 1.0)
             else:
-                layer.cond(layer.less_than(i, count(1)), lambda: (layer.assign(s, u), None)[1], lambda: None)
-                s = s + layer.reduce_sum(u) if way != "a branch" else s
+                (s,) = looped(lambda j, t: [t + layer.reduce_sum(u)], [s], 2)
+            layer.assign(s, u)
             return [s]
 
         return layer.reduce_sum(looped(body, [x], 2)[0])
 
     with pytest.raises(fs.ShapeError, match="must keep its number of dims"):
         trained(describe)
+
+
+def test_a_value_of_an_earlier_round_is_not_taken_for_what_this_one_began_with() -> None:
+    def describe(x: Any) -> Any:
+        u = layer.fill_constant([1], "fp32", 0.0)
+
+        def body(i: Any, s: Any) -> Any:
+            layer.assign(layer.fill_constant([1], "fp32", 0.0), u)
+            looped(lambda j, t: [layer.assign(t * 2.0, u)], [s], 1 - i)
+            return [s + layer.reduce_sum(u)]
+
+        return layer.reduce_sum(looped(body, [x], 2)[0])
+
+    main, fetch = trained(describe)
+    for check in (False, True):
+        with pytest.raises(fs.ExecutionError, match="has no value: the block that makes it did not run"):
+            fs.Executor(check=check).run(main, {"x": X}, fetch, fs.Scope())
+
+
+@pytest.mark.parametrize("begins", ["as a placeholder", "as nothing"])
+def test_the_sizes_of_a_round_are_not_taken_for_those_after_it(begins: str) -> None:
+    """What the last round has made of the rows that it began with has not as many as there are in the end."""
+    x = layer.data("x", shape=["batch", 3])
+    block = fs.default_main_program().global_block
+    spec = layer.fill_constant([1], "fp32", 0.0).spec.like()
+    u = layer.fill_constant([1], "fp32", 0.0) if begins == "as a placeholder" else block.create_variable("u", spec)
+
+    def body(i: Any, s: Any) -> Any:
+        layer.assign(s * 2.0, u)
+        return [layer.concat([s, x], 0)]
+
+    (s,) = looped(body, [x], 3)
+    assert u.packed_shape[0] is not s.packed_shape[0]
+    both = u + s
+    (found,) = fs.Executor(check=True).run(fs.default_main_program(), {"x": X}, [u], fs.Scope())
+    np.testing.assert_array_equal(found, np.concatenate([X] * 3) * 2)
+    with pytest.raises(fs.GuardError, match="the dims of X and Y must be equal or 1"):
+        fs.Executor().run(fs.default_main_program(), {"x": X}, [both], fs.Scope())

@@ -177,7 +177,7 @@ def _writes(block: Block, ops: Sequence[Op]) -> tuple[dict[str, int], set[str]]:
 
 def _is_read_first(ops: Sequence[Op], name: str) -> bool:
     for op in ops:
-        if name in op.all_reads():
+        if name in reads_of(op):
             return True
         if name in op.all_writes():
             return False

@@ -183,13 +183,16 @@ def scopes_value(low: Lowering, op: Op, slot: str) -> Value | None:
 def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str], condition: str = "") -> list[Value | None]:
     """The values that carried names have when the op is reached: None for what the block writes before it reads it, but for its ``condition``.
 
-    What a loop forgets is given on in the block of another that forgets it too: there it is what a round before has made.
+    What a loop or branch forgets is given on in the block of another that forgets it too: there it is what a round before has made, where
+    nothing in this round has put anything in its place.
     """
+    before = low.block.ops[: low.block.ops.index(op)] if low.region and op.forgets else []
+    replaced = {n for other in before for n in other.all_writes()}
     out: list[Value | None] = []
     for name in names:
         found = low.current.get(name)
         if name in op.forgets:
-            out.append(found if found is not None and low.region and found.feed else None)
+            out.append(found if found is not None and low.region and found.feed and found.may_lack and name not in replaced else None)
             continue
         variable = low.block.find(name)
         if found is None and variable is not None:

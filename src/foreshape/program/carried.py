@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import takewhile
+from operator import is_not
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, equal, product, symbol, symbols_of
@@ -69,6 +72,33 @@ def written_before(op: Op, name: str) -> bool:
             return True
     variable = block.vars.get(name)
     return variable is None or variable.persistable or variable.need_check_feed or variable.value is not None
+
+
+def is_placeholder(op: Op, name: str) -> bool:
+    """Whether a variable holds what an op without operands made when an op is reached: a constant, which may stand there until it has a value."""
+    block: Block | None = op.block
+    end: Op | None = op
+    while block is not None:
+        writers = [o for o in takewhile(partial(is_not, end), block.ops) if name in o.all_writes()]
+        if writers:
+            return not writers[-1].attributes.sub_blocks and not list(writers[-1].input_names())
+        if name in block.vars:
+            return False
+        inner, block = block.idx, block.parent
+        end = next((o for o in block.ops if inner in o.attributes.sub_blocks), None) if block is not None else None  # None: it is being described
+    return False
+
+
+def forgets_placeholder(op: Op, v: Variable, entry: Spec, leave: Spec) -> bool:
+    """Whether an op's block makes a dense tensor of another rank or element type out of what stood for a variable that had no value yet.
+
+    What stood there is given up: where nothing has written the variable in a run, it has no value, and whoever reads it says so. So no op of
+    the block may read it where nothing can have written it before: that would never run.
+    """
+    if v.persistable or is_of_one_form(entry, leave) or entry.kind is not LOD_TENSOR or leave.kind is not LOD_TENSOR:
+        return False
+    asked = (*names_in(op, "Condition"), *names_in(op, "Cond"))
+    return v.name not in asked and v.name not in names_of(sub_block(op)).early and is_placeholder(op, v.name)
 
 
 def refused(op: Op, words: str, error: type[DescriptionError] = ShapeError, slot: str = "") -> Exception:

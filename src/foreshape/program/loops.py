@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from foreshape.dims import Size, equal, substitute, symbol_name
+from foreshape.dims import Size, equal, substitute, symbol_name, symbols_of
 from foreshape.errors import SchemaError
 from foreshape.ops.rules.known_values import is_undefined
 from foreshape.program.carried import (
     carried_names,
     check_condition,
+    forgets_placeholder,
     is_of_one_form,
     join,
     names_in,
@@ -26,7 +27,7 @@ from foreshape.program.names import names_of
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable
 from foreshape.program.walk import Walk, walk_block
-from foreshape.spec import STEP_SCOPES, Lod, Spec
+from foreshape.spec import LOD_TENSOR, STEP_SCOPES, Lod, Spec
 
 SCOPES = Spec(STEP_SCOPES, None, None)
 MAX_ROUNDS = 200
@@ -38,7 +39,8 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
 
     A variable that its block reads before it writes it, on some way through the block, is carried: what a round leaves comes into the
     next, and both have one rank, element type and kind. Of another one only the value after the last round is seen: before the loop
-    it may have been anything. Where no spec says both, the loop forgets what was there (`Op.forgets`).
+    it may have been anything. Where no spec says both, the loop forgets what was there (`Op.forgets`); and so it does with a constant that
+    stands for a variable until a branch in it, or another loop, gives it a value (see `forgets_placeholder`).
     """
     block, program = sub_block(op), op.block.program
     condition = op.block.var(names_in(op, "Condition")[0]) if names_in(op, "Condition") else None
@@ -56,6 +58,8 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
         if v.name in begun and v.op is not None and v.op is not op:
             v.op.made.setdefault(v.name, begun[v.name])
     before = program._guards  # pyright: ignore[reportPrivateUsage]
+    forgets: set[str] = set()
+    constant = _constant_symbols(op, written, begun)
     for _ in range(MAX_ROUNDS):
         if walk.is_spent():
             break
@@ -70,10 +74,16 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
             if v.name not in seen:
                 continue
             entry = entries.get(v.name)
-            entries[v.name] = leaves[v.name].like() if entry is None else join(op, v, entry, leaves[v.name], "loop")
+            if entry is not None and v.name in begun and v.name not in forgets and forgets_placeholder(op, v, begun[v.name], leaves[v.name]):
+                forgets.add(v.name)
+                entry = _of_any_round(op, v, leaves[v.name], constant)
+                entries[v.name] = join(op, v, entry, leaves[v.name], "loop")
+                changed = True
+                continue
+            entries[v.name] = join(op, v, entry if entry is not None else _of_any_round(op, v, leaves[v.name], constant), leaves[v.name], "loop")
             changed = changed or entries[v.name] is not entry
         if not changed:
-            _leave(op, written, begun, unset, entries, leaves)
+            _leave(op, written, begun, unset, entries, leaves, forgets, constant)
             walk.settled.update(((op, n), entries[n]) for n in seen if n in entries)
             carried = [v for v in written if v.name in seen]
             for v in carried:
@@ -83,23 +93,60 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
     raise refused(op, "the shapes of the loop's variables do not settle")
 
 
-def _leave(op: Op, written: list[Variable], begun: dict[str, Spec], unset: set[str], entries: dict[str, Spec], leaves: dict[str, Spec]) -> None:
+def _leave(
+    op: Op, written: list[Variable], begun: dict[str, Spec], unset: set[str], entries: dict[str, Spec], leaves: dict[str, Spec], forgets: set[str],
+    constant: set[str],
+) -> None:  # fmt: skip
     """Set what is known after a loop: of a variable whose value before it is never seen, either that or what the block makes.
 
     Args:
         unset: those of ``begun`` that hold what stands for a variable which nobody has set. It is no value: the loop forgets it.
+        forgets: what it is known to forget already.
+        constant: as of `_of_any_round`.
     """
-    forgets: list[str] = []
     for v in written:
         at_first, leave = entries.get(v.name), leaves[v.name].like()
         if at_first is None or v.name not in begun:
-            set_spec(v, leave, op)
+            set_spec(v, _of_any_round(op, v, leave, constant), op)
         elif v.persistable or (is_of_one_form(at_first, leave) and (v.name not in unset or leave is at_first)):
             set_spec(v, join(op, v, at_first, leave, "loop"), op)
         else:
-            forgets.append(v.name)
-            set_spec(v, leave, op)
+            forgets.add(v.name)
+            set_spec(v, _of_any_round(op, v, leave, constant), op)
     op.forgets = frozenset(forgets)
+
+
+def _constant_symbols(op: Op, written: list[Variable], begun: Mapping[str, Spec]) -> set[str]:
+    """The symbols that are one number in all rounds of a loop and after it: those of what there was before it."""
+    block = sub_block(op)
+    outside = [v.spec for n in names_of(block).outer_reads if n not in names_of(block).outer_writes and (v := op.block.find(n)) is not None]
+    found = {n for spec in (*begun.values(), *outside) for size in (*(spec.dims or ()), *(spec.value or ())) for n in symbols_of(size)}
+    own = tuple(f"{v.name}.loop" for v in written)
+    return {n for n in found if not n.startswith(own)}
+
+
+def _of_any_round(op: Op, v: Variable, leave: Spec, constant: set[str]) -> Spec:
+    """What is known of a variable that some round has made, not always the last one: sizes that are of a round become symbols of its own.
+
+    Args:
+        constant: the symbols that are one number in all rounds, and after the loop.
+    """
+    if leave.dims is None or leave.kind is not LOD_TENSOR:
+        return leave.like()
+    own: set[str] = set()
+
+    def kept(size: Size, other: Size) -> Size:
+        if set(symbols_of(size)) <= constant:
+            return size
+        own.update(symbols_of(other))
+        return other
+
+    dims = tuple(kept(size, own_size(v.name, "loop", axis)) for axis, size in enumerate(leave.dims))
+    lod = leave.lod
+    if lod is not None:
+        lod = Lod(f"{v.name}.loop", tuple(kept(size, own_count(v.name, "loop", level)) for level, size in enumerate(lod.counts)))
+    op.block.program._guards.made.update(own)  # pyright: ignore[reportPrivateUsage]
+    return Spec(leave.kind, leave.dtype, dims, lod)
 
 
 def _widened(name: str, spec: Spec, settled: Spec | None) -> Spec:

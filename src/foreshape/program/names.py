@@ -18,6 +18,7 @@ class BlockNames:
 
     ``outer_reads``, ``outer_writes``: those that lie outside of this block too. ``in_order``: the written ones, in the order of writing.
     ``first``: those that a round may read before it has written them, so that what they held before it is seen.
+    ``early``: those of them that a round may read before anything in it may have written them.
     """
 
     reads: frozenset[str]
@@ -26,6 +27,7 @@ class BlockNames:
     outer_writes: frozenset[str]
     in_order: tuple[str, ...]
     first: frozenset[str]
+    early: frozenset[str]
 
 
 def names_of(block: Block) -> BlockNames:
@@ -48,34 +50,39 @@ def names_of(block: Block) -> BlockNames:
     return found
 
 
-_RUNNING = BlockNames(frozenset(), frozenset(), frozenset(), frozenset(), (), frozenset())
+_RUNNING = BlockNames(frozenset(), frozenset(), frozenset(), frozenset(), (), frozenset(), frozenset())
 
 
 def _gathered(block: Block) -> BlockNames:
     reads: set[str] = set()
     order: dict[str, None] = {}
     first: set[str] = set()
+    early: set[str] = set()
     written: set[str] = set()
     """Written whichever way a round takes."""
     for op in block.ops:
         if not op.attributes.sub_blocks:
             own = set(op.input_names()) | added_to(op)
             reads |= own
+            early |= own.difference(order)
             order.update(dict.fromkeys(op.output_names()))
             first |= own - written
             written.update(op.output_names())
             continue
         mine, theirs = names_of_op(op)
         reads |= mine
+        seen, seen_early = _seen_before(op, mine)
+        first |= seen - written
+        early |= seen_early.difference(order)
         order.update(theirs)
-        first |= _seen_before(op, mine) - written
         if op.operator is not None and op.operator.region == "recurrent":  # loops and branches may run not at all
             written.update(op.output_names())
     blocks = block.program.blocks
     given = blocks[block.forward_idx].vars.keys() if 0 <= block.forward_idx < len(blocks) else ()  # by the op that runs this block
     outer = reads.difference(given) - block.vars.keys()
     writes = frozenset(order)
-    return BlockNames(frozenset(reads), writes, frozenset(outer), writes - block.vars.keys(), tuple(order), frozenset(first - block.vars.keys()))
+    own = block.vars.keys()
+    return BlockNames(frozenset(reads), writes, frozenset(outer), writes - own, tuple(order), frozenset(first - own), frozenset(early - own))
 
 
 def added_to(op: Op) -> set[str]:
@@ -104,10 +111,11 @@ def blocks_of(op: Op) -> list[Block]:
     return [blocks[index] for index in op.attributes.sub_blocks]
 
 
-def _seen_before(op: Op, reads: set[str]) -> set[str]:
-    """What an op that runs a block looks at: of loops and branches that is not all that their slots list."""
+def _seen_before(op: Op, reads: set[str]) -> tuple[set[str], set[str]]:
+    """What an op that runs a block looks at (of loops and branches that is not all that their slots list), and what of it before it writes that."""
     region = op.operator.region if op.operator is not None else ""
     slot = {"while": "Condition", "conditional": "Cond"}.get(region)
     if slot is None:
-        return reads
-    return set(op.inputs.get(slot, ())).union(*(names_of(inner).first for inner in blocks_of(op)))
+        return reads, reads
+    asked, inner = op.inputs.get(slot, ()), [names_of(block) for block in blocks_of(op)]
+    return set(asked).union(*(of.first for of in inner)), set(asked).union(*(of.early for of in inner))

@@ -73,7 +73,7 @@ class Op:
         self.made: dict[str, Spec] = {}
         """What its results are where it makes them, of variables that are written more than once."""
         self.forgets: frozenset[str] = frozenset()
-        """Of a loop: what it writes and never sees as it was before, when it was of another rank, element type or kind."""
+        """Of a loop or branch: what it writes and never sees as it was before, when it was of another rank, element type or kind."""
         self.unknown_fields = b""
 
     @property

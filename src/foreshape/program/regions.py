@@ -9,7 +9,19 @@ from foreshape.dims import Size, equal, symbol, symbols_of
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.infer.rules import Answer
 from foreshape.operator.require import Condition
-from foreshape.program.carried import GRAD, carried_names, check_condition, join, names_in, refused, set_spec, setting, sub_block, written_before
+from foreshape.program.carried import (
+    GRAD,
+    carried_names,
+    check_condition,
+    forgets_placeholder,
+    join,
+    names_in,
+    refused,
+    set_spec,
+    setting,
+    sub_block,
+    written_before,
+)
 from foreshape.program.loops import SCOPES, infer_while
 from foreshape.program.names import names_of
 from foreshape.program.op import EMPTY, Op
@@ -58,11 +70,17 @@ def _infer_conditional(op: Op, walk: Walk) -> dict[str, Spec]:
         if v.name in entries:
             set_spec(v, entries[v.name])
     _walk_branch(sub_block(op))
+    forgets: list[str] = []
     for v in carried:
         if v.name in entries and v.known:
-            set_spec(v, join(op, v, entries[v.name], v.spec, "either"), op)
+            if forgets_placeholder(op, v, entries[v.name], v.spec):
+                forgets.append(v.name)
+                set_spec(v, v.spec.like(), op)
+            else:
+                set_spec(v, join(op, v, entries[v.name], v.spec, "either"), op)
         if v.op is None and v.block is op.block and v.name not in entries and v.name in op.output_names():
             v.op = op
+    op.forgets = frozenset(forgets)
     return {"Scope": SCOPES}
 
 
