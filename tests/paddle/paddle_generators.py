@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
 import tempfile
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paddle_packages import bare
 
 NETWORKS: dict[str, Callable[[], Any]] = {}
-ABSENT = ("skimage", "skimage.filters", "munch", "imageio", "easydict", "natsort", "dlib")
-"""What the package imports for training alone; modules with nothing in them do."""
+ABSENT = {name: {"gaussian": None, "Munch": dict} for name in ("skimage", "skimage.filters", "munch", "imageio", "easydict", "natsort", "dlib")}
+"""What the package imports for training alone."""
 
 
 def gan(module: str) -> Any:
@@ -27,20 +26,7 @@ def gan(module: str) -> Any:
     Raises:
         ModuleNotFoundError: the package, or what its networks need, is not installed.
     """
-    if "ppgan" not in sys.modules:
-        found = importlib.util.find_spec("ppgan")
-        if found is None or found.submodule_search_locations is None:
-            raise ModuleNotFoundError("ppgan is not installed")
-        for name in ABSENT:
-            try:
-                importlib.import_module(name)
-            except ModuleNotFoundError:
-                sys.modules[name] = types.ModuleType(name)
-                sys.modules[name].__dict__.update(__path__=[], gaussian=None, Munch=dict)
-        for name in ("ppgan", "ppgan.models"):
-            package = types.ModuleType(name)
-            package.__path__ = [str(Path(next(iter(found.submodule_search_locations)), *name.split(".")[1:]))]
-            sys.modules[name] = package
+    if bare("ppgan", ["ppgan.models"], ABSENT):
         importlib.import_module("ppgan.utils.download").get_path_from_url = nothing
     return importlib.import_module(module)
 

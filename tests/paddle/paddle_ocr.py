@@ -76,6 +76,20 @@ def recogniser(backbone: dict[str, Any], neck: dict[str, Any]) -> Any:
 MOBILE = {"name": "MobileNetV3", "scale": 0.5, "model_name": "small", "small_stride": [1, 2, 2, 2]}
 ENHANCE = {"name": "MobileNetV1Enhance", "scale": 0.25, "last_conv_stride": [1, 2], "last_pool_type": "avg"}
 SVTR = {"name": "SequenceEncoder", "encoder_type": "svtr", "dims": 32, "depth": 2, "hidden_dims": 40, "use_guide": False}
+SVTR_NET = {
+    "name": "SVTRNet",
+    "img_size": [32, 100],
+    "out_char_num": 25,
+    "out_channels": 32,
+    "patch_merging": "Conv",
+    "embed_dim": [16, 24, 32],
+    "depth": [1, 2, 1],
+    "num_heads": [2, 3, 4],
+    "mixer": ["Local"] * 2 + ["Global"] * 2,
+    "local_mixer": [[7, 11]] * 3,
+    "prenorm": False,
+    "last_stage": True,
+}
 keep("DB_MobileNetV3", lambda: detector("MobileNetV3", scale=0.5, model_name="large", disable_se=True), DET, ANY)
 keep("DB_MobileNetV3_SE_RSEFPN", lambda: detector("MobileNetV3", LITE, scale=0.35, model_name="small"), DET, ANY)
 keep("DB_PPLCNetV3", lambda: detector("PPLCNetV3", LITE, scale=0.35, det=True), DET, ANY)
@@ -93,20 +107,7 @@ keep(
     "SVTRNet",
     lambda: parts(
         "rec",
-        {
-            "name": "SVTRNet",
-            "img_size": [48, 320],
-            "out_char_num": 80,
-            "out_channels": 32,
-            "patch_merging": "Conv",
-            "embed_dim": [16, 24, 32],
-            "depth": [1, 2, 1],
-            "num_heads": [2, 3, 4],
-            "mixer": ["Local"] * 2 + ["Global"] * 2,
-            "local_mixer": [[7, 11]] * 3,
-            "prenorm": False,
-            "last_stage": True,
-        },
+        SVTR_NET | {"img_size": [48, 320], "out_char_num": 80},
         dict(CTC),
         {"name": "SequenceEncoder", "encoder_type": "reshape"},
     ),

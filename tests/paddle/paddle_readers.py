@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from paddle_ocr import ANY, CTC, DET, Part, keep, parts, ppocr
+from paddle_ocr import ANY, CTC, DET, SVTR_NET, Part, keep, parts, ppocr
 
 __all__: list[str] = []
 Dims = tuple[int, ...]
@@ -93,27 +93,13 @@ STN = {
     "tps_margins": [0.05, 0.05],
     "stn_activation": "none",
 }
-SVTR = {
-    "name": "SVTRNet",
-    "img_size": [32, 100],
-    "out_char_num": 25,
-    "out_channels": 32,
-    "patch_merging": "Conv",
-    "embed_dim": [16, 24, 32],
-    "depth": [1, 2, 1],
-    "num_heads": [2, 3, 4],
-    "mixer": ["Local"] * 2 + ["Global"] * 2,
-    "local_mixer": [[7, 11]] * 3,
-    "last_stage": True,
-    "prenorm": False,
-}
-add("SVTR_STN", rec(SVTR, CTC, RESHAPE, STN | {"tps_inputsize": [32, 64]}), ((2, 3, 64, 256), (1, 3, 64, 256)))
-add("SVTR_Conv", rec(SVTR | {"mixer": ["Conv"] * 2 + ["Global"] * 2, "patch_merging": "Pool", "prenorm": True}, CTC, RESHAPE), WIDE)
-add("CPPD", rec(SVTR | {"last_stage": False}, {"name": "CPPDHead", "dim": 32, "vis_seq": 50, "num_layer": 1, "max_len": 6, "out_channels": 40}), WIDE)
+add("SVTR_STN", rec(SVTR_NET, CTC, RESHAPE, STN | {"tps_inputsize": [32, 64]}), ((2, 3, 64, 256), (1, 3, 64, 256)))
+add("SVTR_Conv", rec(SVTR_NET | {"mixer": ["Conv"] * 2 + ["Global"] * 2, "patch_merging": "Pool", "prenorm": True}, CTC, RESHAPE), WIDE)
+add("CPPD", rec(SVTR_NET | {"last_stage": False}, {"name": "CPPDHead", "dim": 32, "vis_seq": 50, "num_layer": 1, "max_len": 6, "out_channels": 40}), WIDE)
 add(
     "CPPD_wide",
     rec(
-        SVTR | {"img_size": [48, 160], "last_stage": False},
+        SVTR_NET | {"img_size": [48, 160], "last_stage": False},
         {"name": "CPPDHead", "dim": 32, "vis_seq": 120, "num_layer": 1, "max_len": 6, "out_channels": 40, "ch": True},
     ),
     ((1, 3, 48, 160),),

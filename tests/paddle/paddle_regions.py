@@ -12,25 +12,26 @@ PYRAMID = {
     "FPN": {"out_channel": 64, "spatial_scales": [0.125, 0.0625, 0.03125], "extra_stage": 2, "has_extra_convs": True, "use_c5": False},
 }
 FEAT = {"feat_in": 64, "feat_out": 64, "num_convs": 1}
+RETINA = {
+    "conv_feat": {"name": "RetinaFeat", **FEAT, "norm_type": None},
+    "bbox_assigner": {"name": "MaxIoUAssigner", "positive_overlap": 0.5, "negative_overlap": 0.4},
+    "loss_class": {"name": "FocalLoss"},
+    "anchor_generator": {
+        "name": "RetinaAnchorGenerator",
+        "octave_base_scale": 4,
+        "scales_per_octave": 3,
+        "aspect_ratios": [0.5, 1.0, 2.0],
+        "strides": [8.0, 16.0, 32.0, 64.0, 128.0],
+    },
+    "nms": nms(0.01),
+}
 keep(
     "RetinaNet",
     "RetinaNet",
     PYRAMID
     | {
         "RetinaNet": {"backbone": "ResNet", "neck": "FPN", "head": "RetinaHead"},
-        "RetinaHead": {
-            "conv_feat": {"name": "RetinaFeat", **FEAT, "norm_type": None},
-            "bbox_assigner": {"name": "MaxIoUAssigner", "positive_overlap": 0.5, "negative_overlap": 0.4},
-            "loss_class": {"name": "FocalLoss"},
-            "anchor_generator": {
-                "name": "RetinaAnchorGenerator",
-                "octave_base_scale": 4,
-                "scales_per_octave": 3,
-                "aspect_ratios": [0.5, 1.0, 2.0],
-                "strides": [8.0, 16.0, 32.0, 64.0, 128.0],
-            },
-            "nms": nms(0.01),
-        },
+        "RetinaHead": RETINA,
     },
     ANY_SIZE,
     True,
@@ -244,19 +245,7 @@ keep(
     | {
         "RetinaNet": {"backbone": "ResNet", "neck": "BiFPN", "head": "RetinaHead"},
         "BiFPN": {"out_channel": 64},
-        "RetinaHead": {
-            "conv_feat": {"name": "RetinaFeat", **FEAT, "norm_type": None},
-            "bbox_assigner": {"name": "MaxIoUAssigner", "positive_overlap": 0.5, "negative_overlap": 0.4},
-            "loss_class": {"name": "FocalLoss"},
-            "anchor_generator": {
-                "name": "RetinaAnchorGenerator",
-                "octave_base_scale": 4,
-                "scales_per_octave": 3,
-                "aspect_ratios": [0.5, 1.0, 2.0],
-                "strides": [8.0, 16.0, 32.0, 64.0, 128.0],
-            },
-            "nms": nms(0.01),
-        },
+        "RetinaHead": RETINA,
     },
     SQUARES,
     False,

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
-import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paddle_packages import bare
 
 NETWORKS: dict[str, Callable[[], Any]] = {}
 CLASSES = 5
-ABSENT = ("visualdl", "sklearn", "sklearn.metrics", "pycocotools", "filelock")
-"""What the package imports for training alone; modules with nothing in them do."""
+ABSENT = {name: {"LogWriter": None, "metrics": None} for name in ("visualdl", "sklearn", "sklearn.metrics", "pycocotools", "filelock")}
+"""What the package imports for training alone."""
 
 
 def seg(module: str) -> Any:
@@ -28,22 +26,7 @@ def seg(module: str) -> Any:
     Raises:
         ModuleNotFoundError: the package, or what its networks need, is not installed.
     """
-    if "paddleseg" not in sys.modules:
-        found = importlib.util.find_spec("paddleseg")
-        if found is None or found.submodule_search_locations is None:
-            raise ModuleNotFoundError("paddleseg is not installed")
-        for name in ABSENT:
-            try:
-                importlib.import_module(name)
-            except ModuleNotFoundError:
-                sys.modules[name] = types.ModuleType(name)
-                sys.modules[name].__dict__.update(__path__=[], LogWriter=None, metrics=None)
-        package = types.ModuleType("paddleseg")
-        package.__path__ = list(found.submodule_search_locations)
-        sys.modules["paddleseg"] = package
-        core = types.ModuleType("paddleseg.core")
-        core.__path__ = [str(Path(next(iter(found.submodule_search_locations))) / "core")]
-        sys.modules["paddleseg.core"] = core
+    bare("paddleseg", ["paddleseg.core"], ABSENT)
     return importlib.import_module(module)
 
 
