@@ -46,7 +46,7 @@ class SizeChecks:
     def __init__(self, program: Program) -> None:
         inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or is_given(v))]
         self._decided = {n for v in inputs for n in _symbols(v.spec)} - program.guards.made
-        self._branches = {b for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for b in blocks_of(op)}
+        self._chosen = _chosen_blocks(program)
         self._open: dict[Spec, bool] = {}
 
     def instruction(self, op: Op, operator: Operator, made: Instruction) -> Instruction | None:
@@ -54,7 +54,7 @@ class SizeChecks:
         given, results = values_of(made.arguments), values_of(made.results)
         if any(v.spec is None for v in given):
             return None
-        chosen = self._is_chosen(op.block)
+        chosen = op.block in self._chosen
         if not ((chosen or any(map(self._is_open, given))) and self._demands(operator, made, chosen)) and not (
             any(map(self._is_open, results)) and any(_may_be_sizes(v) for v in given)
         ):
@@ -70,10 +70,6 @@ class SizeChecks:
         count = len(there)
         text = f"{{check}}(({' '.join(f'{{{n}}},' for n in range(count))}), ({' '.join(f'{{{count + n}}},' for n in range(count))}))"
         return Instruction(op, check, [*there, *offsets], [], expression=text, constants={"check": check})
-
-    def _is_chosen(self, block: Block | None) -> bool:
-        """Whether a block, or one around it, may not run."""
-        return block is not None and (block in self._branches or self._is_chosen(block.parent))
 
     def _is_open(self, value: Value) -> bool:
         spec = value.spec
@@ -91,6 +87,18 @@ class SizeChecks:
         except RuleError:
             return True
         return any(chosen or not c.symbols <= self._decided for c in found.conditions)
+
+
+def _chosen_blocks(program: Program) -> set[Block]:
+    """The blocks that may not run, and those that these run, whatever a file names as their parents."""
+    out: set[Block] = set()
+    left = [b for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for b in blocks_of(op)]
+    while left:
+        block = left.pop()
+        if block not in out:
+            out.add(block)
+            left.extend(b for op in block.ops for b in blocks_of(op))
+    return out
 
 
 class SizeCheck:
