@@ -46,7 +46,7 @@ class SizeChecks:
     def __init__(self, program: Program) -> None:
         inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or is_given(v))]
         self._decided = {n for v in inputs for n in _symbols(v.spec)} - program.guards.made
-        self._chosen = _chosen_blocks(program)
+        self._chosen = chosen_blocks(program)
         self._open: dict[Spec, bool] = {}
 
     def instruction(self, op: Op, operator: Operator, made: Instruction) -> Instruction | None:
@@ -89,7 +89,7 @@ class SizeChecks:
         return any(chosen or not c.symbols <= self._decided for c in found.conditions)
 
 
-def _chosen_blocks(program: Program) -> set[Block]:
+def chosen_blocks(program: Program) -> set[Block]:
     """The blocks that may not run, and those that these run, whatever a file names as their parents."""
     out: set[Block] = set()
     left = [b for op in program.all_ops() if op.operator is not None and op.operator.region in _BRANCHES for b in blocks_of(op)]
