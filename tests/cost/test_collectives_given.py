@@ -63,7 +63,7 @@ def test_columns_that_are_put_together_are_gathered_and_their_gradient_is_cut() 
     assert "c_split" in types
     assert "c_concat" not in types, "the gradient of what is fed is nobody's"
     assert sent(plan)[0] == ("c_allreduce_sum", "all-reduce", 4 * 12 * 4, 4 * 12 * 4)
-    assert [given_by(op.block, op) for op in plan.program.global_block.ops if op.type == "c_split"] == [[]]
+    assert [given_by(op.block, op, {}) for op in plan.program.global_block.ops if op.type == "c_split"] == [[]]
 
 
 def test_ranks_that_are_no_groups_are_refused() -> None:
@@ -119,7 +119,7 @@ def test_statistics_are_two_numbers_for_each_channel() -> None:
     plan = fs.plan(normalised(), ranks=4, batch=16, strategies=[fs.data_parallel(synchronise_batch_norm=True)])
     assert plan.sent()["sync_batch_norm"] == plan.sent()["sync_batch_norm_grad"] == (2 * 4 + 1) * 8
     ops = [op for op in plan.program.global_block.ops if op.type.startswith("sync_batch_norm")]
-    assert [way for op in ops for way, _ in given_by(op.block, op)] == ["all-reduce"] * 2
+    assert [way for op in ops for way, _ in given_by(op.block, op, {})] == ["all-reduce"] * 2
 
 
 def test_parts_that_are_gathered_are_on_the_way_while_others_are_computed() -> None:

@@ -76,9 +76,10 @@ def test_each_gradient_is_given_once_and_the_loss_with_the_first() -> None:
 def test_sparse_rows_are_given_as_rows() -> None:
     plan = planned(words(10**9), words=640)
     count, rows = (c for c in plan.collectives() if c.way == "all-gather")
-    assert count.bytes == 8
-    assert rows.bytes == 160 * (8 + 16 * 4)
-    assert plan.collectives(words=1280)[plan.collectives().index(rows)].bytes == 320 * 72
+    assert count.bytes == 2 * 8
+    assert rows.bytes == 160 * 2 * 8 + 16 * 16 * 4, "ids, which text each is of, and a gradient for each text"
+    assert plan.collectives(words=1280)[plan.collectives().index(rows)].bytes == 320 * 16 + 1024
+    assert plan.collectives(words=40)[plan.collectives().index(rows)].bytes == 16 * 5 + 10 * 64, "a gradient for each id where that is less"
     assert "ranks" in rows.formula
     assert "words" in rows.formula
 

@@ -45,6 +45,14 @@ def table() -> Any:
     return cost, {"ids": np.arange(BATCH * per).reshape(BATCH, per), "y": np.ones((BATCH, 8), np.float32)}
 
 
+def rows() -> Any:
+    """The same ids, each with a gradient of its own."""
+    per = 2 * RANKS
+    ids, y = layer.data("ids", shape=[-1, per], dtype="int64"), layer.data("y", input_size=8 * per)
+    cost = layer.mean(layer.square(layer.flatten(layer.embedding(ids, size=[1000, 8], is_sparse=True)) - y))
+    return cost, {"ids": np.arange(BATCH * per).reshape(BATCH, per), "y": np.ones((BATCH, 8 * per), np.float32)}
+
+
 def images() -> Any:
     x, y = layer.data("x", shape=[-1, 2, 6, 6]), layer.data("y", dims=1, data_type=fs.INT64)
     h = layer.batch_norm(layer.conv2d(x, 4, 3, bias=False), activation=layer.relu)
@@ -57,7 +65,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "split_layers": (heads, fs.split_layers),
     "split_tables": (table, fs.split_tables),
     "split_tables and shard_parameters": (table, lambda: fs.split_tables(fs.shard_parameters())),
-    "data_parallel of sparse rows": (table, fs.data_parallel),
+    "data_parallel of sparse rows": (rows, fs.data_parallel),
+    "data_parallel of bags": (table, fs.data_parallel),
     "sync_batch_norm": (images, lambda: fs.data_parallel(synchronise_batch_norm=True)),
     "shard_optimizer": (heads, fs.shard_optimizer),
     "shard_parameters": (heads, fs.shard_parameters),

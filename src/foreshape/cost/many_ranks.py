@@ -15,6 +15,7 @@ from foreshape.cost.timeline import Timeline, timeline
 from foreshape.dims import Size, ceildiv, evaluate, floordiv, is_symbol, substitute, symbol, symbols_of
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.lowering import Lowered, fuse, lower
+from foreshape.lowering.fusion.bags import shared_values
 from foreshape.memory import Plan, byte_text, bytes_of
 from foreshape.memory import plan as plan_memory
 from foreshape.memory.formula import Formula
@@ -26,6 +27,7 @@ from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
 from foreshape.passes.split_layers import SplitLayers
 from foreshape.program import Program, Role, Variable
 from foreshape.program.needed import is_given
+from foreshape.spec import SELECTED_ROWS
 
 RANKS = "ranks"
 _ROUNDED_UP = re.compile(r"(\()?\(([^()]+) \+ ranks - 1\) // ranks(?(1)\))")
@@ -104,10 +106,11 @@ class RanksPlan:
         """How many ranks have the same examples, and each a part of the layers."""
         self.memory: Plan = plan_memory(self.program, self.loss or fetch)
         """The memory of one rank, in which ``batch`` is what that rank has of it."""
-        self.messages: list[Message] = messages_of(self.program)
+        self._lowered: Lowered | None = None
+        sparse = any(v.kind is SELECTED_ROWS for v in self.program.global_block.vars.values())
+        self.messages: list[Message] = messages_of(self.program, shared_values(self._fused()) if sparse else None)
         self.shared = _shared(self.program)
         """The symbols that count examples, which are divided over the ranks."""
-        self._lowered: Lowered | None = None
         self.sizes = dict(sizes)
         self.alternatives: list[RanksPlan] = [self]
         """This one, and those by the other strategies that were asked for."""
@@ -176,9 +179,13 @@ class RanksPlan:
     def timeline(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> Timeline:
         """The predicted step. Raises `FormatError` where the device is not known."""
         members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
+        return timeline(self._fused(), self.messages, self._own(sizes, own), members, require_device(self.device), self.network)
+
+    def _fused(self) -> Lowered:
+        """The calls that a rank makes."""
         if self._lowered is None:
             self._lowered = fuse(lower(self.program.global_block, self.memory.fetch))
-        return timeline(self._lowered, self.messages, self._own(sizes, own), members, require_device(self.device), self.network)
+        return self._lowered
 
     def collectives(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> list[Sent]:
         """The collectives of a step, in the order in which they start."""

@@ -70,6 +70,11 @@ class Rows:
             self._values, self._which = self._values.index_select(0, self._which), None
         return self._values
 
+    @property
+    def kept(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The ids; the values, of which those that several rows share are there once; and, where they share some, the number of each row's."""
+        return self.rows, self._values, self._which
+
     def become(self, other: Rows) -> Rows:
         """Hold what another holds from now on; itself."""
         for name in ("height", "rows", "_values", "_which", "_unique"):

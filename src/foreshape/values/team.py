@@ -250,29 +250,36 @@ class Team:
         self.wait(out)
         return out
 
-    def gather_uneven(self, tensors: Sequence[Tensor], what: str) -> list[list[Tensor]]:
-        """For each rank its tensors, all of which have as many rows, which may be others from rank to rank.
+    def numbers(self, own: Sequence[int], what: str) -> list[list[int]]:
+        """For each rank its numbers, of which all have as many."""
+        found: list[int] = numbers_of(self.gather(torch.tensor(own, dtype=torch.int64, device="cpu"), what))
+        return [found[r * len(own) : (r + 1) * len(own)] for r in range(self.ranks)]
 
-        Two messages: how many rows each rank has, and one with all tensors, one after the other, each with as many rows as the most of any rank.
+    def gather_uneven(self, tensors: Sequence[Tensor], what: str, counts: Sequence[Sequence[int]] | None = None) -> list[list[Tensor]]:
+        """For each rank its tensors, of which the first dim may be another one from rank to rank, in one message: one tensor after the other, each
+        with as many rows as the most of any rank.
+
+        Args:
+            counts: for each rank how many rows each of its tensors has, where all ranks know that; else a message of its own says it.
         """
-        count = tensors[0].shape[0]
-        counts: list[int] = numbers_of(self.gather(torch.tensor([count], dtype=torch.int64, device="cpu"), what))
-        most = max(counts)
-        if not most:
+        known = self.numbers([len(t) for t in tensors], what) if counts is None else counts
+        most = [max(of) for of in zip(*known, strict=True)]
+        if not any(most):
             return [list(tensors)] * self.ranks
         ends = [0]
-        for t in tensors:
-            ends.append(ends[-1] + -(-most * math.prod(t.shape[1:]) * t.element_size() // WIDEST) * WIDEST)
+        for t, rows in zip(tensors, most, strict=True):
+            ends.append(ends[-1] + -(-rows * math.prod(t.shape[1:]) * t.element_size() // WIDEST) * WIDEST)
 
         def rows_in(message: Tensor) -> list[Tensor]:
-            each = zip(ends, ends[1:], tensors, strict=False)
-            return [message[a:b].view(t.dtype)[: most * math.prod(t.shape[1:])].view(most, *t.shape[1:]) for a, b, t in each]
+            each = zip(ends, ends[1:], most, tensors, strict=False)
+            return [message[a:b].view(t.dtype)[: rows * math.prod(t.shape[1:])].view(rows, *t.shape[1:]) for a, b, rows, t in each]
 
         message = torch.empty(ends[-1], dtype=torch.uint8, device=tensors[0].device)
         for place, tensor in zip(rows_in(message), tensors, strict=True):
-            place[:count] = tensor
-            place[count:] = 0
-        return [[part[:rows] for part in rows_in(one)] for rows, one in zip(counts, self.gather(message, what).chunk(self.ranks), strict=True)]
+            place[: len(tensor)] = tensor
+            place[len(tensor) :] = 0
+        come = self.gather(message, what).chunk(self.ranks)
+        return [[part[:rows] for part, rows in zip(rows_in(one), own, strict=True)] for own, one in zip(known, come, strict=True)]
 
     def scatter_sum(self, tensor: Tensor, what: str) -> Tensor:
         """The sum of a tensor over the ranks, of which each gets its part: ``[n / ranks, *rest]``."""

@@ -10,12 +10,26 @@ from __future__ import annotations
 
 from foreshape.kernels.bags import Bag
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, undoes
-from foreshape.lowering.instruction import Argument, Instruction, Value
+from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.operator.computations import Lookup, Pooled, Reduction, SequencePooling
+from foreshape.spec import SELECTED_ROWS, Spec
+
+_GRADIENT = "bag gradient"
 
 
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, of) for i, of in graph.computing(Lookup))
+
+
+def shared_values(lowered: Lowered) -> dict[str, Spec]:
+    """The names of sparse rows that share their values, and what these are: a value for each bag."""
+    out: dict[str, Spec] = {}
+    for i in lowered.instructions:
+        rows, d_bag = i.results[0] if i.results else None, i.arguments[1] if i.tag == _GRADIENT else None
+        if isinstance(rows, Value) and isinstance(d_bag, Value) and rows.spec is not None and rows.spec.kind is SELECTED_ROWS:
+            assert d_bag.spec is not None
+            out[rows.name] = d_bag.spec
+    return out
 
 
 def _rewrite(graph: Graph, i: Instruction, of: Lookup) -> bool:
@@ -42,7 +56,7 @@ def _rewrite(graph: Graph, i: Instruction, of: Lookup) -> bool:
         dense = "" if of.sparse else ".to_dense()"
         text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{given.format(at=3)}){dense}"
         graph.remove(back)
-        graph.replace(grad, fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], "bag gradient", rows=bag.backward))
+        graph.replace(grad, fused(grad, text, [ids, d_bag, table, *offsets], [grad.results[0]], _GRADIENT, rows=bag.backward))
     return True
 
 

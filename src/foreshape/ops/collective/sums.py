@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import Size, ceildiv, minimum
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import (
     DENSE_OR_ROWS,
@@ -22,9 +24,9 @@ from foreshape.operator import (
     sample,
     torch,
 )
-from foreshape.spec import NUMERIC, SELECTED_ROWS, Kind, Spec
+from foreshape.spec import INT64, NUMERIC, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
-from foreshape.values.team import Team, team_of
+from foreshape.values.team import WIDEST, Team, team_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +80,8 @@ def in_a_row(out: Tensor, change: Callable[[Tensor], None]) -> None:
 
 
 class CAllreduceSum(Reduction):
-    """Out = the sum of X over the ranks. Of sparse rows: the rows of all ranks, those of one id summed, each id sent once by a rank.
+    """Out = the sum of X over the ranks. Of sparse rows: the rows of all ranks, those of one id summed. A rank sends each id once; or, where that
+    is less, as of the words of a bag, each value once.
 
     Its gradient is the sum of the gradients; where what comes after is computed alike on every rank (``use_model_parallel``), it is the
     gradient itself.
@@ -93,7 +96,7 @@ class CAllreduceSum(Reduction):
     def kernel(self, X: Tensor | Rows, *, into: Tensor | None = None) -> Any:
         team = self._team()
         if isinstance(X, Rows):
-            return X if team is None else _sum_rows(X, team)
+            return X if team is None else sum_rows(X, team)
         out = own(X, into)
         if team is not None and out.is_contiguous() and not self.use_calc_stream:
             team.start_sum(out, self.type)
@@ -124,11 +127,40 @@ class MpAllreduceSum(Reduction):
         slots.add("c_identity", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
 
 
-def _sum_rows(X: Rows, team: Team) -> Rows:
-    """The rows of all ranks, in the order of the ranks, so that every rank sums them in one order."""
-    merged = X.merged()
-    parts = team.gather_uneven([merged.rows, merged.values], CAllreduceSum.type)
-    return Rows.joined([Rows.unique(rows, values, X.height) for rows, values in parts]).merged()
+def bytes_merged(rows: Size, height: Size, row: Size) -> Size:
+    """The bytes of a message with each id once, as if no id came twice, and its values; ``row``: those of one."""
+    count = minimum(rows, height)
+    return _placed(count * INT64.itemsize) + _placed(count * row)
+
+
+def bytes_shared(rows: Size, values: Size, row: Size) -> Size:
+    """The bytes of a message with the id of each row, the number of its value, and each value once."""
+    return 2 * _placed(rows * INT64.itemsize) + _placed(values * row)
+
+
+def _placed(size: Size) -> Size:
+    """What begins at a multiple of so many bytes."""
+    return ceildiv(size, WIDEST) * WIDEST
+
+
+def sum_rows(X: Rows, team: Team) -> Rows:
+    """The rows of all ranks, in the order of the ranks, so that every rank sums them in one order.
+
+    Rows that share their values, as those of a bag do, are sent with each value once, where that is less.
+    """
+    ids, values, which = X.kept
+    row = prod(values.shape[1:]) * values.element_size()
+    shares = which is not None and int(bytes_shared(len(ids), len(values), row)) < int(bytes_merged(len(ids), X.height, row))
+    if not shares:
+        ids, values, which = X.merged().kept
+    told = team.numbers([len(ids), len(values) if which is not None else -1], CAllreduceSum.type)
+    if which is not None and all(stored >= 0 for _, stored in told):
+        parts = team.gather_uneven([ids, which, values], CAllreduceSum.type, [(count, count, stored) for count, stored in told])
+        return Rows.joined([Rows.spread(rows, of, numbers, X.height) for rows, numbers, of in parts])
+    if which is not None:  # another rank's come with a value each
+        ids, values = X.rows, X.values
+    parts = team.gather_uneven([ids, values], CAllreduceSum.type, [(count, count) for count, _ in told])
+    return Rows.joined([Rows(rows, of, X.height) for rows, of in parts]).merged()
 
 
 class _Extreme(Reduction):
