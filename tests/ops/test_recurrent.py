@@ -260,8 +260,10 @@ def test_dense_layers_give_what_torch_gives(mode: str, lengths: list[int] | None
         theirs, _ = pad_packed_sequence(theirs, batch_first=True, total_length=7)
     ends = list(end) if isinstance(end, tuple) else [end]
     total = (theirs * theirs).sum() + sum((e * e).sum() for e in ends)
-    for seen, one in zip(fetched, [theirs, *ends], strict=False):
+    alone = executor.run(fs.default_main_program(), feed, [out, *states], scope)  # no gradient is wanted
+    for seen, by_itself, one in zip(fetched, alone, [theirs, *ends], strict=False):
         close(seen, one.detach(), "result")
+        close(by_itself, one.detach(), "result without a gradient")
     parameters = dict(net.named_parameters())
     wanted = torch.autograd.grad(total, [given if v is x else parameters[v.name] for v, _ in pairs])
     for (v, _), seen, one in zip(pairs, fetched[1 + len(states) :], wanted, strict=True):

@@ -154,6 +154,18 @@ def forward(
     return Run(pieces, cell, extra), rows, last, last_cell
 
 
+def whole(
+    x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], h0: Tensor, c0: Tensor, steps: int, reverse: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where all sequences have all ``steps`` and no gradient is wanted: the hidden states, the last of them, and the last cells."""
+    size = h0.shape[1]
+    with torch.no_grad():
+        y, last, cell, _ = aten.mkldnn_rnn_layer(
+            x.view(steps, -1, x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, False
+        )
+    return y.view(-1, size), last.view_as(h0), cell.view_as(c0)
+
+
 def backward(
     run: Run, x: Tensor, weights: tuple[Tensor, Tensor, Tensor, Tensor], d_rows: Tensor | None, d_last: Tensor | None, d_cell: Tensor | None,
     schedule: Schedule, wanted: bool, own: bool,

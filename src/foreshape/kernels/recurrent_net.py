@@ -24,10 +24,12 @@ Weights = tuple[Any, Any, Any, Any]
 
 
 class Schedules(Protocol):
-    """Whatever orders the rows; ``within``: the steps and the batch of dense sequences."""
+    """Whatever orders the rows; ``within``: the steps and the batch of dense sequences; ``full``: of dense ones that all have all steps."""
 
     @property
     def within(self) -> tuple[int, int] | None: ...
+    @property
+    def full(self) -> tuple[int, int] | None: ...
     def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule: ...
 
 
@@ -115,7 +117,7 @@ class Net:
                 last_h.append(h)
                 if c is not None:
                     last_c.append(c)
-                if train:
+                if train and keep is not None:
                     kept.units.append(keep)
                 if rows is not None:
                     sides.append(rows)
@@ -162,9 +164,15 @@ class Net:
     def _unit(
         self, x: Tensor, w: Weights, h0: Tensor | None, c0: Tensor | None, schedules: Schedules, reverse: bool, *, first: bool, out: bool,
         cell: bool, train: bool,
-    ) -> tuple[Tensor | None, Tensor, Tensor | None, Unit]:
-        """The rows that come out (where wanted), the last states, and what the gradient needs."""
+    ) -> tuple[Tensor | None, Tensor, Tensor | None, Unit | None]:
+        """The rows that come out (where wanted), the last states, and what the gradient needs, where one is wanted."""
         size = self.hidden
+        if self.mode == "LSTM" and not train and schedules.full is not None and lstm_pieces.available(x):
+            steps, batch = schedules.full
+            h, c = (x.new_zeros((batch, size)) if state is None else state.contiguous() for state in (h0, c0))
+            _require_sizes(x, w, size, h, c)
+            rows, last, last_cell = lstm_pieces.whole(x.contiguous(), _contiguous(w), h, c, steps, reverse)
+            return rows if out else None, last, last_cell if cell else None, None
         schedule: Schedule | None = None
         if self.mode == "LSTM" and lstm_pieces.available(x):
             schedule = schedules(reverse, lstm_pieces.Cutter(x.shape[1], size, cell, schedules.within))

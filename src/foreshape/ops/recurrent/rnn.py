@@ -302,6 +302,10 @@ class Dense:
     def within(self) -> tuple[int, int] | None:
         return self.time, self.batch
 
+    @property
+    def full(self) -> tuple[int, int] | None:
+        return None if self.lengths is not None else self.within
+
     def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule:
         key = (reverse, cutter)
         found = self.made.get(key)
@@ -316,6 +320,7 @@ class Ragged:
 
     offsets: Offsets
     within: tuple[int, int] | None = None
+    full: tuple[int, int] | None = None
 
     def __call__(self, reverse: bool, cutter: Cutter | None) -> Schedule:
         return Schedule.of(self.offsets, reverse, cutter)
