@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.kernels import frozen as kernels
+from foreshape.kernels.joined_groups import join, joined
 from foreshape.kernels.onednn_library import SWITCH, library
 from foreshape.memory import Plan
 from foreshape.passes import for_test
@@ -109,6 +111,25 @@ def test_a_sum_with_itself_and_a_sum_that_broadcasts_stay() -> None:
 ], ids=str)  # fmt: skip
 def test_forms_of_convolutions(case: dict[str, Any]) -> None:
     Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d(x, **case))), images(3, 6, 8, 7)).same()
+
+
+@pytest.mark.parametrize(("channels", "groups", "filters"), [(16, 16, 48), (12, 6, 18), (32, 8, 8), (10, 10, 20), (24, 8, 40), (3, 3, 24)])
+def test_groups_of_few_channels(channels: int, groups: int, filters: int) -> None:
+    dims = ["batch", channels, "height", "width"]
+    net = Net(lambda x: layer.relu(layer.batch_norm(layer.conv2d(x, filters, 3, padding=1, groups=groups))), images(2, channels, 8, 7), dims)
+    executor = net.same()
+    net.same(images(1, channels, 3, 4), executor)
+
+
+@pytest.mark.parametrize(("dims", "groups", "count"), [
+    ((48, 1, 3, 3), 16, 8), ((18, 2, 3, 3), 6, 6), ((8, 4, 1, 1), 8, 2), ((20, 1, 3, 3), 10, 1), ((24, 1, 3, 3), 24, 1), ((40, 3, 5, 5), 8, 4),
+    ((32, 8, 3, 3), 4, 1), ((32, 4, 3, 3), 1, 1), ((7, 4, 3, 3), 7, 7),
+])  # fmt: skip
+def test_as_many_groups_are_joined_as_make_a_vector(dims: tuple[int, ...], groups: int, count: int) -> None:
+    assert joined(dims, groups) == count
+    weight, x = torch.rand(dims), torch.rand(2, dims[1] * groups, 6, 7)
+    wide = join(weight, groups, count)
+    torch.testing.assert_close(torch.conv2d(x, wide, groups=groups // count), torch.conv2d(x, weight, groups=groups))
 
 
 @pytest.mark.parametrize("case", [

@@ -4,7 +4,7 @@ Before: ``y = convolution(images, filters)`` of fp32, or a transposed one in one
     sums and products with a number for each channel, ``y + other`` of the same dims (not of a transposed one), an activation, sums and
     products with one number; filters, statistics and such numbers are persistables of a step that is frozen. And in a step with
     convolutions a normalization that follows none, as a convolution of each channel with one number
-After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory
+After: ``out = activation(convolution(images, packed) + bias + other)``, with the channels innermost in memory; groups of few channels are joined
 Unless: something else reads what is between
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 from foreshape.dims import Size, product
 from foreshape.kernels import onednn
 from foreshape.kernels.frozen import convolution, folded, transposed_convolution
+from foreshape.kernels.joined_groups import join, joined
 from foreshape.kernels.onednn_library import library
 from foreshape.lowering.fusion.frozen import Chain, follow, follow_normalization, is_frozen_fp32
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused, spec_of
@@ -61,7 +62,7 @@ def _rewrite(graph: Graph, i: Instruction, of: _Windows) -> None:
     dims = dims_of(w)
     assert isinstance(w, Value) and dims is not None
     chain = follow(graph, i, 1, residuals=not isinstance(of, ImageTransposedConvolution))
-    name = graph.pack("convolution", [w, *chain.values()], product((*dims[:1], *dims[1:])) * 4, _maker(chain, of))
+    name = graph.pack("convolution", [w, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of))
     _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
 
 
@@ -100,9 +101,18 @@ def _maker(chain: Chain, of: _Windows) -> Callable[..., Any]:
         if isinstance(of, ImageTransposedConvolution):
             return transposed_convolution(*folded(weight, steps, given, axis=1), of.strides, of.paddings, of.more, of.dilations, following)
         paddings = of.paddings if isinstance(of, ImageConvolution) else partial(_pads, of, weight.shape[2:])
-        return convolution(*folded(weight, steps, given), of.strides, paddings, of.dilations, of.groups, following)
+        folds, bias = folded(weight, steps, given)
+        count = joined(weight.shape, of.groups)
+        folds = join(folds, of.groups, count) if count > 1 else folds
+        return convolution(folds, bias, of.strides, paddings, of.dilations, of.groups // count, following)
 
     return make
+
+
+def _as_computed(w: Dims, of: _Windows) -> tuple[Dims, int]:
+    """The dims of the weight that is computed with, and its groups."""
+    count = 1 if isinstance(of, ImageTransposedConvolution) else joined(w, of.groups)
+    return (w[0], w[1] * count, *w[2:]), of.groups // count
 
 
 def _pads(of: PaddedImageConvolution, window: Sequence[int], image: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -120,7 +130,8 @@ def _workspace_of(x: Dims | None, w: Dims | None, y: Dims | None, of: _Windows) 
         return 0
     if isinstance(of, ImageTransposedConvolution):
         return onednn.convolution_transpose(x, w, y, 4, of.groups, of.strides, of.dilations, True)
-    taken = onednn.packed_convolution(x, w, y, of.groups, of.dilations)
+    w, groups = _as_computed(w, of)
+    taken = onednn.packed_convolution(x, w, y, groups, of.dilations)
     if isinstance(of, ImageConvolution) or library() is not None:
         return taken
     pads = of.pads(x[2:], w[2:])  # torch pads a copy
