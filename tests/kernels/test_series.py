@@ -12,6 +12,7 @@ import torch
 from foreshape.errors import ShapeError
 from foreshape.kernels import series as kernels
 from foreshape.kernels.frozen import RELU, convolution, linear
+from foreshape.kernels.normalized_rows import NormalizedRows
 from foreshape.kernels.onednn_library import Library, Unimplemented, library
 from foreshape.kernels.series import Series, Step
 from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
@@ -39,6 +40,7 @@ def pooled(kind: str, window: tuple[int, ...] | None = None, strides: Any = (1, 
 
 F = torch.nn.functional
 X = numbers(2, 16, 9, 7)
+SCALE, SHIFT = numbers(20).view(4, 5), numbers(20).view(4, 5)
 STAGES: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...]]] = {
     "mean of all": (pooled("mean"), lambda x: x.mean((2, 3), keepdim=True), (X,)),
     "maximum of all": (pooled("max"), lambda x: x.amax((2, 3), keepdim=True), (X,)),
@@ -53,6 +55,9 @@ STAGES: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...]]] = {
     "hard swish": (Each(("hardswish", 1 / 6, 0.5)), F.hardswish, (X,)),
     "scaled and shifted": (Each(("linear", 2.0, 0.5)), lambda x: 2.0 * x + 0.5, (numbers(3, 5),)),
     "softmax": (Normalized(-1), lambda x: x.softmax(-1), (numbers(3, 4, 5),)),
+    "normalized rows": (NormalizedRows(1, 1e-3, numbers(20), numbers(20)), lambda x: F.layer_norm(x, (4, 5), SCALE, SHIFT, 1e-3), (numbers(3, 4, 5),)),
+    "normalized rows as they are": (NormalizedRows(2, 1e-5, None, None), lambda x: F.layer_norm(x, (5,)), (numbers(3, 4, 5),)),
+    "normalized and shifted rows": (NormalizedRows(1, 0.1, None, numbers(64)), lambda x: F.layer_norm(x, (64,), None, numbers(64), 0.1), (numbers(70, 64),)),
     "enlarged": (Enlarged((2, 3)), lambda x: x.repeat_interleave(2, 2).repeat_interleave(3, 3), (X,)),
     "joined": (Joined(1), lambda x, y: torch.cat([x, y], 1), (X, numbers(2, 24, 9, 7))),
     "joined rows": (Joined(-1), lambda x, y: torch.cat([x, y], -1), (numbers(3, 4), numbers(3, 5))),
@@ -90,6 +95,9 @@ WRONG: dict[str, tuple[Any, tuple[Any, ...], str]] = {
     "groups": (Shuffled(5), (X,), "a multiple of 5 channels"),
     "lying": (Same((-1, 1008), True), (X,), "as it lies"),
     "elements": (Same((-1, 9), True), (numbers(2, 8),), "as it lies"),
+    "scale": (NormalizedRows(1, 1e-5, numbers(7), None), (numbers(3, 8),), "8 fp32 numbers in memory"),
+    "type of shift": (NormalizedRows(1, 1e-5, None, numbers(8).double()), (numbers(3, 8),), "8 fp32 numbers in memory"),
+    "example": (NormalizedRows(2, 1e-5, None, None), (numbers(3, 8),), "must begin at one of the dims"),
     "type": (Each(("relu", 0.0, 0.0)), (X.double(),), "must be fp32"),
 }
 

@@ -67,6 +67,7 @@ class Drawn:
         return self.of(
             lambda: layer.fc(x, self.of(2, 5, 64), activation=self.of(None, "relu", "tanh")),
             lambda: layer.softmax(x),
+            lambda: layer.layer_norm(x),
             lambda: layer.concat([x, layer.relu(x)], 1),
             lambda: layer.reshape(x, [0, x.dims[1], 1, 1]),
             lambda: x + layer.sigmoid(x),

@@ -160,6 +160,19 @@ def test_products_and_sums_with_numbers_go_into_the_weight_and_the_rest_is_one_c
     assert net.calls(net.same()) == 5  # two convolutions, a rectifier, rows and their product
 
 
+@pytest.mark.parametrize("without", [{}, {"weight": False}, {"bias": False}, {"weight": False, "bias": False}], ids=str)
+def test_normalized_rows_are_a_part_of_a_series(without: dict[str, Any]) -> None:
+    def block(x: Any) -> list[Any]:
+        y = layer.layer_norm(x + layer.fc(x, 12, num_flatten_dims=1), begin_norm_axis=2, epsilon=1e-3, **without)
+        return [layer.fc(y, 5, num_flatten_dims=1), layer.layer_norm(layer.unsqueeze(y, [1]), begin_norm_axis=2, **without)]  # of four dims
+
+    net = Net(block, images(2, 7, 12), ["batch", 7, 12])
+    executor = net.same()
+    most = max(i.joins for i in executor.step(net.main, net.fetch).emitted.lowered.instructions)
+    assert most == (5 if library() is not None else 1)  # two products, a sum, a normalization and what has four dims
+    net.same(images(0, 7, 12), executor)
+
+
 @pytest.mark.parametrize("activation", ["none", "relu", "hard_swish", "steeper_sigmoid"])
 def test_one_number_for_all_behind_an_activation_is_part_of_the_kernel(activation: str) -> None:
     def block(x: Any) -> list[Any]:

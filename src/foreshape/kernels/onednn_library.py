@@ -12,7 +12,7 @@ import ctypes
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -31,12 +31,12 @@ _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "l
 _DIMS = 12
 _SMALL = 4 << 20
 """What has so many bytes is brought into another order by one thread: on a machine that is busy others must be waited for each time."""
-SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCRATCHPAD = 1, 2, 17, 33, 41, 80
+SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCALE, SHIFT, SCRATCHPAD = 1, 2, 17, 33, 41, 51, 52, 80
 """Names of what a primitive reads and writes."""
 FIRST_POST_OPERATION, SEVERAL = 1 << 15, 1024
 BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1}
 POOLING = {"max": 0x1FF, "mean with padding": 0x2FF, "mean": 0x3FF}
-_SOFTMAX, _NEAREST = 0x30000, 0x2FFF0
+_SOFTMAX, _NEAREST, _WITH_SCALE, _WITH_SHIFT = 0x30000, 0x2FFF0, 2, 4
 ELEMENTWISE = {
     "relu": 0x20, "leaky_relu": 0x20, "tanh": 0x21, "linear": 0x26, "hardsigmoid": 0x28, "sigmoid": 0x29, "gelu_tanh": 0x2B, "swish": 0x2C, "hardtanh": 0x2E,
     "gelu": 0x31, "hardswish": 0x34,
@@ -227,6 +227,16 @@ class Library:
         """
         given = (c_int(_FORWARD), c_int(_SOFTMAX), _pointer(source), _pointer(source), c_int(axis), _pointer(attributes))
         return self._quick(self._make("softmax_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
+
+    def normalized_rows(self, rows: Handle, epsilon: float, scales: bool, shifts: bool, attributes: Handle) -> Handle:
+        """The description of a normalization of each row by its own mean and variance, with a scale and a shift for each column or without.
+
+        Raises:
+            Unimplemented: there is none for these sizes, or only the slowest one.
+        """
+        flags = c_uint(_WITH_SCALE * scales | _WITH_SHIFT * shifts)
+        given = (c_int(_FORWARD), _pointer(rows), _pointer(rows), c_void_p(None), c_float(epsilon), flags, _pointer(attributes))
+        return self._quick(self._make("layer_normalization_forward_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc"))
 
     def nearest(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
         """The description of images in another size, each pixel the one that lies nearest to its center.

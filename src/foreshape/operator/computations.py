@@ -107,6 +107,16 @@ class FixedNormalization(Computation):
 
 
 @data_class(frozen=True)
+class RowNormalization(Computation):
+    """Out0 = X1 (X0 - mean) / sqrt(variance + epsilon) + X2, with the mean and the variance over the dims from ``begin`` on; X1 and X2 may be absent."""
+
+    forward_only: ClassVar[bool] = True
+    operands: ClassVar[int] = 3
+    begin: int
+    epsilon: float
+
+
+@data_class(frozen=True)
 class Product(Computation):
     """``X0 * X1``, broadcast as in `Sum`."""
 

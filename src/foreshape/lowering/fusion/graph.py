@@ -193,7 +193,7 @@ class Graph:
 
     def pack(self, what: str, values: Sequence[Value], size: Size, make: Callable[..., Any]) -> str:
         """A name for what is made of frozen persistables when the step is bound, and takes so many bytes beside them."""
-        name = f"{values[0]}_{what}{len(self.lowered.derived)}"
+        name = "_".join([*map(str, values[:1]), f"{what}{len(self.lowered.derived)}"])
         self.lowered.derived.append((name, tuple(values), make))
         self.lowered.packed = self.lowered.packed + size
         return name

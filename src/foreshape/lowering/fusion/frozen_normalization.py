@@ -1,0 +1,43 @@
+"""Where parameters never change, a normalization of rows can be a part of a series of oneDNN's kernels.
+
+Before: ``y = scale * (x - mean) / sqrt(variance + epsilon) + shift`` of fp32, with the mean and the variance of each example; scale and shift,
+    where there are such, are persistables of a step that is frozen
+After: ``y = normalized(x)``, which holds them
+Unless: the mean or the variance is read; images have four dims, whose channels oneDNN has innermost; or oneDNN's own library is not there
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from foreshape.dims import Size, product
+from foreshape.kernels.normalized_rows import STATISTICS, normalized_rows
+from foreshape.kernels.onednn_library import library
+from foreshape.lowering.fusion.frozen import is_frozen_fp32
+from foreshape.lowering.fusion.graph import Graph, fused, spec_of
+from foreshape.lowering.instruction import Instruction, Value
+from foreshape.operator.computations import RowNormalization
+from foreshape.spec import FP32
+
+
+def apply(graph: Graph) -> int:
+    if not graph.lowered.frozen or library() is None:
+        return 0
+    return sum(_rewrite(graph, i, of) for i, of in graph.computing(RowNormalization))
+
+
+def _rewrite(graph: Graph, i: Instruction, of: RowNormalization) -> bool:
+    x, *by = i.arguments
+    spec = spec_of(x)
+    if spec is None or spec.dtype is not FP32 or spec.rank == 4 or (isinstance(x, Value) and x.lod is not None):
+        return False
+    given = [v for v in by if isinstance(v, Value)]
+    if not all(is_frozen_fp32(graph, v) for v in given) or not all(graph.unused(r) for r in i.results[1:]):
+        return False
+    dims, begin = spec.known_dims, of.begin
+    rows: Size = product(dims[:begin])
+    name = graph.pack("normalization", given, 0, partial(normalized_rows, begin, of.epsilon, *(isinstance(v, Value) for v in by)))
+    made = fused(i, f"{name}({{0}})", [x], [i.results[0]], "normalization", workspace=lambda: rows * STATISTICS, in_rows=(0,))
+    made.packed = name
+    graph.replace(i, made)
+    return True
