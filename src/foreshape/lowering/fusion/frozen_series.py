@@ -1,8 +1,8 @@
 """Where parameters never change, kernels of oneDNN's own library that follow one another are one call.
 
 Before: ``y = kernel(x)``, ``z = function(y, w)`` and so on of fp32: products, convolutions and normalizations of rows of a step that is frozen, and
-    what oneDNN computes of their results: sums, products and functions of elements, pooling, enlarged images, tensors joined and cut, channels shuffled, a softmax,
-    other dims
+    what oneDNN computes of their results: sums, products and functions of elements, pooling, enlarged images, tensors joined and cut, channels
+    shuffled, a softmax, other dims
 After: ``z, ... = series(x, w, ...)``: what goes out of it; what does not lies in one piece of memory
 Unless: it is only one; or oneDNN's library is not there
 """
