@@ -12,7 +12,8 @@ from support.replayed import CONTROL, REPLAYED, SAVED, replayed, sizes
 import foreshape as fs
 from foreshape.passes import for_test
 
-BATCHES = (1, 7, 64)
+BATCHES = (7,), (1, 64)
+"""Those of the quick suite, and the others."""
 MOST = 1.02
 PART_AT_THE_BOUND = 0.95
 
@@ -45,15 +46,20 @@ def programs() -> dict[str, tuple[fs.Program, tuple[str, ...]]]:
 
 
 @cache
-def laid() -> list[Laid]:
+def laid(batches: tuple[int, ...]) -> list[Laid]:
     out: list[Laid] = []
     for name, (program, fetch) in programs().items():
         plan = fs.plan(program, fetch)
-        for batch in BATCHES:
+        for batch in batches:
             values = sizes(plan, batch)
             buffers = plan.buffers(**values)
             out.append(Laid(name, batch, plan.arena(**values), plan.lower_bound(**values), plain(buffers)))
     return out
+
+
+@pytest.fixture(params=[BATCHES[0], pytest.param(BATCHES[1], marks=pytest.mark.long)], ids=str)
+def arenas(request: pytest.FixtureRequest) -> list[Laid]:
+    return laid(request.param)
 
 
 def plain(buffers: list[Any]) -> dict[str, int]:
@@ -93,30 +99,30 @@ def test_plain_layouts_are_what_they_are_by_hand() -> None:
     assert height([*order[:5], Buffer(2, 3, 3), Buffer(2, 3, 6)], best=False) == 21 and height([*order[:5], Buffer(2, 3, 3), Buffer(2, 3, 6)], best=True) == 15
 
 
-def test_every_program_is_there() -> None:
-    names = {one.name for one in laid()}
-    assert len(names) >= 60 and len(laid()) == 3 * len(names)
+def test_every_program_is_there(arenas: list[Laid]) -> None:
+    names = {one.name for one in arenas}
+    assert len(names) >= 60 and len(arenas) == len({one.batch for one in arenas}) * len(names)
     assert {"lenet_bn_adam/main", "lenet_bn_adam/main for a test", "resnet50/main", "lenet/inference"} <= names
 
 
-def test_no_arena_is_far_above_its_bound_and_most_are_at_it() -> None:
-    wide = [one for one in laid() if one.arena > MOST * one.bound]
+def test_no_arena_is_far_above_its_bound_and_most_are_at_it(arenas: list[Laid]) -> None:
+    wide = [one for one in arenas if one.arena > MOST * one.bound]
     assert not wide, wide
-    above = [(one.name, one.batch, round(one.ratio, 4)) for one in laid() if one.arena != one.bound]
-    assert len(above) <= (1 - PART_AT_THE_BOUND) * len(laid()), above
+    above = [(one.name, one.batch, round(one.ratio, 4)) for one in arenas if one.arena != one.bound]
+    assert len(above) <= (1 - PART_AT_THE_BOUND) * len(arenas), above
 
 
-def test_no_arena_is_larger_than_that_of_plain_first_fit_or_best_fit() -> None:
-    for one in laid():
+def test_no_arena_is_larger_than_that_of_plain_first_fit_or_best_fit(arenas: list[Laid]) -> None:
+    for one in arenas:
         assert one.arena <= min(one.plain.values()), one
 
 
 @pytest.mark.parametrize("rule", ["first-fit, largest first", "best-fit, largest first", "first-fit, as they come", "best-fit, as they come"])
-def test_plain_layouts_are_further_from_it(rule: str) -> None:
+def test_plain_layouts_are_further_from_it(arenas: list[Laid], rule: str) -> None:
     """So that the comparison is one."""
-    assert sum(one.plain[rule] > one.arena for one in laid()) > 0
+    assert sum(one.plain[rule] > one.arena for one in arenas) > 0
 
 
 if __name__ == "__main__":
-    for one in laid():
+    for one in (*laid(BATCHES[0]), *laid(BATCHES[1])):
         print(f"{one.name:40} {one.batch:3} {one.arena:12,} {one.ratio:.4f}", *(f"{h / max(one.bound, 1):.3f}" for h in one.plain.values()))
