@@ -73,6 +73,7 @@ READ_BY_THE_GRADIENT_ONLY = {
     ("hierarchical_sigmoid", "PreOut"),
     ("nce", "SampleLabels"),
     ("nce", "SampleLogits"),
+    ("shuffle_batch", "ShuffleIdx"),
 }
 """Results beside the one that users see."""
 TAKEN_APART = {
@@ -170,7 +171,7 @@ def test_ragged_rows_give_the_same_numbers(case: tuple[str, type[Operator], Samp
     grouped_anew = {v for r in cls.schema.results if r.new_offsets for v in case.outputs.get(r.name, ())}
     for variable, got, want in zip((v for vs in case.outputs.values() for v in vs), ran(case), ran(build(cls, sample.arguments)), strict=True):
         spec = case.block.vars[variable].spec
-        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+        np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=1e-6, atol=1e-7)  # LAPACK's depend on where numbers lie
         assert isinstance(got, LoDTensor) is (spec.lod is not None)
         if isinstance(got, LoDTensor) and variable not in grouped_anew:
             lengths = next(v.sequence_lengths for v in case.feed.values() if isinstance(v, LoDTensor))

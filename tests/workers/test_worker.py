@@ -171,7 +171,7 @@ def test_a_client_may_see_what_it_takes_and_not_agree_and_another_is_taken(tmp_p
         fs.send(cost, files, to=address, agree=no, progress=False)
     assert [r.rank for r in seen] == [0]
     bad = dataclasses.replace(fs.job(cost, files), data={})
-    with pytest.raises(fs.ExecutionError, match="have not done the job: rank 0: FeedError: there is nothing to train on"):
+    with pytest.raises(fs.ExecutionError, match="have not done the job: rank 0: FeedError: there are no examples"):
         fs.send(bad, to=address, progress=False)
     sent = fs.send(cost, files, to=address, progress=False, epochs=2)
     assert sent.history is not None and sent.history.steps == 2

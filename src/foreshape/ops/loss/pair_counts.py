@@ -24,6 +24,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.require import require_at_most
 from foreshape.spec import FP32, FP64, INT32, INT64, Spec
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class PositiveNegativePair(Operator):
         columns = Score.known_dims[1]
         if isinstance(columns, int):
             axis_of(self.column, columns, "column", Score=1)
+        else:
+            require_at_most(self.column + 1 if self.column >= 0 else -self.column, columns, f"Score must have a column {self.column}", Score=1)
         for slot, spec in (("Label", Label), ("QueryID", QueryID), ("Weight", Weight)):
             if spec is not None:
                 require_rank(2, spec, slot)

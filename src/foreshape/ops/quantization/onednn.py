@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,7 @@ class Requantize(Operator):
     def infer_shape(self, Input: Spec) -> Spec:
         require(self.Scale_in > 0.0 and self.Scale_out > 0.0, "Scale_in and Scale_out must be more than 0", Input=None)
         shift = self.Shift_out - self.Scale_out / self.Scale_in * self.Shift_in
-        require(shift == int(shift), f"Shift_out - Scale_out / Scale_in * Shift_in must be a whole number, not {shift}", Input=None)
+        require(math.isfinite(shift) and shift == int(shift), f"Shift_out - Scale_out / Scale_in * Shift_in must be a whole number, not {shift}", Input=None)
         return Input.like().with_dtype(INT8 if Input.dtype is INT8 and not self._shifts() else UINT8)
 
     def _shifts(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, f32, i64, operand, reject, require, require_rank, result, sample, torch
+from foreshape.operator.require import require_at_most
 from foreshape.spec import FP32, FP64, Spec
 from foreshape.values.offsets import as_list
 
@@ -33,8 +34,7 @@ class SimilarityFocus(Operator):
         require(len(self.indexes) > 0, "indexes must have at least one", X=None)
         axis: int = self.axis
         size = X.known_dims[axis]
-        if isinstance(size, int):
-            require(max(self.indexes) < size, f"indexes must be less than the dim of X at axis, {size}; seen {max(self.indexes)}", X=self.axis)
+        require_at_most(max(self.indexes) + 1, size, f"indexes must be less than the dim of X at axis, {size}; seen {max(self.indexes)}", X=self.axis)
         return X.like()
 
     def workspace(self, X: Spec) -> Size:
