@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from foreshape.errors import ExecutionError
 from foreshape.kernels.recurrent_memory import GATES
 from foreshape.kernels.recurrent_net import Net
 from foreshape.ops import Offsets
-from foreshape.ops.recurrent.rnn import Ragged
+from foreshape.ops.recurrent.rnn import Dense, Ragged
 
 
 @pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN_TANH"])
@@ -22,3 +23,12 @@ def test_a_gradient_that_is_asked_for_twice_is_computed_again(mode: str) -> None
         first, again = (net.backward(kept, x, weights, d_out, None, None, True) for _ in range(2))
     assert first[0] is not None and again[0] is not None and torch.equal(first[0], again[0])
     assert all(torch.equal(a, b) for a, b in zip(first[3], again[3], strict=True))
+
+
+def test_states_of_another_batch_are_refused_before_a_kernel_reads_them() -> None:
+    net = Net("LSTM", 1, 1, 8)
+    weights = [torch.randn(32, 8), torch.randn(32, 8), torch.randn(32), torch.randn(32)]
+    state = torch.zeros(1, 2, 8)
+    for rows, batch in ((12, 3), (11, 2)):
+        with pytest.raises(ExecutionError, match=f"{12 // batch} steps of {batch} sequences must have 12 rows and {batch} states; seen {rows}, and 2 and 2"):
+            net.forward(torch.randn(rows, 8), weights, state, state, Dense({}, 12 // batch, batch, None, "cpu"), out=True, cell=True, train=False)

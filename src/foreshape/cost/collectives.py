@@ -260,5 +260,7 @@ def _stored_count(block: Block, name: str, before: Op, stored: Stored) -> Size |
         return stored[name].known_dims[0] if name in stored else None
     if made[-1].type not in _JOINING:
         return None
-    of = [_stored_count(block, n, made[-1], stored) for n in rows]
-    return None if None in of else sum((o for o in of if o is not None), start=0)
+    counts = [_stored_count(block, n, made[-1], stored) for n in rows]
+    if all(count is None for count in counts):
+        return None
+    return sum((_row_count(block, n, made[-1]) if count is None else count for n, count in zip(rows, counts, strict=True)), start=0)

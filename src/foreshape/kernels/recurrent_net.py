@@ -171,6 +171,9 @@ class Net:
             steps, batch = schedules.full
             h, c = (x.new_zeros((batch, size)) if state is None else state.contiguous() for state in (h0, c0))
             _require_sizes(x, w, size, h, c)
+            if len(x) != steps * batch or len(h) != batch or len(c) != batch:
+                raise ExecutionError(f"{steps} steps of {batch} sequences must have {steps * batch} rows and {batch} states; "
+                                     f"seen {len(x)}, and {len(h)} and {len(c)}")  # fmt: skip
             rows, last, last_cell = lstm_pieces.whole(x.contiguous(), _contiguous(w), h, c, steps, reverse)
             return rows if out else None, last, last_cell if cell else None, None
         schedule: Schedule | None = None

@@ -17,6 +17,8 @@ from foreshape.program.call_site import tells_line
 _TRIES, _ROUNDS = 8, 4
 _CLOSE = 0.02
 """A peak this close to the budget leaves nothing to gain."""
+_LEAST = 1
+"""The budget that nothing meets."""
 _SHOWN = 8
 
 
@@ -74,18 +76,20 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
     if before <= limit:
         return Recomputation(program, (), limit, before, before, 0.0)
     values = {**dict.fromkeys(plan.leading, symbols["batch"]), **symbols} if "batch" in symbols else dict(symbols)
-    lowest, first = before, set[str]()
-    for _ in range(_ROUNDS):
-        apart, names = gradients_apart(program, first)
-        trying = _Trying(plan if apart is program else Plan(apart, fetched), values, symbols, limit, before)
-        found = trying.run()
-        if found is not None:
-            return found
-        lowest = min(lowest, trying.lowest)
-        more = trying.made_at_peak.intersection(names) - first
-        if not more:
-            break
-        first |= more  # it needs its memory before the others of its op have theirs
+    lowest = before
+    for aim in dict.fromkeys((limit, _LEAST)):  # the second way is the same for every budget, so that the least that is told can be asked for
+        lowest, first = before, set[str]()
+        for _ in range(_ROUNDS):
+            apart, names = gradients_apart(program, first)
+            trying = _Trying(plan if apart is program else Plan(apart, fetched), values, symbols, limit, before, aim)
+            found = trying.run()
+            if found is not None:
+                return found
+            lowest = min(lowest, trying.lowest)
+            more = trying.made_at_peak.intersection(names) - first
+            if not more:
+                break
+            first |= more  # it needs its memory before the others of its op have theirs
     error = MemoryPlanError(f"a peak of {byte_text(limit)} cannot be reached by computing values again: the least that was found is "
                             f"{byte_text(lowest)}, and without it is {byte_text(before)}")  # fmt: skip
     error.least = lowest
@@ -93,10 +97,11 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
 
 
 class _Trying:
-    """Choices by the model, judged by the plan of the program that they make."""
+    """Choices by the model, judged by the plan of the program that they make; ``aim``: the peak that is looked for, ``limit``: what will do."""
 
-    def __init__(self, plan: Plan, values: dict[str, int], symbols: dict[str, int], limit: int, before: int) -> None:
-        self.program, self.fetch, self.symbols, self.limit, self.before = plan.program, plan.fetch, symbols, limit, before
+    def __init__(self, plan: Plan, values: dict[str, int], symbols: dict[str, int], limit: int, before: int, aim: int) -> None:
+        self.program, self.fetch, self.symbols, self.before = plan.program, plan.fetch, symbols, before
+        self.limit, self.aim = limit, aim
         self.search = Search(StepModel(plan.program.global_block, plan.fetch, values, plan.live))
         self.best: tuple[float, Recomputation] | None = None
         self.lowest = before
@@ -117,26 +122,26 @@ class _Trying:
         """Choices for a limit of the model's that is moved until the plan of what it gives is just within the budget."""
         base = self.search.evaluate(self.search.base)  # which only lets go of what is read for its dims
         yield base
-        if self._peak(base) <= self.limit:
+        if self._peak(base) <= self.aim:
             return
         floor = min((c.outcome.peak for c in self.search.family), default=base.outcome.peak)
-        target = max(self.limit - (self._peak(base) - base.outcome.peak), floor)
+        target = max(self.aim - (self._peak(base) - base.outcome.peak), floor)
         fits, fails = -1, max(base.outcome.peak, target + 1)
         for _ in range(_TRIES):
             choice = self.search.within(target)
             if choice is None:
                 return
             yield choice
-            off = self._peak(choice) - self.limit
+            off = self._peak(choice) - self.aim
             if off <= 0:
                 fits = max(fits, target)
-                if -off <= _CLOSE * self.limit or not choice.outcome.extra:
+                if -off <= _CLOSE * self.aim or not choice.outcome.extra:
                     return
             elif target <= floor:
                 return
             else:
                 fails = min(fails, choice.outcome.peak)
-            if fails - fits <= _CLOSE / 10 * self.limit:
+            if fails - fits <= _CLOSE / 10 * self.aim:
                 return
             target = max(choice.outcome.peak - off, floor)
             if not fits < target < fails:

@@ -157,9 +157,11 @@ def sum_rows(X: Rows, team: Team) -> Rows:
     if which is not None and all(stored >= 0 for _, stored in told):
         parts = team.gather_uneven([ids, which, values], CAllreduceSum.type, [(count, count, stored) for count, stored in told])
         return Rows.joined([Rows.spread(rows, of, numbers, X.height) for rows, numbers, of in parts])
-    if which is not None:  # another rank's come with a value each
-        ids, values = X.rows, X.values
-    parts = team.gather_uneven([ids, values], CAllreduceSum.type, [(count, count) for count, _ in told])
+    if all(stored < 0 for _, stored in told):
+        parts = team.gather_uneven([ids, values], CAllreduceSum.type, [(count, count) for count, _ in told])
+    else:  # some come with a value each, so that all do; and how many ids that are on each rank is another number
+        merged = X.merged()
+        parts = team.gather_uneven([merged.rows, merged.values], CAllreduceSum.type)
     return Rows.joined([Rows(rows, of, X.height) for rows, of in parts]).merged()
 
 

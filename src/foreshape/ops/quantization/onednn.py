@@ -134,5 +134,6 @@ class Requantize(Operator):
     rejects = [
         reject(Input=_SIGNED, Scale_in=0.0, says="must be more than 0"),
         reject(Input=_UNSIGNED, Scale_in=2.0, Shift_in=3.0, says="must be a whole number"),
+        reject(Input=_UNSIGNED, Scale_in=float("inf"), Scale_out=float("inf"), says="must be a whole number, not nan"),
         reject(Input=f32(4, 3), says="int8, uint8", error=TypeMismatchError),
     ]
