@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from foreshape.errors import ExecutionError, RankError
+from foreshape.ranks.loops import let_senders_finish
 from foreshape.ranks.status import Board
 from foreshape.ranks.store import store_at
 from foreshape.values.team import Team, numbers_of, set_team
@@ -91,6 +92,7 @@ class Ranks:
                 if self.rank in group:
                     self._rings[ring] = Team(list(group).index(self.rank), len(group), made)
                     set_team(ring, self._rings[ring])
+        let_senders_finish()
 
     # --- what is said outside of a step, which goes by processors: values may be on a GPU on one rank, and not yet on another
 
@@ -248,6 +250,7 @@ def _of_group(patience: float, own: bool) -> Ranks:
     group = torch.distributed.group.WORLD
     rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
     _joined[0] += 1
+    let_senders_finish()
     common: Any = torch.distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage]
     store: Any = torch.distributed.PrefixStore(f"run {_joined[0]}", common)  # pyright: ignore[reportPrivateImportUsage]
     return Ranks(rank, count, Team(rank, count, group), Board(store, rank, count, patience), own, store, patience)
