@@ -7,8 +7,8 @@ Each rank is a process with one thread. The whole batch is the workload's, divid
 each step, which DDP's users do not. Ratios count, not seconds: ``torch / ours`` is of the fastest of torch's ways.
 
 The plan is made from a calibration of this machine's kernels on one thread, and from the time of sums between as many ranks, neither of which
-knows anything of the workloads; each rank is planned with its own share of each batch, and the slowest of them is the step. Beside it stands the
-shortest of the measured steps, since a calibration too takes the shortest times. Bytes are what rank 0 gives to collectives in a step; of sparse
+knows anything of the workloads; each rank is planned with its own share of each batch, and the slowest of them is the step. It is compared with the
+shortest of the measured steps, since a calibration too takes the shortest times of kernels. Bytes are what rank 0 gives to collectives in a step; of sparse
 rows the plan supposes that no id comes twice, so that it is a bound.
 """
 

@@ -19,6 +19,8 @@ _METHOD = re.compile(r"\.([a-z_]+)\(")
 _PRODUCTS = frozenset(("mm", "addmm", "addmm_", "add_product_"))
 _TALL = float(1 << 26)
 """A table of so many bytes is in no cache."""
+_ROWS = "rows"
+"""Sparse rows with a value for each id, whichever operator made them."""
 _WIDE = 5
 """Windows of at least so many places in a row are one kind of convolution."""
 
@@ -41,6 +43,11 @@ class Call:
     def touched(self) -> float:
         """Bytes read and written."""
         return sum(b for _, b in self.reads) + sum(b for _, b in self.writes)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether it goes by rows of a table that is in no cache, other rows in each step."""
+        return len(self.at) == 2 and self.scaling == 1 and self.at[1] == _TALL
 
 
 class Sizes:
@@ -87,7 +94,7 @@ class Sizes:
             if spec is None or spec.kind is not SELECTED_ROWS:
                 continue
             given = [self._rows[v] for v in i.reads() if v in self._rows]
-            self._made[value] = self.rows_kind(i) or kind_of(i)
+            self._made[value] = self.rows_kind(i) or (_ROWS if i.expression is None else kind_of(i))
             if given:
                 self._rows[value] = sum(given) * (self.values.get("ranks", 1) if i.op.type == "c_allreduce_sum" else 1)  # those of all ranks
                 continue
@@ -95,9 +102,8 @@ class Sizes:
             row = prod(self.number(d) for d in (spec.dims or ())[1:]) * (spec.dtype.itemsize if spec.dtype is not None else 4)
             self._rows[value] = max(ids, default=1.0) * row
 
-
     def rows_kind(self, i: Instruction) -> str:
-        """The kind of call that first made the rows which a call reads; empty where it reads none. Those of bags share their values."""
+        """What the rows are which a call reads; empty where it reads none. Those of bags, which share their values, go by the call that made them."""
         return next((self._made[v] for v in values_of(i.arguments) if v in self._made), "")
 
 

@@ -11,6 +11,7 @@ from foreshape.cost.calibration import Calibration, Kernels, Points, this_machin
 from foreshape.cost.calls import Sizes, call_of
 from foreshape.cost.probes import Probe, probes
 from foreshape.cost.runner import clock_for, offsets, timed_calls
+from foreshape.kernels.pages import full
 from foreshape.lowering import Instruction, fuse, lower
 from foreshape.memory.liveness import find_liveness
 from foreshape.program import Program
@@ -74,7 +75,7 @@ def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]
 
     given = {v.name: tensor_of(v.variable, probe) for v in (*lowered.feeds, *lowered.persistables)}
     given.update((name + "@LOD", offsets(lengths)) for name, lengths in probe.lengths.items())
-    for i, seconds in timed_calls(lowered, given, wanted):
+    for i, seconds in timed_calls(lowered, given, wanted, lambda i: call_of(i, sizes).is_far):
         call = call_of(i, sizes)
         found = kinds.setdefault(call.kind, {})
         if not found or len(next(iter(found))) == len(call.at):
@@ -89,7 +90,7 @@ def tensor_of(variable: Any, probe: Probe) -> Any:
     if spec.known_dtype.is_integer:
         return torch.randint(0, probe.below.get(variable.name, 2), shape, dtype=dtype)
     if not shape or prod(shape) > _DRAWN:
-        return torch.full(shape, 0.05, dtype=dtype)
+        return full(shape, 0.05, dtype)
     return torch.rand(shape, dtype=dtype) * 0.1 + 0.01
 
 

@@ -103,7 +103,7 @@ class _Reuse:
             return 0.0
         warm = self.kernels.moving(call.touched) / call.touched
         total = 0.0
-        for index, count in call.reads:
+        for index, count in call.reads if not call.is_far else ():  # which is measured as a step finds it
             since = self._moved - self._last.get(index, -1e18)
             if since > call.touched:
                 away = self.kernels.moving(since) / since if since < 1e17 else self.kernels.beyond(1.0)

@@ -202,8 +202,7 @@ def _tables() -> Iterator[Probe]:
                     return layer.embedding(layer.data("ids", shape=["batch"], dtype="int64"), [height, 64], is_sparse=True)
 
                 yield _trained(bags, rule(), shapes={"ids": (count // 16, 16)}, below={"ids": height})
-                if rule is rules[0]:
-                    yield _trained(lookups, rule(), shapes={"ids": (count,)}, below={"ids": height})
+                yield _trained(lookups, rule(), shapes={"ids": (count,)}, below={"ids": height})
     for count in (256, 2048, 16384):
 
         def dense() -> Variable:

@@ -17,10 +17,18 @@ LEAST = 1e-4
 REPEATS, FEWEST = 6, 2
 ENOUGH = 0.02
 """After so many seconds, and the fewest repeats, a call is not measured again."""
+_SWEPT = 1 << 21
+"""Elements, of four bytes, that are read before a call by rows of a table, about as much as a step reads otherwise: the caches of one processor
+hold none of the rows then. Ids are skewed, so that a larger cache has many of them."""
 
 
-def timed_calls(lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[Instruction], bool]) -> Iterator[tuple[Instruction, float]]:
+def timed_calls(
+    lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[Instruction], bool], far: Callable[[Instruction], bool] = lambda i: False
+) -> Iterator[tuple[Instruction, float]]:
     """Run a block, and for each instruction that is wanted give the seconds that a call takes in a row of equal ones.
+
+    One that uses up what another has kept for it, as the gradient of a recurrent network does, is measured after all that come before it have
+    run again; and so is one that is ``far``, when something else has been read.
 
     Args:
         given: the tensors of feeds and of what the scope holds; offsets under ``name@LOD``.
@@ -29,15 +37,36 @@ def timed_calls(lowered: Lowered, given: Mapping[str, Any], wanted: Callable[[In
     values.update((repr(v.lod), given[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
     values.update((name, make(*(values[repr(p)] for p in of))) for name, of, make in lowered.derived)
     exec("\n".join(lowered.prologue), {}, values)
+    before: list[tuple[Instruction, FunctionType]] = []
+    kept: set[str] = set()
+
+    def again(call: FunctionType, swept: Any) -> None:
+        if swept is not None:
+            swept.sum()
+        for one, function in before:
+            function.__globals__.update(values)
+            _keep(values, one, function())
+        call.__globals__.update(values)
+
     for i in lowered.instructions:
         values.update((repr(copy), values[repr(source)].clone()) for copy, source in i.copies)
         call = _function(i, values)
         made = call()
         if wanted(i):
-            yield i, _seconds(call)
-        for at, (result, value) in enumerate(zip(i.results, (made,) if len(i.results) == 1 else made or (), strict=False)):
-            if at not in i.in_place:
-                _put(values, result, value)
+            swept = torch.zeros(_SWEPT, device="cpu") if far(i) else None
+            fresh = swept is not None or any(repr(v) in kept for v in values_of(i.arguments))
+            yield i, _alone(call, lambda call=call, swept=swept: again(call, swept)) if fresh else _in_a_row(call)
+        _keep(values, i, made)
+        before.append((i, call))
+        if i.expression is None and i.op.operator is not None and i.op.operator.retains():
+            kept.update(repr(v) for v in values_of(i.results))
+
+
+def _keep(values: dict[str, Any], i: Instruction, made: Any) -> None:
+    """Take what a call gave."""
+    for at, (result, value) in enumerate(zip(i.results, (made,) if len(i.results) == 1 else made or (), strict=False)):
+        if at not in i.in_place:
+            _put(values, result, value)
 
 
 def _put(values: dict[str, Any], result: Argument, value: Any) -> None:
@@ -48,7 +77,7 @@ def _put(values: dict[str, Any], result: Argument, value: Any) -> None:
             _put(values, one, made)
 
 
-def _function(i: Instruction, values: Mapping[str, Any]) -> Callable[[], Any]:
+def _function(i: Instruction, values: Mapping[str, Any]) -> FunctionType:
     """A call as the step makes it, without arguments."""
     names = {name: value.get() if isinstance(value, Lazy) else value for name, value in i.constants.items()}
     if i.expression is not None:
@@ -75,7 +104,21 @@ def _text(argument: Argument) -> str:
     return "None" if argument is None else repr(argument)
 
 
-def _seconds(call: Callable[[], Any]) -> float:
+def _alone(call: Callable[[], Any], before: Callable[[], None]) -> float:
+    """The shortest time of a call after another that is not timed."""
+    clock = clock_for(torch.get_num_threads())
+    best, until = float("inf"), clock() + ENOUGH
+    for repeat in range(REPEATS):
+        before()
+        at = clock()
+        call()
+        best = min(best, clock() - at)
+        if clock() > until and repeat + 1 >= FEWEST:
+            break
+    return best
+
+
+def _in_a_row(call: Callable[[], Any]) -> float:
     """The shortest time of a call: what else the machine does only adds to it."""
     clock = clock_for(torch.get_num_threads())
     began = clock()

@@ -103,7 +103,7 @@ def workspace_in_rows(i: Instruction, requested: Sequence[bool] | None = None) -
 
 def retained_of(operator: Operator, i: Instruction, requested: Sequence[bool]) -> Mapping[str, Size]:
     """The bytes that results retain beside what they are described to be: result slot -> bytes."""
-    if type(operator).retained_bytes is Operator.retained_bytes:
+    if not operator.retains():
         return {}
     found, why = retained_by(operator, _operand_specs(operator, i), requested)
     i.unknown = i.unknown or why

@@ -16,7 +16,6 @@ from foreshape.dims import Size, evaluate, symbols_of
 from foreshape.errors import ShapeError
 from foreshape.lowering.call_memory import retained_of, workspace_in_rows
 from foreshape.lowering.instruction import Instruction, Lowered, Value, values_of
-from foreshape.operator.operator import Operator
 from foreshape.ops.collective.sums import Collective
 from foreshape.program import Role
 from foreshape.spec import LOD_TENSOR
@@ -247,7 +246,7 @@ def _is_chained(i: Instruction) -> bool:
 def _retained(i: Instruction, wanted: Sequence[bool]) -> dict[Value, Size]:
     """What results keep alive besides."""
     operator = i.op.operator
-    if operator is None or type(operator).retained_bytes is Operator.retained_bytes:
+    if operator is None or not operator.retains():
         return {}
     found = retained_of(operator, i, wanted)
     return {v: found[r.name] for r, out in zip(operator.schema.results, i.results, strict=False) if r.name in found for v in values_of([out])}

@@ -94,7 +94,7 @@ class StepModel:
         """The sizes of results that keep more alive than they are described to be."""
         for op in self.block.ops:
             operator = op.operator
-            if operator is None or type(operator).retained_bytes is Operator.retained_bytes:
+            if operator is None or not operator.retains():
                 continue
             specs = [operand_specs(op, o.name, o.many) for o in operator.schema.operands]
             found, _ = retained_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells what is not known

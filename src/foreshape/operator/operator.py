@@ -160,6 +160,11 @@ class Operator:
         """Result slot -> the bytes that it keeps alive beside its own, from the ``specs`` and what else is ``named``."""
         return {}
 
+    @classmethod
+    def retains(cls) -> bool:
+        """Whether its results keep more alive than they are described to be."""
+        return cls.retained_bytes is not Operator.retained_bytes
+
     def computes(self) -> Computation | None:
         return None
 
