@@ -14,6 +14,7 @@ import torch
 from foreshape.ranks import status
 from foreshape.ranks import store as stores
 from foreshape.ranks.status import Board, frames_of
+from foreshape.values.team import Team, set_team
 
 MANY = 4096
 
@@ -193,3 +194,36 @@ def test_where_another_thread_is_is_told_while_it_runs() -> None:
     assert ("waits_there", Path(__file__).name) in [(name, Path(file).name) for file, _, name in found]
     assert frames_of(threading.get_ident())[1][2] == "test_where_another_thread_is_is_told_while_it_runs"
     assert frames_of(1) == []
+
+
+def test_a_thread_is_looked_into_by_another_only_where_it_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While messages come and go, a dump of its frames has ended the process."""
+    looked: list[int] = []
+    monkeypatch.setattr(status, "frames_of", lambda thread: [looked.append(thread)] and [("/home/user/net.py", 14, "main")])
+    board = Board(Store(), 0, 1, 1.0)
+    board.close()  # its own thread asks no more
+    team = Team(0, 1, None)
+    set_team(0, team)
+
+    def asked() -> str:
+        """The next sign of life but for its number."""
+        signs = threading.Thread(target=board._say)
+        signs.start()
+        signs.join()
+        return str(board._get("beat", 0)).partition("\n")[2]
+
+    try:
+        looked.clear()
+        for step in range(3):
+            board.at(f"in step {step}")
+            assert asked().startswith(f"in step {step}")
+            team.begun += 1
+            asked()
+        assert looked == []
+        assert asked() == "in step 2, at net.py:14"
+        assert looked == [threading.get_ident()]
+        team.begun += 1
+        assert asked() == "in step 2, at net.py:14", "where it was seen last"
+        assert len(looked) == 1
+    finally:
+        set_team(0, None)

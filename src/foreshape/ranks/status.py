@@ -9,6 +9,7 @@ import faulthandler
 import json
 import os
 import re
+import sys
 import sysconfig
 import tempfile
 import threading
@@ -19,6 +20,7 @@ from typing import Any, TypeVar, cast
 
 from foreshape.engine.emit import STEP_FILE, op_of
 from foreshape.ranks.store import held_by_torchrun
+from foreshape.values.team import all_teams
 
 T = TypeVar("T")
 
@@ -37,10 +39,22 @@ _NOT_THE_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), *
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
-def frames_of(thread: int) -> list[tuple[str, int, str]]:
-    """Where a thread is: file, line and function, the innermost first.
+def own_frames() -> list[tuple[str, int, str]]:
+    """Where this thread is: file, line and function, the innermost first."""
+    out: list[tuple[str, int, str]] = []
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        out.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return out
 
-    Python's own dump tells it, which is made while no thread can move: to follow the frames of a thread that runs has crashed Python 3.11.
+
+def frames_of(thread: int) -> list[tuple[str, int, str]]:
+    """Where another thread is, which stands still: file, line and function, the innermost first.
+
+    Python's own dump tells it, which is made while no thread of Python can move: to follow the frames of a thread that runs has crashed Python 3.11.
+    So has the dump, in a training whose messages come and go: torch's threads, which bring them, are made known to Python for a moment each time, and
+    one that is only half known is read past its end. Where nothing comes or goes, there is none.
     """
     try:
         with open(os.memfd_create("frames"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:
@@ -76,6 +90,9 @@ class Board:
         """Ranks of which this one has said that they do not come."""
         self._told = 0.0
         self._runs = threading.get_ident()
+        self._places, self._moves = 0, (-1, -1)
+        self._spot = 0, _spot(own_frames())
+        """What it said last of the line that it is at, and at which of its places that was."""
         self._place = "before the first step"
         self.fed = ""
         """What this rank does now, in words that are the same on ranks which do the same."""
@@ -86,6 +103,7 @@ class Board:
     def at(self, place: str) -> None:
         """Where this rank is now."""
         self._place = place
+        self._places += 1
         if time.monotonic() - self._told > BEAT / 4:
             self._say()
 
@@ -163,20 +181,22 @@ class Board:
     def _say(self) -> bool:
         self._told = time.monotonic()
         self._count += 1
-        return self._set("beat", f"{self._count}\n{self._place}{self._doing()[:_LONGEST]}")
+        return self._set("beat", f"{self._count}\n{self._place}{self._line()[:_LONGEST]}")
 
-    def _doing(self) -> str:
-        """At which op, and which line of the user's, the thread is that runs the steps."""
-        for file, line, name in frames_of(self._runs):
-            if file == STEP_FILE:
-                op = op_of(name, line)
-                if op is None:
-                    return ""
-                site = op.call_site
-                return f", at {op.type}" + (f" ({site.short()})" if site is not None else "")
-            if not file.startswith(_NOT_THE_USERS):
-                return f", at {os.path.basename(file)}:{line}"
-        return ""
+    def _line(self) -> str:
+        """At which op, and which line of the user's, the thread is that runs the steps, as far as it is known: another thread asks it where it stands
+        still alone."""
+        if threading.get_ident() == self._runs:
+            self._spot = self._places, _spot(own_frames())
+        elif self._stands():
+            self._spot = self._places, _spot(frames_of(self._runs))
+        place, words = self._spot
+        return words if place == self._places else ""
+
+    def _stands(self) -> bool:
+        """Whether the thread that runs the steps has neither begun a message nor come to another place since this was last asked."""
+        before, self._moves = self._moves, (self._places, sum(team.begun for team in all_teams()))
+        return before == self._moves
 
     def _beats(self) -> dict[int, str]:
         """The last sign of life of each rank that has given one; the keys of those are there, so that asking for many waits for none."""
@@ -234,6 +254,20 @@ class Board:
             thread.join(SILENT)
         self._gone = not found
         return found[0] if found else otherwise
+
+
+def _spot(frames: list[tuple[str, int, str]]) -> str:
+    """The op of the step that is run, or else the line of the user's, as words."""
+    for file, line, name in frames:
+        if file == STEP_FILE:
+            op = op_of(name, line)
+            if op is None:
+                return ""
+            site = op.call_site
+            return f", at {op.type}" + (f" ({site.short()})" if site is not None else "")
+        if not file.startswith(_NOT_THE_USERS):
+            return f", at {os.path.basename(file)}:{line}"
+    return ""
 
 
 NEWLINE = "\n"

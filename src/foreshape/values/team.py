@@ -111,6 +111,8 @@ class Team:
     passages: list[Passage] | None = None
     """Every message from now on, where somebody wants to know when they pass."""
     ring: int = 0
+    begun: int = 0
+    """How many messages this rank has begun."""
     _under_way: dict[int, _UnderWay] = field(default_factory=dict[int, "_UnderWay"])
     _messages: int = 0
 
@@ -312,6 +314,7 @@ class Team:
         """Count what this rank gives; the message, where somebody wants to know when it passes."""
         size = tensor.numel() * tensor.element_size()
         self.sent[what] = self.sent.get(what, 0) + size
+        self.begun += 1
         if self.passages is None:
             return None
         self.passages.append(Passage(what, self.ring, size, time.perf_counter()))
