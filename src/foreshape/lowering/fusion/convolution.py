@@ -7,8 +7,9 @@ Unless: something else reads y, which then gets no bias
 
 from __future__ import annotations
 
+from foreshape.kernels import pointwise
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused
-from foreshape.lowering.fusion.images import are_images, settings, workspace
+from foreshape.lowering.fusion.images import are_images, has_windows_of_one, settings, workspace
 from foreshape.lowering.instruction import Argument, Instruction
 from foreshape.operator.computations import ImageConvolution, Sum
 from foreshape.values.torch_proxy import Lazy, torch
@@ -29,8 +30,9 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
         like, out, bias, gone = add, add.results[0], add.arguments[1], [i]
     arguments = [x, w] if bias is None else [x, w, bias]
     text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {settings(of)}, {of.groups})"
+    conv = pointwise.convolve if has_windows_of_one(i) else Lazy(lambda: torch.conv2d)
     graph.remove(gone)
-    graph.replace(like, fused(like, text, arguments, [out], "product", workspace=lambda: workspace(i, of, out), in_rows=(0,), conv=Lazy(lambda: torch.conv2d)))
+    graph.replace(like, fused(like, text, arguments, [out], "product", workspace=lambda: workspace(i, of, out), in_rows=(0,), conv=conv))
 
 
 def _adds_channel_bias(add: Instruction, out: Argument) -> bool:

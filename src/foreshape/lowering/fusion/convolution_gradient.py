@@ -7,8 +7,9 @@ Unless: d_b is read before the others are made, or stored; then it stays alone
 
 from __future__ import annotations
 
+from foreshape.kernels import pointwise
 from foreshape.lowering.fusion.graph import Graph, dims_of, fused
-from foreshape.lowering.fusion.images import are_images, settings, workspace
+from foreshape.lowering.fusion.images import are_images, has_windows_of_one, settings, workspace
 from foreshape.lowering.instruction import Argument, Instruction, Value
 from foreshape.operator.computations import ImageConvolution
 from foreshape.values.torch_proxy import Lazy, aten
@@ -40,7 +41,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
             text = text.replace(str(requested), str([*requested[:2], False])).replace(str([size]), "None", 1)
         else:
             graph.remove([bias])
-    back = Lazy(lambda: aten.convolution_backward)
+    back = pointwise.gradients if has_windows_of_one(i) else Lazy(lambda: aten.convolution_backward)
     graph.replace(i, fused(i, text, [x, w, d], results, workspace=lambda: workspace(i, of, d, requested), in_rows=(0, 2), back=back))
 
 

@@ -17,6 +17,12 @@ def are_images(i: Instruction) -> bool:
     return x is not None and w is not None and len(x) == len(w) == 4
 
 
+def has_windows_of_one(i: Instruction) -> bool:
+    """Whether the filters are known to be one place high and wide."""
+    w = dims_of(i.arguments[1])
+    return w is not None and tuple(w[2:]) == (1, 1)
+
+
 def settings(of: ImageConvolution) -> str:
     return f"{list(of.strides)}, {list(of.paddings)}, {list(of.dilations)}"
 

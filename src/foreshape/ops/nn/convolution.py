@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size, ceildiv, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.kernels import onednn
+from foreshape.kernels import onednn, pointwise
 from foreshape.operator import (
     FLOATING,
     AttrType,
@@ -134,7 +134,7 @@ class Convolution(Windowed):
     def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
         last = is_channels_last(self.data_format)
         x, padding, _ = self._padded(channels_first(Input, last), Filter)
-        convolve = torch.conv2d if self._axes == 2 else torch.conv3d
+        convolve = pointwise.convolve if self._axes == 2 else torch.conv3d
         return channels_back(convolve(x, Filter, Bias, self.strides, padding, self._dilations(), self.groups), last)
 
     def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
@@ -191,7 +191,8 @@ class Convolution(Windowed):
         last = is_channels_last(self.data_format)
         first = channels_first(Input, last)
         x, padding, added = self._padded(first, Filter)
-        d_x, d_filter, d_bias = aten.convolution_backward(
+        back = pointwise.gradients if self._axes == 2 else aten.convolution_backward
+        d_x, d_filter, d_bias = back(
             channels_first(d_out, last), x, Filter, None if Bias is None else [len(Bias)], self.strides, padding, self._dilations(), False,
             (0,) * self._axes, self.groups, requested,
         )  # fmt: skip

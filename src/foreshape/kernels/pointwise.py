@@ -1,0 +1,52 @@
+"""Convolutions whose windows are one place, as torch is fastest with them on one thread.
+
+There torch gives those that are neither strided nor dilated, of fewer than 16 images, to BLAS, image by image. oneDNN takes half to a tenth of that
+time on a processor with AVX-512, and with AVX2 as long or less. A window of one place has no distance between its places, so that every
+dilation says the same; and what is dilated torch gives to oneDNN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from foreshape.values.torch_proxy import aten, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FEW = 16
+"""From so many images on torch takes oneDNN by itself."""
+_SMALL = 20480
+"""A single image of so few elements, dilated, goes to a slower kernel."""
+_DILATED = (2, 2)
+
+
+def convolve(x: Tensor, w: Tensor, b: Tensor | None, strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int], groups: int) -> Tensor:
+    """``torch.conv2d`` of images ``x`` [images, channels, height, width] and filters ``w`` [out, channels / groups, height, width]."""
+    return torch.conv2d(x, w, b, strides, padding, _DILATED if _is_slow(x, w) else dilations, groups)
+
+
+def gradients(
+    d: Tensor, x: Tensor, w: Tensor, bias: Sequence[int] | None, strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int], transposed: bool,
+    added: Sequence[int], groups: int, requested: Sequence[bool],
+) -> tuple[Any, ...]:  # fmt: skip
+    """``aten.convolution_backward``: the gradients of the images, the filters and the bias, each where it is requested."""
+    return aten.convolution_backward(
+        d, x, w, bias, strides, padding, _DILATED if _is_slow(x, w) else dilations, transposed, added, groups, requested
+    )
+
+
+def _is_slow(x: Tensor, w: Tensor) -> bool:
+    """Whether torch would take BLAS, or has taken oneDNN by the stride, to which a dilation is nothing."""
+    images = x.shape[0]
+    return (
+        images < _FEW and w.shape[2] == w.shape[3] == 1 and x.dtype is torch.float32 and x.is_cpu and torch.get_num_threads() == 1
+        and (images > 1 or x.numel() > _SMALL) and _has_onednn()
+    )  # fmt: skip
+
+
+@cache
+def _has_onednn() -> bool:
+    return torch.backends.mkldnn.is_available()
