@@ -23,6 +23,8 @@ _ROWS = "rows"
 """Sparse rows with a value for each id, whichever operator made them."""
 _WIDE = 5
 """Windows of at least so many places in a row are one kind of convolution."""
+_STRIDED = 2
+"""A convolution whose images have more than so many times the places of its results goes in strides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +170,14 @@ def _product(i: Instruction, sizes: Sizes) -> tuple[float, ...] | None:
 
 
 def _convolution(i: Instruction, kind: str, sizes: Sizes) -> tuple[str, tuple[float, ...] | None]:
-    """As a product: places of all images, what is summed over for each, and channels out. The window is part of the kind."""
-    w, out = sizes.dims(i.arguments[1]), sizes.dims(i.results[0] if "conv" in i.constants else i.arguments[2])
-    if w is None or out is None or len(out) != 4:
+    """As a product: images, places of each, what is summed over for a place, and channels out. The window and its steps are part of the kind."""
+    x, w, out = sizes.dims(i.arguments[0]), sizes.dims(i.arguments[1]), sizes.dims(i.results[0] if "conv" in i.constants else i.arguments[2])
+    if x is None or w is None or out is None or len(out) != 4:
         return kind, None
     window = int(max(w[2:], default=1))
     kind = f"{kind} {'1' if window == 1 else 'some' if window < _WIDE else 'many'}"
+    if window < _WIDE and x[2] * x[3] > _STRIDED * out[2] * out[3]:
+        kind += " strided"
     if "back" in i.constants and i.results[0] is None:
         kind += " of the filter"
     return kind, (out[0], out[2] * out[3], prod(w[1:]), w[0])

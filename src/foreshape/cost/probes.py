@@ -98,12 +98,14 @@ def _convolutions(most: int) -> Iterator[Probe]:
                         first = inner == 3 and (outer > 64 or size < 14)
                         if batch * size * size * inner * outer * window * window > most or unusual or first:
                             continue
+                        for stride in (1, 2) if window < 7 and inner <= outer and inner != 3 else (2 if window == 7 else 1,):
+                            yield _trained(partial(_convolved, batch, size, inner, outer, window, stride), optimizer.Momentum(0.01, 0.9))
 
-                        def build(window: int = window, batch: int = batch, size: int = size, inner: int = inner, outer: int = outer) -> Variable:
-                            x = _values(batch, inner, size, size)
-                            return layer.conv2d(x, outer, window, padding=window // 2, stride=2 if window == 7 else 1, bias=False)
 
-                        yield _trained(build, optimizer.Momentum(0.01, 0.9))
+def _convolved(batch: int, size: int, inner: int, outer: int, window: int, stride: int) -> Variable:
+    """Results of so many places, if the stride is 1 or the window wide."""
+    images = size if window >= 7 else size * stride
+    return layer.conv2d(_values(batch, inner, images, images), outer, window, padding=window // 2, stride=stride, bias=False)
 
 
 def _grow(large: int, least: int = 64) -> Iterator[int]:
