@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
+from statistics import mean, median
 from time import perf_counter, process_time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from foreshape.cost.network import ALL_REDUCE, Network, hops, sent
+from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, Network, hops, sent
 from foreshape.values.team import WHOLE, Team, numbers_of
 from foreshape.values.torch_proxy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _SMALL, _LARGE = 8, 1 << 21
 """Elements, of four bytes, of the sums that are timed: one goes whole from rank to rank, one goes round."""
 _TIMES = 60
 _BETWEEN = 200
-_COMPUTED = 100
+_CHOSEN = 2048
+"""Rows of a table that are added to at once."""
+_ALONE = 0.1
+"""Seconds for which one rank computes while the others wait."""
+_TOGETHER, _STRETCHES = 0.05, 9
+"""All ranks compute at once in so many stretches of so many seconds: longer than a processor stays with one of several that want it."""
 
 
 class Link(NamedTuple):
     """What ranks found. ``slower``: how many times as long kernels take, where all ranks compute, as the shortest do on a rank alone, which is what
-    a calibration has."""
+    a calibration has; ``slower_rows``: the same of those that go by rows of tables."""
 
     network: Network
     slower: float
+    slower_rows: float
 
 
 def measure_link(team: Team) -> Link:
@@ -35,14 +38,8 @@ def measure_link(team: Team) -> Link:
     Medians count, of the slowest rank: a step waits for many messages, of which not all are the fastest. What a message takes is what a sum adds to
     kernels before it, as in a step: ranks come at their own times, and are woken when it is there.
     """
-    layers, products = _Layers(rows=32, width=512), _Layers(rows=64, width=1024)
-    alone = 0.0
-    for rank in range(team.ranks):
-        team.barrier()
-        if rank == team.rank:
-            alone = min(_each(products, _COMPUTED))
-    team.barrier()
-    slower = median(_each(products, _COMPUTED)) / alone
+    layers = _Layers(rows=32, width=512)
+    slower, slower_rows = _slower(team, _Layers(rows=64, width=1024)), _slower(team, _Rows())
     small, large = torch.zeros(_SMALL, device="cpu"), torch.zeros(_LARGE, device="cpu")
 
     def both() -> None:
@@ -51,15 +48,40 @@ def measure_link(team: Team) -> Link:
 
     team.barrier()
     latency = median(_each(both, _BETWEEN)) - median(_each(layers, _BETWEEN))
-    least, handling = _sums(team, small)
-    most, busy = _sums(team, large)
-    found = torch.tensor([max(latency, least, 1e-9), least, most, handling, busy, slower], dtype=torch.float64, device="cpu")
+    least, handling = _passing(team, lambda: team.sum(small, "link"))
+    most, busy = _passing(team, lambda: team.sum(large, "link"))
+    part = large.new_zeros(_LARGE // team.ranks)
+    gathered, _ = _passing(team, lambda: team.gather(part, "link"))
+    found = torch.tensor([max(latency, least, 1e-9), least, most, handling, busy, slower, slower_rows, gathered], dtype=torch.float64, device="cpu")
     team.reduce(found, "max", "link")
-    latency, least, most, handling, busy, slower = numbers_of(found)
+    latency, least, most, handling, busy, slower, slower_rows, gathered = numbers_of(found)
     moved = sent(ALL_REDUCE, 4 * _LARGE, team.ranks)
     bandwidth = moved / max(most - least * hops(ALL_REDUCE, team.ranks), 1e-9)
+    direct = sent(ALL_GATHER, 4 * len(part), team.ranks) / max(gathered - least, 1e-9)
     processor = max(busy - handling, 0.0) / moved
-    return Link(Network(bandwidth, latency, whole=WHOLE, processor=processor, handling=handling), max(slower, 1.0))
+    return Link(Network(bandwidth, latency, whole=WHOLE, processor=processor, handling=handling, direct=direct), max(slower, 1.0), max(slower_rows, 1.0))
+
+
+def _slower(team: Team, kernels: Callable[[], None]) -> float:
+    """How many times as long kernels take where all ranks run them, in the middle one of some stretches, as the shortest do on a rank alone."""
+    alone = 0.0
+    for rank in range(team.ranks):
+        team.barrier()
+        if rank == team.rank:
+            alone = min(_during(kernels, _ALONE))
+    found: list[float] = []
+    for _ in range(_STRETCHES):
+        team.barrier()
+        found.append(mean(_during(kernels, _TOGETHER)))
+    return median(found) / alone
+
+
+def _during(action: Callable[[], None], seconds: float) -> list[float]:
+    """The seconds of each call, for so many seconds."""
+    out, until = _each(action, 1), perf_counter() + seconds
+    while perf_counter() < until:
+        out += _each(action, 1)
+    return out
 
 
 def _each(action: Callable[[], None], times: int) -> list[float]:
@@ -72,13 +94,13 @@ def _each(action: Callable[[], None], times: int) -> list[float]:
     return out
 
 
-def _sums(team: Team, values: Tensor) -> tuple[float, float]:
-    """The median of sums of a tensor, and of what one takes of the processors, in seconds."""
+def _passing(team: Team, message: Callable[[], object]) -> tuple[float, float]:
+    """The median of a message's seconds, and of what one takes of the processors."""
     seconds, used = list[float](), list[float]()
     for _ in range(_TIMES):
         team.barrier()
         before, at = process_time(), perf_counter()
-        team.sum(values, "link")
+        message()
         seconds.append(perf_counter() - at)
         used.append(process_time() - before)
     return median(seconds), median(used)
@@ -93,3 +115,15 @@ class _Layers:
     def __call__(self) -> None:
         torch.mm(self.x, self.w)
         self.moved.add_(self.w.view(-1))
+
+
+class _Rows:
+    """Rows of a table that are added to: one of 32 MiB, so that the caches of a processor have few of them, and a cache that ranks share some."""
+
+    def __init__(self) -> None:
+        self.table, self.rows = torch.zeros(1 << 17, 64), torch.ones(_CHOSEN, 64)
+        self.ids, self.turn = torch.randint(0, len(self.table), (64, _CHOSEN)), 0
+
+    def __call__(self) -> None:
+        self.turn += 1
+        self.table.index_add_(0, self.ids[self.turn % len(self.ids)], self.rows)

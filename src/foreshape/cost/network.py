@@ -32,6 +32,8 @@ class Network:
         processor: seconds that each byte sent takes the processor of the rank, which computes nothing meanwhile: where ranks use all processors
             of their machine, and what brings their messages has none of its own. 0 where it has.
         handling: seconds of that processor for each message, however small.
+        direct: bytes per second of what goes from each rank to each other, which on a machine that ranks share is not what goes round;
+            ``bandwidth`` where it is 0.
     """
 
     bandwidth: float
@@ -40,26 +42,27 @@ class Network:
     whole: int = 0
     processor: float = 0.0
     handling: float = 0.0
+    direct: float = 0.0
 
     def __post_init__(self) -> None:
         if not (0 < self.bandwidth < 1e18 and 0 <= self.latency < 1e6):
             raise SchemaError(f"a network has a bandwidth above 0 and a latency of at least 0; seen {self.bandwidth} and {self.latency}")
-        if not (0 <= self.whole < 1 << 63 and 0 <= self.processor < 1 and 0 <= self.handling < 1e6):
-            raise SchemaError("bytes that go whole, and seconds of a processor for a byte and for a message, are 0 or more; "
-                              f"seen {self.whole}, {self.processor} and {self.handling}")  # fmt: skip
+        if not (0 <= self.whole < 1 << 63 and 0 <= self.processor < 1 and 0 <= self.handling < 1e6 and 0 <= self.direct < 1e18):
+            raise SchemaError("bytes that go whole, seconds of a processor for a byte and for a message, and bytes per second from each to each, "
+                              f"are 0 or more; seen {self.whole}, {self.processor}, {self.handling} and {self.direct}")  # fmt: skip
 
     @classmethod
     def of(
         cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False, whole: int = 0, processor: float = 0.0,
-        handling: float = 0.0,
+        handling: float = 0.0, direct: float = 0.0,
     ) -> Network:  # fmt: skip
         """From words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds.
 
         Args:
             bandwidth, latency: those words or numbers.
-            tree, whole, processor, handling: as of `Network`.
+            tree, whole, processor, handling, direct: as of `Network`.
         """
-        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree, whole, processor, handling)
+        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree, whole, processor, handling, direct)
 
     def seconds(self, way: str, count: float, ranks: int) -> float:
         """How long a collective takes once all ranks are there.
@@ -77,7 +80,8 @@ class Network:
         Args:
             way, count, ranks: as of `seconds`.
         """
-        return self._sent(way, count, ranks) / self.bandwidth
+        direct = self.direct and way in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
+        return self._sent(way, count, ranks) / (self.direct if direct else self.bandwidth)
 
     def waiting(self, way: str, count: float, ranks: int) -> float:
         """The seconds of it that are latency.

@@ -10,7 +10,7 @@ from typing import Any
 
 from foreshape import layer, optimizer
 from foreshape.layer.parameter import create_parameter
-from foreshape.program import Program, Variable, program_guard
+from foreshape.program import Program, Variable, default_main_program, program_guard
 from foreshape.spec import FP32
 
 HEIGHTS = (2_000, 400_000)
@@ -203,6 +203,11 @@ def _tables() -> Iterator[Probe]:
                 def lookups(height: int = height) -> Variable:
                     return layer.embedding(layer.data("ids", shape=["batch"], dtype="int64"), [height, 64], is_sparse=True)
 
+                def dealt(height: int = height) -> Variable:
+                    ids = layer.data("ids", shape=["batch"], dtype="int64")
+                    return default_main_program().global_block.apply("split_lookup", {"W": _values(height, 64), "Ids": ids}, {"height": height, "nranks": 1})
+
+                yield _trained(dealt, rule(), shapes={"ids": (count,)}, below={"ids": height})
                 yield _trained(bags, rule(), shapes={"ids": (count // 16, 16)}, below={"ids": height})
                 yield _trained(lookups, rule(), shapes={"ids": (count,)}, below={"ids": height})
     for count in (256, 2048, 16384):
