@@ -41,8 +41,11 @@ def assert_calls_grow_with_size(make: Make, *sizes: int) -> None:
     assert power(sizes, counts) < LINEAR, f"for the sizes {list(sizes)}: {counts} calls"
 
 
-def assert_time_grows_with_size(make: Make, *sizes: int, tries: int = 3) -> list[float]:
+def assert_time_grows_with_size(make: Make, *sizes: int, tries: int = 3, clock: Callable[[], float] = time.process_time) -> list[float]:
     """Processor time, that of calls into C included, does not grow with the square of the size. No time by itself says anything.
+
+    Args:
+        clock: what tells the seconds.
 
     Returns:
         The least times.
@@ -51,18 +54,18 @@ def assert_time_grows_with_size(make: Make, *sizes: int, tries: int = 3) -> list
     gc.collect()
     for _ in range(tries):
         for at, size in enumerate(sizes):
-            least[at] = min(least[at], spent(make(size)))
+            least[at] = min(least[at], spent(make(size), clock))
         if power(sizes, least) < NO_SQUARE:
             return least
     raise AssertionError(f"for the sizes {list(sizes)}: {least} seconds")
 
 
-def spent(do: Callable[[], object]) -> float:
+def spent(do: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
     """Seconds of the processor, to be compared with others of the same run."""
     gc.disable()
     try:
-        started = time.process_time()
+        started = clock()
         do()
-        return max(time.process_time() - started, TICK)
+        return max(clock() - started, TICK)
     finally:
         gc.enable()
