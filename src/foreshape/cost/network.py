@@ -17,6 +17,8 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER = "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "barrier"
 REDUCE, SCATTER = "reduce", "scatter"
 """To one rank, and from one rank to each its part."""
+_DIRECT = frozenset({ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL})
+"""What goes from each rank to each other on processors, and not round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Network:
         bandwidth: bytes per second that a rank can send, and take at the same time.
         latency: seconds until the first byte of a message is there.
         tree: whether a sum may go by trees where that is faster than the ring, as NCCL does; gloo has the ring.
-        whole: the most bytes that a rank sends of a sum which goes whole to each other rank, in one message; where there are any, what is gathered
-            or summed by parts goes from each rank to each other too, and not round. So it is on processors; 0: everything goes round.
+        whole: the most bytes that a rank sends of a sum which goes whole to each other rank, in one message; where there are any, what is gathered,
+            exchanged or summed by parts goes from each rank to each other too, and not round. So it is on processors; 0: everything goes round.
         processor: seconds that each byte sent takes the processor of the rank, which computes nothing meanwhile: where ranks use all processors
             of their machine, and what brings their messages has none of its own. 0 where it has.
         handling: seconds of that processor for each message, however small.
@@ -80,8 +82,7 @@ class Network:
         Args:
             way, count, ranks: as of `seconds`.
         """
-        direct = self.direct and way in (ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL)
-        return self._sent(way, count, ranks) / (self.direct if direct else self.bandwidth)
+        return self._sent(way, count, ranks) / (self.direct if self.direct and way in _DIRECT else self.bandwidth)
 
     def waiting(self, way: str, count: float, ranks: int) -> float:
         """The seconds of it that are latency.
@@ -89,7 +90,7 @@ class Network:
         Args:
             way, count, ranks: as of `seconds`.
         """
-        if self._is_whole(way, count, ranks) or (self.whole and ranks > 1 and way in (ALL_GATHER, REDUCE_SCATTER)):
+        if self._is_whole(way, count, ranks) or (self.whole and ranks > 1 and way in _DIRECT):
             return self.latency
         return self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
 

@@ -160,15 +160,17 @@ class Team:
         return tensor.device.type == "cpu" and tensor.numel() > 0 and self.ranks > 1
 
     def _swap(self, give: Sequence[Tensor], take: Sequence[Tensor]) -> list[Any]:
-        """Begin to give each other rank its tensor, and to take one from it; all of one size.
+        """Begin to give each other rank its tensor, and to take one from it; what has no elements is not sent.
 
         The tag says which message it is and how large: one of another size, which gloo would end the process for, is waited for in vain.
         """
         self._messages += 1
         others = [r for r in range(self.ranks) if r != self.rank]
-        tag = (self._messages * 1_000_003 + take[others[0]].numel() * take[others[0]].element_size()) % _TAGS
-        works = [_distributed().irecv(take[r], group=self.group, tag=tag, group_src=r) for r in others]
-        return works + [_distributed().isend(give[r], group=self.group, tag=tag, group_dst=r) for r in others]
+        works = [_distributed().irecv(t, group=self.group, tag=self._tag(t), group_src=r) for r in others if (t := take[r]).numel()]
+        return works + [_distributed().isend(t, group=self.group, tag=self._tag(t), group_dst=r) for r in others if (t := give[r]).numel()]
+
+    def _tag(self, tensor: Tensor) -> int:
+        return (self._messages * 1_000_003 + tensor.numel() * tensor.element_size()) % _TAGS
 
     def _add(self, come: Sequence[Tensor], out: Tensor) -> None:
         """The sum of what each rank gave, in the order of the ranks; ``out`` may be one of the last two of them, or this rank's own."""
@@ -293,7 +295,13 @@ class Team:
         """Give ``give[r]`` rows to rank r, in order, and take ``take[r]`` rows from it."""
         out = tensor.new_empty((sum(take), *tensor.shape[1:]))
         with self._passing(what, tensor):
-            _distributed().all_to_all_single(out, tensor.contiguous(), list(take), list(give), group=self.group)
+            if tensor.device.type == "cpu":  # as `_is_direct`, also where this rank has nothing to give
+                parts, places = tensor.contiguous().split(list(give)), out.split(list(take))
+                places[self.rank].copy_(parts[self.rank])
+                for work in self._swap(parts, places):
+                    work.wait()
+            else:
+                _distributed().all_to_all_single(out, tensor.contiguous(), list(take), list(give), group=self.group)
         return out
 
     def barrier(self) -> None:
