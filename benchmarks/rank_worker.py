@@ -142,7 +142,7 @@ def link() -> None:
     ranks = join(WAITED).__enter__()
     assert ranks.team is not None
     found = measure_link(ranks.team)
-    say(**dataclasses.asdict(found.network), slower=found.slower, slower_rows=found.slower_rows)
+    say(**dataclasses.asdict(found.network), slower=found.slower)
     os._exit(0)
 
 

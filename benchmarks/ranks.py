@@ -29,6 +29,7 @@ from typing import Any
 import workloads
 
 import foreshape as fs
+from foreshape.cost.device import Machine, Slower
 
 HERE = Path(__file__).parent
 VARIANTS = {"W4": ("fused", "packed")}
@@ -101,26 +102,24 @@ class Group:
             p.wait()
 
 
-def link_of(ranks: int) -> tuple[fs.Network, dict[str, float]]:
-    """What is between so many ranks of this machine, and how many times as long kernels take where all of them compute, as `Machine` wants it."""
+def link_of(ranks: int) -> tuple[fs.Network, Slower]:
+    """What is between so many ranks of this machine, and how many times as long kernels take where all of them compute."""
     group = Group("-", "link", "-", ranks)
     try:
         group.begin()
     finally:
         group.close()
     found = dict(group.ready[0])
-    slower = {name: found.pop(name) for name in ("slower", "slower_rows")}
+    slower = Slower(*found.pop("slower"))
     return fs.Network(**found), slower
 
 
 class Planned:
     """The plan of one strategy for one workload, which is described and not run."""
 
-    def __init__(self, training: Any, strategy: str, ranks: int, calibration: Any, network: fs.Network, slower: dict[str, float]) -> None:
-        from foreshape.cost.device import Machine
-
+    def __init__(self, training: Any, strategy: str, ranks: int, calibration: Any, network: fs.Network, slower: Slower) -> None:
         batch = len(training.w.data[0][-1])
-        self.machine = Machine(calibration, 1, **slower)
+        self.machine = Machine(calibration, 1, slower)
         self.plan = fs.plan(training.main, ranks=ranks, batch=batch, network=network, device=self.machine,
                             strategies=[STRATEGIES[strategy]()], loss=training.loss)  # fmt: skip
 
@@ -130,11 +129,10 @@ class Planned:
 
     def _slowest(self, of_ranks: Sequence[dict[str, int]]) -> float:
         """Ranks that have less to compute leave the processors to the others for the rest of the time."""
-        self.plan.device = self.machine._replace(slower=1.0, slower_rows=None)
+        self.plan.device = self.machine._replace(slower=Slower())
         computing = [self.plan.timeline(sizes).computing for sizes in of_ranks]
         part = statistics.fmean(computing) / max(computing)
-        rows = self.machine.slower_rows or self.machine.slower
-        self.plan.device = self.machine._replace(slower=1 + (self.machine.slower - 1) * part, slower_rows=1 + (rows - 1) * part)
+        self.plan.device = self.machine._replace(slower=self.machine.slower.in_part(part))
         return max(self.plan.timeline(sizes).seconds for sizes in of_ranks)
 
     def sent(self, own: Sequence[dict[str, int]]) -> float:
@@ -219,7 +217,7 @@ def main() -> None:
     links = {n: link_of(n) for n in counts} if chosen.plan else {}
     for n, (network, slower) in links.items():
         busy = f"{network.handling * 1e6:.0f} us of a processor for a message and {network.processor * 2**30:.2f} s for each GiB"
-        print(f"{n} ranks: a link of {network}, {busy}; kernels take {slower['slower']:.2f} times as long, by rows {slower['slower_rows']:.2f}", flush=True)
+        print(f"{n} ranks: a link of {network}, {busy}; kernels take {slower}", flush=True)
     show({name: name for name, _ in COLUMNS})
     left: list[str] = []
     for ranks in counts:

@@ -20,7 +20,7 @@ import numpy as np
 import foreshape as fs
 from foreshape import layer
 from foreshape.cost import Calibration
-from foreshape.cost.device import Machine
+from foreshape.cost.device import Machine, Slower
 from foreshape.cost.draw import draw_timeline
 from foreshape.cost.link import measure_link
 from foreshape.cost.measure import calibrate
@@ -49,7 +49,7 @@ def rank(folder: Path) -> None:
         assert ranks.team is not None
         found = measure_link(ranks.team)
         if ranks.first:
-            (folder / "link.json").write_text(json.dumps([*dataclasses.astuple(found.network), found.slower]))
+            (folder / "link.json").write_text(json.dumps([*dataclasses.astuple(found.network), [*found.slower]]))
     cost, data = described()
     fs.train(cost, data, optimizer=fs.optimizer.SGD(0.01), epochs=6, batch_size=BATCH, progress=False, ranks=fs.data_parallel())
 
@@ -85,7 +85,7 @@ def main() -> None:
     with fs.program_guard(fs.Program(), fs.Program()):
         made = training_program(described()[0], fs.optimizer.SGD(0.01))
     network = fs.Network(*of_network)
-    plan = fs.plan(made.program, ranks=RANKS, batch=BATCH, loss=made.loss, device=Machine(calibration, 1, slower), network=network)
+    plan = fs.plan(made.program, ranks=RANKS, batch=BATCH, loss=made.loss, device=Machine(calibration, 1, Slower(*slower)), network=network)
     draw_timeline(plan, PICTURE, measured)
     planned = plan.timeline()
     print(f"a link of {network.bandwidth / 1e9:.2f} GB/s and {1e6 * network.latency:.0f} us; planned {1e3 * planned.seconds:.1f} ms, "

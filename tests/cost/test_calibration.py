@@ -68,7 +68,8 @@ def test_a_file_that_ends_early_is_refused(tmp_path: Path) -> None:
 
 
 def _changed(change: Any) -> Any:
-    found = json.loads(json.dumps({"format": 1, "machine": "m", "threads": {"1": {"step": 1e-5, "kinds": {"relu": [[10.0, 1e-6]]}, "memory": [[10, 1e-9]]}}}))
+    kernels: dict[str, Any] = {"step": 1e-5, "among": 1e-7, "kinds": {"relu": [[10.0, 1e-6]]}, "memory": [[10, 1e-9]]}
+    found: Any = {"format": 2, "machine": "m", "threads": {"1": kernels}}
     change(found)
     return found
 
@@ -76,7 +77,7 @@ def _changed(change: Any) -> Any:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda f: f.update(format=2),
+        lambda f: f.update(format=1),
         lambda f: f.update(machine=7),
         lambda f: f.update(more=1),
         lambda f: f.pop("threads"),
@@ -87,6 +88,8 @@ def _changed(change: Any) -> Any:
         lambda f: f["threads"].update({"9" * 30: f["threads"]["1"]}),
         lambda f: f["threads"]["1"].update(step=0),
         lambda f: f["threads"]["1"].update(step=True),
+        lambda f: f["threads"]["1"].update(among=-1e-6),
+        lambda f: f["threads"]["1"].pop("among"),
         lambda f: f["threads"]["1"].update(step="1"),
         lambda f: f["threads"]["1"].update(memory=[]),
         lambda f: f["threads"]["1"].update(memory=[[1, 2, 3]]),
@@ -107,7 +110,7 @@ def test_what_is_no_calibration_is_refused(tmp_path: Path, change: Any) -> None:
         Calibration.load(path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"format": NaN}', "[" * 100_000, "\x00", '{"format": 1e999}', "9" * 6000])
+@pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"format": NaN}', "[" * 100_000, "\x00", '{"format": 2e999}', "9" * 6000])
 def test_what_is_no_such_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(fs.ForeshapeError):

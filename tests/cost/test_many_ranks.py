@@ -9,7 +9,7 @@ from support.planned_networks import machine, stack, words
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cost.device import Machine
+from foreshape.cost.device import Machine, Slower
 from foreshape.cost.events import Compute, Start, Wait
 from foreshape.lowering import fuse, lower
 
@@ -52,7 +52,7 @@ def test_ragged_rows_are_divided_too() -> None:
 def test_ranks_that_share_a_machine_take_longer() -> None:
     network = fs.Network.of("10Gb/s", "50us")
     alone = planned(network=network).timeline()
-    slower = planned(network=network, device=Machine(machine(), 1, 2.0)).timeline()
+    slower = planned(network=network, device=Machine(machine(), 1, Slower(2.0))).timeline()
     assert slower.computing == pytest.approx(2 * alone.computing)
     assert slower.communicating == alone.communicating
     busy = fs.Network(network.bandwidth, network.latency, processor=1e-6)

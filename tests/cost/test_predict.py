@@ -9,6 +9,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.cost import Roofline, device_of, predict, step_time
 from foreshape.cost.calls import calls_of
+from foreshape.cost.device import Machine, Slower
 from foreshape.lowering import Lowered, fuse, lower
 
 
@@ -50,6 +51,38 @@ def test_of_a_table_only_the_rows_that_are_looked_up_count() -> None:
     low, high = ([c for _, c in calls_of(lowered(words(rows)), {"batch": 4, "words": 40})] for rows in (10_000, 10**9))
     assert [c.touched for c in low] == [c.touched for c in high]
     assert max(c.touched for c in high) < 40 * 16 * 4 * 8
+
+
+def test_of_a_bag_a_row_for_each_id_counts() -> None:
+    def touched(words: int) -> float:
+        program = fs.Program()
+        with fs.program_guard(program, fs.Program()):
+            out = layer.embedding_bag(layer.data("ids", shape=["batch", words], dtype="int64"), [10**6, 64])
+        (call,) = (c for _, c in calls_of(fuse(lower(program.global_block, [out.name])), {"batch": 8}))
+        return call.touched
+
+    assert touched(40) - touched(30) == 8 * 10 * (64 * 4 + 8), "rows of 64 numbers, and their ids"
+
+
+def test_a_call_takes_longer_among_others() -> None:
+    alone, among = machine(), machine()
+    among.threads[1].among = 1e-5
+    steps = [predict(lowered(stack()), {"batch": 64}, of, 1) for of in (alone, among)]
+    calls = sum(not c.call.kind.startswith("step ") for c in steps[0].calls)
+    assert steps[1].seconds - steps[0].seconds == pytest.approx(calls * (1e-5 - 1e-9))
+
+
+def test_ranks_slow_down_what_is_near_and_what_is_far_by_their_own_times() -> None:
+    device = Machine(machine(), 1, Slower(3.0, near=2.0, rows=5.0))
+    for batch, words_ in ((4, 40), (40_000, 400_000)):
+        of, values = lowered(words(10**7)), {"batch": batch, "words": words_}
+        alone, slowed = predict(of, values, machine(), 1), step_time(of, values, device)
+        times = [5.0 if c.call.is_far else 2.0 if c.call.touched <= 1 << 19 else 3.0 for c in alone.calls]
+        assert [b.seconds for b in slowed.calls] == pytest.approx([a.seconds * t for a, t in zip(alone.calls, times, strict=True)])
+        assert slowed.besides == pytest.approx(2 * alone.besides)
+        assert {2.0, 5.0} <= set(times)
+    assert 3.0 in times
+    assert Slower(3.0, rows=5.0).in_part(0.5) == Slower(2.0, rows=3.0)
 
 
 def test_small_steps_run_on_one_thread() -> None:

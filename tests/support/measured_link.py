@@ -15,4 +15,4 @@ if __name__ == "__main__":
     with join(60.0) as ranks:
         assert ranks.team is not None
         found = measure_link(ranks.team)
-    Path(f"{sys.argv[1]}.{os.environ['RANK']}.json").write_text(json.dumps({**asdict(found.network), "slower": found.slower, "slower_rows": found.slower_rows}))
+    Path(f"{sys.argv[1]}.{os.environ['RANK']}.json").write_text(json.dumps({**asdict(found.network), "slower": found.slower}))

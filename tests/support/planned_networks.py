@@ -36,4 +36,4 @@ def machine(step: float = 1e-3) -> Calibration:
     moved = [[float(b), 1e-9 * b] for b in (1, 2**10, 2**20, 2**30)]
     names = ("product addmm mm onednn", "product addmm mm", "mul_grad mm onednn", "mul_grad mm", "weight gradient mm")
     kinds = {**dict.fromkeys(names, products), "elementwise_add": moved}
-    return Calibration("a machine", {1: Kernels(step, kinds, moved), 2: Kernels(step / 2, kinds, moved)})
+    return Calibration("a machine", {1: Kernels(step, 1e-9, kinds, moved), 2: Kernels(step / 2, 1e-9, kinds, moved)})

@@ -258,13 +258,13 @@ def calibrate_link(out: Path | None, json: bool) -> None:
     with join(_PATIENCE) as ranks:
         if ranks.team is None:
             raise ExecutionError("there is one rank alone: start it as torchrun --nproc-per-node 2 -m foreshape calibrate --link")
-        network, slower, rows = measure_link(ranks.team)
+        network, slower = measure_link(ranks.team)
     if not ranks.first:
         return
     if json:
-        print_json({"ranks": ranks.count, **asdict(network), "slower": slower, "slower_rows": rows})
+        print_json({"ranks": ranks.count, **asdict(network), "slower": slower._asdict()})
         return
     with printing():
         print_plain(f"{ranks.count:,} ranks: --bandwidth {network.bandwidth * 8 / 1e9:.3g}Gb/s --latency {network.latency * 1e6:.0f}us")
         print_plain(f"a message takes {network.handling * 1e6:.0f}us of the processors, and {network.processor * 2**30:.2g} s for each GiB; "
-                    f"while all ranks compute, kernels take {slower:.2f} times as long, and {rows:.2f} times by rows of tables")  # fmt: skip
+                    f"while all ranks compute, kernels take {slower}")  # fmt: skip

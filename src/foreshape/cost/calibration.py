@@ -15,7 +15,7 @@ from foreshape.cost.curves import Curve
 from foreshape.errors import FormatError
 from foreshape.wire.files import read_file, replacing
 
-FORMAT = 1
+FORMAT = 2
 MAX_BYTES = 8 << 20
 MAX_KINDS, MAX_POINTS, MAX_COORDINATES, MAX_THREADS = 10_000, 100_000, 8, 64
 _FILE = "calibration.json"
@@ -27,15 +27,17 @@ Points = list[list[float]]
 class Kernels:
     """The kernels of a machine on one number of threads.
 
-    ``step``: seconds that a step takes besides its calls. ``kinds``: kind of call -> ``[[coordinate, ..., seconds], ...]``. ``memory``:
+    ``step``: seconds that a step takes besides its calls. ``among``: those that a call takes longer among others, as a step has them, than in a row of
+    equal ones, as it was measured. ``kinds``: kind of call -> ``[[coordinate, ..., seconds], ...]``. ``memory``:
     ``[[bytes, seconds], ...]`` of moving what is used again at once, from what is in the cache to what is far beyond it.
     """
 
     step: float
+    among: float
     kinds: dict[str, Points]
     memory: Points
-    _curves: dict[str, Curve] = field(default_factory=dict[str, Curve])
-    _moving: Curve | None = None
+    _curves: dict[str, Curve] = field(default_factory=dict[str, Curve], compare=False, repr=False)
+    _moving: Curve | None = field(default=None, compare=False, repr=False)
 
     def curve(self, kind: str) -> Curve | None:
         """The times of a kind; None where it was not measured."""
@@ -78,7 +80,7 @@ class Calibration:
         """Write it to a file, in the user's cache directory where none is named. Returns the path."""
         target = Path(path) if path is not None else default_path()
         target.parent.mkdir(parents=True, exist_ok=True)
-        kernels = {str(n): {"step": k.step, "kinds": k.kinds, "memory": k.memory} for n, k in sorted(self.threads.items())}
+        kernels = {str(n): {"step": k.step, "among": k.among, "kinds": k.kinds, "memory": k.memory} for n, k in sorted(self.threads.items())}
         with replacing(target) as file:
             file.write(json.dumps({"format": FORMAT, "machine": self.machine, "threads": kernels}, allow_nan=False).encode())
         return target
@@ -111,13 +113,13 @@ class Calibration:
         for name, given in threads.items():
             if not (name.isascii() and name.isdecimal() and 1 <= len(name) <= 4 and int(name) >= 1):
                 raise FormatError(f"{name[:20]!r} is no number of threads")
-            one = _fields(given, f"threads {name}", ("step", "kinds", "memory"))
+            one = _fields(given, f"threads {name}", ("step", "among", "kinds", "memory"))
             kinds = _mapping(one["kinds"], "kinds", MAX_KINDS)
             measured = {kind: _points(points, kind[:60]) for kind, points in kinds.items()}
             memory = _points(one["memory"], "memory")
             if any(len(p) != 2 for p in memory):
                 raise FormatError("memory is measured in bytes and seconds")
-            made[int(name)] = Kernels(_positive(one["step"], "step"), measured, memory)
+            made[int(name)] = Kernels(_positive(one["step"], "step"), _positive(one["among"], "among"), measured, memory)
         if not made:
             raise FormatError("a calibration of no number of threads")
         return cls(top["machine"], made)

@@ -213,7 +213,8 @@ def _recurrent(i: Instruction, work: float, sizes: Sizes) -> tuple[float, ...] |
 
 
 def _touched(i: Instruction, sizes: Sizes) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-    """The bytes of each value that a call reads, and of each that it makes. Of a table no more is read than of all else together."""
+    """The bytes of each value that a call reads, and of each that it makes. Of a table no more is read than of all else together, or a row for
+    each id."""
     writes = [(v.index, sizes.bytes(v)) for v in dict.fromkeys(i.writes())]
     views = _views(i)
     if views:
@@ -224,8 +225,10 @@ def _touched(i: Instruction, sizes: Sizes) -> tuple[list[tuple[int, float]], lis
     rest = sum(b for v, b in given if not v.persistable) + sum(b for index, b in writes if not any(index == v.index for v, _ in given))
     reads: list[tuple[int, float]] = []
     sparse = _is_sparse(i)
+    ids = max((prod(d) for v, _ in given if (s := v.spec) is not None and s.dtype in (INT64, INT32) and (d := sizes.dims(v)) is not None), default=0.0)
     for v, b in given:
-        reads.append((v.index, min(b, rest) if v.persistable and sparse else b))
+        rows = max(rest, ids * b / max((sizes.dims(v) or (1.0,))[0], 1.0)) if v.persistable and sparse else b
+        reads.append((v.index, min(b, rows)))
     limited = dict(reads)
     return reads, [(index, min(b, limited[index]) if index in limited else b) for index, b in writes]
 

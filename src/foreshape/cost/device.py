@@ -13,6 +13,8 @@ from foreshape.cost.predict import StepTime, Timed, predict
 from foreshape.errors import FormatError, SchemaError
 from foreshape.lowering import Lowered
 
+_NEAR = 1 << 19
+"""What touches so many bytes finds them in the cache that a processor has for itself."""
 _RATES = {"GFLOPS": 1e9, "TFLOPS": 1e12, "PFLOPS": 1e15}
 
 
@@ -41,17 +43,44 @@ class Roofline:
         return f"{self.flops / 1e12:g} TFLOPS, {self.bandwidth / 1e9:g} GB/s"
 
 
-class Machine(NamedTuple):
-    """A calibrated machine, with so many threads for each rank.
+class Slower(NamedTuple):
+    """How many times as long kernels take as they did when nothing else ran, where several ranks share a machine's processors and memory.
 
-    ``slower``: how many times as long kernels take as they did when nothing else ran: where several ranks share the machine's processors and memory.
-    ``slower_rows``: the same of those that go by rows of tables which are in no cache of one processor; as ``slower`` where it is left out.
+    ``kernels``: those that go to memory. ``near``: those that find all in their processor's own cache, and what a step does besides its kernels.
+    ``rows``: those that go by rows of tables which are in no such cache. As ``kernels`` where they are left out.
     """
+
+    kernels: float = 1.0
+    near: float | None = None
+    rows: float | None = None
+
+    @property
+    def besides(self) -> float:
+        """Of what a step does besides its kernels."""
+        return self.kernels if self.near is None else self.near
+
+    def of(self, call: Call) -> float:
+        """Of a call."""
+        if call.is_far:
+            return self.kernels if self.rows is None else self.rows
+        return self.besides if call.touched <= _NEAR else self.kernels
+
+    def in_part(self, part: float) -> Slower:
+        """Where the others compute for such a part of the time."""
+        near, rows = (None if times is None else 1 + (times - 1) * part for times in (self.near, self.rows))
+        return Slower(1 + (self.kernels - 1) * part, near, rows)
+
+    def __str__(self) -> str:
+        near, rows = (self.kernels if times is None else times for times in (self.near, self.rows))
+        return f"{self.kernels:.2f} times as long, {near:.2f} times within a cache, and {rows:.2f} times by rows of tables"
+
+
+class Machine(NamedTuple):
+    """A calibrated machine, with so many threads for each rank. ``slower``: by how much the ranks that share it slow down one another."""
 
     calibration: Calibration
     threads: int
-    slower: float = 1.0
-    slower_rows: float | None = None
+    slower: Slower = Slower()
 
     def __str__(self) -> str:
         return f"{self.calibration.machine}; {self.threads} thread{'' if self.threads == 1 else 's'} for each rank"
@@ -100,9 +129,8 @@ def step_time(lowered: Lowered, values: Mapping[str, int], device: Device) -> St
         calls = [Timed(i, call, device.seconds(call), False) for i, call in calls_of(lowered, values)]
         return StepTime(calls, device.launch, 1)
     found = predict(lowered, values, device.calibration, device.threads)
-    rows = device.slower if device.slower_rows is None else device.slower_rows
-    calls = [replace(timed, seconds=timed.seconds * (rows if timed.call.is_far else device.slower)) for timed in found.calls]
-    return StepTime(calls, found.besides * device.slower, found.threads)
+    calls = [replace(timed, seconds=timed.seconds * device.slower.of(timed.call)) for timed in found.calls]
+    return StepTime(calls, found.besides * device.slower.besides, found.threads)
 
 
 def require_device(device: Device | None) -> Device:

@@ -7,6 +7,7 @@ from statistics import mean, median
 from time import perf_counter, process_time
 from typing import NamedTuple
 
+from foreshape.cost.device import Slower
 from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, Network, hops, sent
 from foreshape.values.team import WHOLE, Team, numbers_of
 from foreshape.values.torch_proxy import torch
@@ -24,12 +25,11 @@ _TOGETHER, _STRETCHES = 0.05, 9
 
 
 class Link(NamedTuple):
-    """What ranks found. ``slower``: how many times as long kernels take, where all ranks compute, as the shortest do on a rank alone, which is what
-    a calibration has; ``slower_rows``: the same of those that go by rows of tables."""
+    """What ranks found: the network between them, and how many times as long kernels take, where all ranks compute, as the shortest do on a rank
+    alone, which is what a calibration has."""
 
     network: Network
-    slower: float
-    slower_rows: float
+    slower: Slower
 
 
 def measure_link(team: Team) -> Link:
@@ -39,7 +39,7 @@ def measure_link(team: Team) -> Link:
     kernels before it, as in a step: ranks come at their own times, and are woken when it is there.
     """
     layers = _Layers(rows=32, width=512)
-    slower, slower_rows = _slower(team, _Layers(rows=64, width=1024)), _slower(team, _Rows())
+    slower = [_slower(team, kernels) for kernels in (_Layers(rows=64, width=1024), _Layers(rows=64, width=128), _Rows())]
     small, large = torch.zeros(_SMALL, device="cpu"), torch.zeros(_LARGE, device="cpu")
 
     def both() -> None:
@@ -52,14 +52,14 @@ def measure_link(team: Team) -> Link:
     most, busy = _passing(team, lambda: team.sum(large, "link"))
     part = large.new_zeros(_LARGE // team.ranks)
     gathered, _ = _passing(team, lambda: team.gather(part, "link"))
-    found = torch.tensor([max(latency, least, 1e-9), least, most, handling, busy, slower, slower_rows, gathered], dtype=torch.float64, device="cpu")
+    found = torch.tensor([max(latency, least, 1e-9), least, most, handling, busy, gathered, *slower], dtype=torch.float64, device="cpu")
     team.reduce(found, "max", "link")
-    latency, least, most, handling, busy, slower, slower_rows, gathered = numbers_of(found)
+    latency, least, most, handling, busy, gathered, *slower = numbers_of(found)
     moved = sent(ALL_REDUCE, 4 * _LARGE, team.ranks)
     bandwidth = moved / max(most - least * hops(ALL_REDUCE, team.ranks), 1e-9)
     direct = sent(ALL_GATHER, 4 * len(part), team.ranks) / max(gathered - least, 1e-9)
     processor = max(busy - handling, 0.0) / moved
-    return Link(Network(bandwidth, latency, whole=WHOLE, processor=processor, handling=handling, direct=direct), max(slower, 1.0), max(slower_rows, 1.0))
+    return Link(Network(bandwidth, latency, whole=WHOLE, processor=processor, handling=handling, direct=direct), Slower(*(max(times, 1.0) for times in slower)))
 
 
 def _slower(team: Team, kernels: Callable[[], None]) -> float:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import prod
+from statistics import median
 from time import perf_counter
 from typing import Any
 
 from foreshape.cost.calibration import Calibration, Kernels, Points, this_machine
-from foreshape.cost.calls import Sizes, call_of
-from foreshape.cost.probes import Probe, probes
+from foreshape.cost.calls import Sizes, call_of, calls_of
+from foreshape.cost.predict import seconds_of
+from foreshape.cost.probes import Probe, mixed, probes
 from foreshape.cost.runner import clock_for, offsets, timed_calls
 from foreshape.kernels.pages import full
 from foreshape.lowering import Instruction, fuse, lower
@@ -21,6 +24,8 @@ from foreshape.values.torch_types import torch_dtype
 MOST, LARGE = 1 << 29, 1 << 26
 """The multiply-adds of the largest product that is measured, and the bytes of the largest value that is moved."""
 _STEPS = 200
+_LEAST_AMONG = 1e-9
+"""Less than any clock shows."""
 _DRAWN = 1 << 20
 """Larger values are one number: to draw them takes longer than to measure them."""
 
@@ -53,13 +58,15 @@ def _kernels(step: Step, most: int, large: int, said: Callable[[str], None]) -> 
     kinds: dict[str, dict[tuple[float, ...], list[float]]] = {}
     began = perf_counter()
     with torch.inference_mode():
-        for count, probe in enumerate(probes(most, large)):
+        for count, probe in enumerate(chain(probes(most, large), mixed())):
             _measure(probe, kinds)
             if count % 50 == 0:
                 said(f"{count} networks in {perf_counter() - began:.1f} s")
         memory = _memory(large)
     points = {kind: [[*at, min(seconds)] for at, seconds in sorted(found.items())] for kind, found in sorted(kinds.items())}
-    return Kernels(_step(step), points, memory)
+    kernels = Kernels(_step(step), 0.0, points, memory)
+    kernels.among = max(median([_among(step, probe, kernels) for probe in mixed()]), _LEAST_AMONG)
+    return kernels
 
 
 def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]]) -> None:
@@ -125,12 +132,27 @@ def _step(step: Step) -> float:
         x, y = layer.data("x", shape=["batch", 8]), layer.data("y", shape=["batch", 8])
         total = x + y
     feed = {"x": numpy.zeros((4, 8), numpy.float32), "y": numpy.zeros((4, 8), numpy.float32)}
-    step(main, feed, total.name)
+    return _shortest(step, main, feed, total.name)
+
+
+def _among(step: Step, probe: Probe, kernels: Kernels) -> float:
+    """How much longer a call takes as one of a step, whose calls all differ, than in a row of equal ones: of each call of a step as much."""
+    feed = {name: tensor_of(probe.program.global_block.var(name), probe).numpy() for name in probe.shapes}
+    whole = _shortest(step, probe.program, feed, probe.loss)
+    lowered = fuse(lower(probe.program.global_block, [probe.loss]))
+    find_liveness(lowered)
+    alone = [seconds_of(call, kernels)[0] for _, call in calls_of(lowered, probe.symbols)]
+    return (whole - kernels.step - sum(alone)) / len(alone)
+
+
+def _shortest(step: Step, program: Program, feed: dict[str, Any], fetch: str) -> float:
+    """The seconds of a step, of many."""
+    step(program, feed, fetch)
     clock = clock_for(torch.get_num_threads())
     best = float("inf")
     for _ in range(10):
         at = clock()
         for _ in range(_STEPS):
-            step(main, feed, total.name)
+            step(program, feed, fetch)
         best = min(best, (clock() - at) / _STEPS)
     return best

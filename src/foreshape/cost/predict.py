@@ -74,9 +74,14 @@ def predict(lowered: Lowered, values: Mapping[str, int], calibration: Calibratio
 
 
 def seconds_of(call: Call, kernels: Kernels) -> tuple[float, bool]:
-    """The seconds of a call whose operands were just used, and whether its kind was measured."""
+    """The seconds of a call whose operands were just used, other calls before it, and whether its kind was measured."""
     if call.kind.startswith("step "):
         return 1e-7, True
+    seconds, measured = _in_a_row(call, kernels)
+    return seconds + kernels.among, measured
+
+
+def _in_a_row(call: Call, kernels: Kernels) -> tuple[float, bool]:
     curve = kernels.curve(call.kind)
     if curve is not None and curve.coordinates == len(call.at):
         return curve(call.at, call.scaling), True

@@ -71,6 +71,20 @@ def probes(most: int, large: int) -> Iterator[Probe]:
     yield from _recurrent()
 
 
+def mixed() -> Iterator[Probe]:
+    """Networks of some twenty small calls each, of which no two that follow one another are alike: all that they take is fed."""
+    for rows, width in ((16, 24), (48, 48), (24, 96)):
+        main = Program()
+        with program_guard(main, Program()):
+            x, w = layer.data("x", shape=["batch", width]), layer.data("w", shape=[width, width])
+            h = x
+            for function in (layer.relu, layer.tanh, layer.sigmoid, layer.softmax):
+                h = function(layer.matmul(h, w))
+                h = layer.square(h) + layer.reshape(layer.reduce_mean(h * x, 1), [-1, 1])
+            loss = layer.mean(layer.concat([h, x], axis=1))
+        yield Probe(main, loss.name, shapes={"x": (rows, width), "w": (width, width)})
+
+
 def _products(most: int) -> Iterator[Probe]:
     widths = (8, 64, 256, 1024, 4096)
     for inner in widths:

@@ -296,7 +296,8 @@ class Team:
         out = tensor.new_empty((sum(take), *tensor.shape[1:]))
         with self._passing(what, tensor):
             if tensor.device.type == "cpu":  # as `_is_direct`, also where this rank has nothing to give
-                parts, places = tensor.contiguous().split(list(give)), out.split(list(take))
+                parts: Sequence[Tensor] = torch.split(tensor.contiguous(), list(give))
+                places: Sequence[Tensor] = torch.split(out, list(take))
                 places[self.rank].copy_(parts[self.rank])
                 for work in self._swap(parts, places):
                     work.wait()
