@@ -216,8 +216,8 @@ def main() -> None:
     counts = [int(n) for n in chosen.ranks.split()]
     links = {n: link_of(n) for n in counts} if chosen.plan else {}
     for n, (network, slower) in links.items():
-        busy = f"{network.handling * 1e6:.0f} us of a processor for a message and {network.processor * 2**30:.2f} s for each GiB"
-        print(f"{n} ranks: a link of {network}, {busy}; kernels take {slower}", flush=True)
+        busy = f"{network.meeting * 1e6:.0f} us to meet, {network.handling * 1e6:.0f} us of a processor for a message and {network.processor * 2**30:.2f} s"
+        print(f"{n} ranks: a link of {network}, {busy} for each GiB; kernels take {slower}", flush=True)
     show({name: name for name, _ in COLUMNS})
     left: list[str] = []
     for ranks in counts:

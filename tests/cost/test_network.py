@@ -50,6 +50,16 @@ def test_what_is_small_goes_whole_from_each_to_each() -> None:
     assert network.seconds(ALL_REDUCE, 1000, 1) == network.seconds(ALL_GATHER, 1000, 1) == 0.0
 
 
+def test_ranks_meet_once_at_each_collective() -> None:
+    for whole in (0, 3000):
+        alone, meeting = fs.Network(1e9, 1e-4, whole=whole), fs.Network.of(1e9, 1e-4, whole=whole, meeting=1e-3)
+        for way in (ALL_REDUCE, ALL_GATHER, ALL_TO_ALL):
+            assert meeting.seconds(way, 1e6, 4) - alone.seconds(way, 1e6, 4) == pytest.approx(1e-3)
+            assert meeting.seconds(way, 1e6, 1) == 0.0
+    with pytest.raises(fs.SchemaError, match="0 or more"):
+        fs.Network(1e9, 1e-4, meeting=-1.0)
+
+
 def test_messages_take_the_processor_of_ranks_that_have_no_other() -> None:
     network = fs.Network(1e9, 1e-4, processor=1e-9)
     assert network.occupying(ALL_REDUCE, 1e6, 2) == pytest.approx(1e-3)

@@ -1,4 +1,5 @@
-"""Trains a table that is split over ranks; run as a process, one per rank: ``python large_table.py ROWS OUT``, which says what a rank held at most."""
+"""Trains a table that is split over ranks; run as a process, one per rank: ``python large_table.py OPTIMIZER ROWS OUT``, which says what a rank held
+at most."""
 
 from __future__ import annotations
 
@@ -15,10 +16,12 @@ import foreshape as fs
 from foreshape import layer
 
 WIDTH, STEPS = 64, 6
+OPTIMIZERS = {"SGD": (lambda: fs.optimizer.SGD(0.1), 1), "Adagrad": (lambda: fs.optimizer.Adagrad(0.1), 2)}
+"""Each with how many numbers it holds for one of the table: the number itself, and its state."""
 
 
 def main() -> None:
-    rows, out = int(sys.argv[1]), sys.argv[2]
+    made, rows, out = OPTIMIZERS[sys.argv[1]][0], int(sys.argv[2]), sys.argv[3]
     words, label = layer.data("words", shape=[-1, 32], dtype="int64"), layer.data("label", dims=1, data_type="int64")
     found = layer.embedding(words, size=[rows, WIDTH], is_sparse=True)
     cost = layer.softmax_with_cross_entropy(layer.fc(layer.reduce_mean(found, 1), 4), label)
@@ -28,7 +31,7 @@ def main() -> None:
         for _ in range(STEPS):
             yield {"words": r.zipf(1.3, (256, 32)) * 7919 % rows, "label": r.randint(0, 4, (256, 1))}
 
-    history = fs.train(cost, batches, optimizer=fs.optimizer.SGD(0.1), ranks=fs.split_tables(patience=200), progress=False)
+    history = fs.train(cost, batches, optimizer=made(), ranks=fs.split_tables(patience=200), progress=False)
     assert history.losses[-1] < 2.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     Path(f"{out}.{os.environ['RANK']}").write_text(str(peak))

@@ -266,5 +266,5 @@ def calibrate_link(out: Path | None, json: bool) -> None:
         return
     with printing():
         print_plain(f"{ranks.count:,} ranks: --bandwidth {network.bandwidth * 8 / 1e9:.3g}Gb/s --latency {network.latency * 1e6:.0f}us")
-        print_plain(f"a message takes {network.handling * 1e6:.0f}us of the processors, and {network.processor * 2**30:.2g} s for each GiB; "
-                    f"while all ranks compute, kernels take {slower}")  # fmt: skip
+        print_plain(f"ranks wait {network.meeting * 1e6:.0f}us for one another at each collective; a message takes {network.handling * 1e6:.0f}us of the "
+                    f"processors, and {network.processor * 2**30:.2g} s for each GiB; while all ranks compute, kernels take {slower}")  # fmt: skip

@@ -35,8 +35,8 @@ class Link(NamedTuple):
 def measure_link(team: Team) -> Link:
     """Time sums between the ranks, and kernels on one rank and on all at once; some seconds. All ranks call it, and all get the same.
 
-    Medians count, of the slowest rank: a step waits for many messages, of which not all are the fastest. What a message takes is what a sum adds to
-    kernels before it, as in a step: ranks come at their own times, and are woken when it is there.
+    Medians count, of the slowest rank: a step waits for many messages, of which not all are the fastest. What a sum adds to kernels before it, as in
+    a step, is more than a message takes where ranks share processors: they come at their own times, and are woken when it is there.
     """
     layers = _Layers(rows=32, width=512)
     slower = [_slower(team, kernels) for kernels in (_Layers(rows=64, width=1024), _Layers(rows=64, width=128), _Rows())]
@@ -47,19 +47,20 @@ def measure_link(team: Team) -> Link:
         team.sum(small, "link")
 
     team.barrier()
-    latency = median(_each(both, _BETWEEN)) - median(_each(layers, _BETWEEN))
+    meeting = median(_each(both, _BETWEEN)) - median(_each(layers, _BETWEEN))
     least, handling = _passing(team, lambda: team.sum(small, "link"))
     most, busy = _passing(team, lambda: team.sum(large, "link"))
     part = large.new_zeros(_LARGE // team.ranks)
     gathered, _ = _passing(team, lambda: team.gather(part, "link"))
-    found = torch.tensor([max(latency, least, 1e-9), least, most, handling, busy, gathered, *slower], dtype=torch.float64, device="cpu")
+    found = torch.tensor([meeting, max(least, 1e-9), most, handling, busy, gathered, *slower], dtype=torch.float64, device="cpu")
     team.reduce(found, "max", "link")
-    latency, least, most, handling, busy, gathered, *slower = numbers_of(found)
+    meeting, latency, most, handling, busy, gathered, *slower = numbers_of(found)
     moved = sent(ALL_REDUCE, 4 * _LARGE, team.ranks)
-    bandwidth = moved / max(most - least * hops(ALL_REDUCE, team.ranks), 1e-9)
-    direct = sent(ALL_GATHER, 4 * len(part), team.ranks) / max(gathered - least, 1e-9)
+    bandwidth = moved / max(most - latency * hops(ALL_REDUCE, team.ranks), 1e-9)
+    direct = sent(ALL_GATHER, 4 * len(part), team.ranks) / max(gathered - latency, 1e-9)
     processor = max(busy - handling, 0.0) / moved
-    return Link(Network(bandwidth, latency, whole=WHOLE, processor=processor, handling=handling, direct=direct), Slower(*(max(times, 1.0) for times in slower)))
+    network = Network(bandwidth, latency, False, WHOLE, processor, handling, direct, max(meeting - latency, 0.0))
+    return Link(network, Slower(*(max(times, 1.0) for times in slower)))
 
 
 def _slower(team: Team, kernels: Callable[[], None]) -> float:

@@ -36,6 +36,8 @@ class Network:
         handling: seconds of that processor for each message, however small.
         direct: bytes per second of what goes from each rank to each other, which on a machine that ranks share is not what goes round;
             ``bandwidth`` where it is 0.
+        meeting: seconds that ranks which share processors wait for one another at each collective, however many messages it has: each is at
+            its kernels when the others come.
     """
 
     bandwidth: float
@@ -45,26 +47,29 @@ class Network:
     processor: float = 0.0
     handling: float = 0.0
     direct: float = 0.0
+    meeting: float = 0.0
 
     def __post_init__(self) -> None:
         if not (0 < self.bandwidth < 1e18 and 0 <= self.latency < 1e6):
             raise SchemaError(f"a network has a bandwidth above 0 and a latency of at least 0; seen {self.bandwidth} and {self.latency}")
-        if not (0 <= self.whole < 1 << 63 and 0 <= self.processor < 1 and 0 <= self.handling < 1e6 and 0 <= self.direct < 1e18):
-            raise SchemaError("bytes that go whole, seconds of a processor for a byte and for a message, and bytes per second from each to each, "
-                              f"are 0 or more; seen {self.whole}, {self.processor}, {self.handling} and {self.direct}")  # fmt: skip
+        times = 0 <= self.processor < 1 and 0 <= self.handling < 1e6 and 0 <= self.meeting < 1e6
+        if not (times and 0 <= self.whole < 1 << 63 and 0 <= self.direct < 1e18):
+            seen = f"{self.whole}, {self.processor}, {self.handling}, {self.direct} and {self.meeting}"
+            raise SchemaError("bytes that go whole, seconds of a processor for a byte and for a message, bytes per second from each to each, and "
+                              f"seconds to meet are 0 or more; seen {seen}")  # fmt: skip
 
     @classmethod
     def of(
         cls, bandwidth: str | float = "25Gb/s", latency: str | float = "30us", tree: bool = False, whole: int = 0, processor: float = 0.0,
-        handling: float = 0.0, direct: float = 0.0,
+        handling: float = 0.0, direct: float = 0.0, meeting: float = 0.0,
     ) -> Network:  # fmt: skip
         """From words, as ``"25Gb/s"`` or ``"3GB/s"``, and ``"30us"``; numbers are bytes per second, and seconds.
 
         Args:
             bandwidth, latency: those words or numbers.
-            tree, whole, processor, handling, direct: as of `Network`.
+            tree, whole, processor, handling, direct, meeting: as of `Network`.
         """
-        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree, whole, processor, handling, direct)
+        return cls(bandwidth_of(bandwidth), seconds_of(latency), tree, whole, processor, handling, direct, meeting)
 
     def seconds(self, way: str, count: float, ranks: int) -> float:
         """How long a collective takes once all ranks are there.
@@ -85,14 +90,16 @@ class Network:
         return self._sent(way, count, ranks) / (self.direct if self.direct and way in _DIRECT else self.bandwidth)
 
     def waiting(self, way: str, count: float, ranks: int) -> float:
-        """The seconds of it that are latency.
+        """The seconds of it in which no bytes move.
 
         Args:
             way, count, ranks: as of `seconds`.
         """
-        if self._is_whole(way, count, ranks) or (self.whole and ranks > 1 and way in _DIRECT):
-            return self.latency
-        return self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
+        if ranks < 2:
+            return 0.0
+        if self._is_whole(way, count, ranks) or (self.whole and way in _DIRECT):
+            return self.meeting + self.latency
+        return self.meeting + self.latency * (2 * ceil(log2(ranks)) if self._by_tree(way, count, ranks) else hops(way, ranks))
 
     def occupying(self, way: str, count: float, ranks: int) -> float:
         """The seconds of the rank's own processor that it takes, while or after it is on its way.

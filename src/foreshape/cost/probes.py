@@ -250,7 +250,7 @@ def _attention(most: int) -> Iterator[Probe]:
 def _recurrent() -> Iterator[Probe]:
     for run in (layer.lstm, layer.gru, layer.simple_rnn):
         for hidden in (32, 128, 256) if run is not layer.simple_rnn else (64,):
-            for batch, steps in ((4, 16), (4, 100), (48, 16), (48, 100)):
+            for batch, steps in ((4, 16), (4, 100), (16, 16), (16, 100), (64, 16), (64, 100)):
 
                 def build(run: Any = run, hidden: int = hidden) -> Variable:
                     words = layer.data("x", shape=["words"], dtype="int64", lod_level=1)
