@@ -1,4 +1,4 @@
-"""Three networks that no machine here could train, described and not run: what data parallel training takes on 8 to 4,096 ranks, and what holds it up.
+"""Three networks that no machine here could train, described and not run: what training takes on 8 to 4,096 ranks, and what holds it up.
 
     python benchmarks/simulate.py [--networks "resnet50 transformer recommender"] [--device 150TFLOPS:2TB/s] [--bandwidth 200Gb/s]
         [--latency 5us] [--within 80GB] [--plot ranks.png]
@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import workloads
 from rich.console import Console
@@ -72,12 +73,12 @@ def recommender(rows: int = 10**9, width: int = 64, fields: int = 26) -> None:
     fs.optimizer.Adagrad(0.01).minimize(layer.mean(layer.sigmoid_cross_entropy_with_logits(layer.fc(h, 1), label)))
 
 
-NETWORKS: dict[str, tuple[Callable[[], None], str, int]] = {
-    "resnet50": (resnet50, "ResNet-50", 64),
-    "transformer": (transformer, "transformer of 1.3 billion parameters", 2),
-    "recommender": (recommender, "recommender with a table of 10^9 rows", 4096),
+NETWORKS: dict[str, tuple[Callable[[], None], str, int, tuple[Callable[[], Any], ...]]] = {
+    "resnet50": (resnet50, "ResNet-50", 64, (fs.data_parallel,)),
+    "transformer": (transformer, "transformer of 1.3 billion parameters", 2, (fs.data_parallel, fs.shard_parameters)),
+    "recommender": (recommender, "recommender with a table of 10^9 rows", 4096, (fs.data_parallel, fs.split_tables)),
 }
-"""Name -> (what describes it, what it is called, the batch of a rank)."""
+"""Name -> (what describes it, what it is called, the batch of a rank, the strategies that are tried)."""
 
 
 def described(build: Callable[[], None]) -> fs.Program:
@@ -103,13 +104,14 @@ def main() -> None:
     network = fs.Network.of(chosen.bandwidth, chosen.latency, chosen.tree)
     drawn: list[tuple[str, list[Point]]] = []
     for name in chosen.networks.split():
-        build, words, batch = NETWORKS[name]
-        at = time.perf_counter()
-        plan = fs.plan(described(build), ranks=8, batch=8 * batch, network=network, device=chosen.device)
-        points = simulate(plan, batch_per_rank=batch, within=chosen.within, seed=chosen.seed)
-        console.print(simulation_table(points, f"{words}, {batch:,} examples for each rank; {plan.device}; {network}"))
-        console.print(f"described, planned and simulated in {time.perf_counter() - at:.1f} s")
-        drawn.append((words, points))
+        build, words, batch, strategies = NETWORKS[name]
+        for strategy in strategies:
+            at = time.perf_counter()
+            plan = fs.plan(described(build), ranks=8, batch=8 * batch, network=network, device=chosen.device, strategies=[strategy()])
+            points = simulate(plan, batch_per_rank=batch, within=chosen.within, seed=chosen.seed)
+            console.print(simulation_table(points, f"{words}, {plan.name}, {batch:,} examples for each rank; {plan.device}; {network}"))
+            console.print(f"described, planned and simulated in {time.perf_counter() - at:.1f} s")
+            drawn.append((f"{words}, {plan.name}", points))
     if chosen.plot:
         draw_simulation(drawn, chosen.plot)
 
