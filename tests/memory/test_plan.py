@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.corpus import case
 from support.counted import assert_calls_grow_with_size
+from support.measured import allocator_events, most_and_last
 from support.replayed import sizes
 
 import foreshape as fs
@@ -257,7 +258,30 @@ def test_a_value_that_a_branch_may_write_over_is_kept_up_to_the_branch() -> None
     assert value.name not in block.ops[-2].all_reads()
     plan = fs.plan(fs.default_main_program(), [out])
     before, after = (b for b in plan.buffers(batch=2) if value.name in b.names)
-    assert before.last == len(block.ops) - 2 == after.first
+    assert before.last == len(block.ops) - 2 == after.first - 1, "while the branch runs, it is the branch's"
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_a_branch_hands_on_counts_once_while_it_runs(holds: bool) -> None:
+    """As much is planned as is taken where it runs."""
+    x = layer.data("x", shape=["batch", 64])
+    given = layer.sigmoid(x)
+    value = layer.relu(x)
+    block = fs.default_main_program().global_block
+    with region(block) as branch:
+        layer.assign(layer.exp(layer.square(given)), value)
+    block.append_op("conditional_block", {"Cond": layer.reduce_sum(x) > (-1.0 if holds else 1e9), "Input": given}, {"Out": value, "Scope": "scope"},
+                    {"sub_block": branch.idx, "is_scalar_condition": True})  # fmt: skip
+    out = layer.reduce_sum(value)
+    plan, executor, scope, feed = fs.plan(fs.default_main_program(), [out]), fs.Executor(), fs.Scope(), {"x": np.ones((1000, 64), np.float32)}
+    for _ in range(2):
+        executor.run(fs.default_main_program(), feed, [out], scope)
+    taken, _ = most_and_last(allocator_events(lambda: executor.run(fs.default_main_program(), feed, [out], scope))[0])
+    planned = plan.peak(batch=1000) - feed["x"].nbytes
+    size = feed["x"].nbytes
+    assert 3 * size <= planned < 3 * size + 4096, "two values, and that of the branch"
+    assert taken <= planned + 4096
+    assert taken >= planned - 4096 or not holds
 
 
 def test_a_gradient_that_is_summed_is_no_view() -> None:

@@ -96,7 +96,7 @@ class Figures:
         """The bytes of the arena that are needed at every op of the global block: int64 ``[ops]``."""
         sizes, records = self._sizes(symbols)
         change = numpy.zeros(self.live.positions + 1, dtype=numpy.int64)
-        numpy.add.at(change, [r.first for r in records], sizes)
+        numpy.add.at(change, [r.counted for r in records], sizes)
         numpy.subtract.at(change, [r.last + 1 for r in records], sizes)
         return numpy.cumsum(change)[: self.live.positions]
 
@@ -107,10 +107,10 @@ class Figures:
     def buffers(self, time_limit: float | None = None, **symbols: int) -> list[Buffer]:
         """Everything in the arena with its place. ``time_limit``: seconds to look for a better layout."""
         sizes, records = self._sizes(symbols)
-        first, last = (numpy.array([getattr(r, n) for r in records], dtype=numpy.int64) for n in ("first", "last"))
-        offsets: list[int] = arena(first, last + 1, sizes, time_limit=time_limit).tolist() if records else []
+        first, last = (numpy.array([getattr(r, n) for r in records], dtype=numpy.int64) for n in ("counted", "last"))
+        offsets: list[int] = arena(numpy.minimum(first, last), last + 1, sizes, time_limit=time_limit).tolist() if records else []
         every = zip(records, sizes.tolist(), offsets, strict=True)
-        return [Buffer(r.name, size, r.first, r.last, at, r.what, tuple(r.names), _spec(r), _line(r)) for r, size, at in every]
+        return [Buffer(r.name, size, min(r.counted, r.last), r.last, at, r.what, tuple(r.names), _spec(r), _line(r)) for r, size, at in every]
 
     def breakdown(self, **symbols: int) -> dict[str, int]:
         """What the bytes at the peak are for."""
@@ -222,7 +222,7 @@ class Figures:
                 size = record_size(r, values)
                 if r.inner is None and r.what != WORKSPACE:
                     found[r.size] = size
-            sizes.append(size)
+            sizes.append(size if r.counted <= r.last else 0)
         if sum(sizes) > INT64_MAX:
             raise MemoryPlanError("with these values the sizes of this program together are past a 64-bit integer")
         return numpy.array(sizes, dtype=numpy.int64), records
@@ -230,7 +230,7 @@ class Figures:
     def _alive_at_peak(self, symbols: Mapping[str, int]) -> list[tuple[Record, int]]:
         """What is in the arena at the peak; of an op that runs a block, what is alive within it then."""
         values, at = self._values(symbols), self.peak_position(**symbols)
-        return [one for r in self.live.records if r.first <= at <= r.last for one in _parts(r, values)]
+        return [one for r in self.live.records if r.counted <= at <= r.last for one in _parts(r, values)]
 
 
 def _leading(live: Liveness) -> Iterator[str]:
@@ -253,14 +253,14 @@ def _parts(record: Record, values: Mapping[str, int]) -> list[tuple[Record, int]
     change = [0] * (inner.positions + 1)
     for r, parts in zip(inner.records, within, strict=True):
         size = sum(size for _, size in parts)
-        change[min(r.first, inner.positions)] += size
+        change[min(r.counted, inner.positions)] += size
         change[min(r.last + 1, inner.positions)] -= size
     alive, most, at = 0, 0, -1
     for position in range(inner.positions):
         alive += change[position]
         if alive > most:
             most, at = alive, position
-    return [one for r, parts in zip(inner.records, within, strict=True) if r.first <= at <= r.last for one in parts]
+    return [one for r, parts in zip(inner.records, within, strict=True) if r.counted <= at <= r.last for one in parts]
 
 
 def record_size(record: Record, values: Mapping[str, int]) -> int:
@@ -294,7 +294,7 @@ def _rows(live: Liveness, terms: Terms) -> Any:
         elif (either := _either(r)) is not None:
             ways.setdefault(r.first, []).append(either)
         else:
-            _add(change[r.first], terms, r.size, 1)
+            _add(change[r.counted], terms, r.size, 1)
             _add(change[r.last + 1], terms, r.size, -1)
     rows = numpy.cumsum(change[:-1], axis=0)
     more: list[Any] = [rows]

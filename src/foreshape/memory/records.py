@@ -38,6 +38,13 @@ class Record:
     """The number of the last instruction that needs it."""
     beside: list[Record] = field(default_factory=list["Record"])
     """Whose memory it may turn out to hold: none of them is given to another while this one is needed."""
+    handed_on: bool = False
+    """Whether the block of a condition has made it: while that runs, it is among what is in there."""
+
+    @property
+    def counted(self) -> int:
+        """From which position on its bytes count here."""
+        return self.first + self.handed_on
 
     def root(self) -> Record:
         """The record that this one was merged into."""
