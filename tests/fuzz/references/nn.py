@@ -53,7 +53,9 @@ def _batch_norm(op: Any, a: Any) -> Results | None:
     else:
         mean = x.mean(axes)
         variance = ((x - mean.reshape(shape)) ** 2).mean(axes)
-    y = (x - mean.reshape(shape)) / torch.sqrt(variance.reshape(shape) + op.epsilon) * a.Scale.reshape(shape) + a.Bias.reshape(shape)
+    y = (x - mean.reshape(shape)) / torch.sqrt(variance.reshape(shape) + op.epsilon)
+    y = y if a.Scale is None else y * a.Scale.reshape(shape)
+    y = y if a.Bias is None else y + a.Bias.reshape(shape)
     return {"Y": y}
 
 

@@ -334,6 +334,8 @@ class FusedTranspose(Operator):
     def infer_shape(self, X: Spec) -> Any:
         require(self.shift == 0.0, f"shift must be 0, not {self.shift}: quantized numbers are not supported", X=None)
         left_out = {axis_of(a, X.rank, "an axis of fused_squeeze2_axes", X=None) for a in self.fused_squeeze2_axes}
+        named = self.fused_squeeze2_axes
+        require(len(left_out) == len(named), f"fused_squeeze2_axes must name each axis once; seen {list(named)}", X=None)
         for axis in sorted(left_out):
             require_broadcast_to(X.known_dims[axis], 1, f"the axis {axis} of X, which is left out, must be 1", X=axis)
         kept = X.with_dims([d for a, d in enumerate(X.known_dims) if a not in left_out]) if left_out else X
@@ -362,6 +364,7 @@ class FusedTranspose(Operator):
         reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"),
         reject(X=f32(2, 3, 5), axis=[0, 1], fused_squeeze2_axes=[1], says="the axis 1 of X, which is left out, must be 1"),
         reject(X=f32(2, 3), axis=[1, 0], fused_squeeze2_axes=[2], says="an axis of fused_squeeze2_axes must be in [-2, 2)"),
+        reject(X=f32(2, 1), axis=[0], fused_squeeze2_axes=[-1, 1], says="fused_squeeze2_axes must name each axis once"),
         reject(X=f32(2, 3), axis=[1, 0], shift=1.0, says="shift must be 0"),
         reject(X=f32(2, 3), axis=[1, 0], fused_reshape2_shape=[4, 2], says="X has 6 elements, and shape has 8"),
         reject(X=f32(2, 3), axis=[1, 0], fused_reshape2_shape=[0, 2], says="must have no 0"),
