@@ -282,3 +282,16 @@ def test_bounds_of_a_range_that_are_written_twice_or_fed_are_not_known() -> None
         assert out.dims == [-1] and len(fs.Executor().run(program, {"end": np.ones(1, "float32")}, [out], fs.Scope())[0]) == 6
         with pytest.raises(fs.ShapeError, match="no number of steps"):
             program.global_block.apply("range", {"Start": start, "End": layer.fill_constant([1], "fp32", 3e38), "Step": layer.fill_constant([1], "fp32", 1e-9)})
+
+
+@pytest.mark.parametrize("compare", ["allclose", "isclose"])
+@pytest.mark.parametrize("slot", ["Rtol", "Atol"])
+def test_a_tolerance_below_nothing_is_refused_in_words(compare: str, slot: str) -> None:
+    x, tolerance = layer.data("x", shape=[3]), layer.data("tolerance", shape=[1], dtype="float64")
+    program = fs.default_main_program()
+    program.global_block.append_op(compare, {"Input": x, "Other": x, slot: tolerance}, {"Out": "out"})
+    feed = {"x": np.ones(3, np.float32), "tolerance": np.array([0.5])}
+    assert fs.Executor().run(program, feed, ["out"])[0].all()
+    for wrong in (-0.25, np.nan):
+        with pytest.raises(fs.ExecutionError, match=f"{compare}: {slot} must be at least 0; seen {wrong}"):
+            fs.Executor().run(program, {**feed, "tolerance": np.array([wrong])}, ["out"])

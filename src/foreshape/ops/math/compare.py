@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.operator import (
     ZERO_GRADIENT,
     AttrType,
@@ -262,7 +262,10 @@ class IsClose(Operator):
     def _tolerance(self, name: str, given: Any) -> float:
         text = getattr(self, name)
         if given is not None:
-            return given.item()
+            fed = float(given.item())
+            if fed >= 0:
+                return fed
+            raise ExecutionError(f"{self.type}: {name.capitalize()} must be at least 0; seen {fed}")
         try:
             number = float(text)
         except ValueError:
