@@ -13,7 +13,7 @@ from foreshape.lowering.instruction import Argument, Instruction, Lowered, Value
 from foreshape.memory.layouts import Layouts
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, Liveness, Record, Unknown, holds, needed_at
 from foreshape.memory.records import complete_held as _complete_held
-from foreshape.memory.rounds import added_to_array, element_of, kept_by_rounds, tensor_bytes
+from foreshape.memory.rounds import added_to_array, element_of, is_of_block, kept_by_rounds, tensor_bytes
 from foreshape.operator.fields import Result
 from foreshape.operator.operator import Operator
 from foreshape.program import Block, Role
@@ -354,7 +354,7 @@ class _Walk:
                 needed_at(record, position, at)
             else:  # what came in may go out again: of a block that did not run all of it does
                 record = self._new(i, at, value, maximum(self._size(value, i), self._came(i, value)))
-                record.handed_on = _is_of_block(i, value, inner)
+                record.handed_on = is_of_block(i, value, inner)
                 holds(record, given)
                 self.strided[value] = None
             given = {**given, value: self.current.get(value)}
@@ -392,16 +392,6 @@ class _Walk:
             forward = record.what is TEMPORARIES and record.op is not None and not record.op.role & Role.BACKWARD
             if forward and record.last < len(ops) and ops[record.last].role & Role.BACKWARD:
                 record.what = KEPT
-
-
-def _is_of_block(i: Instruction, value: Value, inner: Liveness) -> bool:
-    """Whether a result of a condition is memory that its block takes, and hands on."""
-    region, operator, first = i.region, i.op.operator, i.results[0]
-    if region is None or operator is None or not operator.region.startswith("conditional") or not isinstance(first, list) or value not in first:
-        return False
-    at = first.index(value)
-    made = inner.places.get(region.lowered.fetches[at]) if at < len(region.results) else None
-    return made is not None and any(r is made for r in inner.records)
 
 
 def _is_parameter_gradient(block: Block, name: str) -> bool:

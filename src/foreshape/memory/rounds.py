@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from foreshape.dims import Size, product, symbol
+from foreshape.lowering.instruction import Instruction, Value
+from foreshape.memory.records import Liveness
 from foreshape.operator.fields import Result
 from foreshape.program import Block, Op
 from foreshape.program.carried import names_in, saved_names, sub_block
@@ -73,3 +75,13 @@ def added_to_array(op: Op, name: str) -> Size:
             if result.name in operator.accumulates and element is not None and name in inner.outputs.get(result.name, ()):
                 total = total + tensor_bytes(block, element)
     return total if isinstance(total, int) and not total else total * rounds_of(op)
+
+
+def is_of_block(i: Instruction, value: Value, inner: Liveness) -> bool:
+    """Whether a result of a condition is memory that its block takes, and hands on."""
+    region, operator, first = i.region, i.op.operator, i.results[0]
+    if region is None or operator is None or not operator.region.startswith("conditional") or not isinstance(first, list) or value not in first:
+        return False
+    at = first.index(value)
+    made = inner.places.get(region.lowered.fetches[at]) if at < len(region.results) else None
+    return made is not None and any(r is made for r in inner.records)
