@@ -110,6 +110,12 @@ def test_what_is_no_calibration_is_refused(tmp_path: Path, change: Any) -> None:
         Calibration.load(path)
 
 
+def test_of_another_format_it_is_said_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(json.dumps(_changed(lambda f: f.update(format=1))))
+    with pytest.raises(fs.FormatError, match="of format 1; this version reads 2: run `foreshape calibrate` again"):
+        Calibration.load(tmp_path / "file")
+
+
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"format": NaN}', "[" * 100_000, "\x00", '{"format": 2e999}', "9" * 6000])
 def test_what_is_no_such_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_text(text)

@@ -105,7 +105,7 @@ class Calibration:
         """From what a file says. Raises `FormatError` for anything that `save` would not write."""
         top = _fields(found, "the file", ("format", "machine", "threads"))
         if top["format"] != FORMAT:
-            raise FormatError(f"a calibration of format {str(top['format'])[:20]}; this version reads {FORMAT}")
+            raise FormatError(f"a calibration of format {str(top['format'])[:20]}; this version reads {FORMAT}: run `foreshape calibrate` again")
         if not isinstance(top["machine"], str) or len(top["machine"]) > 1000:
             raise FormatError("a calibration names its machine")
         threads = _mapping(top["threads"], "threads", MAX_THREADS)
