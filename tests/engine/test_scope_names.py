@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -18,3 +20,12 @@ def test_values_are_set_and_got_by_names() -> None:
     assert scope["b"].tolist() == [0, 1, 2] and {n: scope[n].shape for n in scope} == {"a": (2,), "b": (3,)}
     with pytest.raises(fs.ExecutionError, match="there is no value for 'c'"):
         scope["c"]
+
+
+def test_a_copy_is_a_scope_of_its_own() -> None:
+    scope = fs.Scope()
+    scope["a"] = np.ones(2)
+    for other in (copy.copy(scope), copy.deepcopy(scope)):
+        other["a"], other["b"] = np.zeros(2), np.zeros(1)
+        assert scope["a"].tolist() == [1, 1] and "b" not in scope
+        assert other["a"].tolist() == [0, 0]

@@ -198,3 +198,20 @@ def _runs_nothing(file: Path, text: str) -> None:
             elif isinstance(node.func, ast.Attribute) and ast.unparse(node.func) == "torch.load":
                 flags = {k.arg: k.value for k in node.keywords}
                 assert isinstance(flags.get("weights_only"), ast.Constant) and flags["weights_only"].value is True, f"{file.name}:{node.lineno}"  # pyright: ignore
+
+
+@posix
+@pytest.mark.parametrize("there", [True, False], ids=["replaced", "new"])
+def test_the_mode_of_a_file_is_that_of_the_old_one_or_the_umask_s(there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "net.pdmodel"
+    if there:
+        target.write_bytes(b"old")
+        target.chmod(0o604)
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.delattr(os, "umask")  # the mask of the process holds for the files of all threads
+            save_program(load_program(good()), target)
+    finally:
+        os.umask(before)
+    assert target.stat().st_mode & 0o777 == (0o604 if there else 0o640)

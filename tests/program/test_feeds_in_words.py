@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from foreshape.conditions.solve import MAX_STEPS, solve
 from foreshape.conditions.steps import Steps
 from foreshape.dims import Size, ceildiv, maximum, symbol
 from foreshape.operator.require import Condition
+from foreshape.spec import FETCH_LIST, Spec
 
 
 def detector(x: Any) -> Any:
@@ -234,3 +236,25 @@ def test_steps_of_solving_and_searching_are_bounded(name: str) -> None:
     assert search.taken <= MAX_SEARCH
     if values is not None:
         assert all(c.answer(values) is True for c in bomb if c not in found.hard)
+
+
+def test_an_op_that_no_fetched_value_needs_demands_nothing() -> None:
+    x = layer.data("x", shape=[-1, 4])
+    layer.reshape(x, [-1, 7])  # refuses most sizes
+    out = layer.relu(x)
+    program = fs.default_main_program()
+    block = program.global_block
+    feed = np.ones((2, 4), "float32")
+    assert not program.feeds.takes(x=[2, 4])  # it could be fetched
+    assert fs.Executor().run(program, {"x": feed}, [out], fs.Scope())[0].shape == (2, 4)
+    block.append_op("fetch", {"X": out}, {"Out": block.create_variable("fetch", Spec(FETCH_LIST, None, None))}, {"col": 0})
+    assert program.feeds.takes(x=[2, 4]) and program.feeds.smallest == {"x": [1, 4]}
+
+
+def test_a_copy_of_a_program_is_another_program() -> None:
+    x = layer.data("x", shape=["batch", 4])
+    program = fs.default_main_program()
+    for other in (copy.copy(program), copy.deepcopy(program)):
+        assert str(other) == str(program) and other.var("x").block.program is other
+        other.global_block.append_op("relu", {"X": "x"}, {"Out": "y"})
+        assert x.block is program.global_block and not program.global_block.ops

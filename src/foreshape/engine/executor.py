@@ -37,6 +37,7 @@ from foreshape.ops.tensor.random import current
 from foreshape.ops.tensor.random_state import check_state
 from foreshape.program import Program, Variable, default_main_program
 from foreshape.program.collector import collector_waits
+from foreshape.program.dropping import for_step
 from foreshape.values.conversion import to_tensor
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.torch_proxy import torch
@@ -69,7 +70,8 @@ class Step:
     def __init__(
         self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
     ) -> None:  # fmt: skip
-        self.program = program
+        self.version = program.version
+        self.program = program = for_step(program, fetches)
         self.fastest = fastest
         guards = program.guards
         lowered = lower(program.global_block, fetches, fused)
@@ -80,7 +82,6 @@ class Step:
         self.live = find_liveness(lowered, reuse=fused)
         self.emitted: Emitted = emit(lowered)
         self.feeder = Feeder(program, lowered.feeds, guards, device)
-        self.version = program.version
         self.plan_cache: dict[Any, ShapePlan] = {}
         self._plan: Plan | None = None
         self._roomy: dict[str, int] | None = None

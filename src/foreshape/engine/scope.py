@@ -125,6 +125,16 @@ class Scope:
     def __contains__(self, name: str) -> bool:
         return name in self._values or name in self._waiting
 
+    def __copy__(self) -> Scope:
+        """Return a scope of its own, with a copy of every value."""
+        out = Scope()
+        for name in self.names():
+            out.store(name, self.tensor(name), owned=False)
+        return out
+
+    def __deepcopy__(self, memo: object) -> Scope:
+        return self.__copy__()
+
     def move(self, name: str, device: Any) -> Tensor:
         """The tensor of a name on a device, where the scope holds it from now on."""
         value = self.tensor(name)

@@ -10,8 +10,9 @@ from foreshape.operator.bound_attributes import Attributes
 from foreshape.passes.framework import Pass, named
 from foreshape.passes.training_only import drop_training_only
 from foreshape.program import Block, Op, Program, Role, Variable
-from foreshape.program.needed import needed_ops
-from foreshape.program.unknown import with_inner
+from foreshape.program.dropping import drop_blocks, drop_variables, for_step
+
+__all__ = ["FOR_TEST", "for_step", "for_test", "prune"]
 
 _TRAINING = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 
@@ -41,36 +42,9 @@ def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Ite
         for op in block.ops:
             op.is_target = False
         blocks = drop_blocks(copy)
-        return _drop_variables(copy, {*wanted, *(fed or ())}) or len(block.ops) != before or blocks
+        return drop_variables(copy, {*wanted, *(fed or ())}) or len(block.ops) != before or blocks
 
     return Pass("prune", change)(program)[0]
-
-
-def for_step(program: Program, fetches: Sequence[str]) -> Program:
-    """A copy whose guards are those of a step alone: of what the fetches need, and what outlives a step; the program itself where these are all.
-
-    Its other ops are dropped with what they make. Inputs and what the scope holds stay, whatever reads them.
-
-    Args:
-        program: left as it is.
-        fetches: names of variables.
-    """
-    needed = {id(op) for op in needed_ops(program.global_block, fetches)}
-    idle = [op for op in program.global_block.ops if id(op) not in needed and op.type not in ("feed", "fetch")]
-    if not {op.type for op in with_inner(idle)} & {guard.op_type for guard in program.guards}:
-        return program
-    dropped = {id(op) for op in idle}
-    positions = {at for at, op in enumerate(program.global_block.ops) if id(op) in dropped}
-
-    def change(copy: Program) -> bool:
-        block = copy.global_block
-        given = {v.name for v in copy.all_variables() if v.op is None or v.persistable} | {*fetches}
-        block.ops = [op for at, op in enumerate(block.ops) if at not in positions]
-        drop_blocks(copy)
-        _drop_variables(copy, given)
-        return True
-
-    return Pass("for_step", change)(program)[0]
 
 
 def for_test(program: Program) -> Program:
@@ -100,7 +74,7 @@ def FOR_TEST(program: Program) -> bool:
         changed = True
     drop_blocks(program)
     _drop_unread_results(program, read)
-    _drop_variables(program, {v.name for v in program.all_variables()} - read - written)
+    drop_variables(program, {v.name for v in program.all_variables()} - read - written)
     return changed
 
 
@@ -173,55 +147,3 @@ def _drop_unread_results(program: Program, read: set[str]) -> None:
 def _persists(block: Block, name: str) -> bool:
     variable = block.find(name)
     return variable is not None and variable.persistable
-
-
-def _drop_variables(program: Program, keep: set[str]) -> bool:
-    """Drop the variables that no op names, but for ``keep``; and links to makers that are gone."""
-    ops = {id(op) for op in program.all_ops()}
-    used = {n for op in program.all_ops() for n in (*op.input_names(), *op.output_names())} | keep
-    changed = False
-    for block in program.blocks:
-        for name in [n for n in block.vars if n not in used]:
-            del block.vars[name]
-            changed = True
-        for variable in block.vars.values():
-            if variable.op is not None and id(variable.op) not in ops:
-                variable.op = None
-    return changed
-
-
-def drop_blocks(program: Program) -> bool:
-    """Drop the blocks that no op runs any more, and number the others anew; says whether there were any."""
-    live = {0}
-    pending = [0]
-    while pending:
-        for op in program.blocks[pending.pop()].ops:
-            for index in op.sub_block_indices():
-                if index not in live:
-                    live.add(index)
-                    pending.append(index)
-    for index in sorted(live):  # a block that is run lies in its parents
-        parent = program.blocks[index].parent_idx
-        while parent > 0 and parent not in live:
-            live.add(parent)
-            parent = program.blocks[parent].parent_idx
-    if len(live) == len(program.blocks):
-        return False
-    moved = {old: new for new, old in enumerate(sorted(live))}
-    program.blocks = [b for b in program.blocks if b.idx in live]
-    for block in program.blocks:
-        block.idx = moved[block.idx]
-        block.parent_idx = moved.get(block.parent_idx, block.parent_idx)
-        block.forward_idx = moved.get(block.forward_idx, -1)
-        for op in block.ops:
-            if op.sub_block_indices():
-                op.attributes = Attributes.of(op.type, tuple((n, t, _moved(t, v, moved)) for n, t, v in op.attributes.entries))
-    return True
-
-
-def _moved(type: AttrType, value: object, moved: dict[int, int]) -> object:
-    if type is AttrType.BLOCK and isinstance(value, int):
-        return moved[value]
-    if type is AttrType.BLOCKS and isinstance(value, tuple):
-        return tuple(moved[i] for i in value)  # pyright: ignore[reportUnknownVariableType]
-    return value

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
-from foreshape.passes.prune import drop_blocks
 from foreshape.program import Block, Op, Role, Variable
 from foreshape.program.call_site import Site
+from foreshape.program.dropping import drop_blocks
 from foreshape.program.op import is_absent
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from foreshape.dims import substitute
+from foreshape.errors import SchemaError, ShapeError
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
+from foreshape.program.needed import is_given
 from foreshape.program.op import Op
-from foreshape.program.variable import Variable
+from foreshape.program.variable import Variable, dims_of
+from foreshape.spec import Lod, Spec
 
 if TYPE_CHECKING:
     from foreshape.program.program import Program
@@ -44,3 +49,40 @@ def fill(out: Program, program: Program) -> None:
                 setattr(copy, flag, getattr(variable, flag))
             copy.op = copies.get(id(variable.op)) if variable.op is not None else None
             new.vars[name] = copy
+
+
+def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> Program:
+    """Return a copy whose named inputs have these shapes; see `Program.with_feed_shapes`."""
+    out = program.clone()
+    block = out.global_block
+    bound: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        variable = block.vars.get(name)
+        if variable is None or variable.persistable or not is_given(variable):
+            inputs = [v.name for v in block.vars.values() if not v.persistable and is_given(v)]
+            raise SchemaError(f"{name!r} is not an input; the inputs are: {', '.join(inputs) or 'none'}")
+        old = variable.spec
+        dims, _ = dims_of(name, shape, old.lod_level)
+        if old.dims is not None and len(old.dims) != len(dims):
+            raise ShapeError(f"the shape of {name} must have {len(old.dims)} dims, as {old.text()}; seen {list(shape)}")
+        for before, now in zip(old.dims or dims, dims, strict=True):
+            if isinstance(before, int) and before != now:
+                continue  # a fixed dim may be changed: that is what the copy is for
+            if not isinstance(before, int) and isinstance(now, int):
+                bound.setdefault(str(before), now)
+        variable._spec = Spec(old.kind, old.dtype, dims, old.lod)  # pyright: ignore[reportPrivateUsage]
+    _bind(out, bound)
+    out.forget()
+    out.infer()
+    return out
+
+
+def _bind(program: Program, values: Mapping[str, Any]) -> None:
+    """Replace the symbols of inputs that other inputs' new shapes have made numbers."""
+    if not values:
+        return
+    for variable in program.global_block.vars.values():
+        spec = variable.spec
+        if variable.op is None and spec.dims is not None:
+            lod = spec.lod and Lod(spec.lod.source, tuple(substitute(c, values) for c in spec.lod.counts))
+            variable._spec = Spec(spec.kind, spec.dtype, tuple(substitute(d, values) for d in spec.dims), lod)  # pyright: ignore[reportPrivateUsage]

@@ -10,6 +10,7 @@ from foreshape.conditions.solve import Solution, solve, text_of
 from foreshape.dims import Size, evaluate, substitute, symbol, symbol_name, symbols_of
 from foreshape.errors import FeedError, ShapeError
 from foreshape.operator.require import Condition
+from foreshape.program.dropping import for_step
 from foreshape.program.inputs import inputs_of
 from foreshape.program.variable import Variable
 
@@ -59,13 +60,16 @@ class FeedSizes:
 class Feeds(Mapping[str, FeedSizes]):
     """The inputs of a program by name. ``str`` of it is a line per input, and one for each condition between inputs.
 
-    Sizes that only a run tells are not spoken of: their conditions are in ``later``, and are checked by the run.
+    Sizes that only a run tells are not spoken of: their conditions are in ``later``, and are checked by the run. Of a program that says what it
+    fetches, ops that no fetched value needs demand nothing.
     """
 
     __slots__ = ("_guards", "_inputs", "_solution", "_words", "joint", "later", "version")
 
     def __init__(self, program: Program) -> None:
         self.version = program.version
+        fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
+        program = for_step(program, fetched) if fetched else program
         inputs = inputs_of(program.global_block)
         formulas = [d for v in inputs for d in v.spec.dims or () if not isinstance(d, int) and symbol_name(d) is None]
         self._guards = [g.condition for g in program.guard_list()] + [Condition(0, "<=", d, "a size is at least 0") for d in formulas]

@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import substitute
-from foreshape.errors import DescriptionError, SchemaError, ShapeError
+from foreshape.errors import DescriptionError, SchemaError
 from foreshape.infer.guards import Guard, Guards
 from foreshape.program.arrays import forget_elements
 from foreshape.program.block import Block
 from foreshape.program.collector import collector_waits
 from foreshape.program.current import begin_with
 from foreshape.program.names import BlockNames
-from foreshape.program.needed import is_given
 from foreshape.program.op import Op
 from foreshape.program.scopes import current_scope, scoped_name
 from foreshape.program.unknown import is_unknown
-from foreshape.program.variable import Variable, dims_of
+from foreshape.program.variable import Variable
 from foreshape.program.walk import Walk, infer_in_doubt, mark_unknown
-from foreshape.spec import Lod, Spec
 
 if TYPE_CHECKING:
     from foreshape.pictures import Picture
@@ -294,38 +291,9 @@ class Program:
         Raises:
             SchemaError: a name that is no input. ShapeError: a shape that the network does not take.
         """
-        out = self.clone()
-        block = out.global_block
-        bound: dict[str, Any] = {}
-        for name, shape in shapes.items():
-            variable = block.vars.get(name)
-            if variable is None or variable.persistable or not is_given(variable):
-                inputs = [v.name for v in block.vars.values() if not v.persistable and is_given(v)]
-                raise SchemaError(f"{name!r} is not an input; the inputs are: {', '.join(inputs) or 'none'}")
-            old = variable.spec
-            dims, _ = dims_of(name, shape, old.lod_level)
-            if old.dims is not None and len(old.dims) != len(dims):
-                raise ShapeError(f"the shape of {name} must have {len(old.dims)} dims, as {old.text()}; seen {list(shape)}")
-            for before, now in zip(old.dims or dims, dims, strict=True):
-                if isinstance(before, int) and before != now:
-                    continue  # a fixed dim may be changed: that is what the copy is for
-                if not isinstance(before, int) and isinstance(now, int):
-                    bound.setdefault(str(before), now)
-            variable._spec = Spec(old.kind, old.dtype, dims, old.lod)  # pyright: ignore[reportPrivateUsage]
-        out._bind(bound)
-        out.forget()
-        out.infer()
-        return out
+        from foreshape.program.copying import with_feed_shapes
 
-    def _bind(self, values: Mapping[str, Any]) -> None:
-        """Replace symbols of inputs that other inputs' new shapes have made numbers."""
-        if not values:
-            return
-        for variable in self.global_block.vars.values():
-            spec = variable.spec
-            if variable.op is None and spec.dims is not None:
-                lod = spec.lod and Lod(spec.lod.source, tuple(substitute(c, values) for c in spec.lod.counts))
-                variable._spec = Spec(spec.kind, spec.dtype, tuple(substitute(d, values) for d in spec.dims), lod)  # pyright: ignore[reportPrivateUsage]
+        return with_feed_shapes(self, shapes)
 
     # --- copies, text and bytes
 
@@ -336,6 +304,11 @@ class Program:
         out = Program()
         fill(out, self)
         return out
+
+    __copy__ = clone
+
+    def __deepcopy__(self, memo: object) -> Program:
+        return self.clone()
 
     def to_bytes(self) -> bytes:
         """The program in the file format; equal programs give equal bytes."""

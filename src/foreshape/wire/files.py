@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Generator
 from typing import IO, Any
 
@@ -95,13 +95,16 @@ def replacing(path: Any) -> Generator[IO[bytes]]:
             raise FormatError(f"{target}: not a regular file")
         target = os.path.realpath(target)
         folder = os.path.dirname(target) or "."
-        mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask()
-        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=folder)
+        mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None
+        named = os.path.join(folder, f".writing-{secrets.token_hex(8)}")
+        handle = os.open(named, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666 if mode is None else mode)  # less the umask
+        temporary = named
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, mode)
+        if mode is not None:
+            os.chmod(temporary, mode)
         os.replace(temporary, target)
         temporary = None
         _sync_folder(folder)
@@ -111,12 +114,6 @@ def replacing(path: Any) -> Generator[IO[bytes]]:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync_folder(folder: str) -> None:

@@ -1,0 +1,92 @@
+"""Ops, blocks and variables that a step does not need, taken out of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.program.needed import needed_ops
+from foreshape.program.unknown import with_inner
+
+if TYPE_CHECKING:
+    from foreshape.program.program import Program
+
+
+def for_step(program: Program, fetches: Sequence[str]) -> Program:
+    """Return a copy whose guards are those of one step: of the fetches and of persistable updates; the program itself where there are no others.
+
+    Its other ops are dropped with what they make. Inputs and what the scope holds stay, whatever reads them.
+
+    Args:
+        program: left as it is.
+        fetches: names of variables.
+    """
+    needed = {id(op) for op in needed_ops(program.global_block, fetches)}
+    idle = [op for op in program.global_block.ops if id(op) not in needed and op.type not in ("feed", "fetch")]
+    if not {op.type for op in with_inner(idle)} & {guard.op_type for guard in program.guard_list()}:
+        return program
+    dropped = {id(op) for op in idle}
+    positions = {at for at, op in enumerate(program.global_block.ops) if id(op) in dropped}
+    copy = program.clone()
+    block = copy.global_block
+    given = {v.name for v in copy.all_variables() if v.op is None or v.persistable} | {*fetches}
+    block.ops = [op for at, op in enumerate(block.ops) if at not in positions]
+    drop_blocks(copy)
+    drop_variables(copy, given)
+    copy.touch()
+    copy.diagnose()  # what an error leaves open, whoever runs it is told
+    return copy
+
+
+def drop_variables(program: Program, keep: set[str]) -> bool:
+    """Drop the variables that no op names, but for ``keep``; and links to makers that are gone."""
+    ops = {id(op) for op in program.all_ops()}
+    used = {n for op in program.all_ops() for n in (*op.input_names(), *op.output_names())} | keep
+    changed = False
+    for block in program.blocks:
+        for name in [n for n in block.vars if n not in used]:
+            del block.vars[name]
+            changed = True
+        for variable in block.vars.values():
+            if variable.op is not None and id(variable.op) not in ops:
+                variable.op = None
+    return changed
+
+
+def drop_blocks(program: Program) -> bool:
+    """Drop the blocks that no op runs any more, and number the others anew; says whether there were any."""
+    live = {0}
+    pending = [0]
+    while pending:
+        for op in program.blocks[pending.pop()].ops:
+            for index in op.sub_block_indices():
+                if index not in live:
+                    live.add(index)
+                    pending.append(index)
+    for index in sorted(live):  # a block that is run lies in its parents
+        parent = program.blocks[index].parent_idx
+        while parent > 0 and parent not in live:
+            live.add(parent)
+            parent = program.blocks[parent].parent_idx
+    if len(live) == len(program.blocks):
+        return False
+    moved = {old: new for new, old in enumerate(sorted(live))}
+    program.blocks = [b for b in program.blocks if b.idx in live]
+    for block in program.blocks:
+        block.idx = moved[block.idx]
+        block.parent_idx = moved.get(block.parent_idx, block.parent_idx)
+        block.forward_idx = moved.get(block.forward_idx, -1)
+        for op in block.ops:
+            if op.sub_block_indices():
+                op.attributes = Attributes.of(op.type, tuple((n, t, _moved(t, v, moved)) for n, t, v in op.attributes.entries))
+    return True
+
+
+def _moved(type: AttrType, value: object, moved: dict[int, int]) -> object:
+    if type is AttrType.BLOCK and isinstance(value, int):
+        return moved[value]
+    if type is AttrType.BLOCKS and isinstance(value, tuple):
+        return tuple(moved[i] for i in value)  # pyright: ignore[reportUnknownVariableType]
+    return value
