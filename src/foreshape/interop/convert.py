@@ -13,9 +13,11 @@ from typing import Final
 
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError, border
 from foreshape.interop.inference import parameters_of
-from foreshape.interop.parameters import MAX_BYTES, PIECE, Stored, inside, open_parameters, otherwise, write_stored
+from foreshape.interop.parameters import MAX_BYTES, PIECE, Fits, Stored, inside, open_parameters, write_stored
 from foreshape.interop.safetensors_file import contents, header_of
-from foreshape.spec import BOOL, Spec
+from foreshape.interop.stored_specs import as_stored
+from foreshape.program import Variable
+from foreshape.spec import BOOL
 from foreshape.wire import load_program, replacing
 from foreshape.wire.files import map_file
 
@@ -43,14 +45,15 @@ def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Sto
         tensor's name. Nothing is written then.
     """
     program = load_program(model)
-    specs = {name: variable.spec for name, variable in parameters_of(program).items()}
+    parameters = parameters_of(program)
     into, given = os.fspath(target), os.fspath(source)
     folder = os.path.isdir(into) or into.endswith(("/", os.sep))
     if not folder and not into.endswith((SAFETENSORS, COMBINED)):
         raise FormatError(f"{into}: parameters are written to a file that ends in {SAFETENSORS} or {COMBINED}, or to a folder, as {into}/")
     if os.path.exists(into) and os.path.exists(given) and os.path.samefile(given, into):
         raise FormatError(f"{into}: parameters are not written to where they are read from")
-    values = _read_safetensors(given, specs) if given.endswith(SAFETENSORS) else open_parameters(given, specs, specs)
+    fits = as_stored(parameters)
+    values = _read_safetensors(given, parameters, fits) if given.endswith(SAFETENSORS) else open_parameters(given, parameters, fits)
     if folder:
         _write_folder(into, values)
     elif into.endswith(COMBINED):
@@ -62,19 +65,19 @@ def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Sto
     return values
 
 
-def _read_safetensors(path: str, specs: Mapping[str, Spec]) -> dict[str, Stored]:
+def _read_safetensors(path: str, parameters: Mapping[str, Variable], fits: Fits) -> dict[str, Stored]:
     data = map_file(path, MAX_BYTES, writable=False)
     try:
         _, found = contents(data)
     except (FormatError, TypeMismatchError) as error:
         raise FormatError(f"{path}: not a safetensors file of parameters: {error}") from None
-    for what, names in (("has no", specs.keys() - found.keys()), ("has, and the program has not,", found.keys() - specs.keys())):
+    for what, names in (("has no", parameters.keys() - found.keys()), ("has, and the program has not,", found.keys() - parameters.keys())):
         if names:
             shown = ", ".join(repr(n[:100]) for n in sorted(names)[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
             raise FormatError(f"{path} {what} parameter {shown}")
     out: dict[str, Stored] = {}
     for name, (of, dims, begin, end) in found.items():
-        told = otherwise(of, dims, specs[name])
+        told = fits(name, of, dims)
         if told:
             raise FormatError(f"{path}: the parameter {name[:100]!r}: {told}")
         out[name] = Stored(of, dims, memoryview(data)[begin:end].toreadonly())

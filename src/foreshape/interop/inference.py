@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.interop.model import COPIES, InferenceModel
-from foreshape.interop.parameters import Pieces, otherwise, read_parameters, write_parameters
+from foreshape.interop.parameters import Pieces, open_parameters, otherwise, write_parameters
+from foreshape.interop.stored_specs import as_stored
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.call_site import Site
@@ -229,8 +230,8 @@ def _column(op: Op) -> int:
 
 
 def _fill(scope: Scope, source: Any, parameters: Mapping[str, Variable], device: str) -> None:
-    specs = {n: v.spec for n, v in parameters.items()}
-    waiting = waiting_parameters(source, specs, device)
+    fits = as_stored(parameters)
+    waiting = waiting_parameters(source, parameters, fits, device)
     if waiting is not None:
         if waiting.large:
             for name, make in waiting.parameters.items():
@@ -241,8 +242,8 @@ def _fill(scope: Scope, source: Any, parameters: Mapping[str, Variable], device:
             for name, tensor in read.items():
                 scope.store(name, tensor)
         return
-    values = read_parameters(source, parameters, specs)
+    values = open_parameters(source, parameters, fits)
     with torch.inference_mode():
-        for name, array in values.items():
-            tensor = to_tensor(array)  # a copy, since what was read is read-only (or, of bf16, its numbers as fp32)
-            scope.store(name, tensor.to(device, torch_dtype(parameters[name].spec.known_dtype)))
+        for name, value in values.items():
+            tensor = to_tensor(value.numbers())  # a copy, since what was read is read-only (or, of bf16, its numbers as fp32)
+            scope.store(name, tensor.to(device, torch_dtype(value.dtype)))

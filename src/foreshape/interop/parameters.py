@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from foreshape.errors import FormatError, ShapeError, border
@@ -58,6 +58,10 @@ class Stored(NamedTuple):
         return numpy.frombuffer(self.data, numpy.dtype(self.dtype.numpy_name).newbyteorder("<")).reshape(self.dims)
 
 
+Fits: TypeAlias = Callable[[str, DType, tuple[int, ...]], str]
+"""Says what is wrong with a tensor of this name, element type and dims; nothing where it is the one that is wanted."""
+
+
 class Pieces(NamedTuple):
     """A value that is never whole in memory: its element type and dims, and arrays of its elements in order, of bf16 as fp32."""
 
@@ -83,21 +87,20 @@ def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Sp
     Raises:
         FormatError: it cannot be read, or is not these tensors; the message has the tensor's name and the byte offset.
     """
-    return {name: one.numbers() for name, one in open_parameters(source, names, specs).items()}
+    return {name: one.numbers() for name, one in open_parameters(source, names, None if specs is None else described_by(specs)).items()}
 
 
 @border("the parameters cannot be read", FormatError)
-def open_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Spec] | None = None) -> dict[str, Stored]:
+def open_parameters(source: Source, names: Iterable[str], fits: Fits | None = None) -> dict[str, Stored]:
     """The tensors of `read_parameters` as they are in the file: of a large one only what describes them has been read (and what is bool, whose
-    bytes are looked at)."""
+    bytes are looked at). ``fits`` refuses those that are not the ones that are wanted."""
     wanted = sorted(set(names))
-    expected = specs or {}
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return combined(bytes(source), wanted, expected)
+        return combined(bytes(source), wanted, fits)
     folder = os.fspath(source)
     if os.path.isdir(folder):
-        return {n: combined(_bytes_of(path := inside(folder, n)), [n], expected, path)[n] for n in wanted}
-    return combined(_bytes_of(folder), wanted, expected, folder)
+        return {n: combined(_bytes_of(path := inside(folder, n)), [n], fits, path)[n] for n in wanted}
+    return combined(_bytes_of(folder), wanted, fits, folder)
 
 
 def _bytes_of(path: str) -> Any:
@@ -163,11 +166,11 @@ def _packed(array: Array, of: DType) -> memoryview:
     return numpy.ascontiguousarray(data).reshape(-1).view(numpy.uint8).data if data.size else memoryview(b"")
 
 
-def combined(data: Any, names: Sequence[str], specs: Mapping[str, Spec], path: str | None = None) -> dict[str, Stored]:
+def combined(data: Any, names: Sequence[str], fits: Fits | None, path: str | None = None) -> dict[str, Stored]:
     """The tensors in the bytes of a combined file, whose names come sorted; ``path`` begins what is said of one that is not these."""
     if path is not None:
         try:
-            return combined(data, names, specs)
+            return combined(data, names, fits)
         except FormatError as error:
             raise FormatError(f"{path}: {error}") from None
     out: dict[str, Stored] = {}
@@ -177,7 +180,7 @@ def combined(data: Any, names: Sequence[str], specs: Mapping[str, Spec], path: s
             missing = len(names) - len(out)
             raise FormatError(f"the parameter {name[:100]!r} is missing{f' (and {missing - 1} more)' if missing > 1 else ''}: the file ends at byte {at}, "
                               f"after {len(out)} of {len(names)} tensors")  # fmt: skip
-        out[name], at = _tensor(data, at, name, specs.get(name))
+        out[name], at = _tensor(data, at, name, fits)
     if at != len(data):
         last = f"the last parameter {names[-1][:100]!r}" if names else "nothing: the program has no parameters"
         raise FormatError(f"{len(data) - at} bytes are left from byte {at}, after {last}: the file is of another program, or has more in it")
@@ -213,7 +216,7 @@ class _Reader:
         return start
 
 
-def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Stored, int]:
+def _tensor(data: Any, at: int, name: str, fits: Fits | None) -> tuple[Stored, int]:
     import numpy
 
     reader = _Reader(data, at, name)
@@ -246,7 +249,9 @@ def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Stored, i
         check_dims(dims, of)
     except ShapeError as error:
         reader.refuse(str(error), start)
-    _compare(reader, of, dims, spec, start)
+    told = "" if fits is None else fits(name, of, tuple(dims))
+    if told:
+        reader.refuse(told, start)
     _check_offsets(reader, offsets, dims, at)
     count = math.prod(dims)
     begin = reader.skip(count * of.itemsize, f"{of.name}{list(dims)}")
@@ -255,10 +260,9 @@ def _tensor(data: Any, at: int, name: str, spec: Spec | None) -> tuple[Stored, i
     return Stored(of, tuple(dims), memoryview(data)[begin : reader.at].toreadonly(), begin), reader.at
 
 
-def _compare(reader: _Reader, of: DType, dims: tuple[int, ...], spec: Spec | None, at: int) -> None:
-    told = otherwise(of, dims, spec)
-    if told:
-        reader.refuse(told, at)
+def described_by(specs: Mapping[str, Spec]) -> Fits:
+    """What is wrong with tensors that are not of these specs; one without a spec may be any."""
+    return lambda name, of, dims: otherwise(of, dims, specs.get(name))
 
 
 def otherwise(of: DType, dims: tuple[int, ...], spec: Spec | None) -> str:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.errors import FormatError, border
-from foreshape.interop.parameters import LARGE, MAX_BYTES, Stored, combined, inside
+from foreshape.interop.parameters import LARGE, MAX_BYTES, Fits, Stored, combined, inside
 from foreshape.kernels.pages import empty
-from foreshape.spec import Spec
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 from foreshape.wire.files import map_opened, open_file
@@ -38,7 +37,7 @@ class Waiting(NamedTuple):
 
 
 @border("the parameters cannot be read", FormatError)
-def waiting_parameters(source: Any, specs: Mapping[str, Spec], device: str) -> Waiting | None:
+def waiting_parameters(source: Any, names: Iterable[str], fits: Fits, device: str) -> Waiting | None:
     """What reads the tensors of a file; None where that is a small one, or no file, and no folder with much in it.
 
     Raises:
@@ -48,17 +47,18 @@ def waiting_parameters(source: Any, specs: Mapping[str, Spec], device: str) -> W
         return None
     path: str = os.fsdecode(source)  # pyright: ignore[reportUnknownArgumentType]
     if os.path.isdir(path):
-        files = {name: inside(path, name) for name in sorted(specs)}
+        files = {name: inside(path, name) for name in sorted(names)}
         if sum(map(_size_of, files.values())) < LARGE:
             return None  # opened and read at once
         for name, one in files.items():  # looked through now; opened again when it is used, since there may be thousands
-            _Opened(one, [name], specs)
-        return Waiting({name: lambda name=name, one=one: _Opened(one, [name], specs).read(name, device) for name, one in files.items()}, True)
+            _Opened(one, [name], fits)
+        return Waiting({name: lambda name=name, one=one: _Opened(one, [name], fits).read(name, device) for name, one in files.items()}, True)
     size = _size_of(path)
     if size < min(DIRECT, LARGE):
         return None
-    opened = _Opened(path, sorted(specs), specs)
-    return Waiting({name: lambda name=name: opened.read(name, device) for name in specs}, size >= LARGE)
+    wanted = sorted(names)
+    opened = _Opened(path, wanted, fits)
+    return Waiting({name: lambda name=name: opened.read(name, device) for name in wanted}, size >= LARGE)
 
 
 def _size_of(path: str) -> int:
@@ -68,11 +68,11 @@ def _size_of(path: str) -> int:
 class _Opened:
     """A parameter file that stays open, and where its tensors are in it."""
 
-    def __init__(self, path: str, names: list[str], specs: Mapping[str, Spec]) -> None:
+    def __init__(self, path: str, names: list[str], fits: Fits) -> None:
         self._path, self._lock = path, Lock()
         self._file: IO[bytes] = open_file(path, MAX_BYTES)
         self._was = self._state()
-        found = combined(map_opened(self._file, writable=False), names, specs, path)
+        found = combined(map_opened(self._file, writable=False), names, fits, path)
         self._places = {name: Stored(one.dtype, one.dims, memoryview(b""), one.at) for name, one in found.items()}
 
     def read(self, name: str, device: str) -> Tensor:
