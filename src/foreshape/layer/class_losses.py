@@ -7,10 +7,12 @@ from typing import Any
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.functions import log_softmax, sigmoid
 from foreshape.layer.functions import softmax as softmax_of
+from foreshape.layer.labels import stating
 from foreshape.layer.manipulation import one_hot, squeeze, unsqueeze
 from foreshape.layer.math import cast, clip, exp
 from foreshape.layer.reductions import reduce_sum
 from foreshape.layer.weights import ClassWeight, by_example, class_weights, counted, of_labels
+from foreshape.operator.require import require_rank
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -46,6 +48,9 @@ def cross_entropy(
         return by_example(loss, sample_weight, "cross_entropy")
     target = label
     if not soft:  # checked as class numbers where they are, and zeros for those that are ignored
+        if label.spec.rank != input.spec.rank - 1:
+            with stating("cross_entropy", input=input, label=label):
+                require_rank(input.spec.rank, label.spec, "label", like=(*input.spec.known_dims[:-1], 1))
         there = label * cast(counted(label, ignore_index), label.spec.known_dtype)
         numbers = squeeze(there, [label.spec.rank - 1]) if label.spec.rank == input.spec.rank else there
         target = one_hot(numbers, _classes("cross_entropy", input, -1), input.spec.known_dtype)

@@ -11,6 +11,7 @@ from typing import Any
 from foreshape.errors import SchemaError
 from foreshape.layer.basic import mean
 from foreshape.layer.functions import softplus
+from foreshape.layer.labels import same_dims
 from foreshape.layer.reductions import reduce_sum
 from foreshape.layer.weights import ClassWeight, by_example, class_weights
 from foreshape.program.call_site import tells_line
@@ -19,7 +20,12 @@ from foreshape.program.variable import Variable
 
 
 def square_error_cost(input: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """sample_weight (input - label)^2, elementwise; the smaller is broadcast."""
+    """sample_weight (input - label)^2, elementwise.
+
+    Raises:
+        ShapeError: a label of other dims than the input's.
+    """
+    same_dims("square_error_cost", input=input, label=label)
     block = current_block()
     prefix = block.program.layer_name("square_error_cost")
     difference = block.apply("elementwise_sub", {"X": input, "Y": label}, {"axis": -1}, prefix)
@@ -27,7 +33,7 @@ def square_error_cost(input: Variable, label: Variable, *, sample_weight: Variab
 
 
 def mse_loss(input: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:
-    """The mean of sample_weight (input - label)^2 over all elements, a tensor without dims."""
+    """The mean of sample_weight (input - label)^2 over all elements, a tensor without dims; the label has the dims of the input."""
     return mean(square_error_cost(input, label, sample_weight=sample_weight))
 
 

@@ -6,19 +6,23 @@ from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.class_losses import softmax_with_cross_entropy
 from foreshape.layer.creation import range as numbers_before
 from foreshape.layer.functions import relu
+from foreshape.layer.labels import same_dims, stating
 from foreshape.layer.manipulation import unsqueeze
 from foreshape.layer.math import maximum, minimum, sqrt, square
 from foreshape.layer.positions import size_of
 from foreshape.layer.reductions import matmul, reduce_sum
 from foreshape.layer.weights import by_example
+from foreshape.operator.require import require_equal, require_rank
 from foreshape.program.call_site import tells_line
 from foreshape.program.variable import Variable
 
 
 def _rows(layer: str, **given: Variable) -> None:
+    """Require rows of one number of features, as many of each."""
     for what, x in given.items():
         if x.spec.rank != 2:
             raise ShapeError(f"{layer}: {what} must be [batch, features]; it is {x.spec.text()}")
+    same_dims(layer, **given)
 
 
 def _distance(x: Variable, y: Variable, epsilon: float) -> Variable:
@@ -74,7 +78,12 @@ def contrastive_loss(x: Variable, y: Variable, label: Variable, margin: float = 
         margin: how far apart others should be at least.
         sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each pair is multiplied by.
     """
-    _rows("contrastive_loss", x=x, y=y, label=label)
+    _rows("contrastive_loss", x=x, y=y)
+    with stating("contrastive_loss", x=x, label=label):
+        rows = x.spec.known_dims[0]
+        require_rank(2, label.spec, "label", like=(rows, 1))
+        require_equal(label.spec.known_dims[1], 1, "label must have 1 column", label=1)
+        require_equal(rows, label.spec.known_dims[0], "label must have as many rows as x", x=0, label=0)
     d = _distance(x, y, 1e-6)  # the root has no slope at 0
     loss = (label * square(d) + (1.0 - label) * square(relu(margin - d))) * 0.5
     return by_example(loss, sample_weight, "contrastive_loss")
@@ -115,7 +124,7 @@ def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, *, sample
         sample_weight: ``[batch]`` or ``[batch, 1]``: what the loss of each example is multiplied by.
 
     Raises:
-        ShapeError: of fewer than 2 dims.
+        ShapeError: an input of fewer than 2 dims, or a label of others.
     """
     rank = input.spec.rank
     if rank < 2:
@@ -125,5 +134,6 @@ def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, *, sample
     def total(x: Variable) -> Variable:
         return unsqueeze(reduce_sum(x, axes), [1])
 
+    same_dims("dice_loss", input=input, label=label)
     ratio = (total(input * label) * 2.0 + epsilon) / (total(input) + total(label) + epsilon)
     return by_example(1.0 - ratio, sample_weight, "dice_loss")

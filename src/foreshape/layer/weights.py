@@ -7,11 +7,13 @@ from typing import Any, TypeAlias
 
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.creation import assign, fill_like
+from foreshape.layer.labels import stating
 from foreshape.layer.logic import not_equal
 from foreshape.layer.manipulation import gather_nd, reshape, unsqueeze
 from foreshape.layer.math import cast
 from foreshape.layer.reductions import reduce_sum
 from foreshape.layer.sequence import sequence_expand_as
+from foreshape.operator.require import how_to_fit, require_equal
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -53,10 +55,15 @@ def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
         given = weight.spec
     rank, dims = of.rank, list(given.known_dims)
     whole = len(dims) == rank and not any(a == 1 and b != 1 for a, b in zip(of.known_dims, dims, strict=True))  # or the loss would grow
-    if len(dims) == 2 and dims[1] == 1 and rank != 2:
+    if not whole and not (len(dims) == 1 or (len(dims) == 2 and dims[1] == 1)):
+        fit = how_to_fit("sample_weight", dims, dims[:1])
+        raise ShapeError(f"{layer}: sample_weight must be [batch], [batch, 1] or of the dims of the loss, {of.text()}; it is {given.text()}{fit}")
+    with stating(layer, loss=loss, sample_weight=weight):
+        for at, (a, b) in enumerate(zip(of.known_dims, dims if whole else dims[:1], strict=False)):
+            if b != 1:  # the same for all
+                require_equal(a, b, "sample_weight must have one number for each example, or for each element", loss=at, sample_weight=at)
+    if len(dims) == 2 and rank != 2:
         weight = reshape(weight, [0, *[1] * (rank - 1)])
-    elif len(dims) != 1 and not whole:
-        raise ShapeError(f"{layer}: sample_weight must be [batch], [batch, 1] or of the dims of the loss, {of.text()}; it is {given.text()}")
     if given.dtype is not of.dtype:
         weight = cast(weight, of.known_dtype)
     return current_block().apply("elementwise_mul", {"X": loss, "Y": weight}, {"axis": 0 if weight.spec.rank < rank else -1})
@@ -64,6 +71,8 @@ def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
 
 def class_weights(given: ClassWeight, x: Variable, axis: int, layer: str) -> Variable:
     """The weights of the classes along an axis of ``x``, as ``[classes]`` of its element type."""
+    if x.spec.rank < 2:
+        raise ShapeError(f"{layer}: class_weight has one number for each class, and {x.name}, {x.spec.text()}, has none; write layer.unsqueeze({x.name}, [1])")
     classes = x.spec.known_dims[axis]
     if not isinstance(given, Variable):
         if not isinstance(classes, int):
@@ -77,7 +86,8 @@ def by_row(weight: Variable, like: Variable, layer: str) -> Variable:
     """A weight for each row as ``[batch, 1]``, of the element type of ``like``."""
     dims = weight.spec.known_dims
     if list(dims[1:]) not in ([], [1]):
-        raise ShapeError(f"{layer}: sample_weight must be [batch] or [batch, 1]; it is {weight.spec.text()}")
+        fit = how_to_fit("sample_weight", dims, dims[:1])
+        raise ShapeError(f"{layer}: sample_weight must be [batch] or [batch, 1]; it is {weight.spec.text()}{fit}")
     column = weight if len(dims) == 2 else reshape(weight, [-1, 1])
     return column if column.dtype is like.dtype else cast(column, like.spec.known_dtype)
 
@@ -87,12 +97,14 @@ def by_label(loss: Variable, given: ClassWeight, label: Variable, classes: int |
     if given is None:
         return loss
     dims = label.spec.known_dims
-    if len(dims) != 2 or dims[1] != 1:
-        raise ShapeError(f"{layer}: class_weight is of one true class for each row, so that the label must be [batch, 1]; it is {label.spec.text()}")
+    if list(dims[1:]) not in ([], [1]):
+        raise ShapeError(f"{layer}: class_weight is of one true class for each row, so that the label must be [batch] or [batch, 1]; it is {label.spec.text()}"
+                         f"{how_to_fit('label', dims, dims[:1])}")  # fmt: skip
     if not isinstance(given, Variable):
         assert classes is not None
         given = _written(given, classes, loss, layer)
     _check_classes(given, classes, layer)
+    label = label if len(dims) == 2 else unsqueeze(label, [1])
     return loss * of_labels(given if given.dtype is loss.dtype else cast(given, loss.spec.known_dtype), label, -100)
 
 

@@ -30,7 +30,7 @@ from foreshape.operator.fields import (
 )
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators, find, get, refuse
-from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, unknown_size
+from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, require_rank, require_same_dims, unknown_size
 from foreshape.spec import ANY, FLOATING, INDEX, INTEGER, NUMERIC, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import F, aten, aten_into, torch
@@ -75,6 +75,7 @@ __all__ = [
     "require_divides",
     "require_equal",
     "require_rank",
+    "require_same_dims",
     "result",
     "sample",
     "torch",

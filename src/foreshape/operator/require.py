@@ -7,7 +7,7 @@ the user's lines.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from foreshape.data_class import data_class
@@ -163,10 +163,42 @@ def unknown_size(name: str) -> Size:
     return symbol(PLACEHOLDER + name)
 
 
-def require_rank(rank: int, spec: Any, slot: str) -> None:
-    """The tensor in ``slot`` must have ``rank`` dims."""
+def require_rank(rank: int, spec: Any, slot: str, like: Sequence[Size] = ()) -> None:
+    """Refuse the tensor in ``slot`` unless it has ``rank`` dims; say how it gets the dims ``like``, where dims of 1 are all that differs."""
     if len(spec.dims) != rank:
-        raise RuleError(f"{slot} must have {rank} dims, not {len(spec.dims)}", {slot: None})
+        raise RuleError(f"{slot} must have {rank} dims, not {len(spec.dims)}{how_to_fit(slot, spec.dims, like)}", {slot: None})
+
+
+def require_same_dims(x: Any, y: Any, x_slot: str, y_slot: str) -> None:
+    """Refuse unless the tensor in ``y_slot`` has the dims of that in ``x_slot``: nothing is broadcast."""
+    a, b = x.known_dims, y.known_dims
+    if a is b:
+        return
+    if len(a) != len(b):
+        raise RuleError(f"{y_slot} must have the dims of {x_slot}{how_to_fit(y_slot, b, a)}", {x_slot: None, y_slot: None})
+    for at, (p, q) in enumerate(zip(a, b, strict=True)):
+        require_equal(p, q, f"{y_slot} must have the dims of {x_slot}", **{x_slot: at, y_slot: at})
+
+
+def how_to_fit(name: str, dims: Sequence[Size], wanted: Sequence[Size]) -> str:
+    """Return what to write for a tensor of ``dims`` to have the ``wanted`` dims, where these have more or fewer dims of 1; else nothing."""
+    more, fewer = _ones_between(dims, wanted), _ones_between(wanted, dims)
+    verb, axes = ("unsqueeze", more) if more else ("squeeze", fewer)
+    return f"; write layer.{verb}({name}, {axes})" if axes else ""
+
+
+def _ones_between(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int]:
+    """Return the axes of ``wanted`` at which dims of 1 put into ``dims`` make it the same; none where they do not."""
+    axes: list[int] = []
+    at = 0
+    for axis, size in enumerate(wanted):
+        if at < len(dims) and equal(dims[at], size) is True:
+            at += 1
+        elif equal(size, 1) is True:
+            axes.append(axis)
+        else:
+            return []
+    return axes if at == len(dims) else []
 
 
 def require_one_per_row(spec: Any, slot: str, rows: Size, of: str) -> None:

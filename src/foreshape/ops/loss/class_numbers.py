@@ -53,7 +53,7 @@ class NllLoss(Operator):
     def infer_shape(self, X: Spec, Label: Spec, Weight: Spec | None) -> tuple[Spec, Spec]:
         dims = X.known_dims
         require(len(dims) in (2, 4), f"X must have 2 or 4 dims, not {len(dims)}", X=None)
-        require_rank(len(dims) - 1, Label, "Label")
+        require_rank(len(dims) - 1, Label, "Label", like=(dims[0], *dims[2:]))
         for axis, size in enumerate(Label.known_dims):
             of = axis if axis == 0 else axis + 1
             require_equal(size, dims[of], "X and Label must be of one minibatch: their dims must be equal", X=of, Label=axis)

@@ -20,6 +20,7 @@ from foreshape.operator import (
     require,
     require_equal,
     require_rank,
+    require_same_dims,
     result,
     sample,
     torch,
@@ -27,7 +28,6 @@ from foreshape.operator import (
 from foreshape.operator.require import require_broadcast_to, require_one_per_row
 from foreshape.operator.temporaries import copies
 from foreshape.ops.loss.loss import check_classes
-from foreshape.ops.loss.regression import check_same_dims
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import Spec
 
@@ -54,11 +54,11 @@ class SmoothL1Loss(Operator):
     def infer_shape(self, X: Spec, Y: Spec, InsideWeight: Spec | None, OutsideWeight: Spec | None) -> tuple[Spec, Spec]:
         require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
         require(self.sigma > 0.0, f"sigma must be more than 0, not {self.sigma}")
-        check_same_dims(X, Y, "X", "Y")
+        require_same_dims(X, Y, "X", "Y")
         require((InsideWeight is None) is (OutsideWeight is None), "InsideWeight and OutsideWeight are given both, or neither", X=None)
         for slot, spec in (("InsideWeight", InsideWeight), ("OutsideWeight", OutsideWeight)):
             if spec is not None:
-                check_same_dims(X, spec, "X", slot)
+                require_same_dims(X, spec, "X", slot)
         return X.like(), X.with_dims((X.known_dims[0], 1))
 
     def workspace(self, X: Spec, Y: Spec, InsideWeight: Spec | None, OutsideWeight: Spec | None, *, strided: frozenset[str]) -> Size:
@@ -110,7 +110,7 @@ class SmoothL1Loss(Operator):
 def check_rows(X: Spec, Y: Spec) -> None:
     """Y must have the dims of X, or 1 row for all."""
     require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
-    require_rank(X.rank, Y, "Y")
+    require_rank(X.rank, Y, "Y", like=X.known_dims)
     for at, (a, b) in enumerate(zip(X.known_dims, Y.known_dims, strict=True)):
         if at:
             require_equal(a, b, "Y must have the dims of X", X=at, Y=at)

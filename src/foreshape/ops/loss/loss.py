@@ -25,6 +25,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.require import how_to_fit
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import INT64, Spec
@@ -51,7 +52,8 @@ def check_label(x: Spec, label: Spec, axis: int, soft: bool, x_slot: str) -> tup
     if not soft and len(given) == len(dims) - 1:
         given = (*given[:axis], 1, *given[axis:])
     if len(given) != len(dims):
-        fail(f"Label must have {len(dims)} dims, as {x_slot} has, not {len(given)}", **whole)
+        wanted = dims if soft else (*dims[:axis], 1, *dims[axis + 1 :])
+        fail(f"Label must have {len(dims)} dims, as {x_slot} has, not {len(given)}{how_to_fit('Label', given, wanted)}", **whole)
     for at, (a, b) in enumerate(zip(dims, given, strict=True)):
         if at != axis:
             require_equal(a, b, f"{x_slot} and Label must be of one minibatch: their dims must be equal", **{x_slot: at, "Label": at})

@@ -30,7 +30,7 @@ class Accuracy(Operator):
     def infer_shape(self, Out: Spec, Indices: Spec, Label: Spec) -> tuple[Spec, Spec, Spec]:
         require_rank(2, Indices, "Indices")
         require_rank(2, Out, "Out")
-        require_rank(2, Label, "Label")
+        require_rank(2, Label, "Label", like=(Indices.known_dims[0], 1))
         for axis in (0, 1):
             require_equal(Out.known_dims[axis], Indices.known_dims[axis], "Out must have the dims of Indices", Out=axis, Indices=axis)
         require_equal(Indices.known_dims[0], Label.known_dims[0], "Indices and Label must be of one minibatch", Indices=0, Label=0)

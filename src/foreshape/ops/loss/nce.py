@@ -25,7 +25,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
-from foreshape.operator.require import require_one_per_row
+from foreshape.operator.require import how_to_fit, require_one_per_row
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.tensor.random import generator_for
 from foreshape.spec import FP32, FP64, INT32, INT64, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
@@ -78,7 +78,7 @@ class Nce(Operator):
     ) -> Any:  # fmt: skip
         require_rank(2, Input, "Input")
         require_rank(2, Weight, "Weight")
-        require(Label.rank in (1, 2), f"Label must have 1 or 2 dims, not {Label.rank}", Label=None)
+        require(Label.rank in (1, 2), f"Label must have 1 or 2 dims, not {Label.rank}{how_to_fit('Label', Label.known_dims, Label.known_dims[:2])}", Label=None)
         batch, classes = Input.known_dims[0], self.num_total_classes
         labels = Label.known_dims[1] if Label.rank == 2 else 1
         require_equal(batch, Label.known_dims[0], "Input and Label must have as many rows", Input=0, Label=0)

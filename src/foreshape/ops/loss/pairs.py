@@ -22,13 +22,13 @@ from foreshape.operator import (
     require_at_most,
     require_equal,
     require_rank,
+    require_same_dims,
     result,
     sample,
     torch,
 )
 from foreshape.operator.temporaries import copies, one_like
 from foreshape.ops.loss.loss import check_classes, class_index
-from foreshape.ops.loss.regression import check_same_dims
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import INT64, Spec
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def check_columns(first: str, **specs: Spec) -> Spec:
     """All must be [examples, 1], of as many examples. Returns the spec of ``first``."""
     for slot, spec in specs.items():
-        require_rank(2, spec, slot)
+        require_rank(2, spec, slot, like=(*spec.known_dims[:1], 1))
         require_equal(spec.known_dims[1], 1, f"{slot} must have 1 column", **{slot: 1})
         require_equal(spec.known_dims[0], specs[first].known_dims[0], f"{slot} must have as many rows as {first}", **{slot: 0, first: 0})
     return specs[first].like()
@@ -130,8 +130,8 @@ class RankLoss(Operator):
     def infer_shape(self, Label: Spec, Left: Spec, Right: Spec) -> Spec:
         if Label.rank != 1:
             check_columns("Label", Label=Label, Left=Left, Right=Right)
-        check_same_dims(Label, Left, "Label", "Left")
-        check_same_dims(Label, Right, "Label", "Right")
+        require_same_dims(Label, Left, "Label", "Left")
+        require_same_dims(Label, Right, "Label", "Right")
         return Left.like()
 
     def workspace(self, Label: Spec, Left: Spec, Right: Spec) -> Size:
@@ -219,7 +219,7 @@ class BprLoss(Operator):
     def infer_shape(self, X: Spec, Label: Spec) -> Spec:
         dims, label = X.known_dims, Label.known_dims
         require(len(dims) > 0, "X must have the axis of the classes", X=None)
-        require_rank(len(dims), Label, "Label")
+        require_rank(len(dims), Label, "Label", like=(*dims[:-1], 1))
         for at, (a, b) in enumerate(zip(dims[:-1], label[:-1], strict=False)):
             require_equal(a, b, "X and Label must be of one minibatch: their dims must be equal", X=at, Label=at)
         require_equal(label[-1], 1, "Label must have 1 at the class axis", Label=len(label) - 1)

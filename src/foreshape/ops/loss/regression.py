@@ -6,21 +6,29 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, AttrType, Operator, aten, attribute, f32, gradient, i64, operand, reject, require, require_equal, result, sample, torch
+from foreshape.operator import (
+    FLOATING,
+    AttrType,
+    Operator,
+    aten,
+    attribute,
+    f32,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require,
+    require_same_dims,
+    result,
+    sample,
+    torch,
+)
 from foreshape.operator.temporaries import copies, one_like
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def check_same_dims(x: Spec, y: Spec, x_slot: str, y_slot: str) -> None:
-    """Both must have the same dims: nothing is broadcast."""
-    a, b = x.known_dims, y.known_dims
-    require(len(a) == len(b), f"{y_slot} must have the dims of {x_slot}", **{x_slot: None, y_slot: None})
-    for at, (p, q) in enumerate(zip(a, b, strict=True)):
-        require_equal(p, q, f"{y_slot} must have the dims of {x_slot}", **{x_slot: at, y_slot: at})
 
 
 class SigmoidCrossEntropyWithLogits(Operator):
@@ -39,9 +47,9 @@ class SigmoidCrossEntropyWithLogits(Operator):
     ignore_index = attribute(AttrType.INT, -100)
 
     def infer_shape(self, X: Spec, Label: Spec, pos_weight: Spec | None) -> Spec:
-        check_same_dims(X, Label, "X", "Label")
+        require_same_dims(X, Label, "X", "Label")
         if pos_weight is not None:
-            check_same_dims(X, pos_weight, "X", "pos_weight")
+            require_same_dims(X, pos_weight, "X", "pos_weight")
         return X.like()
 
     def _masked(self, out: Tensor, label: Tensor) -> Tensor:
@@ -95,7 +103,7 @@ class HuberLoss(Operator):
     delta = attribute(AttrType.FLOAT, low=0.0)
 
     def infer_shape(self, X: Spec, Y: Spec) -> tuple[Spec, Spec]:
-        check_same_dims(X, Y, "X", "Y")
+        require_same_dims(X, Y, "X", "Y")
         return X.like(), X.like()
 
     def workspace(self, X: Spec, Y: Spec) -> Size:
@@ -133,7 +141,7 @@ class BceLoss(Operator):
     Out = result(doc="as X")
 
     def infer_shape(self, X: Spec, Label: Spec) -> Spec:
-        check_same_dims(X, Label, "X", "Label")
+        require_same_dims(X, Label, "X", "Label")
         return X.like()
 
     def kernel(self, X: Tensor, Label: Tensor) -> Tensor:
@@ -157,7 +165,7 @@ class LogLoss(Operator):
     epsilon = attribute(AttrType.FLOAT)
 
     def infer_shape(self, Predicted: Spec, Labels: Spec) -> Spec:
-        check_same_dims(Predicted, Labels, "Predicted", "Labels")
+        require_same_dims(Predicted, Labels, "Predicted", "Labels")
         return Predicted.like()
 
     def workspace(self, Predicted: Spec, Labels: Spec) -> Size:
@@ -190,7 +198,7 @@ class KldivLoss(Operator):
     reduction = attribute(AttrType.STRING, "mean", choices=["none", "sum", "mean", "batchmean"])
 
     def infer_shape(self, X: Spec, Target: Spec) -> Spec:
-        check_same_dims(X, Target, "X", "Target")
+        require_same_dims(X, Target, "X", "Target")
         require(len(X.known_dims) > 0, "X must have a dim 0", X=None)
         return X.like() if self.reduction == "none" else X.dense(())
 

@@ -50,7 +50,7 @@ class SigmoidFocalLoss(Operator):
 
     def infer_shape(self, X: Spec, Label: Spec, FgNum: Spec) -> Spec:
         require_rank(2, X, "X")
-        require_rank(2, Label, "Label")
+        require_rank(2, Label, "Label", like=(X.known_dims[0], 1))
         require_equal(Label.known_dims[1], 1, "Label must have 1 column", Label=1)
         require_equal(X.known_dims[0], Label.known_dims[0], "there must be one Label for each row of X", X=0, Label=0)
         require(FgNum.rank > 0, "FgNum must have a dim", FgNum=None)

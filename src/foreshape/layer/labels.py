@@ -1,0 +1,54 @@
+"""Requirements that a loss of several ops has of its prediction, label and weight: refused in the layer's words, or a guard where it depends."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from foreshape.errors import ShapeError
+from foreshape.infer.messages import describe_failure
+from foreshape.operator.require import RuleError, collector, require_same_dims
+from foreshape.program.call_site import call_site, here
+from foreshape.program.variable import Variable
+
+
+class stating:
+    """A context for the functions of `foreshape.operator.require`: what they refuse is worded for these variables, and guards keep what is open.
+
+    Raises:
+        ShapeError: something does not hold, with the variables, their dims and the user's lines.
+    """
+
+    def __init__(self, layer: str, **variables: Variable) -> None:
+        self.layer, self.variables = layer, variables
+
+    def __enter__(self) -> None:
+        self.before, collector.conditions = collector.conditions, []
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        conditions, collector.conditions = collector.conditions or (), self.before
+        if error is not None and not isinstance(error, RuleError):
+            return
+        site = call_site(here())
+        if error is None and conditions:
+            guards = next(iter(self.variables.values())).block.program.guards
+            try:
+                for condition in conditions:
+                    guards.add(condition, self.layer, site)
+            except ShapeError as contradicted:
+                error = RuleError(str(contradicted), {})
+        if error is not None:
+            raise describe_failure(error, self.layer, {name: [v] for name, v in self.variables.items()}, site) from None
+
+
+def same_dims(layer: str, **variables: Variable) -> None:
+    """Require the dims of the first variable of the others too: nothing is broadcast.
+
+    Raises:
+        ShapeError: others, with what to write where dims of 1 are all that differs.
+    """
+    (first, x), *others = variables.items()
+    others = [(name, y) for name, y in others if y.spec.dims is not x.spec.dims]
+    if others:
+        with stating(layer, **variables):
+            for name, y in others:
+                require_same_dims(x.spec, y.spec, first, name)
