@@ -18,11 +18,12 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from foreshape.errors import DescriptionError, ForeshapeError, SchemaError
-from foreshape.layer.requirements import documented, fits, parameters_of, seen, words
+from foreshape.layer.requirements import documented, fits, parameters_of, plain_classes, seen, signature_of, words
 from foreshape.program.call_site import here, located
 from foreshape.program.unfinished import mark
 
 _OURS: Final = frozenset(("foreshape", "numpy")) | sys.stdlib_module_names
+_NONE: Final[frozenset[type]] = frozenset()
 _closed: set[type] = set()
 """The classes that have the border around their constructor: several may inherit one."""
 
@@ -82,10 +83,11 @@ def _constructor(begin: FunctionType) -> Callable[..., None]:
     @functools.wraps(begin)
     def begun(self: Any, *args: Any, **named: Any) -> None:
         made: type[object] = self.__class__
-        of = _Called(made.__name__, begin, made, hidden=1)
-        wrong = of.misfits((self, *args), named) if made.__init__ is begun else []  # what a class gives to that of its base is its own affair
-        if wrong:
-            raise located(SchemaError(of.words(wrong)), here())
+        if made.__init__ is begun and not _are_plain(begin, args, named):  # what a class gives to that of its base is its own affair
+            of = _Called(made.__name__, begin, made, hidden=1)
+            wrong = of.misfits((self, *args), named)
+            if wrong:
+                raise located(SchemaError(of.words(wrong)), here())
         try:
             begin(self, *args, **named)
         except DescriptionError as error:
@@ -96,9 +98,19 @@ def _constructor(begin: FunctionType) -> Callable[..., None]:
         except Exception as error:
             if isinstance(error, (ForeshapeError, Warning, MemoryError)) or _is_not_ours(error):
                 raise
-            raise located(SchemaError(of.blame((self, *args), named, error)), here()) from error
+            raise located(SchemaError(_Called(made.__name__, begin, made, hidden=1).blame((self, *args), named, error)), here()) from error
 
     return begun
+
+
+def _are_plain(begin: FunctionType, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Whether the class of each argument says already that it fits, which is all that most calls cost."""
+    in_order, by_name = plain_classes(begin)
+    for classes, value in zip(in_order[1:], args, strict=False):  # how many there may be is for Python to tell
+        if value.__class__ not in classes:
+            return False
+    return all(value.__class__ in by_name.get(name, _NONE) for name, value in named.items())
+
 
 
 def _is_not_ours(error: Exception) -> bool:
@@ -134,7 +146,7 @@ class _Called(NamedTuple):
 
     def given(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
         """The arguments that were given, by their parameters; each of several that one parameter takes."""
-        signature = inspect.signature(self.function)
+        signature = signature_of(self.function)
         out: list[tuple[str, Any]] = []
         for name, value in list(signature.bind(*args, **named).arguments.items())[self.hidden :]:
             several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL

@@ -1,11 +1,12 @@
-"""What a function of a user wants of its arguments, in words: from its annotations and its docstring. Asked only when a call has failed."""
+"""Requirements of functions and constructors on their arguments: from annotations and docstrings, in words for a call that has failed."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import index
 from typing import Any, Final, SupportsIndex, Union, cast, get_args, get_origin, get_type_hints
@@ -29,8 +30,13 @@ _IN_ALIASES: Final = {"Sequence": Sequence, "Mapping": Mapping, "Callable": Call
 """What aliases that are strings name, also where the module that imports one of them does not have it."""
 
 
-def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Parameter -> its annotation as an object; Any where it has none. Aliases may be strings, and unions of these."""
+signature_of = functools.cache(inspect.signature)
+"""The signature of a function of this package, looked up once."""
+
+
+@functools.cache
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return parameter -> its annotation as an object, looked up once; Any where it has none. Aliases may be strings, and unions of these."""
     names: dict[str, Any] = {**_IN_ALIASES, **vars(inspect.getmodule(function))}
     for name, value in list(names.items()):
         if isinstance(value, str) and name[:1].isupper():
@@ -39,10 +45,30 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
             except (NameError, SyntaxError, TypeError):  # a text of another kind
                 continue
     out: dict[str, Any] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in signature_of(function).parameters.items():
         given = parameter.annotation
         out[name] = Any if given is parameter.empty else _meant(given, names) if isinstance(given, str) else given
     return out
+
+
+@functools.cache
+def plain_classes(function: Callable[..., Any]) -> tuple[tuple[frozenset[type], ...], Mapping[str, frozenset[type]]]:
+    """Return the classes whose every instance fits a parameter, in the order of the parameters and by name: a quick look before `fits`."""
+    by_name = {name: frozenset(_plain_of(wanted)) for name, wanted in parameters_of(function).items()}
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return tuple(by_name[name] for name, p in signature_of(function).parameters.items() if p.kind not in several), by_name
+
+
+def _plain_of(wanted: Any) -> Iterator[type]:
+    if get_origin(wanted) in (Union, types.UnionType):
+        for one in get_args(wanted):
+            yield from _plain_of(one)
+    elif wanted is None or wanted is types.NoneType:
+        yield types.NoneType
+    elif wanted is float:
+        yield from (float, int)
+    elif isinstance(wanted, type) and get_origin(wanted) is None:
+        yield wanted
 
 
 def _meant(annotation: str, names: dict[str, Any]) -> Any:
