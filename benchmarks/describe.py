@@ -1,22 +1,27 @@
-"""What describing costs: microseconds per op, growth with the number of ops, and the time from bytes to all shapes known.
+"""Costs of describing: microseconds per op, growth with the number of ops, and the time from bytes to all shapes known.
 
-onnx's shape inference, in C++, is measured beside it where onnx is installed, on the same chain of fully connected layers.
+onnx's shape inference, in C++, is measured beside it where onnx is installed, on the same chain of fully connected layers. An op is compared
+with the last release by its quotient to objects of plain Python, which `describe.json` keeps: ``--record`` writes it, when a release is made.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 import foreshape as fs
 from foreshape import layer
+
+RECORDED = Path(__file__).with_suffix(".json")
 
 
 def chain(layers: int, train: bool = True, label: bool = True) -> fs.Program:
@@ -66,8 +71,58 @@ def from_bytes(data: bytes) -> fs.Program:
     return program
 
 
+class _Thing:
+    """An object as programs are made of."""
+
+    __slots__ = ("a", "b", "c", "d", "name", "of", "parts")
+
+    def __init__(self, name: str, of: object, parts: dict[str, tuple[str, ...]]) -> None:
+        self.name, self.of, self.parts = name, of, parts
+        self.a = self.b = self.c = self.d = None
+
+
+def yardstick(things: int = 5000) -> dict[str, _Thing]:
+    """Make and find objects by names, in plain Python: what a machine and a Python take for that is the unit of `describing`."""
+    known: dict[str, _Thing] = {}
+    answers: dict[object, int] = {}
+    for at in range(things):
+        name = f"thing_{at}"
+        made = _Thing(name, yardstick, {"X": (name,), "Y": (f"thing_{at - 1}",)})
+        key = tuple([(slot, len(names)) for slot, names in made.parts.items()])
+        answers[key] = answers.get(key, 0) + 1
+        known[name] = made
+    return known
+
+
+def describing(pairs: int = 25) -> dict[str, float]:
+    """The time of an op of a chain of 200 layers over that of an object of the yardstick, measured in turns: the middle of the quotients.
+
+    A machine that is busy, or is another one, changes both alike, so that figures of different days can be compared, to some per cent.
+    """
+    out: dict[str, float] = {}
+    for train, words in ((False, "described"), (True, "described with its training")):
+        ops = len(chain(200, train).global_block.ops)
+        out[words] = statistics.median(timed(lambda train=train: chain(200, train), 1) / ops / (timed(yardstick, 1) / 5000) for _ in range(pairs))
+    return out
+
+
+def against_recorded(record: bool) -> Table:
+    """The quotients of `describing` beside those of the last release."""
+    now = describing()
+    if record:
+        RECORDED.write_text(json.dumps({"version": fs.__version__, "python": sys.version.split()[0], "quotients": now}, indent=1) + "\n")
+    last = json.loads(RECORDED.read_text())
+    title = f"an op in objects of plain Python, beside {last['version']} on Python {last['python']}"
+    table = Table("", "now", "then", "times", title=title)
+    for words, quotient in now.items():
+        then = last["quotients"][words]
+        table.add_row(words, f"{quotient:.2f}", f"{then:.2f}", f"{quotient / then:.2f}")
+    return table
+
+
 def main() -> None:
     console = Console() if sys.stdout.isatty() else Console(width=140)
+    console.print(against_recorded("--record" in sys.argv[1:]))
     table = Table("what", "ops", "ms", "microseconds per op", title="describing and inferring (fc, relu; symbolic batch)")
     chain(2)
     for layers in (200, 125, 1250, 12500):

@@ -381,12 +381,13 @@ def check_dims(dims: Sequence[Size], of: DType | None) -> None:
 
 def sizes_of(dims: tuple[Any, ...]) -> tuple[Size, ...]:
     """Dims of which each is an int or an expression: integers of numpy are ints."""
-    if all(isinstance(d, (int, Dim)) for d in dims):
-        return dims
+    others = False
     for axis, dim in enumerate(dims):
-        if not isinstance(dim, (int, Dim)) and not hasattr(dim, "__index__"):
-            raise ShapeError(f"a dim must be an integer or a symbol; seen {dim!r} at axis {axis} of {list(dims)}")
-    return tuple(d if isinstance(d, (int, Dim)) else index(d) for d in dims)
+        if not isinstance(dim, (int, Dim)):
+            others = True
+            if not hasattr(dim, "__index__"):
+                raise ShapeError(f"a dim must be an integer or a symbol; seen {dim!r} at axis {axis} of {list(dims)}")
+    return tuple(d if isinstance(d, (int, Dim)) else index(d) for d in dims) if others else dims
 
 
 def tensor(of: DType, *dims: Size) -> Spec:

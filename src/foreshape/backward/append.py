@@ -42,9 +42,11 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
     return grads
 
 
-def _is_reached(visit: Visit, grads: Collection[str]) -> bool:
+def _is_reached(visit: Visit, grads: set[str]) -> bool:
     """Whether one of an op's results has a gradient. None has where all that reads them is a block that does nothing with them."""
     op = visit.op
+    if not visit.written and not op.attributes.sub_blocks:
+        return not all(map(grads.isdisjoint, op._outputs.values()))  # pyright: ignore[reportPrivateUsage]
     return any(visit.wrote(n) in grads for n in (op.all_writes() if op.attributes.sub_blocks else op.output_names()))
 
 

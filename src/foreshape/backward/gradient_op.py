@@ -9,6 +9,7 @@ from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import Slots
+from foreshape.program.op_inference import infer
 from foreshape.program.scopes import placed_as
 
 
@@ -32,7 +33,7 @@ def append_gradient_op(block: Block, attributes: Attributes, inputs: Slots, outp
     if attributes.operator is None and attributes.error is None:
         raise SchemaError(f"there is no operator {attributes.type!r}")
     op = Op(block, placed_as(attributes, forward.attributes), inputs, outputs, Role.BACKWARD, roles, forward.site)
-    block.infer_op(op)
+    infer(block, op)
     block.ops.append(op)
-    block.program.touch()
+    block.program.version += 1
     return op

@@ -68,7 +68,10 @@ def at(op: Op) -> str:
 
 def is_floating(variable: Variable | None) -> bool:
     """Whether a variable can have a gradient."""
-    return variable is not None and (variable.dtype is None or variable.dtype.is_floating or variable.dtype.is_complex)
+    if variable is None:
+        return False
+    of = variable.spec.dtype
+    return of is None or of.family == "float" or of.family == "complex"
 
 
 def no_gradient(op: Op) -> NoGradient | None:

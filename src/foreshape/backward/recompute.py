@@ -16,6 +16,7 @@ from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.program import Block, Op, Role
 from foreshape.program.op import EMPTY, Slots
+from foreshape.program.op_inference import key_of
 from foreshape.program.scopes import RECOMPUTE_MARK
 from foreshape.spec import LOD_TENSOR
 
@@ -91,7 +92,7 @@ class Recomputing:
 
     def _gives_new_sizes(self, op: Op, operator: Operator) -> bool:
         """Whether only the run tells a size or a grouping of its results: another op's would not be known to be the same."""
-        key = self.block._key(op, operator)  # pyright: ignore[reportPrivateUsage]
+        key = key_of(self.block, op, operator)
         known = self.block.program.guards.known
         return bool(answer(operator, replace_symbols(key, known) if known else key).unknown)
 

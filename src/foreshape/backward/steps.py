@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from foreshape.backward.blocks import Undo, block_steps
 from foreshape.backward.gradient_op import Step, zeros_step
@@ -62,7 +63,7 @@ def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step
     assert operator is not None
     cls = type(operator)
     if isinstance(cls.gradient, Gradient):
-        return _declared_step(visit, cls, cls.gradient, path.needed, grads)
+        return _declared_step(visit, cls, path.needed, grads)
     if isinstance(cls.gradient, BlockGradient):
         return block_steps(visit, path, grads, undo)
     if visit.alias or visit.written:
@@ -81,48 +82,92 @@ def steps_of(visit: Visit, path: Path, grads: set[str], undo: Undo) -> list[Step
     return out
 
 
-def _declared_step(visit: Visit, cls: type[Operator], declared: Gradient, needed: set[str], grads: set[str]) -> list[Step]:
+class _Taken(NamedTuple):
+    """An input of a declared gradient.
+
+    Attributes:
+        slot: as the gradient declares it.
+        called: as its operator calls it.
+        of: the result that it is the gradient of; None of an operand or a result itself.
+        may_lack: whether it may be absent where nothing flows.
+        always: whether it is a result that the operator always has.
+    """
+
+    slot: str
+    called: str
+    of: str | None
+    may_lack: bool
+    always: bool
+
+
+class _Plan(NamedTuple):
+    """A declared gradient, as its steps are made.
+
+    Attributes:
+        gives: the gradients, each with the operand that it is of.
+        through: the results through which the gradient goes.
+        takes: the inputs.
+    """
+
+    gives: tuple[tuple[str, str], ...]
+    through: frozenset[str]
+    takes: tuple[_Taken, ...]
+
+
+@functools.cache
+def _plan(cls: type[Operator]) -> _Plan:
+    """Look up once what belongs to an operator: a network has thousands of its ops."""
+    declared = cls.gradient
+    assert isinstance(declared, Gradient)
+    results = {r.name: r for r in cls.schema.results}
+    takes: list[_Taken] = []
+    for slot in declared.inputs:
+        of = slot.removesuffix(GRAD) if slot.endswith(GRAD) else None
+        always = slot in results and not results[slot].optional
+        takes.append(_Taken(slot, declared.called.get(slot, slot), of, slot in declared.absent, always))
+    through = frozenset(slot for slot in results if slot + GRAD in declared.inputs)
+    return _Plan(tuple((slot, slot.removesuffix(GRAD)) for slot in declared.gives), through, tuple(takes))
+
+
+def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: set[str]) -> list[Step]:
     op = visit.op
     inputs, outputs = op._inputs, op._outputs  # pyright: ignore[reportPrivateUsage]
     read, wrote = visit.alias, visit.written
+    plan = _plan(cls)
     gives: Slots = {}
-    any_given = False
-    for slot in declared.gives:
-        names = inputs.get(slot[: -len(GRAD)])
+    for slot, operand in plan.gives:
+        names = inputs.get(operand)
         if names:
             if read:
                 names = tuple([read.get(n, n) for n in names])
-            kept = tuple([n if n in needed and not is_absent(n) else EMPTY for n in names])
-            if any(k is not EMPTY for k in kept):
+            kept = tuple([n if n in needed and n and n != EMPTY else EMPTY for n in names])
+            if kept.count(EMPTY) < len(kept):
                 gives[slot] = kept
-                any_given = True
-    if not any_given:
+    if not gives:
         return []
     for slot, names in outputs.items():
-        if slot + GRAD not in declared.inputs and any(wrote.get(n, n) in grads for n in names):
+        if slot not in plan.through and any(wrote.get(n, n) in grads for n in names):
             raise SchemaError(f"{cls.type} has no gradient through its result {slot}, and the loss depends on it" + at(op))
-    gradient_inputs: Slots = {}
+    takes: Slots = {}
     extra: list[Step] = []
-    for slot in declared.inputs:
+    for slot, called, of, may_lack, always in plan.takes:
         if slot in inputs:
-            gradient_inputs[slot] = inputs[slot]
-        elif outputs.get(slot):
-            names = outputs[slot]
+            takes[called] = inputs[slot]
+        elif names := outputs.get(slot):
             if is_absent(names[0]) or op.block.find(names[0]) is not None:  # a result that is named and, with these attributes, not made
-                gradient_inputs[slot] = names
-        elif any(r.name == slot and not r.optional for r in cls.schema.results):
-            gradient_inputs[slot] = op.block.name_result(op, slot)
-        elif slot.endswith(GRAD):
-            names = outputs.get(slot[: -len(GRAD)])
-            if names and not (slot in declared.absent and wrote.get(names[0], names[0]) not in grads):
+                takes[called] = names
+        elif always:
+            takes[called] = op.block.name_result(op, slot)
+        elif of is not None:
+            names = outputs.get(of)
+            if names and not (may_lack and wrote.get(names[0], names[0]) not in grads):
                 for name in names:
                     node = wrote.get(name, name)
                     if node not in grads:  # nothing flows into this result: its gradient is zero
                         extra.append(zeros_step(op, name, node))
                         grads.add(node)
-                gradient_inputs[slot] = tuple([n + GRAD for n in names])
+                takes[called] = tuple([n + GRAD for n in names])
     for names in gives.values():
-        grads.update(n for n in names if not is_absent(n))
-    if declared.called:
-        gradient_inputs = {declared.called.get(slot, slot): names for slot, names in gradient_inputs.items()}
-    return [*extra, Step(op, op.attributes.gradient, gradient_inputs, gives)]
+        grads.update(names)
+    grads.discard(EMPTY)
+    return [*extra, Step(op, op.attributes.gradient, takes, gives)]

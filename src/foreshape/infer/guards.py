@@ -39,30 +39,31 @@ class Known(Mapping[str, Size]):
     """Symbol -> the size that open equalities make it. What a size leads to is followed when it is asked for, and kept:
     so a chain of n equalities costs n steps, in whichever order it is met."""
 
-    __slots__ = ("_sizes",)
+    __slots__ = ("sizes",)
 
     def __init__(self, sizes: dict[str, Size] | None = None) -> None:
-        self._sizes: dict[str, Size] = sizes if sizes is not None else {}
+        self.sizes: dict[str, Size] = sizes if sizes is not None else {}
+        """As they were found; what they lead to may not be followed yet."""
 
     def copy(self) -> Known:
-        return Known(dict(self._sizes))
+        return Known(dict(self.sizes))
 
     def with_size(self, name: str, size: Size) -> Known:
         """The same with one more; it takes the place of this object."""
-        self._sizes[name] = size
-        return Known(self._sizes)
+        self.sizes[name] = size
+        return Known(self.sizes)
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self.sizes)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._sizes))
+        return iter(list(self.sizes))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._sizes
+        return name in self.sizes
 
     def __getitem__(self, name: str) -> Size:
-        sizes = self._sizes
+        sizes = self.sizes
         if name not in sizes:
             raise KeyError(name)
         path = [name]

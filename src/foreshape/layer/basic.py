@@ -120,7 +120,8 @@ def fc(
         if not isinstance(features, int):
             raise ShapeError(f"fc({x.name}): the features must be known to make a weight; the input is {spec.text()}, and the features are the last "
                              f"{_dims(flat)}{_other_meaning(dims, num_flatten_dims)}")  # fmt: skip
-        _check_shared(x, features, weight, num_flatten_dims)
+        if num_flatten_dims is not None:
+            _check_shared(x, features, weight, num_flatten_dims)
         w = create_parameter((features, output_size), spec.known_dtype, weight, prefix=prefix)
         parts.append(block.apply("mul", {"X": x, "Y": w}, {"x_num_col_dims": columns, "y_num_col_dims": 1}, prefix))
     out = parts[0] if len(parts) == 1 else block.apply("sum", {"X": parts}, prefix=prefix)
@@ -142,11 +143,11 @@ def _other_meaning(dims: Sequence[Size], given: int | None) -> str:
     return f"; num_flatten_dims={known} takes those that are known" if 1 <= known < len(dims) else ""
 
 
-def _check_shared(x: Variable, features: int, weight: Any, given: int | None) -> None:
+def _check_shared(x: Variable, features: int, weight: Any, given: int) -> None:
     """Refuse a shared weight that fits PaddlePaddle's meaning of ``num_flatten_dims`` only, with what to write."""
     name = param_attr(weight).name
-    shared = x.block.program.global_block.vars.get(name) if name is not None and given is not None else None
-    if shared is None or given is None or shared.spec.rank != 2 or shared.spec.known_dims[0] == features:
+    shared = x.block.program.global_block.vars.get(name) if name is not None else None
+    if shared is None or shared.spec.rank != 2 or shared.spec.known_dims[0] == features:
         return
     dims = x.spec.known_dims
     if product(dims[given:]) == shared.spec.known_dims[0]:

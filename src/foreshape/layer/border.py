@@ -18,12 +18,11 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from foreshape.errors import DescriptionError, ForeshapeError, SchemaError
-from foreshape.layer.requirements import documented, fits, parameters_of, plain_classes, seen, signature_of, words
+from foreshape.layer.requirements import documented, fits, parameters_of, quick_looks, seen, signature_of, words
 from foreshape.program.call_site import here, located
-from foreshape.program.unfinished import mark
+from foreshape.program.unfinished import counts, take_back
 
 _OURS: Final = frozenset(("foreshape", "numpy")) | sys.stdlib_module_names
-_NONE: Final[frozenset[type]] = frozenset()
 _closed: set[type] = set()
 """The classes that have the border around their constructor: several may inherit one."""
 
@@ -60,11 +59,11 @@ def bordered(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def described(*args: Any, **named: Any) -> Any:
-        before = mark()
+        before = counts()
         try:
             return function(*args, **named)
         except BaseException as error:
-            before.take_back()
+            take_back(before)
             if isinstance(error, DescriptionError):
                 with_line = located(error, here())
                 if with_line is error:
@@ -105,11 +104,15 @@ def _constructor(begin: FunctionType) -> Callable[..., None]:
 
 def _are_plain(begin: FunctionType, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
     """Whether the class of each argument says already that it fits, which is all that most calls cost."""
-    in_order, by_name = plain_classes(begin)
-    for classes, value in zip(in_order[1:], args, strict=False):  # how many there may be is for Python to tell
-        if value.__class__ not in classes:
+    in_order, by_name = quick_looks(begin)
+    for quick, value in zip(in_order[1:], args, strict=False):  # how many there may be is for Python to tell
+        if value.__class__ not in quick.classes and not isinstance(value, quick.bases):
             return False
-    return all(value.__class__ in by_name.get(name, _NONE) for name, value in named.items())
+    for name, value in named.items():
+        quick = by_name.get(name)
+        if quick is None or (value.__class__ not in quick.classes and not isinstance(value, quick.bases)):
+            return False
+    return True
 
 
 

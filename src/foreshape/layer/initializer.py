@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
 
 from foreshape.dims import Size
 from foreshape.errors import ShapeError
@@ -25,7 +26,6 @@ class Initializer:
         """
         raise TypeError(f"{type(self).__name__} is an abstract initializer")
 
-
 class Constant(Initializer):
     """Every element is ``value``.
 
@@ -39,8 +39,7 @@ class Constant(Initializer):
         self.value = value
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
-        return "fill_constant", {"shape": list(shape), "dtype": of.code, "value": float(self.value), "str_value": repr(self.value)}
-
+        return "fill_constant", _attributes(shape, of, value=float(self.value), str_value=repr(self.value))
 
 class Uniform(Initializer):
     """Uniform in [low, high).
@@ -56,7 +55,7 @@ class Uniform(Initializer):
         self.low, self.high, self.seed = low, high, seed
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
-        return "uniform_random", {"shape": list(shape), "dtype": of.code, "min": self.low, "max": self.high, "seed": self.seed}
+        return "uniform_random", _attributes(shape, of, min=self.low, max=self.high, seed=self.seed)
 
 
 class Normal(Initializer):
@@ -73,7 +72,7 @@ class Normal(Initializer):
         self.mean, self.std, self.seed = mean, std, seed
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
-        return "gaussian_random", {"shape": list(shape), "dtype": of.code, "mean": self.mean, "std": self.std, "seed": self.seed}
+        return "gaussian_random", _attributes(shape, of, mean=self.mean, std=self.std, seed=self.seed)
 
 
 class TruncatedNormal(Normal):
@@ -103,8 +102,8 @@ class Xavier(Initializer):
         scale = 2.0 / max(1, fan_in + fan_out)
         if self.uniform:
             limit = math.sqrt(3.0 * scale)
-            return Uniform(-limit, limit, self.seed).op(shape, of)
-        return Normal(0.0, math.sqrt(scale), self.seed).op(shape, of)
+            return "uniform_random", _attributes(shape, of, min=-limit, max=limit, seed=self.seed)
+        return "gaussian_random", _attributes(shape, of, mean=0.0, std=math.sqrt(scale), seed=self.seed)
 
 
 class Kaiming(Initializer):
@@ -124,8 +123,26 @@ class Kaiming(Initializer):
         scale = 2.0 / max(1, fans(shape)[0])
         if self.uniform:
             limit = math.sqrt(3.0 * scale)
-            return Uniform(-limit, limit, self.seed).op(shape, of)
-        return Normal(0.0, math.sqrt(scale), self.seed).op(shape, of)
+            return "uniform_random", _attributes(shape, of, min=-limit, max=limit, seed=self.seed)
+        return "gaussian_random", _attributes(shape, of, mean=0.0, std=math.sqrt(scale), seed=self.seed)
+
+
+def _attributes(shape: Sequence[Size], of: DType, **own: Any) -> dict[str, Any]:
+    return {"shape": list(shape), "dtype": of.code, **own}
+
+
+_FIELDS: Final[dict[type, Callable[[Any], Any]]] = {
+    Constant: attrgetter("value"),
+    Uniform: attrgetter("low", "high", "seed"),
+    **dict.fromkeys((Normal, TruncatedNormal), attrgetter("mean", "std", "seed")),
+    **dict.fromkeys((Xavier, Kaiming), attrgetter("uniform", "seed")),
+}
+
+
+def key_of(initializer: Initializer) -> tuple[type, str] | None:
+    """A key that initializers with equal attributes share; None for classes of others, which may do anything."""
+    fields = _FIELDS.get(initializer.__class__)
+    return None if fields is None else (initializer.__class__, repr(fields(initializer)))  # repr tells 0.0 from -0.0
 
 
 def fans(shape: Sequence[Size]) -> tuple[int, int]:

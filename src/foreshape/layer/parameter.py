@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.layer.initializer import Constant, Initializer, Xavier
-from foreshape.program.call_site import here, warn_user
+from foreshape.errors import DescriptionError, SchemaError, TypeMismatchError
+from foreshape.layer.initializer import Constant, Initializer, Xavier, key_of
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.operator.registry import get
+from foreshape.program.call_site import Site, here, warn_user
 from foreshape.program.current import current_block, default_startup_program
+from foreshape.program.op_inference import placed_error
 from foreshape.program.program import Program
 from foreshape.program.scopes import current_scope, scoped_parameter
 from foreshape.program.variable import Variable
@@ -47,6 +50,7 @@ class ParamAttr:
 
 
 SPLITS = ("columns", "rows")
+_MOST_KEPT = 4096
 _WEIGHT = Xavier()
 _BIAS = Constant(0.0)
 
@@ -94,7 +98,7 @@ def create_parameter(
     if not of.is_floating:
         of_what = prefix or "create_parameter"
         raise TypeMismatchError(f"{of_what}: a parameter is floating-point, and its input is {of.name}; see layer.cast and layer.embedding")
-    block = current_block().program.global_block
+    block = current_block().program.blocks[0]
     name = given.name or _name(block.program, prefix, suffix, called or ("bias" if is_bias else None))
     site = here()
     spec = Spec(LOD_TENSOR, of, sizes_of(tuple(shape)))  # also where 4.0 would find what is known of 4
@@ -134,7 +138,7 @@ def initialise(variable: Variable, initializer: Initializer) -> None:
     Two programs may have one startup program, as one to train and one to test do. Where that makes another value of this name already, a
     warning tells it: a program that is only looked at needs none.
     """
-    startup = default_startup_program().global_block
+    startup = default_startup_program().blocks[0]
     name, spec = variable.name, variable.spec
     there = startup.vars.get(name)
     if there is not None:
@@ -145,8 +149,28 @@ def initialise(variable: Variable, initializer: Initializer) -> None:
     copy.is_parameter = variable.is_parameter
     copy.stop_gradient = variable.stop_gradient
     startup.vars[name] = copy
-    type, attrs = initializer.op(spec.known_dims, spec.known_dtype)
-    copy.op = startup.append_op(type, {}, {"Out": copy}, attrs, site=variable.site)
+    copy.op = startup.append_described(_first_value(initializer, spec, variable.site), {}, {"Out": (name,)}, site=variable.site)
+
+
+_first_values: dict[Any, Attributes] = {}
+"""What the startup program does for a spec, by initializer: the parameters of a network are of few kinds."""
+
+
+def _first_value(initializer: Initializer, spec: Spec, site: Site) -> Attributes:
+    """The attributes of the op that makes the first value of a parameter, at the user's line."""
+    of = key_of(initializer)
+    found = _first_values.get((of, spec)) if of is not None else None
+    if found is None:
+        type, attrs = initializer.op(spec.known_dims, spec.known_dtype)
+        try:
+            found = get(type).describe(attrs)
+        except DescriptionError as error:
+            raise placed_error(error, type, site) from None
+        if of is not None:
+            if len(_first_values) >= _MOST_KEPT:
+                _first_values.clear()
+            _first_values[of, spec] = found
+    return found
 
 
 def _warn_of_another(there: Variable, variable: Variable, initializer: Initializer) -> None:

@@ -6,10 +6,10 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import index
-from typing import Any, Final, SupportsIndex, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Final, NamedTuple, SupportsIndex, Union, cast, get_args, get_origin, get_type_hints
 
 from foreshape.dims import Dim
 from foreshape.operator.attributes import shown
@@ -51,24 +51,35 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     return out
 
 
+class Quick(NamedTuple):
+    """What of a parameter is known by the class of a value alone, as a quick look before `fits`.
+
+    Attributes:
+        classes: an instance of exactly one of these fits.
+        bases: an instance of one of these or of a class derived from it fits.
+    """
+
+    classes: frozenset[type]
+    bases: tuple[type, ...]
+
+
 @functools.cache
-def plain_classes(function: Callable[..., Any]) -> tuple[tuple[frozenset[type], ...], Mapping[str, frozenset[type]]]:
-    """Return the classes whose every instance fits a parameter, in the order of the parameters and by name: a quick look before `fits`."""
-    by_name = {name: frozenset(_plain_of(wanted)) for name, wanted in parameters_of(function).items()}
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    return tuple(by_name[name] for name, p in signature_of(function).parameters.items() if p.kind not in several), by_name
+def quick_looks(function: Callable[..., Any]) -> tuple[tuple[Quick, ...], Mapping[str, Quick]]:
+    """Return the quick looks at the arguments of a function, by position and by name, made once."""
+    by_name = {name: _quick(wanted) for name, wanted in parameters_of(function).items()}
+    others = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return tuple(by_name[name] for name, p in signature_of(function).parameters.items() if p.kind not in others), by_name
 
 
-def _plain_of(wanted: Any) -> Iterator[type]:
+def _quick(wanted: Any) -> Quick:
     if get_origin(wanted) in (Union, types.UnionType):
-        for one in get_args(wanted):
-            yield from _plain_of(one)
-    elif wanted is None or wanted is types.NoneType:
-        yield types.NoneType
-    elif wanted is float:
-        yield from (float, int)
-    elif isinstance(wanted, type) and get_origin(wanted) is None:
-        yield wanted
+        of = [_quick(one) for one in get_args(wanted)]
+        return Quick(frozenset().union(*(q.classes for q in of)), tuple(base for q in of for base in q.bases))
+    if wanted is Any or wanted is object:
+        return Quick(frozenset(), (object,))
+    if wanted is None or wanted in (int, float, bool, str, types.NoneType):  # True is no number
+        return Quick(frozenset((int, float) if wanted is float else (types.NoneType if wanted is None else wanted,)), ())
+    return Quick(frozenset(), (wanted,) if isinstance(wanted, type) and get_origin(wanted) is None else ())
 
 
 def _meant(annotation: str, names: dict[str, Any]) -> Any:

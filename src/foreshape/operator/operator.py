@@ -257,6 +257,7 @@ class Operator:
 
 
 _PLAIN = frozenset({int, float, bool, str})
+_WHOLE = frozenset({int})
 
 
 def _described_key(attrs: Mapping[str, Any] | None) -> Any:
@@ -265,16 +266,19 @@ def _described_key(attrs: Mapping[str, Any] | None) -> Any:
         return ()
     parts: list[Any] = []
     for name, value in attrs.items():
-        if value.__class__ is int or value.__class__ is str:
-            parts.append((name, value))
-            continue
-        if value.__class__ is list or value.__class__ is tuple:
-            if len(value) > _LONG or not _PLAIN.issuperset(map(type, value)):
+        kind = value.__class__
+        if kind is list or kind is tuple:
+            classes = set(map(type, value))
+            if len(value) > _LONG or not _PLAIN.issuperset(classes):
                 return None
             value = tuple(value)
-        elif value.__class__ not in _PLAIN:
+            parts.append((name, int, value) if classes <= _WHOLE else (name, exact(value)))  # or empty
+        elif kind is int or kind is str:
+            parts.append((name, value))
+        elif kind in _PLAIN:
+            parts.append((name, exact(value)))
+        else:
             return None
-        parts.append((name, exact(value)))
     return tuple(parts)
 
 

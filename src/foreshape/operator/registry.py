@@ -58,7 +58,7 @@ def _kept_promise(type: str) -> Any:
 
 def get(type: str) -> type[Operator]:
     """The operator of this type. Raises `SchemaError` where there is none."""
-    found = find(type)
+    found = _registry.get(type) or find(type)
     if found is None:
         if type in _refusals:
             raise SchemaError(f"there can be no operator {type!r} here: {_refusals[type]}")

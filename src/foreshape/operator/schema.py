@@ -11,7 +11,7 @@ from foreshape.operator.fields import Attribute, Operand, Result
 class Schema:
     """What an operator class declared, in order."""
 
-    __slots__ = ("attributes", "in_attributes", "operand_names", "operands", "result_names", "results")
+    __slots__ = ("attributes", "in_attributes", "operand_names", "operand_slots", "operands", "result_names", "result_slots", "results")
 
     def __init__(self, operands: Sequence[Operand], results: Sequence[Result], attributes: Sequence[Attribute]) -> None:
         self.operands = tuple(operands)
@@ -21,6 +21,10 @@ class Schema:
         self.in_attributes = {o.attribute: o.name for o in operands if o.attribute is not None}
         """Attribute -> the operand that is saved in its place."""
         self.result_names = frozenset(r.name for r in results)
+        self.operand_slots = tuple([(o.name, o.many) for o in operands])
+        """For each operand its slot and whether it takes a list: what each op that is appended asks."""
+        self.result_slots = tuple([(r.name, r.optional) for r in results])
+        """For each result its slot and whether it may be left out."""
 
 
 class Again(NamedTuple):

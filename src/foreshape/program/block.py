@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from foreshape.dims import equal
-from foreshape.errors import DescriptionError, SchemaError, ShapeError
+from foreshape.errors import DescriptionError, SchemaError
 from foreshape.infer.messages import describe_failure
-from foreshape.infer.rules import Answer, Key, Slot, answer, named_after, replace_symbols
+from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.operator.require import RuleError
-from foreshape.program.arrays import gathered
 from foreshape.program.call_site import Site, call_site, here
-from foreshape.program.constants import with_numbers
 from foreshape.program.current import is_default
 from foreshape.program.names import names_of
-from foreshape.program.op import EMPTY, Op, Slots
+from foreshape.program.op import Op, Slots
+from foreshape.program.op_inference import infer, placed_error
 from foreshape.program.records import FromRecords
-from foreshape.program.regions import infer_region
 from foreshape.program.scopes import current_scope, placed
-from foreshape.program.variable import Variable, note_made
+from foreshape.program.variable import Variable
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -124,11 +121,11 @@ class Block(FromRecords):
     def apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, prefix: str | None = None) -> Any:
         """Append an op of this ``type``; ``inputs``, ``attrs`` and ``prefix`` as of `append_op`. Returns a variable, or a tuple of one for each result."""
         op = self.append_op(type, inputs, None, attrs, prefix=prefix)
-        schema = get(type).schema
-        out = [
-            [self.vars[n] for n in op._outputs.get(r.name, ())] if r.many else self.vars[op._outputs[r.name][0]] if op._outputs.get(r.name) else None  # pyright: ignore[reportPrivateUsage]
-            for r in schema.results
-        ]
+        outputs, known = op._outputs, self.vars  # pyright: ignore[reportPrivateUsage]
+        out: list[Any] = []
+        for result in get(type).schema.results:
+            names = outputs.get(result.name, ())
+            out.append([known[n] for n in names] if result.many else known[names[0]] if names else None)
         return out[0] if len(out) == 1 else tuple(out)
 
     def append_op(
@@ -158,30 +155,37 @@ class Block(FromRecords):
         """
         if site is None:
             site = here()
-        program = self.program
         try:
             cls = get(type)
             attributes = cls.describe(attrs)
-            op = Op(
-                self,
-                attributes,
-                self._names(cls, inputs, cls.schema.operand_names, "input"),
-                {} if outputs is None else self._names(cls, outputs, cls.schema.result_names, "output"),
-                program.role if role is None else role,
-                role_variables,
-                site,
-            )
+            reads = self._names(cls, inputs, cls.schema.operand_names, "input")
+            writes = {} if outputs is None else self._names(cls, outputs, cls.schema.result_names, "output")
         except DescriptionError as error:
-            raise _placed(error, type, site) from None
-        self._infer(op, make=True, prefix=prefix)
+            raise placed_error(error, type, site) from None
+        return self.append_described(attributes, reads, writes, role, role_variables, prefix, site, index)
+
+    def append_described(
+        self, attributes: Attributes, inputs: Slots, outputs: Slots, role: int | None = None, role_variables: tuple[str, ...] = (),
+        prefix: str | None = None, site: Site = None, index: int | None = None,
+    ) -> Op:  # fmt: skip
+        """Append an op of which the attributes and the names in its slots are known already; otherwise as `append_op`.
+
+        Args:
+            attributes: with the operator.
+            inputs, outputs: slot -> names.
+            role, role_variables, prefix, site, index: as of `append_op`; the site is not looked for.
+        """
+        program = self.program
+        op = Op(self, attributes, inputs, outputs, program.role if role is None else role, role_variables, site)
+        infer(self, op, True, prefix)
         scope = current_scope()
         if scope:
-            op.attributes = placed(op.attributes, scope)
+            op.attributes = placed(attributes, scope)
         if index is None:
             self.ops.append(op)
         else:
             self.ops.insert(index, op)
-        program.touch()
+        program.version += 1
         return op
 
     def remove_op(self, op: Op) -> None:
@@ -198,15 +202,19 @@ class Block(FromRecords):
 
     def _names(self, cls: type[Operator], given: Mapping[str, Any], known: frozenset[str], side: str) -> Slots:
         out: Slots = {}
+        program = self.program
         for slot, value in given.items():
             if slot not in known:
                 raise SchemaError(f"{cls.type} has no {side} {slot!r}; its {side}s are: {', '.join(sorted(known)) or 'none'}")
             if value is None:
                 continue
+            if value.__class__ is Variable and value.block.program is program:  # as nearly always
+                out[slot] = (value.name,)
+                continue
             names: list[str] = []
             for one in value if isinstance(value, (list, tuple)) else (value,):  # pyright: ignore[reportUnknownVariableType]
                 if isinstance(one, Variable):
-                    if one.block.program is not self.program:
+                    if one.block.program is not program:
                         at = one.call_site
                         raise SchemaError(f"{one.name} is a variable of another program" + (f", made at {at.short()}" if at is not None else ""))
                     names.append(one.name)
@@ -221,156 +229,13 @@ class Block(FromRecords):
 
     def infer_op(self, op: Op) -> None:
         """Ask the operator again what the results of an op are, and set them."""
-        self._infer(op, make=False, prefix=None)
-
-    def _infer(self, op: Op, make: bool, prefix: str | None) -> None:
-        operator = op.attributes.operator
-        if operator is None:
-            error = op.attributes.error
-            raise _placed(error if error is not None else SchemaError(f"there is no operator {op.type!r}"), op.type, op.site)
-        if operator.sub_blocks:
-            self._set_results(op, operator, infer_region(op), make, prefix)
-            return
-        key = self._key(op, operator)
-        known = self.program.guards.known
-        if known:
-            key = replace_symbols(key, known)
-        try:
-            if operator.reads_numbers:
-                key = with_numbers(op, operator, key)
-            found = answer(operator, key)
-            if found.unknown:
-                if make and prefix is None:
-                    prefix = self.program.layer_name(op.type)
-                found = self._named(found, self._first_name(op, operator, found, prefix))
-            if found.conditions:
-                site = op.call_site
-                for condition in found.conditions:
-                    self.program.guards.add(condition, op.type, site)
-                if self.program.guards.known is not known:
-                    found = answer(operator, replace_symbols(key, self.program.guards.known))
-                    if found.unknown:
-                        found = self._named(found, self._first_name(op, operator, found, prefix))
-        except RuleError as error:
-            raise describe_failure(error, op.type, self._views(op), op.call_site) from None
-        except ShapeError as error:
-            raise describe_failure(RuleError(str(error), {}), op.type, self._views(op), op.call_site) from None
-        self._set_results(op, operator, found, make, prefix)
-
-    def _named(self, found: Answer, name: str) -> Answer:
-        """An answer whose unknown sizes are symbols of one op, which only the run tells."""
-        out = named_after(found, name)
-        self.program.guards.made.update(out.unknown)
-        return out
+        infer(self, op)
 
     def name_result(self, op: Op, slot: str) -> tuple[str, ...]:
         """Make variables for the results in ``slot`` that an op has and nobody had asked for, as programs saved for inference drop some."""
         self.program.touch()
-        self._infer(op, make=True, prefix=op.type)
+        infer(self, op, make=True, prefix=op.type)
         return op._outputs[slot]  # pyright: ignore[reportPrivateUsage]
-
-    def _views(self, op: Op) -> dict[str, list[Variable]]:
-        return {slot: [v for n in names if (v := self.find(n)) is not None] for slot, names in op.inputs.items() if names}
-
-    def _key(self, op: Op, operator: Operator) -> Key:
-        inputs = op._inputs  # pyright: ignore[reportPrivateUsage]
-        local = self.vars
-        key: list[Slot] = []
-        used = 0
-        for operand in operator.schema.operands:
-            names = inputs.get(operand.name)
-            if not names:
-                used += names is not None
-                key.append(() if operand.many else None)
-                continue
-            used += 1
-            if operand.many:
-                key.append(tuple((local[n] if n in local and n != EMPTY else self._input(op, n)).spec for n in names))
-            elif len(names) == 1:
-                name = names[0]
-                variable = local.get(name)
-                if variable is None or name == EMPTY:  # which a file may describe, and which is absent all the same
-                    if name == EMPTY or not name:
-                        key.append(None)
-                        continue
-                    variable = self._input(op, name)
-                key.append(variable._spec or variable.spec)  # pyright: ignore[reportPrivateUsage]
-            else:
-                raise _placed(SchemaError(f"{operand.name} takes one tensor, not {len(names)}"), op.type, op.site)
-        if used != len(inputs):
-            extra = sorted(s for s, n in inputs.items() if n and s not in operator.schema.operand_names)
-            if extra:
-                raise _placed(SchemaError(f"there is no input {extra[0]!r}"), op.type, op.site)
-        return tuple(key)
-
-    def _input(self, op: Op, name: str) -> Variable:
-        found = self.find(name) if name != EMPTY else None
-        if found is None:
-            raise _placed(SchemaError(f"the input {name!r} is not described in block {self.idx} or its parents"), op.type, op.site)
-        return found
-
-    def _first_name(self, op: Op, operator: Operator, found: Answer, prefix: str | None) -> str:
-        """The name of the op's first result, after which the sizes are named that only its run tells; made where there is none."""
-        outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
-        for result in operator.schema.results:
-            for name in outputs.get(result.name) or ():
-                if name and name != EMPTY:
-                    return name
-        for result, given in zip(operator.schema.results, found.results, strict=True):
-            if given and not result.optional and prefix is not None:
-                outputs[result.name] = tuple([self.program.unique_name(prefix + ".tmp") for _ in (given if isinstance(given, tuple) else (given,))])
-                return outputs[result.name][0]
-        return op.type
-
-    def _set_results(self, op: Op, operator: Operator, found: Answer, make: bool, prefix: str | None) -> None:
-        outputs = op._outputs  # pyright: ignore[reportPrivateUsage]
-        for result, given in zip(operator.schema.results, found.results, strict=True):
-            names = outputs.get(result.name)
-            if given is None:
-                if any(n != EMPTY for n in names or ()) and not result.optional and not operator.sub_blocks:  # no answer where one is asked for
-                    raise _placed(SchemaError(f"there is no result {result.name} for these inputs"), op.type, op.site)
-                continue
-            specs = given if isinstance(given, tuple) else (given,)
-            if not names:
-                if not make or result.optional:
-                    continue
-                if prefix is None:
-                    prefix = self.program.layer_name(op.type)
-                names = tuple([self.program.unique_name(prefix + ".tmp") for _ in specs])
-                outputs[result.name] = names
-            if len(names) != len(specs):
-                raise _placed(SchemaError(f"{result.name} has {len(names)} names for {len(specs)} tensors"), op.type, op.site)
-            for name, spec in zip(names, specs, strict=True):
-                self._set_result(op, name, gathered(op, name, spec) if result.name in operator.accumulates else spec)
-
-    def _set_result(self, op: Op, name: str, spec: Spec) -> None:
-        variable = self.vars.get(name)
-        if variable is None:
-            if name == EMPTY or not name:
-                return
-            variable = self.find(name) if self.parent_idx >= 0 else None
-            if variable is None:
-                variable = self.vars[name] = Variable._new(name, self, spec, op.site)  # pyright: ignore[reportPrivateUsage]
-                variable.op = op
-                return
-        if variable.persistable and variable.spec.dims is not None:
-            if variable._spec is not spec:  # pyright: ignore[reportPrivateUsage]
-                _check_kept(op, variable, spec)
-            return
-        if variable.block is not self:
-            self._remember(variable)
-        note_made(op, variable, spec)
-        variable._spec = spec  # pyright: ignore[reportPrivateUsage]
-        variable._known = True  # pyright: ignore[reportPrivateUsage]
-        if variable.op is None and variable.block is self and name not in op.input_names():
-            variable.op = op
-
-    def _remember(self, variable: Variable) -> None:
-        block: Block | None = self
-        while block is not None and block is not variable.block:
-            if block.before is not None:
-                block.before.setdefault(variable.name, (variable, variable._spec, variable._known))  # pyright: ignore[reportPrivateUsage]
-            block = block.parent
 
     def apply_names(self, names: Sequence[str]) -> list[Variable]:
         """The variables of these names."""
@@ -380,19 +245,3 @@ class Block(FromRecords):
         from foreshape.program.text import block_text
 
         return block_text(self)
-
-
-def _check_kept(op: Op, variable: Variable, spec: Spec) -> None:
-    """What is written to a persistable variable must be what the variable is."""
-    own = variable.spec
-    dims, new = own.known_dims, spec.dims
-    if own.dtype is spec.dtype and new is not None and len(dims) == len(new) and all(equal(a, b) is not False for a, b in zip(dims, new, strict=True)):
-        return
-    raise describe_failure(
-        RuleError(f"what is written to {variable.name} must be what it is, {own.text()}, not {spec.text()}", {}), op.type, {}, op.call_site
-    )
-
-
-def _placed(error: DescriptionError, type: str, site: Site) -> DescriptionError:
-    """The same error with the op and the user's line, for what no rule has seen yet."""
-    return describe_failure(RuleError(str(error), {}, error.__class__), type, {}, call_site(site))

@@ -20,6 +20,8 @@ _DEMO = os.path.join(PACKAGE, "training", "demo.py")
 """The demo is a user of the package, like any other."""
 Site: TypeAlias = "tuple[str, int, str] | None"
 """A call site as it is kept: file, line, function."""
+_own: dict[str, bool] = {}
+"""Whether a file is of this package, of those that frames were seen in: that is asked of the same few for each op of a network."""
 
 
 def here() -> Site:
@@ -27,17 +29,26 @@ def here() -> Site:
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE) or code.co_filename == _DEMO:
-            return (code.co_filename, frame.f_lineno, code.co_name)
+        file = code.co_filename
+        own = _own.get(file)
+        if own is None:
+            own = _own[file] = _is_own(file)
+        if not own:
+            return (file, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is of this package, and not of a user."""
+    return file.startswith(PACKAGE) and file != _DEMO
 
 
 def warn_user(words: str) -> None:
     """Warn by Python's `warnings`, of the user's own line."""
     depth = 2
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE) and frame.f_code.co_filename != _DEMO:
+    while frame is not None and _is_own(frame.f_code.co_filename):
         frame, depth = frame.f_back, depth + 1
     warnings.warn(words, ForeshapeWarning, stacklevel=depth)
 

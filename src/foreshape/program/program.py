@@ -30,11 +30,12 @@ _codec: dict[str, Callable[..., Any]] = {}
 class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
-    __slots__ = ("__weakref__", "_counters", "_feeds", "_guards", "_stale", "blocks", "doubtful", "format_version", "names", "op_versions",
+    __slots__ = ("__weakref__", "_feeds", "_guards", "_stale", "blocks", "counters", "doubtful", "format_version", "names", "op_versions",
                  "parameter_settings", "random_seed", "role", "startup", "uncertain", "unknown_fields", "version", "walk")  # fmt: skip
 
     def __init__(self) -> None:
-        self._counters: dict[str, int] = {}
+        self.counters: dict[str, int] = {}
+        """How often names were made of what, in `unique_name`, and in scopes as `foreshape.program.scopes` counts them."""
         self._guards = Guards()
         self._feeds: Feeds | None = None
         self._stale = False
@@ -97,35 +98,20 @@ class Program:
 
     def unique_name(self, key: str) -> str:
         """``key_0``, ``key_1``, ...: a name made of ``key`` that this program has not given yet."""
-        count = self._counters.get(key, 0)
-        self._counters[key] = count + 1
-        name, blocks = f"{key}_{count}", self.blocks
-        taken = name in blocks[0].vars or (len(blocks) > 1 and any(name in block.vars for block in blocks))
-        return self.unique_name(key) if taken else name
+        counters = self.counters
+        count = counters.get(key, 0)
+        counters[key] = count + 1
+        name = f"{key}_{count}"
+        for block in self.blocks:
+            if name in block.vars:
+                return self.unique_name(key)
+        return name
 
     def layer_name(self, key: str, given: str | None = None) -> str:
         """What the names of a layer's variables begin with: the name that it was ``given``, or a new one after ``key``; in a `name_scope` within that."""
         if current_scope():
             return scoped_name(self, given or key)
         return given or self.unique_name(key)
-
-    def last_number(self, scope: str) -> int:
-        """The number of the last scope that was called so; 0 of the first, which has none."""
-        return self._counters.get(scope, 0)
-
-    def keep_number(self, scope: str, number: int) -> None:
-        """Note the number of the last scope that is called so."""
-        self._counters[scope] = number
-
-    def count_name(self, name: str) -> int:
-        """How often a name in a scope was asked for before."""
-        count = self._counters.get(f"{name}.", 0)
-        self._counters[f"{name}."] = count + 1
-        return count
-
-    def is_counted(self, name: str) -> bool:
-        """Whether a name in a scope was asked for before."""
-        return f"{name}." in self._counters
 
     def var(self, name: str) -> Variable:
         """The variable of this name in the global block, else in any block. Raises `SchemaError` where there is none."""

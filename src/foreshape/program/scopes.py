@@ -108,23 +108,30 @@ def scoped_name(program: Program, key: str) -> str:
             _number(program, entries, at, key)
             break
     base = ".".join([*(e.name for e in entries), key])
-    number = program.count_name(base)
+    number = _count(program.counters, base)
     name = base if number == 0 else f"{base}_{number}"
     return scoped_name(program, key) if _is_used(program, name) else name
+
+
+def _count(counters: dict[str, int], name: str) -> int:
+    """Count that a name in a scope is asked for: how often it was before."""
+    count = counters.get(f"{name}.", 0)
+    counters[f"{name}."] = count + 1
+    return count
 
 
 def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
     """Decide on the numbers of the open scopes: the outermost one, at ``at``, is the last one of its name, or another one where that has the key."""
     entry = entries[at]
     place = "/".join([*(e.name for e in entries[:at]), entry.given, ""])
-    number = program.last_number(place)
+    number = program.counters.get(place, 0)  # of the last one that is called so; the first has none
     while True:
         entry.name = f"{entry.given}_{number}" if number else entry.given
         name = ".".join([*(e.name for e in entries), key])
-        if not program.is_counted(name) and not _is_used(program, name):
+        if f"{name}." not in program.counters and not _is_used(program, name):
             break
         number += 1
-    program.keep_number(place, number)
+    program.counters[place] = number
     for each in entries[at:]:
         each.open = False
     _stack.settle()
@@ -144,7 +151,7 @@ def scoped_parameter(program: Program, prefix: str | None, suffix: str) -> str:
         prefix = scoped_name(program, prefix)
     name = base = f"{prefix}.{ending}"
     while name in program.global_block.vars:
-        name = f"{base}_{program.count_name(base) + 1}"
+        name = f"{base}_{_count(program.counters, base) + 1}"
     return name
 
 

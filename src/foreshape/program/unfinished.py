@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from foreshape.program.block import Block
 from foreshape.program.current import current_block, default_startup_program
 
 
 class Mark(NamedTuple):
-    """How much was described before a call; a tuple of counts, since one is taken at each call of a layer.
+    """How much was described before a call.
 
     Attributes:
         block, ops, variables: the block that layers append to, and how many it has.
@@ -28,22 +28,28 @@ class Mark(NamedTuple):
     blocks: int
     guards: int
 
-    def take_back(self) -> None:
-        """Take out what was appended since. Numbers in made-up names go on, and a variable that was there keeps what was written to it."""
-        program = self.block.program
-        _shorten(self.block, self.ops, self.variables)
-        if self.block is not program.blocks[0]:
-            outer = program.blocks[0]
-            _shorten(outer, len(outer.ops), self.outer_variables)
-        _shorten(self.startup, self.startup_ops, self.startup_variables)
-        if len(program.blocks) > self.blocks:
-            del program.blocks[self.blocks :]
-            program.touch()
-        if len(program._guards) > self.guards:  # pyright: ignore[reportPrivateUsage]
-            program._guards = program._guards.first(self.guards)  # pyright: ignore[reportPrivateUsage]
+
+Counts: TypeAlias = tuple[Block, int, int, int, Block, int, int, int, int]
+"""What a `Mark` is made of: as it is taken, since one is at each call of a layer."""
 
 
-def mark() -> Mark:
+def take_back(before: Counts) -> None:
+    """Take out what was appended since. Numbers in made-up names go on, and a variable that was there keeps what was written to it."""
+    mark = Mark(*before)
+    program = mark.block.program
+    _shorten(mark.block, mark.ops, mark.variables)
+    if mark.block is not program.blocks[0]:
+        outer = program.blocks[0]
+        _shorten(outer, len(outer.ops), mark.outer_variables)
+    _shorten(mark.startup, mark.startup_ops, mark.startup_variables)
+    if len(program.blocks) > mark.blocks:
+        del program.blocks[mark.blocks :]
+        program.touch()
+    if len(program._guards) > mark.guards:  # pyright: ignore[reportPrivateUsage]
+        program._guards = program._guards.first(mark.guards)  # pyright: ignore[reportPrivateUsage]
+
+
+def counts() -> Counts:
     """How much is described now."""
     block = current_block()
     program = block.program
@@ -51,7 +57,7 @@ def mark() -> Mark:
     startup = default_startup_program().blocks[0]
     variables = len(block.vars)
     outer = variables if block is blocks[0] else len(blocks[0].vars)
-    return Mark(block, len(block.ops), variables, outer, startup, len(startup.ops), len(startup.vars), len(blocks), len(program._guards._all))  # pyright: ignore[reportPrivateUsage]
+    return (block, len(block.ops), variables, outer, startup, len(startup.ops), len(startup.vars), len(blocks), len(program._guards._all))  # pyright: ignore[reportPrivateUsage]
 
 
 def _shorten(block: Block, ops: int, variables: int) -> None:

@@ -80,14 +80,14 @@ class Variable(ArrayMethods):
         name = name if name is not None else block.program.layer_name("variable")
         of = data_type if data_type is not None else type
         given = shape if shape is not None else dims
-        self._start(name, block, _spec_of(name, of, given, lod_level, value), here())
+        self._begin(name, block, _spec_of(name, of, given, lod_level, value), here())
         self.value = value
         self.trainable = trainable
         self.persistable = persistable or value is not None
         self.stop_gradient = stop_gradient
         block.add_variable(self)
 
-    def _start(self, name: str, block: Block, spec: Spec | None, site: Site) -> None:
+    def _begin(self, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
         self.name = name
         self.block = block
         self._spec = spec
@@ -103,12 +103,11 @@ class Variable(ArrayMethods):
         self.need_check_feed = False
         self.extra_attributes = ()
         self.unknown_fields = b""
+        return self
 
     @classmethod
     def _new(cls, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
-        made = object.__new__(cls)
-        made._start(name, block, spec, site)
-        return made
+        return object.__new__(cls)._begin(name, block, spec, site)
 
     @classmethod
     def _read(cls, name: str, block: Block, form: Form) -> Variable:
