@@ -241,6 +241,10 @@ def test_split_divides_heads_and_network_without_gathering() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_line() -> None:
     x, ragged = layer.data("x", ["batch", "time", WIDTH]), layer.data("ragged", ["rows", WIDTH], lod_level=1)
+
+    def shared(x: fs.Variable, **named: Any) -> fs.Variable:
+        return layer.multi_head_attention(x, heads=2, weight="w", **named)
+
     for error, words, call in [
         (ShapeError, "heads must divide the width 8; seen 3", lambda: layer.multi_head_attention(x, heads=3)),
         (ShapeError, "of a known width", lambda: layer.multi_head_attention(layer.data("y", ["batch", 3, "w"]))),
@@ -249,7 +253,7 @@ def test_what_does_not_fit_is_refused_with_the_line() -> None:
         (SchemaError, "seen dropout 0.1", lambda: layer.multi_head_attention(ragged, heads=2, dropout=0.1)),
         (ShapeError, "a mask must be", lambda: layer.attention_mask(x, mask=layer.data("m", ["batch"], "bool"))),
         (ShapeError, "as \\[time, keys\\]; say layer.unsqueeze", lambda: layer.attention_mask(x, mask=layer.data("n", ["time", "time"]))),
-        (SchemaError, "has no name; seen 'w'", lambda: layer.multi_head_attention(x, heads=2, weight="w")),
+        (SchemaError, "the parameter w.output is shared", lambda: shared(shared(x), output_size=4)),
         (SchemaError, "at least 1 block", lambda: layer.transformer_encoder(x, 0)),
         (SchemaError, 'norm must be "pre" or "post"', lambda: layer.transformer_encoder_block(x, 2, norm="both")),
         (ShapeError, "known and even", lambda: layer.sinusoidal_positions(layer.data("z", ["batch", "time", 5]))),

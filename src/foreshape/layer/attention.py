@@ -12,7 +12,7 @@ from foreshape.layer.functions import softmax
 from foreshape.layer.manipulation import reshape, transpose, triu, unsqueeze
 from foreshape.layer.math import cast, scale
 from foreshape.layer.norm import dropout as drop
-from foreshape.layer.parameter import param_attr
+from foreshape.layer.parameter import part_of
 from foreshape.layer.positions import rotary_positions, size_of
 from foreshape.layer.reductions import matmul
 from foreshape.layer.sequence_rows import sequence_attention
@@ -48,8 +48,9 @@ def multi_head_attention(
         dropout: of the weights, in training; of dense input only. Which are dropped is drawn for all at once, and kept as a byte for each.
         is_test: no dropout.
         output_size: the columns that come out; the width where it is left out.
-        bias: ``False`` leaves the four biases out; or an initializer.
-        weight: an initializer of the four weights.
+        weight, bias: an initializer, a name or a `ParamAttr` for the four weights and for the four biases; with a name ``shared`` they are
+            ``shared.query``, ``shared.key``, ``shared.value`` and ``shared.output``, and those of an equal name are one. ``bias=False`` leaves
+            the biases out.
         split: divide the heads over ranks, as `foreshape.split_layers` does; with ``rotary`` the ranks gather queries and keys before they turn them.
         name: of the scope in which the parameters are ``query.weight``, ``query.bias``, ``key.weight``, ..., ``output.bias``.
 
@@ -58,7 +59,7 @@ def multi_head_attention(
 
     Raises:
         ShapeError: dims that are not these, or heads that do not divide the width. TypeMismatchError: ragged and dense input together.
-        SchemaError: a mask or dropout of ragged rows, or a name for the four weights.
+        SchemaError: a mask or dropout of ragged rows, or a name that a parameter of another shape has.
     """
     key = query if key is None else key
     value = key if value is None else value
@@ -73,13 +74,11 @@ def multi_head_attention(
     if ragged and (mask is not None or dropout):
         seen = "a mask" if mask is not None else f"dropout {dropout}"
         raise SchemaError(f"multi_head_attention({query.name}): ragged rows have no padding to mask, and one kernel without dropout; seen {seen}")
-    for what, given in (("weight", weight), ("bias", bias)):
-        if given is not False and param_attr(given).name is not None:
-            raise SchemaError(f"multi_head_attention: {what} is of all four products, so that it has no name; seen {param_attr(given).name!r}")
     rows = query.spec.rank - 1
 
     def projected(x: Variable, size: int, called: str, by: str) -> Variable:
-        return fc(x, size, num_flatten_dims=x.spec.rank - rows, weight=weight, bias=bias, name=called, split=by if split else None)
+        w, b = part_of(weight, called), part_of(bias, called)
+        return fc(x, size, num_flatten_dims=x.spec.rank - rows, weight=w, bias=b, name=called, split=by if split else None)
 
     with name_scope(name):
         q, k, v = (projected(x, width, called, "columns") for x, called in ((query, "query"), (key, "key"), (value, "value")))

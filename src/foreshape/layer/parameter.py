@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foreshape.dims import Size
@@ -69,6 +69,21 @@ def param_attr(given: Any) -> ParamAttr:
 
 
 _DEFAULT = ParamAttr()
+
+
+def part_of(given: Any, called: str, initialised: bool = True) -> Any:
+    """What one of several parameters is given of what a layer of several was: where that has a name, the name and ``called`` behind a dot.
+
+    Args:
+        given: as of `param_attr`, or False.
+        called: the parameter among the others.
+        initialised: whether it starts as the others do.
+    """
+    if given is None or given is False:
+        return given
+    attr = param_attr(given)
+    name = None if attr.name is None else f"{attr.name}.{called}"
+    return replace(attr, name=name, initializer=attr.initializer if initialised else None)
 
 
 def create_parameter(

@@ -11,7 +11,7 @@ from foreshape.layer.attention import attention_mask, multi_head_attention
 from foreshape.layer.basic import Activation, fc
 from foreshape.layer.norm import dropout as drop
 from foreshape.layer.norm import layer_norm
-from foreshape.layer.parameter import param_attr
+from foreshape.layer.parameter import part_of
 from foreshape.program.call_site import tells_line
 from foreshape.program.scopes import current_scope, name_scope
 from foreshape.program.variable import Variable
@@ -20,7 +20,7 @@ from foreshape.program.variable import Variable
 @tells_line
 def mlp(
     x: Variable, inner_size: int, output_size: int | None = None, activation: Activation = "gelu", *, dropout: float = 0.0, is_test: bool = False,
-    bias: Any = None, split: bool = False, name: str = "mlp",
+    weight: Any = None, bias: Any = None, split: bool = False, name: str = "mlp",
 ) -> Variable:  # fmt: skip
     """Two fully connected layers for each row: activation(x W1 + b1) W2 + b2, where gelu(x) = x Phi(x) (Hendrycks and Gimpel, 2016).
 
@@ -33,23 +33,26 @@ def mlp(
         activation: what is between, as of `activate`.
         dropout: of what is between, in training.
         is_test: no dropout.
-        bias: ``False`` leaves both biases out.
+        weight, bias: an initializer, a name or a `ParamAttr` for both weights and for both biases; with a name ``shared`` they are
+            ``shared.inner`` and ``shared.outer``, and those of an equal name are one. ``bias=False`` leaves both biases out.
         split: divide both layers over ranks, as `foreshape.split_layers` does.
         name: of the scope in which the parameters are ``inner.weight``, ``inner.bias``, ``outer.weight`` and ``outer.bias``.
 
     Raises:
-        ShapeError: a width that is not known. SchemaError: a name for both biases.
+        ShapeError: a width that is not known. SchemaError: a name that a parameter of another shape has.
     """
     width = x.spec.known_dims[-1] if x.spec.rank > 1 else None
     if not isinstance(width, int):
         raise ShapeError(f"mlp({x.name}): the input must be [..., width] of a known width; it is {x.spec.text()}")
-    if bias is not None and bias is not False and param_attr(bias).name is not None:
-        raise SchemaError(f"mlp: bias is of both layers, so that it has no name; seen {param_attr(bias).name!r}")
+
+    def product(x: Variable, size: int, activation: Activation, called: str, by: str) -> Variable:
+        return fc(x, size, activation, 1, weight=part_of(weight, called), bias=part_of(bias, called), name=called, split=by if split else None)
+
     with name_scope(name):
-        inner = fc(x, inner_size, activation, 1, bias=bias, name="inner", split="columns" if split else None)
+        inner = product(x, inner_size, activation, "inner", "columns")
         if dropout:
             inner = drop(inner, dropout, is_test)
-        return fc(inner, width if output_size is None else output_size, None, 1, bias=bias, name="outer", split="rows" if split else None)
+        return product(inner, width if output_size is None else output_size, None, "outer", "rows")
 
 
 class _Settings:
@@ -57,15 +60,20 @@ class _Settings:
 
     def __init__(
         self, layer: str, heads: int, inner_size: int | None, norm: str, activation: Activation, dropout: float, is_test: bool, rotary: bool, epsilon: float,
-        split: bool,
+        weight: Any, bias: Any, split: bool,
     ) -> None:  # fmt: skip
         if norm not in ("pre", "post"):
             raise SchemaError(f'{layer}: norm must be "pre" or "post"; seen {norm!r}')
         self.heads, self.inner_size, self.norm, self.activation = heads, inner_size, norm, activation
         self.dropout, self.is_test, self.rotary, self.epsilon, self.split = dropout, is_test, rotary, epsilon, split
+        self.weight, self.bias = weight, bias
 
     def normalised(self, x: Variable, name: str) -> Variable:
-        return layer_norm(x, max(x.spec.rank - 1, 1), self.epsilon, name=name)
+        return _normalised(x, self.epsilon, self.weight, self.bias, name)
+
+    def attention(self, x: Variable, memory: Variable | None, name: str, **named: Any) -> Variable:
+        weight, bias = part_of(self.weight, name), part_of(self.bias, name)
+        return multi_head_attention(x, memory, heads=self.heads, weight=weight, bias=bias, split=self.split, name=name, **named)
 
     def residual(self, x: Variable, name: str, part: Callable[[Variable], Variable]) -> Variable:
         """x + part(norm(x)), or norm(x + part(x))."""
@@ -78,22 +86,28 @@ class _Settings:
 
     def attend(self, x: Variable, name: str, causal: bool, mask: Variable | None) -> Variable:
         def part(h: Variable) -> Variable:
-            return multi_head_attention(h, heads=self.heads, causal=causal, mask=mask, rotary=self.rotary, split=self.split, name=name)
+            return self.attention(h, None, name, causal=causal, mask=mask, rotary=self.rotary)
 
         return self.residual(x, name, part)
 
     def look(self, x: Variable, memory: Variable, name: str, mask: Variable | None) -> Variable:
         def part(h: Variable) -> Variable:
-            return multi_head_attention(h, memory, heads=self.heads, mask=mask, split=self.split, name=name)
+            return self.attention(h, memory, name, mask=mask)
 
         return self.residual(x, name, part)
 
     def feed(self, x: Variable) -> Variable:
         def part(h: Variable) -> Variable:
             inner: Any = 4 * h.spec.known_dims[-1] if self.inner_size is None else self.inner_size
-            return mlp(h, inner, activation=self.activation, dropout=self.dropout, is_test=self.is_test, split=self.split)
+            weight, bias = part_of(self.weight, "mlp"), part_of(self.bias, "mlp")
+            return mlp(h, inner, None, self.activation, dropout=self.dropout, is_test=self.is_test, weight=weight, bias=bias, split=self.split)
 
         return self.residual(x, "mlp", part)
+
+
+def _normalised(x: Variable, epsilon: float, weight: Any, bias: Any, name: str) -> Variable:
+    """x normalised over the last dim; scale and shift start as `layer_norm` says, whatever the products start as."""
+    return layer_norm(x, max(x.spec.rank - 1, 1), epsilon, weight=part_of(weight, name, False), bias=part_of(bias, name, False), name=name)
 
 
 def _scope(name: str | None) -> AbstractContextManager[None]:
@@ -104,8 +118,8 @@ def _scope(name: str | None) -> AbstractContextManager[None]:
 @tells_line
 def transformer_encoder_block(
     x: Variable, heads: int = 8, inner_size: int | None = None, *, norm: str = "pre", activation: Activation = "gelu", causal: bool = False,
-    mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0, is_test: bool = False, epsilon: float = 1e-5, split: bool = False,
-    name: str | None = None,
+    mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0, is_test: bool = False, epsilon: float = 1e-5, weight: Any = None,
+    bias: Any = None, split: bool = False, name: str | None = None,
 ) -> Variable:  # fmt: skip
     """One block of a transformer's encoder: attention of the rows to each other, then a small network for each row.
 
@@ -128,6 +142,9 @@ def transformer_encoder_block(
             so that it stays one kernel.
         is_test: no dropout.
         epsilon: of both `layer_norm`.
+        weight, bias: an initializer, a name or a `ParamAttr` for all weights and for all biases; with a name ``shared`` they are
+            ``shared.attention.query``, ..., ``shared.mlp.outer``, ``shared.mlp_norm``, and those of an equal name are one. An initializer is of
+            the products alone. ``bias=False`` leaves all biases out, those of `layer_norm` too.
         split: divide heads and network over ranks, as `foreshape.split_layers` does.
         name: of a scope around it. Left out, it stands in the scope that is there, and outside of all in one called ``block``.
 
@@ -137,7 +154,7 @@ def transformer_encoder_block(
     Raises:
         SchemaError: another ``norm``. ShapeError, TypeMismatchError: as of `multi_head_attention`.
     """
-    of = _Settings("transformer_encoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, split)
+    of = _Settings("transformer_encoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, weight, bias, split)
     with _scope(name):
         return of.feed(of.attend(x, "attention", causal, mask))
 
@@ -146,7 +163,7 @@ def transformer_encoder_block(
 def transformer_decoder_block(
     x: Variable, memory: Variable, heads: int = 8, inner_size: int | None = None, *, norm: str = "pre", activation: Activation = "gelu",
     causal: bool = True, mask: Variable | None = None, memory_mask: Variable | None = None, rotary: bool = False, dropout: float = 0.0,
-    is_test: bool = False, epsilon: float = 1e-5, split: bool = False, name: str | None = None,
+    is_test: bool = False, epsilon: float = 1e-5, weight: Any = None, bias: Any = None, split: bool = False, name: str | None = None,
 ) -> Variable:  # fmt: skip
     """One block of a transformer's decoder: attention of the rows to those before them, attention to a memory, then a small network for each row.
 
@@ -155,7 +172,7 @@ def transformer_decoder_block(
     Args:
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]``.
         memory: what an encoder gave: dense ``[batch, keys, any width]``, or ragged with as many sequences as x.
-        heads, inner_size, norm, activation, rotary, dropout, is_test, epsilon, split, name: as of `transformer_encoder_block`.
+        heads, inner_size, norm, activation, rotary, dropout, is_test, epsilon, weight, bias, split, name: as of `transformer_encoder_block`.
         causal: a row of x sees the rows up to its own only; all of the memory.
         mask, memory_mask: what may be seen of x and of the memory, as `attention_mask` takes it.
         The errors are those of `transformer_encoder_block`.
@@ -164,7 +181,7 @@ def transformer_decoder_block(
         As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``cross_attention``, ``cross_attention_norm``, ``mlp`` and
         ``mlp_norm``.
     """
-    of = _Settings("transformer_decoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, split)
+    of = _Settings("transformer_decoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, weight, bias, split)
     with _scope(name):
         h = of.attend(x, "attention", causal, mask)
         return of.feed(of.look(h, memory, "cross_attention", memory_mask))
@@ -183,14 +200,14 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
         x, heads, inner_size, causal, mask: as of `transformer_encoder_block`.
         layers: how many blocks.
         name: of the scope around them.
-        settings: further arguments of `transformer_encoder_block`.
+        settings: further arguments of `transformer_encoder_block`; names in ``weight`` and ``bias`` are followed by the number of the block.
     """
     with name_scope(name):
         if x.spec.lod is None:
             mask, causal = attention_mask(x, None, mask, causal), False
 
-        def block(h: Variable) -> Variable:
-            return transformer_encoder_block(h, heads, inner_size, causal=causal, mask=mask, **settings)
+        def block(h: Variable, own: dict[str, Any]) -> Variable:
+            return transformer_encoder_block(h, heads, inner_size, causal=causal, mask=mask, **own)
 
         return _stacked(x, layers, block, settings)
 
@@ -208,25 +225,25 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
         x, memory, heads, inner_size, causal, mask, memory_mask: as of `transformer_decoder_block`.
         layers: how many blocks.
         name: of the scope around them.
-        settings: further arguments of `transformer_decoder_block`.
+        settings: further arguments of `transformer_decoder_block`; names in ``weight`` and ``bias`` are followed by the number of the block.
     """
     with name_scope(name):
         if x.spec.lod is None:
             mask, causal = attention_mask(x, None, mask, causal), False
             memory_mask = attention_mask(x, memory, memory_mask)
 
-        def block(h: Variable) -> Variable:
-            return transformer_decoder_block(h, memory, heads, inner_size, causal=causal, mask=mask, memory_mask=memory_mask, **settings)
+        def block(h: Variable, own: dict[str, Any]) -> Variable:
+            return transformer_decoder_block(h, memory, heads, inner_size, causal=causal, mask=mask, memory_mask=memory_mask, **own)
 
         return _stacked(x, layers, block, settings)
 
 
-def _stacked(x: Variable, layers: int, block: Callable[[Variable], Variable], settings: dict[str, Any]) -> Variable:
+def _stacked(x: Variable, layers: int, block: Callable[[Variable, dict[str, Any]], Variable], settings: dict[str, Any]) -> Variable:
     if layers < 1:
         raise SchemaError(f"there must be at least 1 block; seen layers={layers}")
     for at in range(layers):
         with name_scope(str(at)):
-            x = block(x)
+            x = block(x, settings | {what: part_of(settings[what], str(at)) for what in ("weight", "bias") if what in settings})
     if settings.get("norm", "pre") == "pre":
-        x = layer_norm(x, max(x.spec.rank - 1, 1), settings.get("epsilon", 1e-5), name="norm")
+        x = _normalised(x, settings.get("epsilon", 1e-5), settings.get("weight"), settings.get("bias"), "norm")
     return x

@@ -13,6 +13,7 @@ from foreshape.errors import SchemaError
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program.call_site import tells_line
+from foreshape.program.current import current_block
 
 if TYPE_CHECKING:
     from foreshape.program.program import Program
@@ -28,14 +29,28 @@ _NAME: Final = re.compile(r"[\w-]+\Z")
 _ENDINGS: Final = {"w": "weight", "b": "bias"}
 
 
+class _Reuse:
+    """One description of a scope whose parameters are there already: names are counted from the beginning, as when the scope was described first."""
+
+    __slots__ = ("counters", "path", "used")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.counters: dict[str, int] = {}
+        self.used: set[str] = set()
+        """The parameters that were asked for."""
+
+
 class _Entry:
     """A scope that was entered. It is open until the first name is made in it, which decides on its number."""
 
-    __slots__ = ("given", "name", "open")
+    __slots__ = ("given", "name", "open", "reuse")
 
-    def __init__(self, given: str) -> None:
+    def __init__(self, given: str, reuse: _Reuse | None) -> None:
         self.given = self.name = given
         self.open = True
+        self.reuse = reuse
+        """That of the innermost scope around it, or of itself, that is described again."""
 
 
 class _Stack(threading.local):
@@ -55,7 +70,7 @@ _stack: Final = _Stack()
 
 
 @tells_line
-def name_scope(name: str) -> contextlib.AbstractContextManager[None]:
+def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextManager[None]:
     """Let what is made inside of the ``with`` say where it belongs: names begin with the scope, and each op carries it.
 
     >>> with fs.name_scope("encoder"):
@@ -71,18 +86,51 @@ def name_scope(name: str) -> contextlib.AbstractContextManager[None]:
     like one that there is, it is another one with a number: ``encoder_1``, and that one goes on from then. The outermost of the scopes in which
     nothing was made yet gets the number.
 
+    With ``reuse=True`` what is described has the parameters of the scope that is there, so that both are trained as one, as in siamese networks:
+    the layers must be the same in the same order, and the scopes within are used again too. The gradients of all uses are summed.
+
+    >>> def tower(x, again):
+    ...     with fs.name_scope("tower", reuse=again):
+    ...         return layer.fc(layer.fc(x, 64, "relu"), 16)  # tower.fc.weight, tower.fc.bias, tower.fc_1.weight, tower.fc_1.bias
+    >>> near = layer.cos_sim(tower(question, False), tower(answer, True))
+
+    Args:
+        name: of the scope, within those that are open.
+        reuse: use the parameters of the scope that is called exactly so, also one of a loaded program; each ``with`` begins with its first layer.
+
     Raises:
-        SchemaError: a name that is not letters, digits, ``_`` and ``-``.
+        SchemaError: a name that is not letters, digits, ``_`` and ``-``; with ``reuse`` a scope without parameters, and within it a layer that
+            the scope has not, or whose parameters have another shape.
     """
     if not isinstance(name, str) or _NAME.match(name) is None or _MARK.match(name) is not None:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SchemaError(f"the name of a scope is made of letters, digits, _ and -, and is not that of a recompute scope; seen {name!r}")
-    return _within(name)
+    if not isinstance(reuse, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SchemaError(f"name_scope: reuse must be True or False; seen {reuse!r}")
+    return _within(name, _described_again(current_block().program, name) if reuse else None)
+
+
+def _described_again(program: Program, name: str) -> _Reuse:
+    """Begin a description of a scope that is there. The scopes around it that nothing was made in yet are the last ones of their names."""
+    entries = _stack.entries
+    for at, entry in enumerate(entries):
+        if entry.open:
+            number = _counters_of(program).get(_place(entries, at), 0)
+            entry.name, entry.open = f"{entry.given}_{number}" if number else entry.given, False
+    _stack.settle()
+    path = ".".join([*(e.name for e in entries), name])
+    if not any(v.name.startswith(f"{path}.") for v in program.global_block.vars.values() if v.persistable):
+        around = ".".join(e.name for e in entries)
+        there = sorted({v.name.removeprefix(f"{around}.").partition(".")[0] for v in program.parameters() if "." in v.name and v.name.startswith(around)})
+        raise SchemaError(f"name_scope({name!r}, reuse=True): no parameter is in a scope {path} to be used again; describe it first without reuse"
+                          + (f". Names of parameters begin with: {', '.join(there[:10])}" if there else ""))  # fmt: skip
+    return _Reuse(path)
 
 
 @contextlib.contextmanager
-def _within(name: str) -> Generator[None]:
+def _within(name: str, reuse: _Reuse | None) -> Generator[None]:
     entries = _stack.entries
-    entry = _Entry(name)
+    entry = _Entry(name, reuse or (entries[-1].reuse if entries else None))
+    entry.open = reuse is None
     entries.append(entry)
     _stack.settle()
     try:
@@ -107,10 +155,21 @@ def scoped_name(program: Program, key: str) -> str:
         if entry.open:
             _number(program, entries, at, key)
             break
-    base = ".".join([*(e.name for e in entries), key])
-    number = _count(program.counters, base)
+    base = ".".join([*[e.name for e in entries], key])
+    number = _count(_counters_of(program), base)
     name = base if number == 0 else f"{base}_{number}"
     return scoped_name(program, key) if _is_used(program, name) else name
+
+
+def _counters_of(program: Program) -> dict[str, int]:
+    """How often names were asked for: in the program, or, where a scope is described again, since that began."""
+    reuse = _stack.entries[-1].reuse if _stack.entries else None
+    return program.counters if reuse is None else reuse.counters
+
+
+def _place(entries: list[_Entry], at: int) -> str:
+    """What the scope at a place among the open ones is counted as."""
+    return "/".join([*[e.name for e in entries[:at]], entries[at].given, ""])
 
 
 def _count(counters: dict[str, int], name: str) -> int:
@@ -123,21 +182,24 @@ def _count(counters: dict[str, int], name: str) -> int:
 def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
     """Decide on the numbers of the open scopes: the outermost one, at ``at``, is the last one of its name, or another one where that has the key."""
     entry = entries[at]
-    place = "/".join([*(e.name for e in entries[:at]), entry.given, ""])
-    number = program.counters.get(place, 0)  # of the last one that is called so; the first has none
+    counters, place = _counters_of(program), _place(entries, at)
+    number = counters.get(place, 0)  # of the last one that is called so; the first has none
     while True:
         entry.name = f"{entry.given}_{number}" if number else entry.given
-        name = ".".join([*(e.name for e in entries), key])
-        if f"{name}." not in program.counters and not _is_used(program, name):
+        name = ".".join([*[e.name for e in entries], key])
+        if f"{name}." not in counters and not _is_used(program, name):
             break
         number += 1
-    program.counters[place] = number
+    counters[place] = number
     for each in entries[at:]:
         each.open = False
     _stack.settle()
 
 
 def _is_used(program: Program, name: str) -> bool:
+    """Whether something is called so that is not to be used again."""
+    if _stack.entries[-1].reuse is not None:
+        return False
     known = program.global_block.vars
     return f"{name}.weight" in known or f"{name}.bias" in known or f"{name}.tmp_0" in known
 
@@ -145,13 +207,21 @@ def _is_used(program: Program, name: str) -> bool:
 def scoped_parameter(program: Program, prefix: str | None, suffix: str) -> str:
     """The name of a parameter in the current scope, which ends in ``.weight`` or ``.bias``, or as ``suffix`` says."""
     ending = _ENDINGS.get(suffix, suffix)
+    known, reuse = program.global_block.vars, _stack.entries[-1].reuse
     if prefix is None:
-        return scoped_name(program, ending)
-    if not prefix.startswith(_stack.path[1:].replace("/", ".")):  # one that no scope has seen
-        prefix = scoped_name(program, prefix)
-    name = base = f"{prefix}.{ending}"
-    while name in program.global_block.vars:
-        name = f"{base}_{_count(program.counters, base) + 1}"
+        name = scoped_name(program, ending)
+    else:
+        if not prefix.startswith(_stack.path[1:].replace("/", ".")):  # one that no scope has seen
+            prefix = scoped_name(program, prefix)
+        name = base = f"{prefix}.{ending}"
+        while name in (known if reuse is None else reuse.used):
+            name = f"{base}_{_count(_counters_of(program), base) + 1}"
+    if reuse is not None:
+        reuse.used.add(name)
+        if name not in known:
+            there = [v.name for v in known.values() if v.persistable and v.name.startswith(f"{reuse.path}.")]
+            raise SchemaError(f"{name} is not among the parameters of {reuse.path}, which is described again with reuse=True, so that it must have the same "
+                              f"layers in the same order: {', '.join(there[:20])}")  # fmt: skip
     return name
 
 
