@@ -291,7 +291,7 @@ def test_run_names_the_files_that_are_not_what_they_should_be(ready: tuple[Path,
     np.save("in.npy", np.zeros((3, 4), np.float32))
     np.save("str.npy", np.array(["a", "b"]))
     code, _, err = call("run", ready[0], "--params", "in.npy", "--feed", "x=in.npy")
-    assert code == 1 and err.startswith("FormatError: in.npy: the parameter 'fc_0.w_0', at byte 0: ")
+    assert code == 1 and err.startswith("FormatError: in.npy: no file of parameters: it is an array (.npy): numpy.load opens it")
     code, _, err = call("run", ready[0], "--feed", "x=str.npy")
     assert (code, err) == (1, "FormatError: str.npy: not a .npy file of numbers: it holds texts, '<U1'\n")
 

@@ -17,7 +17,8 @@ from foreshape import layer
 from foreshape.cli import arrays
 from foreshape.engine import emit, executor, feed, scope
 from foreshape.errors import ForeshapeError, border
-from foreshape.interop import bounded_json, inference, load_safetensors, npy_file, parameters, read_parameters, save_safetensors, tensors, write_parameters
+from foreshape.interop import inference, load_safetensors, npy_file, parameters, read_parameters, save_safetensors, tensors, write_parameters
+from foreshape.interop import safetensors_file as st
 from foreshape.program import reader
 from foreshape.training import Checkpoint, container, digest
 
@@ -76,7 +77,7 @@ ENTRANCES: dict[str, tuple[Any, str, Callable[[Path], Any], Callable[[Any], Any]
     "Program.parse": (reader, "check_structure", lambda f: str(fs.load_program(good())), fs.Program.parse),
     "read_parameters": (parameters, "_tensor", parameter_file, lambda p: read_parameters(p, ["w"])),
     "load_safetensors": (tensors, "map_file", safetensors_file, lambda p: load_safetensors(p, fs.Scope())),
-    "load_safetensors, header": (bounded_json, "_unique", safetensors_file, lambda p: load_safetensors(p, fs.Scope())),
+    "load_safetensors, header": (st, "_described", safetensors_file, lambda p: load_safetensors(p, fs.Scope())),
     "load_inference_model": (inference, "_columns", model, lambda p: fs.load_inference_model(p, scope=fs.Scope())),
     "read_array": (npy_file, "read_file", array_file, npy_file.read_array),
     "container.read": (container, "map_file", checkpoint_file, container.read),

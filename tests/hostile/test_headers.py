@@ -13,9 +13,10 @@ from support.some import one_in
 from support.survival import checked_words
 
 import foreshape as fs
-from foreshape.interop import bounded_json, load_safetensors
+from foreshape.interop import load_safetensors
 from foreshape.interop import safetensors_file as st
 from foreshape.interop.npy_file import map_array, read_array
+from foreshape.wire import bounded_json
 
 
 def loaded(path: Path, data: bytes) -> fs.Scope | None:
@@ -29,6 +30,8 @@ def loaded(path: Path, data: bytes) -> fs.Scope | None:
         assert scope.names() == []
         return None
     assert names == scope.names()
+    for name, tensor in st.load_bytes(data).items():  # by the other way the same
+        assert np.array_equal(tensor.numpy(), scope.get(name), equal_nan=True)
     return scope
 
 
@@ -67,7 +70,8 @@ def test_limits_can_be_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(st, "MAX_TENSORS", 10)
     assert loaded(tmp_path / "s", data) is None
     monkeypatch.setattr(st, "MAX_TENSORS", 11)
-    assert len(st.parse(bytearray(data))[1]) == 11
+    scope = loaded(tmp_path / "s", data)
+    assert scope is not None and len(scope.names()) == len(st.load_bytes(data)) == 11
 
 
 def test_json_is_counted_without_its_strings() -> None:

@@ -114,6 +114,25 @@ def test_a_file_is_not_written_over_itself(files):
         convert_parameters(folder / "m.pdmodel", folder / "p.pdiparams", folder / "p.pdiparams")
 
 
+_WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from foreshape.interop import convert_parameters
+model, first = sys.argv[1:]
+convert_parameters(model, first, "a.safetensors")
+convert_parameters(model, "a.safetensors", "each/")
+convert_parameters(model, "each", "last.pdiparams")
+"""
+
+
+def test_what_is_installed_without_extras_converts(files):
+    folder, _ = files
+    given = [sys.executable, "-c", _WITHOUT_TORCH, str(folder / "m.pdmodel"), str(folder / "p.pdiparams")]
+    done = subprocess.run(given, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTHONPATH": str(SOURCE)})
+    assert done.returncode == 0, done.stderr
+    assert (folder / "last.pdiparams").read_bytes() == (folder / "p.pdiparams").read_bytes()
+
+
 _LOOK = """
 import resource, sys
 from foreshape.interop import open_parameters, read_parameters

@@ -229,7 +229,7 @@ def test_a_job_that_a_worker_refuses(name: str, tmp_path: Path, start: Callable[
 
 DATA: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file that is missing": (lambda f: (f / "x.npy").unlink(), "No such file"),
-    "a file of another kind": (lambda f: (f / "x.npy").write_bytes(b"PK\x03\x04"), "a .npz archive"),
+    "a file of another kind": (lambda f: (f / "x.npy").write_bytes(b"PK\x03\x04"), "a zip archive"),
     "a pickle": (lambda f: np.save(f / "x.npy", np.array([{}] * 20), allow_pickle=True), "not a .npy file"),
     "another element type": (lambda f: np.save(f / "x.npy", np.zeros((20, 8), np.int64)), "x must be fp32; fed is int64"),
     "other dims": (lambda f: np.save(f / "x.npy", np.zeros((20, 9), np.float32)), r"x must be f32\[batch, 8\]; fed is \[\d+, 9\]"),

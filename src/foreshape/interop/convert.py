@@ -20,8 +20,9 @@ from foreshape.program import Variable
 from foreshape.spec import BOOL
 from foreshape.wire import load_program, replacing
 from foreshape.wire.files import map_file
+from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
 
-SAFETENSORS, COMBINED = ".safetensors", ".pdiparams"
+_TENSORS, _COMBINED = ".safetensors", ".pdiparams"
 _SHOWN: Final = 5
 
 Path = str | os.PathLike[str]
@@ -48,15 +49,15 @@ def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Sto
     parameters = parameters_of(program)
     into, given = os.fspath(target), os.fspath(source)
     folder = os.path.isdir(into) or into.endswith(("/", os.sep))
-    if not folder and not into.endswith((SAFETENSORS, COMBINED)):
-        raise FormatError(f"{into}: parameters are written to a file that ends in {SAFETENSORS} or {COMBINED}, or to a folder, as {into}/")
+    if not folder and not into.endswith((_TENSORS, _COMBINED)):
+        raise FormatError(f"{into}: parameters are written to a file that ends in {_TENSORS} or {_COMBINED}, or to a folder, as {into}/")
     if os.path.exists(into) and os.path.exists(given) and os.path.samefile(given, into):
         raise FormatError(f"{into}: parameters are not written to where they are read from")
     fits = as_stored(parameters)
-    values = _read_safetensors(given, parameters, fits) if given.endswith(SAFETENSORS) else open_parameters(given, parameters, fits)
+    values = _read_safetensors(given, parameters, fits) if given.endswith(_TENSORS) else open_parameters(given, parameters, fits)
     if folder:
         _write_folder(into, values)
-    elif into.endswith(COMBINED):
+    elif into.endswith(_COMBINED):
         with replacing(into) as file:
             for name in sorted(values):
                 write_stored(file, values[name])
@@ -68,9 +69,9 @@ def convert_parameters(model: Path, source: Path, target: Path) -> dict[str, Sto
 def _read_safetensors(path: str, parameters: Mapping[str, Variable], fits: Fits) -> dict[str, Stored]:
     data = map_file(path, MAX_BYTES, writable=False)
     try:
-        _, found = contents(data)
+        _, found = contents(path, data)
     except (FormatError, TypeMismatchError) as error:
-        raise FormatError(f"{path}: not a safetensors file of parameters: {error}") from None
+        raise FormatError(f"{path}: not a safetensors file of parameters: {instead_of(data, SAFETENSORS, CHECKPOINT) or error}") from None
     for what, names in (("has no", parameters.keys() - found.keys()), ("has, and the program has not,", found.keys() - parameters.keys())):
         if names:
             shown = ", ".join(repr(n[:100]) for n in sorted(names)[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
@@ -22,6 +22,8 @@ from foreshape.values.torch_types import torch_dtype
 from foreshape.wire import load_program, save_program
 
 Given = Sequence[Variable | str] | Variable | str
+_PROGRAMS: Final = (".pdmodel", ".json", ".onnx")
+"""The endings of programs; whatever else than a ``.pdmodel`` stands in its place is told apart by its content."""
 
 
 class StoredValues(Protocol):
@@ -201,9 +203,14 @@ def _paths(given: str | os.PathLike[str]) -> tuple[str, str]:
     """The program's file, and where its parameters are."""
     path = os.fspath(given)
     if os.path.isdir(path):
-        return os.path.join(path, "__model__"), path
+        model = os.path.join(path, "__model__")
+        if not os.path.exists(model):
+            others = [n for n in sorted(os.listdir(path)) if n.endswith(_PROGRAMS)]
+            raise FormatError(f"{path}: a folder without a file __model__; give the path of a program{f', such as {others[0]}' if others else ''}")
+        return model, path
     prefix = path.removesuffix(".pdmodel")
-    return (path if path != prefix or os.path.isfile(path) else prefix + ".pdmodel"), prefix + ".pdiparams"
+    model = path if path != prefix or os.path.isfile(path) else next((prefix + e for e in _PROGRAMS if os.path.isfile(prefix + e)), prefix + ".pdmodel")
+    return model, prefix + ".pdiparams"
 
 
 def _columns(program: Program, type: str, outputs: bool) -> list[str]:

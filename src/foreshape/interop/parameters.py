@@ -16,6 +16,7 @@ from foreshape.errors import FormatError, ShapeError, border
 from foreshape.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
 from foreshape.wire import decode_tensor_desc, encode_tensor_desc, read_file, replacing
 from foreshape.wire.files import map_file
+from foreshape.wire.other_formats import PARAMETERS, instead_of
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -172,7 +173,8 @@ def combined(data: Any, names: Sequence[str], fits: Fits | None, path: str | Non
         try:
             return combined(data, names, fits)
         except FormatError as error:
-            raise FormatError(f"{path}: {error}") from None
+            words = instead_of(data, PARAMETERS)
+            raise FormatError(f"{path}: no file of parameters: {words}" if words else f"{path}: {error}") from None
     out: dict[str, Stored] = {}
     at = 0
     for name in names:

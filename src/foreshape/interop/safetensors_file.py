@@ -1,20 +1,22 @@
-"""The safetensors format, written and read without a copy of the tensors: a JSON header, then the data one after the other.
+"""safetensors files: read by the format's library within bounds, as views of the file; written piece by piece.
 
-The header's size as a uint64, then for each name its element type, dims and where its data begin and end, with spaces up to a
-multiple of 8 bytes. Wider element types come first, so that all data are aligned.
+The library's writer takes the bytes of all tensors at once and has no place for a checksum, so that the header is written here: its size as a uint64, then
+for each name its element type, dims and where its data begin and end, with spaces up to a multiple of 8 bytes. Wider element types come first, so that all
+data are aligned.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+import os
 import struct
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError
-from foreshape.interop import bounded_json
-from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, INT64_MAX, MAX_RANK, UINT8, DType, check_dims
+from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, DType, check_dims
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 
@@ -25,9 +27,12 @@ _TYPES: Final = {"BOOL": BOOL, "U8": UINT8, "I8": INT8, "I16": INT16, "I32": INT
 _NAMES: Final = {of: name for name, of in _TYPES.items()}
 _METADATA: Final = "__metadata__"
 MAX_HEADER: Final = 100_000_000
-"""The bytes of a header; what other readers of the format take."""
+"""The bytes of a header; what the library takes."""
 MAX_TENSORS: Final = 100_000
+"""Counted before the header is parsed."""
 _PIECE: Final = 1 << 22
+Place: TypeAlias = tuple[DType, tuple[int, ...], int, int]
+"""A tensor's element type, dims, and where its data begin and end in the file."""
 
 
 def header(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[bytes, list[Tensor]]:
@@ -69,77 +74,79 @@ def pieces(tensor: Tensor) -> Iterator[memoryview]:
         yield data[first : first + _PIECE]
 
 
-def parse(data: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """The metadata and the tensors of a file's bytes (a writable buffer, whose memory the tensors share).
+def load(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The metadata and the tensors of a file.
+
+    Args:
+        path: of the file.
+        data: its bytes, a writable buffer such as a private mapping of it, whose memory the tensors share.
 
     Raises:
-        FormatError: these are no such bytes. TypeMismatchError: an element type that no program here has.
+        FormatError: it is no such file. TypeMismatchError: an element type that no program here has.
     """
-    metadata, places = contents(data)
+    metadata, places = contents(path, data)
     return metadata, {name: _view(name, data, begin, of, dims) for name, (of, dims, begin, _) in places.items()}
 
 
-def contents(data: Any) -> tuple[dict[str, str], dict[str, tuple[DType, tuple[int, ...], int, int]]]:
-    """The metadata, and of each tensor the element type, dims, and where in the bytes its data begin and end. Raises as `parse`."""
-    if len(data) < 8:
-        raise FormatError(f"{len(data)} bytes are no header")
-    (size,) = struct.unpack_from("<Q", data)
-    if size > min(MAX_HEADER, len(data) - 8):
-        raise FormatError(f"a header of {size} bytes; there are {len(data) - 8}, and at most {MAX_HEADER} can be (MAX_HEADER)")
+def load_bytes(data: bytes | bytearray) -> dict[str, Tensor]:
+    """The tensors of a file that is in memory, in memory of their own. Raises as `load`."""
+    library = _library()
+    _, tensors = _checked(data)
     try:
-        entries = bounded_json.parse(bytes(data[8 : 8 + size]))
-    except FormatError as error:
-        raise FormatError(f"its header is not one: {error}") from None
-    if not isinstance(entries, dict):
-        raise FormatError("its header is not one: no object")
-    named = cast("dict[str, Any]", entries)
-    metadata = _texts(named.pop(_METADATA, {}))
-    if len(named) > MAX_TENSORS:
-        raise FormatError(f"{len(named)} tensors; at most {MAX_TENSORS} can be (MAX_TENSORS)")
-    places = {name: _place(name, entry) for name, entry in named.items()}
-    expected = 0
-    for name, (of, dims, begin, end) in sorted(places.items(), key=lambda p: (p[1][2], p[1][3])):
-        if begin != expected or end - begin != math.prod(dims) * of.itemsize:
-            raise FormatError(f"the data of {name[:100]!r}, {of.short}{list(dims)}, cannot be from {begin} to {end}")
-        expected = end
-    if expected != len(data) - 8 - size:
-        raise FormatError(f"the header says {expected} bytes of data, and there are {len(data) - 8 - size}")
-    return metadata, {name: (of, dims, 8 + size + begin, 8 + size + end) for name, (of, dims, begin, end) in places.items()}
+        found: list[tuple[str, dict[str, Any]]] = library.deserialize(bytes(data))
+    except library.SafetensorError as error:
+        raise FormatError(str(error)) from None
+    if len(found) != tensors:
+        raise FormatError(f"{tensors} tensors of {len(found)} names")
+    return {name: _view(name, one["data"], 0, _described(name, one["dtype"], one["shape"]), tuple(one["shape"])) for name, one in found}
 
 
-def _texts(given: Any) -> dict[str, str]:
-    """The metadata: texts by name."""
-    if not isinstance(given, dict) or not all(isinstance(text, str) for text in cast("dict[str, Any]", given).values()):
-        raise FormatError(f"{_METADATA} must be an object of strings")
-    return cast("dict[str, str]", given)
-
-
-def _place(name: str, entry: Any) -> tuple[DType, tuple[int, ...], int, int]:
-    """The element type, dims and place of one tensor, each of them looked at before it is used."""
-    if not isinstance(entry, dict) or set(cast("dict[str, Any]", entry)) != {"dtype", "shape", "data_offsets"}:
-        raise FormatError(f"{name[:100]!r} must be an object of dtype, shape and data_offsets")
-    given = cast("dict[str, Any]", entry)
-    word, dims, place = given["dtype"], given["shape"], given["data_offsets"]
-    if not isinstance(word, str) or word not in _TYPES:
-        raise TypeMismatchError(f"{name[:100]!r} has the element type {str(word)[:20]!r}, which no program here has")
-    shape, ends = _counts(name, "shape", dims, MAX_RANK), _counts(name, "data_offsets", place, 2)
-    if len(ends) != 2:
-        raise FormatError(f"{name[:100]!r}: data_offsets must be two numbers; seen {len(ends)}")
+def contents(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Place]]:
+    """The metadata, and what each tensor is and where its data are. Arguments and errors as of `load`."""
+    library = _library()
+    at, tensors = _checked(data)
+    places: dict[str, Place] = {}
     try:
-        check_dims(shape, _TYPES[word])
+        with library.safe_open(os.fsdecode(path), framework="numpy") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            for name in file.offset_keys():  # one after the other without a gap: the library has seen to that
+                one = file.get_slice(name)
+                dims: tuple[int, ...] = tuple(one.get_shape())
+                of = _described(name, one.get_dtype(), dims)
+                places[name] = of, dims, at, (at := at + math.prod(dims) * of.itemsize)
+    except (library.SafetensorError, OSError) as error:
+        raise FormatError(str(error)) from None
+    if len(places) != tensors or at != len(data):  # of a name that is given twice the library takes the last
+        raise FormatError(f"{tensors} tensors of {len(places)} names, in {at} of {len(data)} bytes")
+    return metadata, places
+
+
+def _library() -> Any:
+    """The format's library, imported when a file is read."""
+    return importlib.import_module("safetensors")
+
+
+def _checked(data: Any) -> tuple[int, int]:
+    """Where the data begin, and how many tensors the header describes; both within bounds."""
+    size = struct.unpack_from("<Q", data)[0] if len(data) >= 8 else -1
+    if not 0 <= size <= min(MAX_HEADER, len(data) - 8):
+        raise FormatError(f"{len(data)} bytes with a header of {max(size, 0)}; at most {MAX_HEADER} can be (MAX_HEADER)")
+    tensors = bytes(data[8 : 8 + size]).count(b'"data_offsets"')
+    if tensors > MAX_TENSORS:
+        raise FormatError(f"{tensors} tensors; at most {MAX_TENSORS} can be (MAX_TENSORS)")
+    return 8 + size, tensors
+
+
+def _described(name: str, word: str, dims: Sequence[int]) -> DType:
+    """The element type of a tensor that a program here can have."""
+    of = _TYPES.get(word)
+    if of is None:
+        raise TypeMismatchError(f"{name[:100]!r} has the element type {word!r}, which no program here has")
+    try:
+        check_dims(dims, of)
     except ShapeError as error:
         raise FormatError(f"{name[:100]!r}: {error}") from None
-    return _TYPES[word], shape, ends[0], ends[1]
-
-
-def _counts(name: str, what: str, given: Any, most: int) -> tuple[int, ...]:
-    """A list of at most so many numbers from 0 to the largest of 64 bits."""
-    if not isinstance(given, list) or len(cast("list[Any]", given)) > most:
-        raise FormatError(f"{name[:100]!r}: {what} must be a list of at most {most} numbers")
-    numbers = cast("list[Any]", given)
-    if any(type(n) is not int or not 0 <= n <= INT64_MAX for n in numbers):
-        raise FormatError(f"{name[:100]!r}: {what} must be whole numbers from 0 to {INT64_MAX}; seen {str(numbers)[:100]}")
-    return tuple(numbers)
+    return of
 
 
 def _view(name: str, data: Any, at: int, of: DType, dims: tuple[int, ...]) -> Tensor:

@@ -11,6 +11,7 @@ from foreshape.interop import safetensors_file
 from foreshape.interop.parameters import MAX_BYTES
 from foreshape.wire import replacing
 from foreshape.wire.files import map_file
+from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
 
 
 @border("the file cannot be written", FormatError)
@@ -47,11 +48,11 @@ def load_safetensors(path: str | os.PathLike[str], scope: Scope | None = None) -
     """
     data = map_file(path, MAX_BYTES)
     try:
-        _, tensors = safetensors_file.parse(data)
+        _, tensors = safetensors_file.load(path, data)
     except TypeMismatchError as error:
         raise FormatError(f"{os.fspath(path)}: {error}") from None
     except FormatError as error:
-        raise FormatError(f"{os.fspath(path)}: not a safetensors file: {error}") from None
+        raise FormatError(f"{os.fspath(path)}: not a safetensors file: {instead_of(data, SAFETENSORS, CHECKPOINT) or error}") from None
     held = scope if scope is not None else default_scope()
     held.fill(tensors)
     return sorted(tensors)

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import FormatError, TypeMismatchError, border
-from foreshape.interop import bounded_json, safetensors_file
+from foreshape.interop import safetensors_file
+from foreshape.wire import bounded_json
 from foreshape.wire.files import map_file, replacing
+from foreshape.wire.other_formats import CHECKPOINT, instead_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,11 +57,11 @@ def read(path: Any) -> tuple[dict[str, Tensor], Any]:
     data = map_file(path, _LARGEST)
     at = _digits_at(data, len(data))
     if at is None:
-        raise FormatError(f"{path}: {len(data)} bytes that are no checkpoint, or only the beginning of one")
+        raise _no_checkpoint(path, data)
     if _digest(data, at) != data[at : at + 64]:
         raise FormatError(f"{path}: its bytes are not those that were written (the checksum differs)")
     try:
-        metadata, tensors = safetensors_file.parse(data)
+        metadata, tensors = safetensors_file.load(path, data)
         if metadata.keys() != {"facts", "checksum"}:
             raise FormatError(f"its metadata are facts and a checksum; seen {', '.join(sorted(metadata))[:200] or 'none'}")
         return tensors, bounded_json.parse(metadata["facts"].encode())
@@ -72,8 +74,12 @@ def checksum(path: Any) -> str:
     data = map_file(path, _LARGEST)
     at = _digits_at(data, len(data))
     if at is None:
-        raise FormatError(f"{path}: {len(data)} bytes that are no checkpoint, or only the beginning of one")
+        raise _no_checkpoint(path, data)
     return bytes(data[at : at + 64]).decode("ascii", "replace")
+
+
+def _no_checkpoint(path: Any, data: Any) -> FormatError:
+    return FormatError(f"{path}: no checkpoint: {instead_of(data, CHECKPOINT) or f'{len(data)} bytes that are none, or only the beginning of one'}")
 
 
 def _digits_at(data: Any, length: int) -> int | None:

@@ -11,6 +11,7 @@ from foreshape.wire.decode import decode
 from foreshape.wire.encode import encode
 from foreshape.wire.files import read_file, replacing
 from foreshape.wire.limits import DEFAULT_LIMITS, Limits
+from foreshape.wire.other_formats import PROGRAM, instead_of
 from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
 
 
@@ -26,13 +27,15 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
         FormatError: it cannot be read, or it is not a program; the message has the file and the byte offset or the path inside the file.
     """
     bounds = limits or DEFAULT_LIMITS
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return decode(bytes(source), bounds)  # pyright: ignore[reportUnknownArgumentType]
-    data = read_file(source, bounds.bytes)
+    given = isinstance(source, (bytes, bytearray, memoryview))
+    data = bytes(source) if given else read_file(source, bounds.bytes)  # pyright: ignore[reportUnknownArgumentType]
     try:
         return decode(data, bounds)
     except FormatError as error:
-        raise FormatError(f"{os.fsdecode(source)} is no program (.pdmodel): {error}") from error
+        words = instead_of(data, PROGRAM)
+        if given and not words:
+            raise
+        raise FormatError(f"{'this' if given else os.fsdecode(source)} is no program (.pdmodel): {words or error}") from error
 
 
 def save_program(program: Program, path: Any = None) -> bytes:
@@ -48,6 +51,6 @@ def save_program(program: Program, path: Any = None) -> bytes:
     return data
 
 
-register_codec(encode=encode, decode=decode, save=save_program)
+register_codec(encode=encode, decode=load_program, save=save_program)
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "decode", "decode_tensor_desc", "encode", "encode_tensor_desc", "load_program", "read_file", "replacing", "save_program"]

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foreshape.errors import FormatError
-from foreshape.interop import bounded_json
-from foreshape.wire import read_file, replacing
+from foreshape.wire import bounded_json, read_file, replacing
+from foreshape.wire.other_formats import JOB, instead_of
 from foreshape.workers.fields import checksum, count, listing, mapping, one_of, optional, record, text, truth
 from foreshape.workers.strategies import Strategy, strategy_document, strategy_of
 
@@ -173,10 +173,11 @@ class Job:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Job:
         """The job in the file ``path``. Raises `FormatError` where there is none."""
+        data = read_file(path, MOST_BYTES)
         try:
-            return Job.from_bytes(read_file(path, MOST_BYTES))
+            return Job.from_bytes(data)
         except FormatError as error:
-            raise FormatError(f"{os.fspath(path)}: {error}") from None
+            raise FormatError(f"{os.fspath(path)}: {instead_of(data, JOB) or error}") from None
 
 
 def job_of(document: Any, main: bytes, startup: bytes) -> Job:

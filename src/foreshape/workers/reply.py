@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foreshape.errors import FormatError
-from foreshape.interop import bounded_json
 from foreshape.ops.collective.sums import Collective
 from foreshape.program import Program
 from foreshape.training import History
 from foreshape.training.changes import op_line
 from foreshape.training.program import persistables
+from foreshape.wire import bounded_json
 from foreshape.workers.fields import MOST_WORDS, count, finite, listing, mapping, number, optional, record, text
 
 MOST_REPLY: Final = 1 << 18

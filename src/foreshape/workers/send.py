@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack
 from foreshape.engine import Scope
 from foreshape.engine.held import compare_spec
 from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError, whole
-from foreshape.interop import bounded_json, safetensors_file
+from foreshape.interop import safetensors_file
 from foreshape.memory import byte_text
 from foreshape.optimizer import Optimizer
 from foreshape.passes import data_parallel
@@ -22,7 +22,7 @@ from foreshape.training.checkpoint import as_checkpoint
 from foreshape.training.made import training_program
 from foreshape.training.program import persistables
 from foreshape.training.progress import figures
-from foreshape.wire import save_program
+from foreshape.wire import bounded_json, save_program
 from foreshape.workers.jobs import Files, Job, Keep, Model
 from foreshape.workers.prepare import load_inferred
 from foreshape.workers.reply import MOST_REPLY, MOST_RESULT, Reply, Result, described, replies_from, row
@@ -287,7 +287,7 @@ def _fill(scope: Scope, data: bytearray | None, main: bytes) -> None:
     """Put values that were sent back into a scope, each as the program describes it."""
     if data is None:
         raise ExecutionError("the workers have sent no values back")
-    _, tensors = safetensors_file.parse(data)
+    tensors = safetensors_file.load_bytes(data)
     variables = {v.name: v for v in persistables(load_inferred("main", main))}
     for name, tensor in tensors.items():
         if name not in variables:

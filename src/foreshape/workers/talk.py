@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from foreshape.errors import ExecutionError, FormatError
-from foreshape.interop import bounded_json
 from foreshape.ranks.meeting import Meeting, Watch
 from foreshape.ranks.parcel import word
+from foreshape.wire import bounded_json
 from foreshape.workers.fields import count, record, text, truth
 
 JOBS: Final = "jobs"

@@ -1,0 +1,119 @@
+"""Files of other kinds, recognised by their content: for the words of a reader that was given something else than it reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from foreshape.errors import FormatError
+from foreshape.wire.scan import fields
+
+_LOOKED_AT: Final = 4096
+"""The bytes at the beginning that are looked at."""
+_SHOWN: Final = 40
+_ONNX_FIELDS: Final = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
+_PICKLED: Final = re.compile(rb"\x80[\x02-\x05][(}\]X\x8a\x95\x8c.cN]")
+_PARAMETERS: Final = re.compile(rb"\0{16}[^\0][\0-\x04]\0\0\x08", re.DOTALL)
+_BLOCK: Final = re.compile(rb"\x0a[\x80-\xff]{0,4}[\0-\x7f]\x08\0\x10")
+_TEXT_OF_A_PROGRAM: Final = re.compile(rb"block 0\r?\n")
+
+
+def _is_onnx(head: bytes) -> bool:
+    """Whether it is a ModelProto: a small version of the format, and then a graph, a set of operators or the name of who made it."""
+    found: dict[int, int] = {}
+    try:
+        for number, wire_type, _, _, _ in _leading(head):
+            if number not in _ONNX_FIELDS or (wire_type == 0) is not (number in (1, 5)):
+                return False
+            found.setdefault(number, wire_type)
+    except FormatError:  # the rest is behind what is looked at, or damaged
+        pass
+    return head[:1] == b"\x08" and 0 < head[1] < 32 and bool(found.keys() & {2, 7, 8} or head[2:3] in (b"\x12", b"\x3a", b"\x42"))
+
+
+def _leading(head: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    for at, one in enumerate(fields(head, 0, len(head), "")):
+        if at == 32:
+            return
+        yield one
+
+
+def _is_safetensors(head: bytes) -> bool:
+    return head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") < 1 << 32
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as error:
+        if len(head) < _LOOKED_AT or error.start < _LOOKED_AT - 4:  # within a letter that is cut
+            return False
+        text = head[: error.start].decode()
+    return all(c.isprintable() or c in "\t\n\r\f" for c in text)
+
+
+def _begins(*starts: bytes) -> Callable[[bytes], bool]:
+    return lambda head: head.startswith(starts)
+
+
+def _looks_like(*starts: bytes) -> Callable[[bytes], bool]:
+    """Whether it begins with one of these words, in capitals or not, behind spaces."""
+    return lambda head: head.lstrip(b"\xef\xbb\xbf \t\r\n").lower().startswith(starts)
+
+
+PROGRAM, PARAMETERS, SAFETENSORS, CHECKPOINT, ARRAY, JOB = "program", "parameters", "safetensors", "checkpoint", "array", "job"
+
+_KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
+    (CHECKPOINT, lambda h: _is_safetensors(h) and b'"checksum":"' in h and b'"facts":' in h,
+     "a checkpoint of fs.train: fs.train(checkpoint=folder) goes on from it, and fs.load_safetensors reads its values"),
+    (SAFETENSORS, _is_safetensors, "a safetensors file: fs.load_safetensors puts its tensors into a scope, and foreshape convert makes parameters of them"),
+    (ARRAY, _begins(b"\x93NUMPY"), "an array (.npy): numpy.load opens it, and foreshape run --feed takes it"),
+    (JOB, _begins(b"foreshape job\n"), "a job for a worker: foreshape worker --job takes it"),
+    (PARAMETERS, lambda h: _PARAMETERS.match(h) is not None,
+     "a file of parameters (.pdiparams): fs.load_inference_model opens it together with the program that it belongs to"),
+    (PROGRAM, lambda h: _BLOCK.match(h) is not None, "a program (.pdmodel): fs.load_program opens it, and fs.load_inference_model with its parameters"),
+    ("", lambda h: _TEXT_OF_A_PROGRAM.match(h) is not None, "a program as text: fs.Program.parse(text) opens it"),
+    ("", _begins(b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/"),
+     "a Git LFS pointer, which stands for a file that was not fetched: git lfs pull, in its repository, brings that"),
+    ("", _looks_like(b"<!doctype html", b"<html"), "a page of HTML, as a server sends one in place of a file that it has not: fetch it again"),
+    ("", lambda h: h.lstrip()[:1] == b"{" and re.search(rb'"magic"\s*:\s*"pir"', h) is not None,
+     "a program of PaddlePaddle 3 (JSON): nothing here opens it; PaddlePaddle saves a .pdmodel where FLAGS_enable_pir_api is 0"),
+    ("", lambda h: h[:4] == b"PK\x03\x04" and re.search(rb"/(?:data\.pkl|\.format_version|constants\.pkl)", h) is not None,
+     "an archive of PyTorch: nothing here opens it, since it holds a pickle; safetensors.torch.save_file writes its tensors for fs.load_safetensors"),
+    ("", lambda h: h[:4] == b"PK\x03\x04" and b".npy" in h[30:300],
+     "a .npz archive of arrays: numpy.load opens it, and numpy.save writes each of them as a .npy file"),
+    ("", _begins(b"PK\x03\x04", b"PK\x05\x06"), "a zip archive: unpack it first"),
+    ("", _begins(b"\x1f\x8b"), "compressed (gzip): unpack it first"),
+    ("", _begins(b"BZh"), "compressed (bzip2): unpack it first"),
+    ("", _begins(b"\xfd7zXZ\0"), "compressed (xz): unpack it first"),
+    ("", _begins(b"\x28\xb5\x2f\xfd"), "compressed (zstd): unpack it first"),
+    ("", _begins(b"7z\xbc\xaf\x27\x1c"), "a 7z archive: unpack it first"),
+    ("", lambda h: h[257:262] == b"ustar", "a tar archive: unpack it first"),
+    ("", lambda h: _PICKLED.match(h) is not None,
+     "a pickle, as PaddlePaddle's .pdparams and older files of PyTorch are: nothing here opens one, since it can run code"),
+    ("", _begins(b"\x89HDF\r\n\x1a\n"), "an HDF5 file, as Keras writes: nothing here opens it"),
+    ("", lambda h: h[4:8] == b"TFL3", "a TensorFlow Lite model: nothing here opens it"),
+    ("", _begins(b"GGUF"), "a GGUF file: nothing here opens it"),
+    ("", _is_onnx, "an ONNX model: nothing here opens it"),
+)  # fmt: skip
+"""The kind's name, where something here reads it; how it is told; what it is, and what opens it. The first that fits is it."""
+
+
+def instead_of(data: Any, *own: str) -> str:
+    """Say what the bytes of a file are that a reader has refused, and which call opens them; nothing where that is not known.
+
+    Args:
+        data: bytes, or what is like them; a few at the beginning are looked at.
+        own: the kinds that the reader reads, of which it knows better what is wrong.
+    """
+    head = bytes(data[:_LOOKED_AT])
+    if not head:
+        return "it is empty"
+    for name, fits, words in _KINDS:
+        if fits(head):
+            return "" if name and name in own else f"it is {words}"
+    if _is_text(head):
+        shown = head[:200].decode(errors="ignore").split("\n", 1)[0]
+        return f"it is {'JSON' if head.lstrip()[:1] in (b'{', b'[') else 'a text'}, which begins with {shown[:_SHOWN]!r}"
+    return ""
