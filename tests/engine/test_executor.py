@@ -9,6 +9,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.program import Role
 
 
 def network(optimizer: Any = None, classes: int = 5) -> tuple[fs.Program, fs.Program, fs.Variable]:
@@ -322,3 +323,33 @@ def test_a_rectifier_leaves_what_it_only_looks_at_as_it_was() -> None:
     np.testing.assert_array_equal(values[0], np.maximum(kept, 0))
     np.testing.assert_array_equal(given, kept)
     np.testing.assert_array_equal(scope.get(w.name), np.full((2, 3), -1.0, "float32"))
+
+
+def divided_by_another_tool(share: float) -> tuple[fs.Program, fs.Program, str]:
+    """A training program as PaddlePaddle's collective transpiler leaves it: its loss's gradient times a share, and gradients summed over ranks."""
+    x, y = layer.data("x", ["batch", 3]), layer.data("y", ["batch", 1])
+    loss = layer.mse_loss(layer.fc(x, 1), y)
+    fs.optimizer.SGD(0.1).minimize(loss)
+    program = fs.load_program(fs.default_main_program().to_bytes())
+    block = program.global_block
+    at, first = next((i, op) for i, op in enumerate(block.ops) if op.role == Role.BACKWARD | Role.LOSS)
+    name = next(iter(first.output_names()))
+    block.append_op("scale", {"X": name}, {"Out": name}, {"scale": share}, role=Role.BACKWARD, index=at + 1)
+    for parameter in [v.name for v in program.parameters()]:
+        at = max(i for i, op in enumerate(block.ops) if op.role & Role.BACKWARD) + 1
+        gradient = parameter + "@GRAD"
+        block.append_op("c_allreduce_sum", {"X": gradient}, {"Out": gradient}, {"ring_id": 0}, role=Role.BACKWARD, index=at)
+    return program, fs.default_startup_program(), loss.name
+
+
+@pytest.mark.parametrize("share", [1 / 2, 1 / 3, 1.0, 0.7])
+def test_a_program_that_was_divided_for_other_ranks_is_refused(share: float) -> None:
+    program, startup, loss = divided_by_another_tool(share)
+    executor, scope = fs.Executor(), fs.Scope()
+    executor.run(startup, scope=scope)
+    feed = {"x": np.ones((2, 3), "float32"), "y": np.ones((2, 1), "float32")}
+    if share in (1.0, 0.7):  # of one rank, or no share of a whole number of ranks
+        executor.run(program, feed, [loss], scope)
+        return
+    with pytest.raises(fs.ExecutionError, match=f"the program is for {round(1 / share)} ranks: it multiplies the gradient of its loss.*this run has 1"):
+        executor.run(program, feed, [loss], scope)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -136,3 +136,30 @@ def test_a_queue_needs_results_for_each_example(tmp_path: Path) -> None:
         fs.Predictor(tmp_path / "net", batch_queue=4)
     with pytest.raises(fs.SchemaError, match="seen -1 and"):
         fs.Predictor(tmp_path / "net", batch_queue=-1)
+
+
+def test_a_tuple_a_table_and_a_named_tuple_are_whole_feeds(tmp_path: Path) -> None:
+    a, b = layer.data("a", ["batch", 3]), layer.data("b", ["batch", 3])
+    fs.save_inference_model(tmp_path / "m", [a, b], [a - b])
+    model, one, two = fs.load_inference_model(tmp_path / "m", scope=fs.Scope()), np.ones((2, 3), "float32"), np.full((2, 3), 2, "float32")
+    both = NamedTuple("both", [("b", Any), ("a", Any)])
+    for feed in ((one, two), [one, two], both(b=two, a=one), {"a": one, "b": two}):
+        assert model.run(feed)[0].tolist() == fs.Predictor(tmp_path / "m").run(feed)[0].tolist() == (one - two).tolist()
+    for wrong in ((one,), [one, two, one]):
+        with pytest.raises(fs.FeedError, match="the inputs a, b: give one array for each"):
+            model.run(wrong)
+
+
+def test_a_mapping_names_what_a_model_gives(tmp_path: Path) -> None:
+    x = layer.data("x", ["batch", 3])
+    y = layer.relu(x)
+    fs.save_inference_model(tmp_path / "m", [x], {"scores": y, "plain": layer.scale(x, 2.0)})
+    model = fs.load_inference_model(tmp_path / "m", scope=fs.Scope())
+    assert [v.name for v in model.fetches] == ["scores", "plain"]
+    out = model.run(np.ones((1, 3), "float32"))
+    assert out["scores"].tolist() == out[y.name].tolist() == [[1, 1, 1]] and out["plain"].tolist() == [[2, 2, 2]]
+    fs.save_inference_model(tmp_path / "again", model.feeds, model.fetches, program=model.program, scope=model.scope)
+    assert [v.name for v in fs.load_inference_model(tmp_path / "again", scope=fs.Scope()).fetches] == ["scores", "plain"]
+    for name, words in (("x", "is the name of another variable of the network, x:"), ("", "is no name")):
+        with pytest.raises(fs.SchemaError, match=words):
+            fs.save_inference_model(tmp_path / "m", [x], {name: y})

@@ -13,6 +13,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.backward import append_backward
 from foreshape.errors import GuardError
+from foreshape.ops.nn.interpolation import exact_ratio
 from foreshape.program import Program, program_guard
 from foreshape.wire import framework_pb2 as pb
 
@@ -111,3 +112,15 @@ def test_the_gradient_is_that_of_the_sizes_that_were_given(type: str, sizes: lis
         )
         made.square().sum().backward()
         np.testing.assert_allclose(seen, leaf.grad.numpy(), rtol=1e-4, atol=1e-4)  # type: ignore[union-attr]
+
+
+def test_a_ratio_for_a_scale_gives_what_single_precision_gives() -> None:
+    """The sizes of images times scales, by the fraction that stands for one and as PaddlePaddle multiplies them."""
+    fractions = [a / b for b in range(1, 40) for a in range(1, 2 * b)] + [n / 1000 for n in range(1, 3000, 7)]
+    scales = np.unique(np.array(fractions, "float32"))
+    ratios = {scale: ratio for scale in scales if (ratio := exact_ratio(float(scale))) is not None}
+    assert len(ratios) > 400 and exact_ratio(float(np.float32(1 / 3))) == (1, 3) and exact_ratio(float(np.float32(1.3))) is None
+    sizes = np.arange(1, 4000)
+    for scale, (over, under) in ratios.items():
+        single = (sizes.astype("float32") * scale).astype("int64")
+        np.testing.assert_array_equal(single, sizes * over // under, err_msg=f"{scale}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -258,3 +259,19 @@ def test_a_copy_of_a_program_is_another_program() -> None:
         assert str(other) == str(program) and other.var("x").block.program is other
         other.global_block.append_op("relu", {"X": "x"}, {"Out": "y"})
         assert x.block is program.global_block and not program.global_block.ops
+
+
+@pytest.mark.parametrize("scale", [1 / 3, 7 / 3, 0.26, 1 / 9.7, 0.5])
+def test_sizes_that_a_scale_makes_too_small_are_refused(scale: float) -> None:
+    """As formulas where single precision allows, else by inferring the network at the sizes."""
+    x = layer.data("x", ["batch", 1, "height", "width"])
+    out = layer.pool2d(layer.interpolate(x, scale=scale, mode="nearest"), 3)
+    program, executor, scope = fs.default_main_program(), fs.Executor(), fs.Scope()
+    runs: list[int] = []
+    for size in range(1, 40):
+        with contextlib.suppress(fs.ForeshapeError):
+            executor.run(program, np.zeros((1, 1, size, size), "float32"), [out], scope)
+            runs.append(size)
+    assert [size for size in range(1, 40) if program.feeds.takes(x=[1, 1, size, size])] == runs and len(runs) < 39
+    assert program.feeds.smallest == {"x": [1, 1, runs[0], runs[0]]}
+    assert program.feeds.nearest(x=[2, 1, 1, 39]) == {"x": [2, 1, runs[0], 39]}

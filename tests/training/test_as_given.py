@@ -127,3 +127,12 @@ def test_a_data_set_whose_rows_a_function_makes() -> None:
 def test_same_with_a_dilation_is_refused(describe: Any) -> None:
     with pytest.raises(fs.SchemaError, match="padding='SAME' has no dilation, as PaddlePaddle computes it"):
         describe()
+
+
+def test_an_input_can_be_asked_for_itself() -> None:
+    x = layer.data("x", ["batch", 3])
+    given = np.arange(12, dtype="float32").reshape(4, 3)
+    assert fs.predict(x, {"x": given}, batch_size=3, progress=False).tolist() == given.tolist()
+    cost = layer.mean(layer.fc(x, 1))
+    history = fs.train(cost, {"x": given}, batch_size=2, metrics={"x": x}, progress=False)
+    assert history.column("x") == [pytest.approx(given.mean())]

@@ -24,7 +24,7 @@ from foreshape.engine.notes import Notes
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
-from foreshape.engine.updates import warn_of_updates
+from foreshape.engine.updates import refuse_other_ranks, warn_of_updates
 from foreshape.engine.waiting import waiting
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, ShapeError, border
 from foreshape.lowering import fuse, lower
@@ -314,6 +314,7 @@ class Executor:
                 with self._threads.planned():
                     fused = self.check is not True and self._target is None
                     warn_of_updates(program, names)
+                    refuse_other_ranks(program)
                     found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
             return found
 

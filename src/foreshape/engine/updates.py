@@ -1,12 +1,14 @@
-"""A warning for those who use a network by its training program: what they run trains it."""
+"""Programs whose updates a run should not make unasked: those of a network in use, and those that were divided for other ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from weakref import WeakSet
 
+from foreshape.errors import ExecutionError
 from foreshape.program import Op, Program, Role
 from foreshape.program.call_site import warn_user
+from foreshape.values.team import team_of
 
 _told: WeakSet[Program] = WeakSet()
 _JOINING = ("mean", "reduce_mean", "reduce_sum", "scale", "sum")
@@ -39,3 +41,25 @@ def _costs(losses: Sequence[Op]) -> set[str]:
             out.update(op.input_names())
             waiting += [(v.op, v.name) for v in op.input_variables() if v.op is not None]
     return out
+
+
+def refuse_other_ranks(program: Program) -> None:
+    """Refuse a program whose gradients another tool has divided for other ranks than there are.
+
+    PaddlePaddle's transpilers multiply the gradient of the loss, in place, by one over the number of ranks, and sum gradients over them.
+
+    Raises:
+        ExecutionError: the loss's gradient is for another number of ranks.
+    """
+    exchanges = [op for op in program.global_block.ops if op.operator is not None and op.operator.collective and op.role & Role.BACKWARD]
+    if not exchanges:
+        return
+    team = team_of(exchanges[0].attrs.get("ring_id", 0))
+    here = 1 if team is None else team.ranks
+    losses = {n for op in program.global_block.ops if op.role == Role.BACKWARD | Role.LOSS for n in op.output_names()}
+    for op in program.global_block.ops:
+        share = op.attrs.get("scale") if op.role & Role.BACKWARD and op.input("X") in losses and list(op.input_names()) == list(op.output_names()) else None
+        if isinstance(share, float) and 0 < share < 1 and abs(1 / share - round(1 / share)) < 1e-3 and round(1 / share) != here:
+            raise ExecutionError(f"the program is for {round(1 / share)} ranks: it multiplies the gradient of its loss, {op.input('X')}, by {share:g}, and sums "
+                                 f"gradients over ranks ({exchanges[0].type}); this run has {here}. Start as many, or train the network without them: "
+                                 "fs.passes.for_test(program) drops its backward and update ops")  # fmt: skip

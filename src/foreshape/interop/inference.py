@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
-from foreshape.interop.model import COPIES, InferenceModel
+from foreshape.interop.model import COPIES, InferenceModel, copied_from
 from foreshape.interop.parameters import Pieces, open_parameters, otherwise, write_parameters
 from foreshape.interop.stored_specs import as_stored
 from foreshape.interop.waiting import waiting_parameters
@@ -34,7 +34,7 @@ class StoredValues(Protocol):
 
 
 def save_inference_model(
-    path_prefix: str | os.PathLike[str], feeds: Given, fetches: Given, executor: Executor | None = None, program: Program | None = None,
+    path_prefix: str | os.PathLike[str], feeds: Given, fetches: Given | Mapping[str, Variable | str], executor: Executor | None = None, program: Program | None = None,
     scope: Scope | StoredValues | None = None,
 ) -> None:  # fmt: skip
     """Write what is needed to compute ``fetches`` from ``feeds``: PREFIX.pdmodel and PREFIX.pdiparams.
@@ -44,17 +44,18 @@ def save_inference_model(
 
     Args:
         path_prefix: where to, without the ending.
-        feeds, fetches: variables or their names, in the order in which a loaded model will have them.
+        feeds, fetches: variables or their names, in the order in which a loaded model will have them. A mapping as ``fetches`` gives each result
+            the name by which the loaded model knows it, ``{"scores": y}``.
         executor: not needed; taken so that calls read as PaddlePaddle's.
         program: the program of the fetches, or the default main program where these are names.
         scope: holds the parameters; the default scope where it is left out. Or ``fs.Checkpoint(folder).values()``: those of a training's newest
             checkpoint, which may be in the parts of many ranks, and are written piece by piece, so that none of them is ever whole in memory.
 
     Raises:
-        SchemaError: a name that the program has not, or an input that is needed and not among the feeds.
+        SchemaError: a name that the program has not, an input that is needed and not among the feeds, or a name for a result that is taken.
         ExecutionError: a parameter without a value. FormatError: a file cannot be written; a stored value is not of the parameter's dims.
     """
-    fed, fetched = _as_list(feeds), _as_list(fetches)
+    fed, fetched = _as_list(feeds), _as_list(list(fetches.values()) if isinstance(fetches, Mapping) else fetches)
     if program is None:
         program = next((v.block.program for v in (*fetched, *fed) if isinstance(v, Variable)), default_main_program())
     names = [_name_in(program, v) for v in fed]
@@ -64,7 +65,7 @@ def save_inference_model(
 
     out = prune(for_test(program), names, [_name_in(program, v) for v in fetched])
     _add_feeds(out, {name: _described_at(program.global_block.vars[name]) for name in names})
-    _add_fetches(out, [_name_in(program, v) for v in fetched])
+    _add_fetches(out, [_name_in(program, v) for v in fetched], list(fetches) if isinstance(fetches, Mapping) else [None] * len(fetched))
     parameters = parameters_of(out)
     values = _values(parameters, scope if scope is not None else default_scope())
     prefix = os.fspath(path_prefix)
@@ -142,22 +143,25 @@ def _add_feeds(program: Program, names: Mapping[str, Site]) -> None:
         variable.need_check_feed = True
 
 
-def _add_fetches(program: Program, names: Sequence[str]) -> None:
+def _add_fetches(program: Program, names: Sequence[str], given: Sequence[str | None]) -> None:
+    """Append a fetch op for each variable, of a copy under the name that is given for it, or that a saved model gives it."""
     block = program.global_block
     holder = _holder(program, "fetch", FETCH_LIST)
-    for column, name in enumerate(names):
+    for column, (name, wanted) in enumerate(zip(names, given, strict=True)):
         variable = block.vars[name]
-        if not is_copy(variable):
-            attrs = {"scale": 1.0, "bias": 0.0, "bias_after_scale": True}
-            output = program.unique_name(f"{COPIES}{column}.tmp")
-            block.append_op("scale", {"X": variable}, {"Out": output}, attrs)
+        if wanted != name if wanted is not None else copied_from(variable) is None:
+            if wanted is not None and (not wanted or wanted in block.vars):
+                taken = f"is the name of another variable of the network, {block.vars[wanted]}" if wanted else "is no name"
+                raise SchemaError(f"the result {name} cannot be saved as {wanted!r}, which {taken}: choose another name")
+            output = wanted if wanted is not None else program.unique_name(f"{COPIES}{column}.tmp")
+            block.append_op("scale", {"X": variable}, {"Out": output}, {"scale": 1.0, "bias": 0.0, "bias_after_scale": True})
             variable = block.vars[output]
         block.append_op("fetch", {"X": variable}, {"Out": holder}, {"col": column})
 
 
 def is_copy(variable: Variable) -> bool:
-    """Whether it is the output of a saved model, a copy of what the user asked for: that needs no further name."""
-    return variable.name.startswith(COPIES) and variable.op is not None and variable.op.type == "scale"
+    """Return whether it is a result of a saved model that has no name of its own."""
+    return variable.name.startswith(COPIES) and copied_from(variable) is not None
 
 
 def parameters_of(program: Program) -> dict[str, Variable]:

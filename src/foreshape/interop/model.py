@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foreshape.engine import Executor, Scope
+from foreshape.engine.tables import table_of
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
 from foreshape.interop.results import Results
 from foreshape.program import Program, Variable, program_guard
@@ -47,8 +48,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         """
         out = cls((program, feeds, fetches))
         out.scope, out.executor, out._open, out._fixed = scope, executor, program, {}
-        copies = [(v.name, v.op.input("X") if v.op is not None and v.op.type == "scale" and v.name.startswith(COPIES) else None) for v in fetches]
-        out._asked = {asked: name for name, asked in copies if asked is not None}
+        out._asked = {asked: v.name for v in fetches if (asked := copied_from(v)) is not None}
         return out
 
     @property
@@ -67,7 +67,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         """Compute what the model gives.
 
         Args:
-            feed: input -> array; or the arrays themselves, in the order of ``feeds``.
+            feed: input -> array, or a table; or the arrays themselves, in the order of ``feeds``, one by one or as a tuple.
             more: the arrays after the first.
 
         Returns:
@@ -164,10 +164,33 @@ def _put_before(program: Program, name: str, function: Augment) -> None:
     program.infer()
 
 
+def copied_from(variable: Variable) -> str | None:
+    """Return the name of the variable of which a result of a saved model is a copy under another name, None where it is no copy."""
+    op = variable.op
+    if op is None or op.type != "scale" or op.input("ScaleTensor") is not None or op.attrs.get("scale", 1.0) != 1.0 or op.attrs.get("bias", 0.0) != 0.0:
+        return None
+    return op.input("X")
+
+
 def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:
-    """What is fed, by name: one mapping, or an array for each input in order. Raises `FeedError` where they are more or fewer."""
-    if len(given) == 1 and isinstance(given[0], Mapping):
-        return dict(given[0])  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    """Return arrays by the names of their inputs.
+
+    Args:
+        names: of the inputs, in order.
+        given: an array for each input, in order; or one mapping, named tuple, table, or tuple of such arrays.
+
+    Raises:
+        FeedError: there are more arrays than inputs, or fewer.
+    """
+    if len(given) == 1:
+        one = given[0]
+        if hasattr(one, "_asdict"):
+            return one._asdict()
+        table = one if isinstance(one, Mapping) else table_of(one)
+        if table is not None:
+            return dict(table)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        if isinstance(one, tuple) or (isinstance(one, list) and len(names) > 1):
+            given = one  # pyright: ignore[reportUnknownVariableType]
     if len(given) != len(names):
         raise FeedError(f"the model has the inputs {', '.join(names)}: give one array for each, or a mapping of them; seen {len(given)}")
     return dict(zip(names, given, strict=True))

@@ -65,7 +65,7 @@ def range(start: int | float | Variable, end: int | float | Variable | None = No
     ``n`` is known where the three are integers that are known while describing.
 
     Args:
-        start, end, step: numbers, or variables that are one; ``step`` is not 0.
+        start, end, step: numbers, or variables that are one, which are cast to ``dtype``; ``step`` is not 0.
         dtype: of the result.
     """
     of = dtype_of(dtype)
@@ -78,7 +78,7 @@ def linspace(start: float | Variable, stop: float | Variable, num: int | Variabl
     """``num`` numbers from start to stop, evenly spaced, both included. Shape ``[num]``.
 
     Args:
-        start, stop: numbers, or variables that are one.
+        start, stop: numbers, or variables that are one, which are cast to ``dtype``.
         num: how many, likewise; at least 1.
         dtype: of the result.
     """
@@ -146,7 +146,11 @@ def constant_like(x: Variable, number: float | int | bool) -> Variable:
 
 
 def _number(given: float | int | Variable, of: DType) -> Variable:
-    return given if isinstance(given, Variable) else fill_constant([1], of, given)
+    if not isinstance(given, Variable):
+        return fill_constant([1], of, given)
+    if given.dtype is of:
+        return given
+    return current_block().apply("cast", {"X": given}, {"in_dtype": given.spec.known_dtype.code, "out_dtype": of.code})
 
 
 def _as_float(value: float | int | bool) -> float:

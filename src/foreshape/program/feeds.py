@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from foreshape.conditions.search import find
 from foreshape.conditions.solve import Solution, solve, text_of
 from foreshape.dims import Size, evaluate, substitute, symbol, symbol_name, symbols_of
-from foreshape.errors import FeedError, ShapeError
+from foreshape.errors import DescriptionError, FeedError, ShapeError
 from foreshape.operator.require import Condition
 from foreshape.program.dropping import for_step
 from foreshape.program.inputs import inputs_of
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 _IMAGE_OPS = ("conv2d", "depthwise_conv2d", "conv2d_transpose", "pool2d")
 _MOST_INPUTS = 8
 """Of more inputs than this not each is named in an error."""
+
+_MOST_DOUBLINGS = 10
+"""So often sizes that do not run are doubled before none are said to be found."""
 
 _MOST_JOINT = 20
 """So many conditions between symbols are written one by one."""
@@ -64,10 +68,11 @@ class Feeds(Mapping[str, FeedSizes]):
     fetches, ops that no fetched value needs demand nothing.
     """
 
-    __slots__ = ("_guards", "_inputs", "_solution", "_words", "joint", "later", "version")
+    __slots__ = ("_guards", "_inputs", "_program", "_solution", "_words", "joint", "later", "version")
 
     def __init__(self, program: Program) -> None:
         self.version = program.version
+        self._program = ref(program)
         fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
         program = for_step(program, fetched) if fetched else program
         inputs = inputs_of(program.global_block)
@@ -148,7 +153,7 @@ class Feeds(Mapping[str, FeedSizes]):
                         return False
                 except ShapeError:
                     return False
-        return self._hold(values)
+        return self._hold(values) and (not self.later or values.keys() < self._words.keys() or self._runs(values))
 
     def refusal(self, shapes: Mapping[str, Sequence[int]], near_ones: bool = True) -> str:
         """What to tell whoever fed these sizes, which are refused: the inputs concerned in words and, unless ``near_ones`` is False,
@@ -204,12 +209,47 @@ class Feeds(Mapping[str, FeedSizes]):
     def _verified(self, wanted: Mapping[str, int], dims: Sequence[Size]) -> dict[str, int] | None:
         """Values of all symbols near to those wanted, at which every guard was asked and holds, and the dims of the inputs are sizes."""
         values = find(self._solution, wanted)
+        if values is not None and self.later and not self._runs(values):
+            values = self._larger(values)
         if values is None or not self._hold(values):
             return None
         try:
             return values if all(evaluate(d, values) >= 0 for d in dims) else None
         except ShapeError:
             return None
+
+    def _runs(self, values: Mapping[str, int]) -> bool:
+        """Return whether the network can be inferred at these sizes, which decides conditions that no formula over symbols has."""
+        program = self._program()
+        if program is None or program.version != self.version:
+            return True
+        try:
+            program.with_feed_shapes({v.name: [evaluate(d, values) for d in v.spec.dims or ()] for v in inputs_of(program.global_block) if v.spec.dims})
+        except DescriptionError:
+            return False
+        return True
+
+    def _larger(self, values: Mapping[str, int]) -> dict[str, int] | None:
+        """Return sizes that run above some that do not: all are doubled until they run, then each alone is made as small as still runs."""
+        high: dict[str, int] | None = dict(values)
+        for _ in range(_MOST_DOUBLINGS):
+            high = find(self._solution, {n: 2 * size for n, size in high.items()})
+            if high is None:
+                return None
+            if self._runs(high):
+                break
+        else:
+            return None
+        for name, least in values.items():
+            low, middle = least - 1, least  # mostly a symbol has nothing to do with it, and stays
+            while high[name] - low > 1:
+                tried = {**high, name: middle}
+                if self._hold(tried) and self._runs(tried):
+                    high = tried
+                else:
+                    low = middle
+                middle = (low + high[name]) // 2
+        return high
 
     def _hold(self, values: Mapping[str, int]) -> bool:
         try:

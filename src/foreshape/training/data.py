@@ -326,9 +326,9 @@ def _is_streamed(given: Any) -> bool:
     return hasattr(given, "iter") and hasattr(given, "column_names")
 
 
-def inputs_of(program: Program) -> list[Variable]:
-    """What must be fed to a program, in the order in which it was described."""
-    read = {n for op in program.all_ops() for n in op.input_names()}
+def inputs_of(program: Program, fetched: Iterable[str] = ()) -> list[Variable]:
+    """Return the variables that must be fed, in the order in which they were described: ops read them, or they are fetched as they are."""
+    read = {n for op in program.all_ops() for n in op.input_names()}.union(fetched)
     return [v for v in program.global_block.vars.values() if v.name in read and v.op is None and not v.persistable]
 
 

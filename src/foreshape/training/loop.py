@@ -109,7 +109,8 @@ def train(
                             "that returns an iterator")  # fmt: skip
 
     def needed() -> list[str]:
-        return [v.name for v in inputs_of(prune(program, None, [cost, *(metrics or {}).values()]))]
+        wanted = [cost, *(metrics or {}).values()]
+        return [v.name for v in inputs_of(prune(program, None, wanted), [v.name for v in wanted])]
 
     taken = as_data(data, batch_size, shuffle, seed, program, needed=needed)
     taken = taken if augment is None else Augmented(taken, augment, seed)

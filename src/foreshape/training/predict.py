@@ -77,7 +77,7 @@ def predict(
     pruned = _pruned(variables)
     run = executor if executor is not None else pruned.executor
     held = scope if scope is not None else default_scope()
-    taken = _data(variables[0].block.program, pruned.program, data, batch_size)
+    taken = _data(variables, pruned.program, data, batch_size)
     parts: list[_Parts] = [_Parts(v) for v in variables]
     step = repeated(run, pruned.program, [v.name for v in variables], held)
     with run.notes.anew():
@@ -112,7 +112,7 @@ def evaluate(
     pruned = _pruned(variables)
     run = executor if executor is not None else pruned.executor
     held = scope if scope is not None else default_scope()
-    taken = _data(variables[0].block.program, pruned.program, data, batch_size)
+    taken = _data(variables, pruned.program, data, batch_size)
     sums: Sums = {}
     step = repeated(run, pruned.program, [v.name for v in variables], held)
     with run.notes.anew():
@@ -155,9 +155,9 @@ def _pruned(variables: Sequence[Variable]) -> _Pruned:
     return found
 
 
-def _data(described: Program, program: Program, given: Source, batch_size: int) -> Any:
-    """The data for the inputs that were described, without what the program that is left of them does not need."""
-    return as_data(given, batch_size, False, 0, described, inputs_of(program))
+def _data(variables: Sequence[Variable], program: Program, given: Source, batch_size: int) -> Any:
+    """Return the data for the described inputs, without those that the pruned program of ``variables`` does not need."""
+    return as_data(given, batch_size, False, 0, variables[0].block.program, inputs_of(program, [v.name for v in variables]))
 
 
 class _Parts:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -40,8 +42,8 @@ from foreshape.spec import Spec
 if TYPE_CHECKING:
     from torch import Tensor
 
-EXACT_BITS = 12
-"""A scale written with this few bits times a dim below 4096 is exact in single precision, so that it can be done with symbols."""
+_MOST_BITS, _MOST_PARTS = 12, 256
+"""A scale of so few bits, or a fraction of so few parts, is exact in single precision for sizes of images."""
 
 
 _COUNTS = ("", "one number, the width", "two numbers, height and width", "three numbers, depth, height and width")
@@ -50,18 +52,34 @@ Scales: TypeAlias = "Sequence[float | None]"
 """For each image axis by how much it grows; None where the sizes say."""
 
 
+@lru_cache(maxsize=1024)
+def exact_ratio(scale: float) -> tuple[int, int] | None:
+    """Return the fraction (over, under) by which sizes are multiplied instead of by ``scale``, or None where only single precision will do.
+
+    Other readers of the file format compute ``int(size * scale)`` in single precision. With a relative error e of the scale against
+    the fraction, a whole product N stays N if -2**-25 < e, since rounding mends less than half a unit in the last place; a product with a rest
+    stays below the next whole number as long as N < 2**23 / under. So 1/3 of 9 is 3 by either way.
+    """
+    over, under = scale.as_integer_ratio()
+    if over.bit_length() <= _MOST_BITS and under.bit_length() <= _MOST_BITS:
+        return over, under
+    near = Fraction(scale).limit_denominator(_MOST_PARTS)
+    if near and Fraction(-1, 2**25) < Fraction(scale) / near - 1 < Fraction(1, 2**24):
+        return near.as_integer_ratio()
+    return None
+
+
 def scaled_size(size: int, scale: float) -> int:
-    """``size`` times ``scale`` in single precision, rounded down: what the file format's other readers compute."""
-    return int(struct.unpack("<f", struct.pack("<f", size * scale))[0])
+    """Return ``size`` times ``scale``, rounded down as other readers of the file format do (`exact_ratio`)."""
+    ratio = exact_ratio(scale)
+    return int(struct.unpack("<f", struct.pack("<f", size * scale))[0]) if ratio is None else size * ratio[0] // ratio[1]
 
 
 def _scaled(size: Size, scale: float, axis: int) -> Size:
     if isinstance(size, int):
         return scaled_size(size, scale)
-    over, under = scale.as_integer_ratio()
-    if over.bit_length() > EXACT_BITS or under.bit_length() > EXACT_BITS:
-        return unknown_size(str(axis))
-    return size * over // under
+    ratio = exact_ratio(scale)
+    return unknown_size(str(axis)) if ratio is None else size * ratio[0] // ratio[1]
 
 
 class Interpolation(Operator):
