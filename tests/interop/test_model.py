@@ -142,8 +142,12 @@ def test_a_tuple_a_table_and_a_named_tuple_are_whole_feeds(tmp_path: Path) -> No
     a, b = layer.data("a", ["batch", 3]), layer.data("b", ["batch", 3])
     fs.save_inference_model(tmp_path / "m", [a, b], [a - b])
     model, one, two = fs.load_inference_model(tmp_path / "m", scope=fs.Scope()), np.ones((2, 3), "float32"), np.full((2, 3), 2, "float32")
-    both = NamedTuple("both", [("b", Any), ("a", Any)])
-    for feed in ((one, two), [one, two], both(b=two, a=one), {"a": one, "b": two}):
+
+    class Both(NamedTuple):
+        b: Any
+        a: Any
+
+    for feed in ((one, two), [one, two], Both(b=two, a=one), {"a": one, "b": two}):
         assert model.run(feed)[0].tolist() == fs.Predictor(tmp_path / "m").run(feed)[0].tolist() == (one - two).tolist()
     for wrong in ((one,), [one, two, one]):
         with pytest.raises(fs.FeedError, match="the inputs a, b: give one array for each"):

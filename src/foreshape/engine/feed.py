@@ -17,7 +17,7 @@ from foreshape.infer.guards import Guards
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.lowering.instruction import Value
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
-from foreshape.program import Program, Variable
+from foreshape.program import Program
 from foreshape.spec import SELECTED_ROWS, Spec
 from foreshape.values.conversion import is_masked, to_tensor
 from foreshape.values.lod_tensor import LoDTensor
@@ -245,9 +245,9 @@ def _aligned_rows(rows: Rows) -> Rows:
 
 
 def _spec(value: Value) -> Spec:
-    variable = value.variable
-    assert isinstance(variable, Variable)
-    return variable.spec
+    spec = value.spec
+    assert spec is not None  # of an input
+    return spec
 
 
 _arrays: set[type] = set()

@@ -7,6 +7,7 @@ from typing import Any
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.lowering import Value
+from foreshape.operator.room import require_room
 from foreshape.program import Op, Program, Variable
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 from foreshape.values.conversion import to_numpy
@@ -56,6 +57,8 @@ def fetcher(of: Value, frozen: bool) -> Callable[[Any], Any]:
             return [(int(at), value.host_lengths[int(at)]) for at in value.order]
         if value is None:  # an array that nothing was written to
             return []
+        if shared or frozen:  # an expanded tensor is as large as its numbers only now
+            require_room(of.name, value.numel() * value.element_size(), "a copy of what is fetched")
         array = to_numpy(value.contiguous() if frozen else value)
         return array.copy() if shared else array
 

@@ -60,6 +60,6 @@ def refuse_other_ranks(program: Program) -> None:
     for op in program.global_block.ops:
         share = op.attrs.get("scale") if op.role & Role.BACKWARD and op.input("X") in losses and list(op.input_names()) == list(op.output_names()) else None
         if isinstance(share, float) and 0 < share < 1 and abs(1 / share - round(1 / share)) < 1e-3 and round(1 / share) != here:
-            raise ExecutionError(f"the program is for {round(1 / share)} ranks: it multiplies the gradient of its loss, {op.input('X')}, by {share:g}, and sums "
-                                 f"gradients over ranks ({exchanges[0].type}); this run has {here}. Start as many, or train the network without them: "
+            raise ExecutionError(f"the program is for {round(1 / share)} ranks: it multiplies the gradient of its loss, {op.input('X')}, by {share:g}, and "
+                                 f"sums gradients over ranks ({exchanges[0].type}); this run has {here}. Start as many, or train the network without them: "
                                  "fs.passes.for_test(program) drops its backward and update ops")  # fmt: skip

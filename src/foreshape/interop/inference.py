@@ -34,8 +34,8 @@ class StoredValues(Protocol):
 
 
 def save_inference_model(
-    path_prefix: str | os.PathLike[str], feeds: Given, fetches: Given | Mapping[str, Variable | str], executor: Executor | None = None, program: Program | None = None,
-    scope: Scope | StoredValues | None = None,
+    path_prefix: str | os.PathLike[str], feeds: Given, fetches: Given | Mapping[str, Variable | str], executor: Executor | None = None,
+    program: Program | None = None, scope: Scope | StoredValues | None = None,
 ) -> None:  # fmt: skip
     """Write what is needed to compute ``fetches`` from ``feeds``: PREFIX.pdmodel and PREFIX.pdiparams.
 

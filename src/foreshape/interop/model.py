@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from foreshape.engine import Executor, Scope
 from foreshape.engine.tables import table_of
@@ -183,14 +183,14 @@ def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:
         FeedError: there are more arrays than inputs, or fewer.
     """
     if len(given) == 1:
-        one = given[0]
+        one: Any = given[0]
         if hasattr(one, "_asdict"):
             return one._asdict()
-        table = one if isinstance(one, Mapping) else table_of(one)
+        table = cast("Mapping[str, Any]", one) if isinstance(one, Mapping) else table_of(one)
         if table is not None:
-            return dict(table)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            return dict(table)
         if isinstance(one, tuple) or (isinstance(one, list) and len(names) > 1):
-            given = one  # pyright: ignore[reportUnknownVariableType]
+            given = cast("Sequence[Any]", one)
     if len(given) != len(names):
         raise FeedError(f"the model has the inputs {', '.join(names)}: give one array for each, or a mapping of them; seen {len(given)}")
     return dict(zip(names, given, strict=True))

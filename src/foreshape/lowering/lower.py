@@ -125,7 +125,7 @@ class Lowering:
             return made
         held = variable.persistable and not self.region
         made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
-        made.made = self.comes.get(name)
+        made.made = self.comes.get(name) if self.region else variable.block.program.entry_specs.get(variable)
         made.may_lack = name in self.lacking
         (self.persistables if held else self.feeds).append(made)
         if not held:

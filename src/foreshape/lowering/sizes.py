@@ -45,7 +45,7 @@ class SizeChecks:
 
     def __init__(self, program: Program) -> None:
         inputs = [v for v in program.global_block.vars.values() if v.kind in TENSOR_KINDS and (v.persistable or v.need_check_feed or is_given(v))]
-        self._decided = {n for v in inputs for n in _symbols(v.spec)} - program.guards.made
+        self._decided = {n for v in inputs for n in _symbols(v.entry_spec)} - program.guards.made
         self._chosen = chosen_blocks(program)
         self._open: dict[Spec, bool] = {}
 

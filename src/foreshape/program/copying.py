@@ -49,6 +49,8 @@ def fill(out: Program, program: Program) -> None:
                 setattr(copy, flag, getattr(variable, flag))
             copy.op = copies.get(id(variable.op)) if variable.op is not None else None
             new.vars[name] = copy
+            if variable in program.entry_specs:
+                out.entry_specs[copy] = program.entry_specs[variable]
 
 
 def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> Program:
@@ -61,7 +63,7 @@ def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> P
         if variable is None or variable.persistable or not is_given(variable):
             inputs = [v.name for v in block.vars.values() if not v.persistable and is_given(v)]
             raise SchemaError(f"{name!r} is not an input; the inputs are: {', '.join(inputs) or 'none'}")
-        old = variable.spec
+        old = variable.entry_spec
         dims, _ = dims_of(name, shape, old.lod_level)
         if old.dims is not None and len(old.dims) != len(dims):
             raise ShapeError(f"the shape of {name} must have {len(old.dims)} dims, as {old.text()}; seen {list(shape)}")
@@ -71,6 +73,7 @@ def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> P
             if not isinstance(before, int) and isinstance(now, int):
                 bound.setdefault(str(before), now)
         variable._spec = Spec(old.kind, old.dtype, dims, old.lod)  # pyright: ignore[reportPrivateUsage]
+        out.entry_specs.pop(variable, None)
     _bind(out, bound)
     out.forget()
     out.infer()
@@ -82,7 +85,8 @@ def _bind(program: Program, values: Mapping[str, Any]) -> None:
     if not values:
         return
     for variable in program.global_block.vars.values():
-        spec = variable.spec
+        spec = variable.entry_spec
         if variable.op is None and spec.dims is not None:
+            program.entry_specs.pop(variable, None)
             lod = spec.lod and Lod(spec.lod.source, tuple(substitute(c, values) for c in spec.lod.counts))
             variable._spec = Spec(spec.kind, spec.dtype, tuple(substitute(d, values) for d in spec.dims), lod)  # pyright: ignore[reportPrivateUsage]

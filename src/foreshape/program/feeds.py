@@ -76,9 +76,9 @@ class Feeds(Mapping[str, FeedSizes]):
         fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
         program = for_step(program, fetched) if fetched else program
         inputs = inputs_of(program.global_block)
-        formulas = [d for v in inputs for d in v.spec.dims or () if not isinstance(d, int) and symbol_name(d) is None]
+        formulas = [d for v in inputs for d in v.entry_spec.dims or () if not isinstance(d, int) and symbol_name(d) is None]
         self._guards = [g.condition for g in program.guard_list()] + [Condition(0, "<=", d, "a size is at least 0") for d in formulas]
-        specs = {v.name: v.spec for v in inputs}
+        specs = {v.name: v.entry_spec for v in inputs}
         symbols: dict[str, None] = {}
         for spec in specs.values():
             for size in (*(spec.dims or ()), *(spec.lod.counts if spec.lod is not None else ())):
@@ -223,8 +223,9 @@ class Feeds(Mapping[str, FeedSizes]):
         program = self._program()
         if program is None or program.version != self.version:
             return True
+        dims = {v.name: v.entry_spec.dims for v in inputs_of(program.global_block)}
         try:
-            program.with_feed_shapes({v.name: [evaluate(d, values) for d in v.spec.dims or ()] for v in inputs_of(program.global_block) if v.spec.dims})
+            program.with_feed_shapes({name: [evaluate(d, values) for d in sizes] for name, sizes in dims.items() if sizes})
         except DescriptionError:
             return False
         return True

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foreshape.pictures import Picture
     from foreshape.program.feeds import Feeds
     from foreshape.program.summary import Summary
+    from foreshape.spec import Spec
 
 _codec: dict[str, Callable[..., Any]] = {}
 """How a program becomes bytes and back; the wire room sets it."""
@@ -30,7 +31,7 @@ _codec: dict[str, Callable[..., Any]] = {}
 class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
-    __slots__ = ("__weakref__", "_feeds", "_guards", "_stale", "blocks", "counters", "doubtful", "format_version", "names", "op_versions",
+    __slots__ = ("__weakref__", "_feeds", "_guards", "_stale", "blocks", "counters", "doubtful", "entry_specs", "format_version", "names", "op_versions",
                  "parameter_settings", "random_seed", "role", "startup", "uncertain", "unknown_fields", "version", "walk")  # fmt: skip
 
     def __init__(self) -> None:
@@ -55,6 +56,8 @@ class Program:
         """The program that makes its parameters: the one with which it was described last, where it was."""
         self.random_seed = 0
         """Seeds the random operators whose own seed is 0; 0 leaves them to the executor's state."""
+        self.entry_specs: dict[Variable, Spec] = {}
+        """Fed variable -> what it is when it is fed, where an op writes it again and it is something else then."""
         self.format_version = 0
         self.op_versions: Any = None
         self.parameter_settings: dict[str, Any] = {}
@@ -185,6 +188,9 @@ class Program:
     @collector_waits
     def _infer_all(self, stop_at: int) -> tuple[list[Op], list[DescriptionError]]:
         self._guards = Guards()
+        for variable, spec in self.entry_specs.items():
+            variable._spec = spec  # pyright: ignore[reportPrivateUsage]
+        self.entry_specs.clear()
         records = self.blocks[0].records
         if records is not None and len(self.blocks) == 1:
             self.uncertain = False

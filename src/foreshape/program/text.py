@@ -190,7 +190,7 @@ def _described(variable: Variable, word: str) -> str:
         settings.append("attributes=[" + ", ".join(f'"{x.hex()}"' for x in variable.extra_attributes) + "]")
     if variable.unknown_fields:
         settings.append(f'unknown="{variable.unknown_fields.hex()}"')
-    text = f"{name_text(variable.name)}{'' if variable.known else '?'}: {spec_text(variable.spec, variable.name)}"
+    text = f"{name_text(variable.name)}{'' if variable.known else '?'}: {spec_text(variable.entry_spec, variable.name)}"
     if variable.value is not None:
         text += f" = {value_text(variable.spec, variable.value)}"
     elif variable.op is None and variable.spec.value is not None:

@@ -150,6 +150,12 @@ class Variable(ArrayMethods):
             self._spec = found
         return found
 
+    @property
+    def entry_spec(self) -> Spec:
+        """The spec with which it comes into a run: of an input that an op writes again, that of what is fed."""
+        found = self.block.program.entry_specs.get(self)
+        return self.spec if found is None else found
+
     @spec.setter
     def spec(self, value: object) -> NoReturn:
         raise AttributeError(f"the spec of {self.name} is inferred; give a variable its shape when you make it, or see program.with_feed_shapes")
@@ -237,12 +243,16 @@ class Variable(ArrayMethods):
 def note_made(op: Op, variable: Variable, spec: Spec) -> None:
     """Let the ops that write a variable know what it is where they make it, if it is written by more than one."""
     name, first = variable.name, variable.op
+    before = variable._spec  # pyright: ignore[reportPrivateUsage]
+    if before is not None and before is not spec and (first is None or first.type == "feed") and before.kind is LOD_TENSOR:
+        changed = (before.dims, before.dtype, before.lod) != (spec.dims, spec.dtype, spec.lod)
+        if changed and before.dims and variable.known:
+            variable.block.program.entry_specs.setdefault(variable, before)
     if first is None or first is op:
         if name in op.made:
             op.made.pop(name)
         return
     op.made[name] = spec
-    before = variable._spec  # pyright: ignore[reportPrivateUsage]
     if before is not None and before is not spec and name not in first.made and variable.known and not _is_within(op, first):
         first.made[name] = before
 

@@ -56,13 +56,13 @@ def _variable(variable: Variable, forms: dict[Any, bytes]) -> bytes:
     if as_read is not None:
         return delimited(b"\x0a", _name(variable.name)) + as_read
     site = _saved_site(variable.site) if variable.op is None else None
-    key = (variable.spec, flags, site, variable.extra_attributes)
+    key = (variable.entry_spec, flags, site, variable.extra_attributes)
     if variable.value is None:
         form = forms.get(key)
         if form is None:
-            form = forms[key] = encode_form(variable.spec, None, flags=flags, value=None, site=site, extra=variable.extra_attributes)
+            form = forms[key] = encode_form(variable.entry_spec, None, flags=flags, value=None, site=site, extra=variable.extra_attributes)
     else:
-        form = encode_form(variable.spec, None, flags=flags, value=variable.value, site=site, extra=variable.extra_attributes)
+        form = encode_form(variable.entry_spec, None, flags=flags, value=variable.value, site=site, extra=variable.extra_attributes)
     return delimited(b"\x0a", _name(variable.name)) + form + variable.unknown_fields
 
 

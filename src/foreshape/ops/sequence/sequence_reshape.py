@@ -109,6 +109,8 @@ class SequenceEnumerate(Operator):
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> Tensor:
         at = offsets[0]
+        if not at.rows:  # a window has a size all the same
+            return X.new_empty((0, self.win_size))
 
         def make() -> tuple[Tensor, Tensor]:
             taken = torch.arange(at.rows, device=X.device).unsqueeze(1) + torch.arange(self.win_size, device=X.device)

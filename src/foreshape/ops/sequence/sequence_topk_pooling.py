@@ -91,6 +91,8 @@ class SequenceTopkAvgPooling(Operator):
         return ROW.known_dims[0] * self.channel_num * self.topks[-1]
 
     def kernel(self, X: Tensor, ROW: Tensor, COLUMN: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Tensor]:
+        if not len(X) and not len(ROW):
+            return X.new_empty((0, self.channel_num * len(self.topks))), X.new_empty(0, dtype=torch.int32)
         begin, length = self._lines(*offsets)
         count, most = len(begin), self.topks[-1]
         values = X.reshape(-1)
@@ -115,6 +117,8 @@ class SequenceTopkAvgPooling(Operator):
 
     @gradient("X", "ROW", "COLUMN", "pos", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, ROW: Tensor, COLUMN: Tensor, pos: Tensor, d_out: Tensor, *, offsets: list[Any]) -> Tensor:
+        if not len(X):
+            return X.new_zeros(X.shape)
         begin, _ = self._lines(*offsets[:3])
         shares = d_out.reshape(len(begin), len(self.topks)) @ self._shares(X)
         column = pos.view(len(begin), self.topks[-1])

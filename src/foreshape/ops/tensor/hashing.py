@@ -78,6 +78,8 @@ class Hash(Operator):
         return 16 * X.elements + 128 * X.known_dims[0] * self.num_hash
 
     def kernel(self, X: Tensor) -> Tensor:
+        if not X.shape[0]:
+            return X.new_empty((0, self.num_hash, 1))
         half = None
         if X.dtype is torch.int64:
             words = list(X.unsqueeze(-1).unbind(1))
