@@ -7,6 +7,7 @@ from foreshape.infer.rules import Slot, answer, replace_symbols
 from foreshape.operator.require import RuleError
 from foreshape.program.constants import with_numbers
 from foreshape.program.op import Op
+from foreshape.program.op_inference import key_of
 from foreshape.program.variable import Variable
 from foreshape.spec import Spec
 
@@ -59,5 +60,5 @@ def _results(op: Op) -> tuple[Slot, ...]:
     """What an op's rule gives for its operands as they are described."""
     operator, block = op.operator, op.block
     assert operator is not None
-    key = replace_symbols(block._key(op, operator), block.program.guards.known)  # pyright: ignore[reportPrivateUsage]
+    key = replace_symbols(key_of(block, op, operator), block.program.guards.known)
     return answer(operator, with_numbers(op, operator, key) if operator.reads_numbers else key).results
