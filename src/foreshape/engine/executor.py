@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import modes
 from foreshape.engine.devices import device_of
 from foreshape.engine.emit import Bound, Emitted, emit
@@ -149,7 +150,7 @@ class Step:
         return found[1]
 
 
-class Executor:
+class Executor(ConstructorRepr):
     """Runs programs on PyTorch's kernels.
 
     Several threads may run at once, with an executor each or with one, as long as no two of them update one scope. An executor's
@@ -184,6 +185,7 @@ class Executor:
         frozen: bool = False,
     ) -> None:  # fmt: skip
         self.device = device
+        self._given = {"seed": seed, "keep_memory": keep_memory, "memory_limit": memory_limit, "threads": threads}
         self._threads = Threads(threads)
         self.align_feeds, self.frozen = align_feeds, frozen and device == "cpu"  # weights are packed for the processor's kernels
         self._exact_limit = memory_limit is not None and memory_limit != "none"
@@ -200,6 +202,9 @@ class Executor:
             else:
                 self._generator.manual_seed(index(seed))
         self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], Step]] = WeakKeyDictionary()
+
+    def _arguments(self) -> Mapping[str, Any]:
+        return self._given
 
     def run(
         self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (),

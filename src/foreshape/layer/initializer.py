@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.dims import Size
 from foreshape.errors import ShapeError
 from foreshape.spec import DType
 
 
-class Initializer:
+class Initializer(ConstructorRepr):
     """The base: `op` says which operator makes the value, with which attributes."""
 
     __slots__ = ()

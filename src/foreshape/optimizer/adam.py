@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foreshape.optimizer.base import Optimizer, UpdateOp
@@ -71,6 +71,9 @@ class AdamW(Adam):
         super().__init__(learning_rate, beta1, beta2, epsilon, lazy_mode, clip=clip, groups=groups, freeze=freeze)
         self.coefficient = weight_decay
         self.apply_decay_param_fun = apply_decay_param_fun
+
+    def _arguments(self) -> Mapping[str, Any]:
+        return {"weight_decay": self.coefficient}
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         _, inputs, outputs, attrs = super().update(parameter, gradient, rate)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from weakref import WeakValueDictionary
 
 from foreshape.backward import append_backward
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
@@ -25,7 +26,7 @@ UpdateOp: TypeAlias = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
 """The update op of one parameter: type, inputs, outputs, attributes."""
 
 
-class Optimizer:
+class Optimizer(ConstructorRepr):
     """The base of the optimizers.
 
     Args:
@@ -41,6 +42,7 @@ class Optimizer:
     rows, those of one id summed. Each optimizer says which rows it moves.
     """
 
+    always_shown: ClassVar[tuple[str, ...]] = ("learning_rate",)
     decays_itself: ClassVar[bool] = False
     """Whether the update has a decay of its own, whose coefficient is what a group's ``weight_decay`` says."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.errors import SchemaError
 from foreshape.program import Block, Variable
 from foreshape.spec import BF16, FP16, FP32, SELECTED_ROWS, DType
@@ -12,7 +13,7 @@ from foreshape.spec import BF16, FP16, FP32, SELECTED_ROWS, DType
 Pairs = Sequence[tuple[Variable, Variable]]
 
 
-class Clip:
+class Clip(ConstructorRepr):
     """The base: `append` appends the ops that clip the gradients of (parameter, gradient) pairs, in place, and returns the pairs."""
 
     def append(self, pairs: Pairs) -> Pairs:
@@ -40,6 +41,9 @@ class ClipByValue(Clip):
         self.min = -self.max if min is None else float(min)
         if not self.min <= self.max:
             raise SchemaError(f"ClipByValue needs min <= max; seen min {self.min} and max {self.max}")
+
+    def _arguments(self) -> Mapping[str, Any]:
+        return {"min": None if self.min == -self.max else self.min}
 
     def op(self) -> tuple[str, dict[str, Any]]:
         return "clip", {"min": self.min, "max": self.max}

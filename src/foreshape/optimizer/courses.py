@@ -27,6 +27,8 @@ class Course(Schedule):
     """
 
     called: ClassVar[str] = "course"
+    settings: ClassVar[tuple[str, ...]] = ()
+    """The arguments of the function that makes it, but for its length; their defaults are the class's attributes."""
 
     def __init__(self, epochs: float | None, steps: float | None, warmup: float = 0.0, steps_per_epoch: float | None = None, *, whole_run: bool = True) -> None:
         if epochs is not None and steps is not None:
@@ -44,6 +46,18 @@ class Course(Schedule):
         self.each = 1.0 if steps is not None else None if steps_per_epoch is None else positive(self.called, "steps_per_epoch", steps_per_epoch)
         """How many steps a unit has."""
         self._check_warmup()
+
+    def __repr__(self) -> str:
+        first, *others = self.settings
+        shown = [repr(getattr(self, first)), *(f"{n}={v!r}" for n in others if (v := getattr(self, n)) != getattr(type(self), n))]
+        shown += [f"{self.unit}={length!r}"] if (length := self._said_length()) is not None else []
+        shown += [f"warmup={self.warmup!r}"] if self.warmup else []
+        shown += [f"steps_per_epoch={self.each!r}"] if self.unit == "epochs" and self.each is not None else []
+        return f"{self.called}({', '.join(shown)})"
+
+    def _said_length(self) -> object:
+        """What the function that makes it is told of its length."""
+        return self.length
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
         out = copy.copy(self)
@@ -90,6 +104,7 @@ class Course(Schedule):
 
 class _Cosine(Course):
     called = "cosine"
+    settings = ("learning_rate", "end")
     learning_rate = end = 0.0
 
     def after(self, step: Variable) -> Variable:
@@ -98,7 +113,9 @@ class _Cosine(Course):
 
 class _OneCycle(Course):
     called = "one_cycle"
-    peak = start = end = rising = 0.0
+    settings = ("peak", "rising", "start", "end")
+    peak = start = end = 0.0
+    rising = 0.3
 
     def after(self, step: Variable) -> Variable:
         part = self.part(step)
@@ -109,7 +126,9 @@ class _OneCycle(Course):
 
 class _Polynomial(Course):
     called = "polynomial"
-    learning_rate = end = power = 0.0
+    settings = ("learning_rate", "end", "power")
+    learning_rate = end = 0.0
+    power = 1.0
 
     def after(self, step: Variable) -> Variable:
         left = 1.0 - self.part(step)
@@ -118,8 +137,12 @@ class _Polynomial(Course):
 
 class _Piecewise(Course):
     called = "piecewise"
+    settings = ("rates",)
     rates: tuple[float, ...] = ()
     boundaries: tuple[float, ...] = ()
+
+    def _said_length(self) -> object:
+        return self.boundaries
 
     def after(self, step: Variable) -> Variable:
         assert self.each is not None
@@ -132,6 +155,7 @@ class _Piecewise(Course):
 
 class _Exponential(Course):
     called = "exponential"
+    settings = ("learning_rate", "factor", "staircase")
     learning_rate = factor = 0.0
     staircase = False
 
@@ -146,6 +170,7 @@ class _Exponential(Course):
 
 class _Warmup(Course):
     called = "warmup"
+    settings = ("learning_rate",)
     learning_rate: float | Schedule = 0.0
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:

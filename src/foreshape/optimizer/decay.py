@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.errors import SchemaError
 from foreshape.program import Variable
 from foreshape.spec import SELECTED_ROWS
 
 
-class WeightDecay:
+class WeightDecay(ConstructorRepr):
     """The base: ``coefficient`` times the gradient of a penalty on the parameter is added to each gradient.
 
     Of a sparse gradient the penalty is on the rows that it has, and the sum stays sparse; rows that it does not have do not decay.

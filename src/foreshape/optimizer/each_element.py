@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreshape.optimizer.base import Optimizer, UpdateOp
@@ -154,6 +154,9 @@ class Lion(Optimizer):
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, clip=clip, groups=groups, freeze=freeze)
         self.beta1, self.beta2, self.coefficient = beta1, beta2, weight_decay
+
+    def _arguments(self) -> Mapping[str, Any]:
+        return {"weight_decay": self.coefficient}
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         moment = self.accumulator(parameter, "moment")

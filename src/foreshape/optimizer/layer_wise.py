@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foreshape.optimizer.base import Optimizer, UpdateOp
@@ -34,6 +34,9 @@ class Lamb(Optimizer):
         super().__init__(learning_rate, clip=clip, groups=groups, freeze=freeze)
         self.coefficient, self.beta1, self.beta2, self.epsilon = lamb_weight_decay, beta1, beta2, epsilon
         self.exclude_from_weight_decay_fn, self.always_adapt = exclude_from_weight_decay_fn, always_adapt
+
+    def _arguments(self) -> Mapping[str, Any]:
+        return {"lamb_weight_decay": self.coefficient}
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         moment1, moment2 = self.accumulator(parameter, "moment1"), self.accumulator(parameter, "moment2")

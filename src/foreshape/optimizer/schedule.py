@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise
@@ -20,7 +21,7 @@ from foreshape.spec import FP32, INT64, tensor
 COUNTER = "@LR_DECAY_COUNTER@"
 
 
-class Schedule:
+class Schedule(ConstructorRepr):
     """The base: `append` appends a schedule's ops to a program and returns the rate, fp32 ``[1]``."""
 
     def append(self, program: Program) -> Variable:
@@ -87,7 +88,7 @@ class PolynomialDecay(Schedule):
     """
 
     def __init__(self, learning_rate: float, decay_steps: float, end_learning_rate: float = 0.0001, power: float = 1.0, cycle: bool = False) -> None:
-        self.learning_rate, self.end, self.power, self.cycle = float(learning_rate), float(end_learning_rate), float(power), cycle
+        self.learning_rate, self.end_learning_rate, self.power, self.cycle = float(learning_rate), float(end_learning_rate), float(power), cycle
         self.decay_steps = positive("PolynomialDecay", "decay_steps", decay_steps)
 
     def rate(self, step: Variable) -> Variable:
@@ -99,7 +100,7 @@ class PolynomialDecay(Schedule):
             part = periods / apply("elementwise_max", X=begun, Y=number(1.0))
         else:
             part = apply("elementwise_min", X=step, Y=number(self.decay_steps)) / self.decay_steps
-        return (1.0 - part) ** self.power * (self.learning_rate - self.end) + self.end
+        return (1.0 - part) ** self.power * (self.learning_rate - self.end_learning_rate) + self.end_learning_rate
 
 
 class PiecewiseDecay(Schedule):
@@ -156,17 +157,17 @@ class LinearWarmup(Schedule):
     def __init__(self, learning_rate: float | Schedule, warmup_steps: float, start_lr: float, end_lr: float) -> None:
         self.learning_rate = learning_rate if isinstance(learning_rate, Schedule) else float(learning_rate)
         self.warmup_steps = positive("LinearWarmup", "warmup_steps", warmup_steps)
-        self.start, self.end = float(start_lr), float(end_lr)
+        self.start_lr, self.end_lr = float(start_lr), float(end_lr)
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
         given = self.learning_rate
         found = given.for_run(epochs, steps_per_epoch) if isinstance(given, Schedule) else given
-        return self if found is given else LinearWarmup(found, self.warmup_steps, self.start, self.end)
+        return self if found is given else LinearWarmup(found, self.warmup_steps, self.start_lr, self.end_lr)
 
     def rate(self, step: Variable) -> Variable:
         given = self.learning_rate
         after = given.rate(step) if isinstance(given, Schedule) else number(given)
-        warm = step * ((self.end - self.start) / self.warmup_steps) + self.start
+        warm = step * ((self.end_lr - self.start_lr) / self.warmup_steps) + self.start_lr
         return where(step < number(self.warmup_steps), warm, after)
 
 

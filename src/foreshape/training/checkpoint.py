@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.interop.parameters import Pieces
@@ -26,7 +27,7 @@ _PIECE = 1 << 22
 _NAME = re.compile(r"step-([0-9]{9,18})\.safetensors")
 
 
-class Checkpoint:
+class Checkpoint(ConstructorRepr):
     """Where and when a run writes its checkpoints.
 
     Args:

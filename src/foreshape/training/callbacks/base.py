@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, cast
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.program import Program
@@ -96,7 +97,7 @@ class Run(Protocol):
     """What an evaluation uses in place of values of the scope; set by the callback that keeps them."""
 
 
-class Callback:
+class Callback(ConstructorRepr):
     """Is told how a run goes, and can change it. Override what you need; what is not overridden costs nothing.
 
     An attribute that is named in `kept` is written into checkpoints and comes back when a killed run goes on: a number, a text, True,
@@ -186,6 +187,9 @@ class Watch(Callback):
         if self.mode not in ("min", "max"):
             raise ExecutionError(f"{type(self).__name__} cannot tell whether {metric!r} is better small or large: mode must be 'min' or 'max'; seen {mode!r}")
         self.best: float | None = None
+
+    def _arguments(self) -> Mapping[str, Any]:
+        return {"mode": None if self.mode == _mode_of(self.metric) else self.mode}
 
     def on_train_begin(self, run: Run) -> None:
         self.best = None

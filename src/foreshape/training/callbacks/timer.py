@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreshape.errors import ExecutionError
@@ -27,6 +27,9 @@ class Timer(Callback):
         """Seconds for data, and in steps."""
         self._profiler: Any = None
         self._traced = False
+
+    def _arguments(self) -> Mapping[str, Any]:
+        return {"steps": self.traced}
 
     def on_train_begin(self, run: Run) -> None:
         self.steps, self._profiler = 0, None

@@ -1,0 +1,44 @@
+"""Objects that are shown as the call that makes them, such as ``Adam(learning_rate=0.01, beta1=0.8)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+_MISSING = object()
+
+
+class ConstructorRepr:
+    """The base of classes with a ``repr`` of their constructor: what has no default, and what is not as by default.
+
+    The value of a parameter is the attribute of its name; `_arguments` says those that are kept otherwise. Of a class of a user's, whose attributes
+    may be called otherwise, what is known is shown.
+    """
+
+    __slots__ = ()
+
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """The parameters that are shown as by default, too."""
+
+    def _arguments(self) -> Mapping[str, Any]:
+        """Parameter -> value, of those that are no attributes of their names."""
+        return {}
+
+    def __repr__(self) -> str:
+        import inspect
+
+        own = self._arguments()
+        shown: list[str] = []
+        for name, parameter in [*inspect.signature(type(self).__init__).parameters.items()][1:]:
+            value: Any = own[name] if name in own else getattr(self, name, _MISSING)
+            several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if several or value is _MISSING:
+                shown += ["..."] if parameter.default is parameter.empty and not several else []
+            elif name in self.always_shown or not _is_same(value, parameter.default):
+                shown.append(repr(value) if parameter.default is parameter.empty else f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Whether a value is a default; what another class has for ``==`` is not asked."""
+    return value is default or (type(value) is type(default) and bool(value == default))
