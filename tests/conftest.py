@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ def the_same_numbers_each_time(request: pytest.FixtureRequest, monkeypatch: pyte
     from foreshape import Executor
 
     seed = crc32(request.node.nodeid.encode())
-    monkeypatch.setitem(Executor.__init__.__kwdefaults__, "seed", seed)
+    monkeypatch.setitem(inspect.unwrap(Executor.__init__).__kwdefaults__, "seed", seed)
 
 
 @pytest.fixture(autouse=True)

@@ -103,9 +103,9 @@ def _opened(name: str) -> Any:
         importlib.import_module("foreshape.wire")
         value = importlib.import_module(f"foreshape.{name}")
     else:
-        from foreshape.errors import no_such_name
+        from foreshape.hints import no_such_name
 
-        raise no_such_name("foreshape", name, _CALLED_ELSEWHERE)
+        raise no_such_name("foreshape", name, _CALLED_ELSEWHERE, __dir__(), "fs")
     globals()[name] = value
     return value
 

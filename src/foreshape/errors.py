@@ -7,7 +7,6 @@ may want to treat differently. Each message says what was required, what was see
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from operator import index
 from types import TracebackType
 from typing import SupportsIndex, cast
@@ -149,14 +148,3 @@ def whole(what: str, given: object, least: int, kind: type[ForeshapeError]) -> i
         if number >= least:
             return number
     raise kind(f"{what} must be a whole number of at least {least}; seen {given!r}")
-
-
-def no_such_name(module: str, name: str, elsewhere: Mapping[str, str]) -> AttributeError:
-    """The error for a name that a module has not.
-
-    Args:
-        elsewhere: names that other libraries have for it -> what to say here.
-    """
-    here = elsewhere.get(name)
-    words = f"module {module!r} has no attribute {name!r}"
-    return AttributeError(words if here is None else f"{words}: here it is {here}", name=name)

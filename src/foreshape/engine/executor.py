@@ -28,6 +28,7 @@ from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threa
 from foreshape.engine.updates import refuse_other_ranks, warn_of_updates
 from foreshape.engine.waiting import waiting
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, MemoryPlanError, ShapeError, border
+from foreshape.hints import tells_arguments
 from foreshape.lowering import fuse, lower
 from foreshape.lowering.threads import threads_for, work_of_all
 from foreshape.memory import Plan, byte_text, bytes_of
@@ -179,6 +180,7 @@ class Executor(ConstructorRepr):
             what another executor trains in the same scope is not. On the CPU, and unless ``check``; otherwise it changes nothing.
     """
 
+    @tells_arguments
     def __init__(
         self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
         memory_limit: int | str | None = None, threads: int | Literal["adaptive"] | None = None, align_feeds: bool = False,

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import no_such_name
+from foreshape.hints import no_such_name
 from foreshape.layer import detection
 from foreshape.layer.arrays import (
     array_length,
@@ -33,7 +33,7 @@ from foreshape.layer.augmentation import (
     random_zoom,
 )
 from foreshape.layer.basic import activate, data, fc, mean
-from foreshape.layer.border import close
+from foreshape.layer.border import close, hide_files
 from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE
 from foreshape.layer.class_losses import cross_entropy, sigmoid_focal_loss, softmax_focal_loss, softmax_with_cross_entropy
 from foreshape.layer.control import case, cond, switch_case, while_loop
@@ -332,7 +332,7 @@ from foreshape.program.variable import methods
 if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
 
     def __getattr__(name: str) -> Any:
-        raise no_such_name(__name__, name, CALLED_ELSEWHERE)
+        raise no_such_name(__name__, name, CALLED_ELSEWHERE, __all__, "layer")
 
 
 __all__ = [
@@ -374,6 +374,7 @@ __all__ = [
 
 close(sys.modules[__name__], __all__)
 close(detection, detection.__all__)
+hide_files(sys.modules[__name__], __all__)
 
 # Whoever asks a variable for a method that arrays elsewhere have is told of the function.
 methods.update({n: f"layer.{n}(x)" for n in __all__ if n[0].islower()} | {n: w for n, w in CALLED_ELSEWHERE.items() if n[0].islower()})

@@ -12,12 +12,13 @@ import inspect
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from foreshape.errors import DescriptionError, ForeshapeError, SchemaError
+from foreshape.hints import no_such_argument
 from foreshape.layer.requirements import documented, fits, parameters_of, quick_looks, seen, signature_of, words
 from foreshape.program.call_site import here, located
 from foreshape.program.unfinished import counts, take_back
@@ -50,6 +51,19 @@ def close(room: ModuleType, names: Iterable[str]) -> None:
                 owner.__init__ = _constructor(begin)
 
 
+def hide_files(room: ModuleType, names: Collection[str]) -> None:
+    """Take the room's own files out of what users find in it, so that ``layer.attention`` is told as a name that is not there.
+
+    Imports find them all the same.
+
+    Args:
+        room: the module that users take names from.
+        names: what stays.
+    """
+    for name in [n for n, value in vars(room).items() if isinstance(value, ModuleType) and n not in names]:
+        delattr(room, name)
+
+
 def bordered(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that describes, whose errors are those of this package, have the user's line, and leave nothing half described.
 
@@ -70,6 +84,7 @@ def bordered(function: Callable[..., Any]) -> Callable[..., Any]:
                     raise
                 raise with_line from error.__cause__
             if not isinstance(error, Exception) or isinstance(error, (ForeshapeError, Warning, MemoryError)) or _is_not_ours(error):
+                _hint(error, function.__name__, function)
                 raise
             raise located(SchemaError(_Called(function.__name__, function, function).blame(args, named, error)), here()) from error
 
@@ -96,6 +111,7 @@ def _constructor(begin: FunctionType) -> Callable[..., None]:
             raise with_line from error.__cause__
         except Exception as error:
             if isinstance(error, (ForeshapeError, Warning, MemoryError)) or _is_not_ours(error):
+                _hint(error, made.__name__, begin)
                 raise
             raise located(SchemaError(_Called(made.__name__, begin, made, hidden=1).blame((self, *args), named, error)), here()) from error
 
@@ -114,6 +130,14 @@ def _are_plain(begin: FunctionType, args: tuple[Any, ...], named: dict[str, Any]
             return False
     return True
 
+
+
+def _hint(error: BaseException, called: str, function: Callable[..., Any]) -> None:
+    """Raise what Python says of an argument that a call has no parameter for with the one that is meant."""
+    if isinstance(error, TypeError) and error.__traceback__ is not None and error.__traceback__.tb_next is None:
+        hinted = no_such_argument(error, called, signature_of(function).parameters)
+        if hinted is not error:
+            raise hinted from None
 
 
 def _is_not_ours(error: Exception) -> bool:

@@ -18,7 +18,7 @@ CALLED_ELSEWHERE: Final = {
     "Dropout": "layer.dropout",
     "Embedding": "layer.embedding(ids, [rows, width])",
     **dict.fromkeys(("LSTM", "GRU"), "layer.lstm, layer.gru"),
-    **dict.fromkeys(("MultiHeadAttention", "MultiheadAttention"), "layer.multi_head_attention"),
+    **dict.fromkeys(("attention", "self_attention", "MultiHeadAttention", "MultiheadAttention"), "layer.multi_head_attention"),
     **dict.fromkeys(("ReLU", "leakyrelu", "LeakyReLU"), "layer.relu, layer.leaky_relu"),
     "Softmax": "layer.softmax",
     **dict.fromkeys(("Flatten", "Reshape", "view"), "layer.flatten, layer.reshape"),

@@ -3,8 +3,8 @@
 import sys
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import no_such_name
-from foreshape.layer.border import close
+from foreshape.hints import no_such_name
+from foreshape.layer.border import close, hide_files
 from foreshape.optimizer.adam import Adam, AdamW
 from foreshape.optimizer.adaptive import Adagrad, Ftrl, RMSProp
 from foreshape.optimizer.base import Optimizer
@@ -40,7 +40,7 @@ _CALLED_ELSEWHERE = {
 if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
 
     def __getattr__(name: str) -> Any:
-        raise no_such_name(__name__, name, _CALLED_ELSEWHERE)
+        raise no_such_name(__name__, name, _CALLED_ELSEWHERE, __all__, "fs.optimizer")
 
 
 __all__ = [
@@ -85,3 +85,4 @@ __all__ = [
 ]
 
 close(sys.modules[__name__], __all__)
+hide_files(sys.modules[__name__], __all__)

@@ -11,6 +11,7 @@ from typing import Any
 from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
+from foreshape.hints import tells_arguments
 from foreshape.interop.parameters import Pieces
 from foreshape.program import Program
 from foreshape.training import container, divided
@@ -38,6 +39,7 @@ class Checkpoint(ConstructorRepr):
     A run that finds checkpoints in the folder goes on from the newest that is whole.
     """
 
+    @tells_arguments
     def __init__(self, path: Any, every: int | None = None, keep: int = 2) -> None:
         if every is not None and every < 1:
             raise ExecutionError(f"every must be at least 1 step; seen {every}")

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
+from foreshape.hints import tells_arguments
 from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable, startup_of
@@ -30,6 +31,7 @@ PlainCallback = Callable[[int, dict[str, float]], Any]
 _OWN_FIGURES = ("loss", "seconds", RATE, LEFT_OUT)
 
 
+@tells_arguments
 def train(
     cost: Variable, data: Source, *, optimizer: Optimizer | None = None, epochs: int = 1, batch_size: int = 32,
     metrics: Mapping[str, Variable] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,

@@ -9,6 +9,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from foreshape.engine import Scope
 from foreshape.errors import SchemaError
+from foreshape.hints import tells_arguments
 from foreshape.optimizer import SGD, Optimizer
 from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import lower_precision, scale_loss
@@ -95,6 +96,7 @@ _OWNERS: WeakKeyDictionary[Scope, dict[str, ReferenceType[Optimizer]]] = WeakKey
 """By scope: whose state a value is."""
 
 
+@tells_arguments
 def training_program(
     cost: Variable, optimizer: Optimizer | None = None, *, startup: Program | None = None, accumulate: int = 1, precision: str = "fp32",
     epochs: float | None = None, batches_per_epoch: float | None = None,

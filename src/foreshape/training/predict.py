@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from foreshape.engine import Executor, LoDTensor, Scope, default_scope
 from foreshape.engine.repeated import repeated
 from foreshape.errors import ExecutionError, SchemaError
+from foreshape.hints import tells_arguments
 from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable
 from foreshape.training.data import Batch, as_data, batch_examples, inputs_of
@@ -48,6 +49,7 @@ def predict(
     outputs: Mapping[str, Variable], data: Source, *, batch_size: int = ..., executor: Executor | None = ..., scope: Scope | None = ...,
     progress: bool | None = ..., console: Any = ...,
 ) -> dict[str, Any]: ...  # fmt: skip
+@tells_arguments
 def predict(
     outputs: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
     scope: Scope | None = None, progress: bool | None = None, console: Any = None,
@@ -92,6 +94,7 @@ def predict(
     return dict(zip(outputs, joined, strict=True)) if isinstance(outputs, Mapping) else joined
 
 
+@tells_arguments
 def evaluate(
     metrics: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
     scope: Scope | None = None, progress: bool | None = None, console: Any = None,

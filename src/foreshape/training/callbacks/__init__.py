@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.errors import no_such_name
+from foreshape.hints import no_such_name
 from foreshape.training.callbacks.base import Callback, Run, Watch
 from foreshape.training.callbacks.early_stopping import EarlyStopping
 from foreshape.training.callbacks.logs import CSVLog, TensorBoard
@@ -27,4 +27,4 @@ _CALLED_ELSEWHERE = {
 if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
 
     def __getattr__(name: str) -> Any:
-        raise no_such_name(__name__, name, _CALLED_ELSEWHERE)
+        raise no_such_name(__name__, name, _CALLED_ELSEWHERE, __all__, "fs.callbacks")

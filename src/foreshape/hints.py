@@ -1,0 +1,126 @@
+"""Hints for names and arguments that are not there: what a thing is called here, and what is spelled much alike."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_MOST: Final = 4
+_NO_PARAMETER: Final = re.compile(r"got an unexpected keyword argument '(\w+)'")
+
+ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "lr": ("learning_rate", "optimizer"),
+    "learning_rate": ("optimizer",),
+    "eps": ("epsilon",),
+    "betas": ("beta1", "beta2"),
+    "beta_1": ("beta1",),
+    "beta_2": ("beta2",),
+    "nesterov": ("use_nesterov",),
+    **dict.fromkeys(("l2", "regularization", "wd"), ("weight_decay",)),
+    **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm", "grad_clip", "max_grad_norm"), ("clip",)),
+    "max_norm": ("clip_norm",),
+    **dict.fromkeys(("units", "out_features", "size", "output_dim", "num_classes"), ("output_size", "hidden_size")),
+    **dict.fromkeys(("filters", "out_channels"), ("num_filters",)),
+    **dict.fromkeys(("kernel_size", "kernel"), ("filter_size", "pool_size")),
+    "strides": ("stride",),
+    "paddings": ("padding",),
+    **dict.fromkeys(("dilations", "dilation_rate"), ("dilation",)),
+    "act": ("activation",),
+    **dict.fromkeys(("p", "rate", "dropout_prob", "drop_rate"), ("probability", "dropout")),
+    **dict.fromkeys(("param_attr", "weight_attr", "kernel_initializer", "weight_initializer"), ("weight",)),
+    **dict.fromkeys(("bias_attr", "use_bias", "bias_initializer"), ("bias",)),
+    **dict.fromkeys(("dim", "axes"), ("axis", "axes")),
+    **dict.fromkeys(("keep_dim", "keepdims"), ("keepdim",)),
+    **dict.fromkeys(("num_heads", "n_heads", "nhead"), ("heads",)),
+    **dict.fromkeys(("dim_feedforward", "d_ff", "hidden_features"), ("inner_size",)),
+    **dict.fromkeys(("is_causal", "use_causal_mask"), ("causal",)),
+    **dict.fromkeys(("attn_mask", "attention_mask", "key_padding_mask"), ("mask",)),
+    **dict.fromkeys(("hidden_units", "hidden_dim"), ("hidden_size",)),
+    "sparse": ("is_sparse",),
+    "stddev": ("std",),
+    **dict.fromkeys(("target", "targets", "labels", "y_true"), ("label",)),
+    **dict.fromkeys(("pred", "prediction", "y_pred"), ("input", "logits", "x")),
+    "training": ("is_test",),
+    **dict.fromkeys(("epoch", "num_epochs", "n_epochs"), ("epochs",)),
+    **dict.fromkeys(("batch", "bs"), ("batch_size",)),
+    **dict.fromkeys(("validation_data", "val_data", "valid"), ("validation",)),
+    **dict.fromkeys(("verbose", "quiet"), ("progress",)),
+    "loss": ("cost",),
+}  # fmt: skip
+"""Argument -> what it is called here; of several those that a function has."""
+
+
+def near(name: str, there: Iterable[str]) -> list[str]:
+    """The names that are spelled much as one that is not there, or have it as a word: a few, the nearest first."""
+    import difflib
+
+    lower = {n.lower(): n for n in there if not n.startswith("_")}
+    close = difflib.get_close_matches(name.lower(), lower, _MOST, 0.7)
+    likeness = [difflib.SequenceMatcher(None, n, name.lower()).ratio() for n in close]
+    close = [n for n, ratio in zip(close, likeness, strict=True) if ratio > likeness[0] - 0.1]
+    with_it = [n for n in sorted(lower) if len(name) > 2 and f"_{name.lower().strip('_')}_" in f"_{n}_"]
+    return [lower[n] for n in dict.fromkeys([*close, *with_it])][:_MOST]
+
+
+def no_such_name(module: str, name: str, elsewhere: Mapping[str, str], there: Collection[str] = (), room: str = "") -> AttributeError:
+    """The error for a name that a module has not.
+
+    Args:
+        module: its own name.
+        name: what it has not.
+        elsewhere: names that other libraries have for it -> what to say here.
+        there: the names that the module has.
+        room: what users call the module.
+    """
+    here = elsewhere.get(name)
+    words = f"module {module!r} has no attribute {name!r}"
+    if here is not None:
+        return AttributeError(f"{words}: here it is {here}", name=name)
+    meant = [] if name.startswith("_") else [f"{room}.{n}" if room else n for n in near(name, there)]
+    return AttributeError(f"{words}: did you mean {' or '.join(meant)}?" if meant else words, name=name)
+
+
+def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -> TypeError:
+    """Python's word on a keyword that a call has no parameter for, with the one that is meant, or with all; any other error as it is.
+
+    Args:
+        error: what Python says.
+        called: the function, or the class.
+        parameters: those that there are.
+    """
+    found = _NO_PARAMETER.search(str(error))
+    if found is None:
+        return error
+    name = found[1]
+    known = [p for p in parameters if p not in ("self", "args", "named")]
+    here = [p for p in ARGUMENTS_ELSEWHERE.get(name, ()) if p in known]
+    words = f"here it is {' and '.join(here) if name == 'betas' else here[0]}" if here else None
+    if words is None:
+        alike = near(name, known)
+        words = f"did you mean {' or '.join(alike)}?" if alike else f"its arguments are {', '.join(known)}"
+    return TypeError(f"{called}() got an unexpected keyword argument {name!r}: {words}")
+
+
+def tells_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Let Python's word on a keyword that a function has no parameter for say which one is meant."""
+
+    @functools.wraps(function)
+    def told(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return function(*args, **named)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # it did not begin
+                import inspect
+
+                called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+                hinted = no_such_argument(error, called, inspect.signature(function).parameters)
+                if hinted is not error:
+                    raise hinted from None
+            raise
+
+    return told
