@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parents[1] / "support" / "rank_mishaps.py"
 long = pytest.mark.long
 PLAIN = "data_parallel"
 
-GONE = r"rank {n} is gone or has stopped: no sign of life since it was (before the first step|in step \d+)"
+GONE = r"rank {n} is gone(: its process has ended; it was| or has stopped: no sign of life since it was) (before the first step|in step \d+)"
 HOLDER = "the store that the ranks meet at does not answer: rank 0, which holds it, is gone or has stopped"
 OTHERS = r"the ranks are at different things: .*rank {n}: no more data"
 
@@ -117,6 +117,35 @@ def test_a_restart_goes_on_with_the_same_bits(what: str, rank: int, strategy: st
     plain = ended("nothing")
     assert len(plain) == 1
     assert ended(what) == plain
+
+
+@long
+def test_a_rank_that_wakes_after_a_stall_names_itself(tmp_path: Path) -> None:
+    with launch.started(2, SCRIPT, "wakes after a stall", 1, tmp_path, PLAIN) as run:
+        assert run.wait() == [3, 3], run.words()
+        late = r"RankError: rank 1: this rank itself was late: it stood still for 1\d s, and the others wait 4 s.*it was in step 4"
+        assert re.search(late, run.ranks[1].words), run.words()
+        assert re.search(r"RankError: rank 0: rank 1 lives, and has not come for 4 s", run.ranks[0].words), run.words()
+
+
+def test_a_rank_that_a_launcher_ends_says_whom_it_misses(tmp_path: Path) -> None:
+    """torchrun ends the others a moment after one has died."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port",
+               str(launch.free_port()), str(SCRIPT), "is killed in the forward pass", "1", str(tmp_path), PLAIN]  # fmt: skip
+    run = subprocess.run(command, capture_output=True, text=True, timeout=launch.SAFETY, env=launch.variables())
+    assert run.returncode == 1
+    told = r"rank 0( of 2 was told to end \(SIGTERM\) [^;]*;|:) rank 1 is gone: its process has ended; it was (before the first step|in step \d+)"
+    assert re.search(told, run.stdout + run.stderr), run.stdout + run.stderr
+
+
+def test_what_accepts_and_stays_silent_is_no_store() -> None:
+    """In a process of its own, since torch's thread that waits there is left behind."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        code = "from foreshape.ranks import join\ntry: join(0.2)\nexcept Exception as error: print(type(error).__name__, error)"
+        settings = launch.variables() | environment(silent.getsockname()[1], RANK="1")
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=launch.SAFETY, env=settings)
+    told = r"^ExecutionError rank 1 of 2: 127.0.0.1:\d+ accepts connections, and has not answered .*: what listens there is no store"
+    assert re.match(told, run.stdout), run.stdout + run.stderr
 
 
 @long

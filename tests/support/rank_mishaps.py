@@ -10,7 +10,6 @@ import os
 import pickle
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +77,8 @@ class Mishap:
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.what == "stalls in the forward pass":
             time.sleep(1000)
+        elif self.what == "wakes after a stall":
+            time.sleep(4 * PATIENCE)
 
     def place(self) -> None:
         """Let it happen in a collective, or while a file is written."""
@@ -104,7 +105,8 @@ class Mishap:
         """The second checkpoint is the one that something happens to."""
         self.files += 1
         if self.files == 2 and self.what == "has a full disk":
-            tempfile.mkstemp = lambda **named: (os.open("/dev/full", os.O_WRONLY), str(self.folder / "never-made"))  # type: ignore[assignment]
+            opened = os.open
+            os.open = lambda at, *how: opened("/dev/full", os.O_WRONLY) if ".writing-" in str(at) else opened(at, *how)  # type: ignore[assignment]
         with replacing(path) as file:
             yield _Dying(file) if self.files == 2 and self.what == "is killed while it writes" else file
 

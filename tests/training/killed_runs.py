@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,15 +94,14 @@ class Boundaries:
             self.stop(what)
 
     def __enter__(self) -> Boundaries:
-        self.before = {n: getattr(os, n) for n in (*self.NAMES, "fdopen")} | {"mkstemp": tempfile.mkstemp}
+        self.before = {n: getattr(os, n) for n in (*self.NAMES, "fdopen", "open")}
         for name in self.NAMES:
             setattr(os, name, self._around(name))
         os.fdopen = self._fdopen  # type: ignore[assignment]
-        tempfile.mkstemp = self._mkstemp  # type: ignore[assignment]
+        os.open = self._open  # type: ignore[assignment]
         return self
 
     def __exit__(self, *error: object) -> None:
-        tempfile.mkstemp = self.before.pop("mkstemp")
         for name, function in self.before.items():
             setattr(os, name, function)
 
@@ -116,9 +114,10 @@ class Boundaries:
 
         return call
 
-    def _mkstemp(self, *args: Any, **named: Any) -> Any:
-        self.reach("before mkstemp")
-        return self.before["mkstemp"](*args, **named)
+    def _open(self, path: Any, flags: int, *args: Any, **named: Any) -> Any:
+        if flags & os.O_CREAT:
+            self.reach("before open")
+        return self.before["open"](path, flags, *args, **named)
 
     def _fdopen(self, handle: int, mode: str = "r", *args: Any, **named: Any) -> Any:
         file = self.before["fdopen"](handle, mode, *args, **named)

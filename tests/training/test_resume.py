@@ -84,9 +84,9 @@ def test_a_disk_that_is_full(tmp_path: Path, want: str, monkeypatch: pytest.Monk
     runs.run(tmp_path, every=4)
     newest = Checkpoint(tmp_path).files()[0]
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    import tempfile
 
-    monkeypatch.setattr(tempfile, "mkstemp", lambda **named: (os.open("/dev/full", os.O_WRONLY), str(tmp_path / "never-made")))
+    opened = os.open
+    monkeypatch.setattr(os, "open", lambda at, *how: opened("/dev/full", os.O_WRONLY) if ".writing-" in str(at) else opened(at, *how))
     tensors, facts = container.read(newest)
     with pytest.raises(fs.FormatError, match="No space left"):
         container.write(newest, tensors, facts)

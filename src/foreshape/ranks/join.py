@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from foreshape.errors import ExecutionError, RankError
 from foreshape.ranks.loops import let_senders_finish
 from foreshape.ranks.status import Board
-from foreshape.ranks.store import store_at
+from foreshape.ranks.store import store_at, within
 from foreshape.values.team import Team, numbers_of, set_team
 from foreshape.values.torch_proxy import torch
 
@@ -181,7 +181,7 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
         raise ExecutionError(f"MASTER_PORT must be a number from 1 to 65535; seen {given['MASTER_PORT']!r}") from None
     store = store_at(host, port, rank, count, patience)
     try:
-        carries = backend(_gpus_of_all(store, rank, count))
+        carries = backend(within(patience + 2, lambda: _gpus_of_all(store, rank, count), f"rank {rank} of {count}: {host}:{port}"))
         with _settings(host), _one_hook():
             torch.distributed.init_process_group(carries, store=store, rank=rank, world_size=count, timeout=timedelta(seconds=patience))
     except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors

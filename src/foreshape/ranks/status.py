@@ -14,11 +14,12 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from foreshape.engine.emit import STEP_FILE, op_of
+from foreshape.ranks.endings import has_ended, this_process
 from foreshape.ranks.store import held_by_torchrun
 from foreshape.values.team import all_teams
 
@@ -94,6 +95,10 @@ class Board:
         self._spot = 0, _spot(own_frames())
         """What it said last of the line that it is at, and at which of its places that was."""
         self._place = "before the first step"
+        self._stood = ""
+        """Where it stood still last."""
+        self._slept = 0.0
+        """The longest that this whole process has stood still, in seconds."""
         self.fed = ""
         """What this rank does now, in words that are the same on ranks which do the same."""
         self._ended = threading.Event()
@@ -107,6 +112,11 @@ class Board:
         if time.monotonic() - self._told > BEAT / 4:
             self._say()
 
+    @property
+    def place(self) -> str:
+        """Where this rank is, in words."""
+        return self._place
+
     def stopped(self, why: str) -> None:
         """Tell the others that this rank stops of its own accord, and why; the first reason counts."""
         if self._said:
@@ -114,13 +124,18 @@ class Board:
         self._said = True
         self._tell("stopped", f"{self._place}\n{self.fed[:_LONGEST]}\n{why[:_LONGEST]}")
 
+    def waited(self, why: str) -> None:
+        """Tell the others that this rank stops for want of others."""
+        self.stopped(f"{WAITED}: {why}")
+
     def close(self) -> None:
         """No more signs of life. Rank 0 waits for the others a little, since its store may end with it, which they may still read from."""
         self._ended.set()
         self._thread.join(timeout=2 * BEAT)
         self._tell("left", "yes")
         until = time.monotonic() + SILENT + 2 * BEAT
-        others = {r for r in range(self.ranks) if r not in (self.rank, *self._given_up)}
+        ended = [r for r, process in self._told_by("there").items() if has_ended(process)]
+        others = {r for r in range(self.ranks) if r not in (self.rank, *self._given_up, *ended)}
         while self.rank == 0 and time.monotonic() < until and (waited := others - self._told_by("left").keys()):
             beats = self._beats()
             if all(self._has_been_silent(r, beats.get(r, ""), SILENT) for r in sorted(waited)):
@@ -136,6 +151,10 @@ class Board:
             own = {r: text for r, text in said.items() if not _why(text).startswith(WAITED)}
             if own:
                 return "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(own.items()))
+            if ended := self._ended_here(said):
+                return ended
+            if late := self._late():
+                return late
             fed = {self.rank: self.fed} | {r: text.split("\n", 2)[1] for r, text in said.items()}
             if len(set(fed.values())) > 1:
                 return "the ranks are at different things: " + "; ".join(f"rank {r}: {words}" for r, words in sorted(fed.items()))
@@ -151,13 +170,46 @@ class Board:
             if rank == self.rank or rank in said:
                 continue
             self._given_up.add(rank)
-            place = (now.get(rank) or first.get(rank) or "0\nbefore its first step").partition("\n")[2]
+            place = (now.get(rank) or first.get(rank) or NOWHERE).partition(NEWLINE)[2]
             if now.get(rank) is None or now.get(rank) == first.get(rank):
                 gone = f"rank {rank} is gone or has stopped: no sign of life since it was {place}"
                 words.append(f"rank {rank} has left the run" if rank in left else gone)
             else:
                 words.append(f"rank {rank} lives, and has not come for {self.patience:g} s; it is {place}")
         return "; ".join(words) or "all other ranks waited, too"
+
+    def last_words(self) -> str:
+        """Return who is missing, in words, for a rank that is ended from outside; nothing where all others live."""
+        until = time.monotonic() + SILENT + 2 * BEAT
+        first = self._beats()
+        while True:
+            said = {r: text for r, text in self._told_by("stopped").items() if r != self.rank}
+            own = {r: text for r, text in said.items() if not _why(text).startswith(WAITED)}
+            if own:
+                return "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(own.items()))
+            if ended := self._ended_here(said):
+                return ended
+            now = self._beats()
+            silent = [r for r in range(self.ranks) if r != self.rank and r not in said and now.get(r) == first.get(r)]
+            if not silent or time.monotonic() > until:
+                return f"no sign of life of rank {', '.join(map(str, silent))}" if silent else ""
+            time.sleep(BEAT / 10)
+
+    def _ended_here(self, said: Collection[int]) -> str:
+        """Return which ranks' processes on this machine have ended without a word, and where they were; nothing where none have."""
+        left, places = self._told_by("left"), dict[int, str]()
+        ended = [r for r, text in sorted(self._told_by("there").items()) if r != self.rank and r not in said and r not in left and has_ended(text)]
+        places = self._beats() if ended else {}
+        return "; ".join(f"rank {r} is gone: its process has ended; it was {(places.get(r) or NOWHERE).partition(NEWLINE)[2]}" for r in ended)
+
+    def _late(self) -> str:
+        """Return that this rank itself kept the others waiting for longer than they wait, in words; nothing where it did not."""
+        gaps = [last - before for last, before in ((team.began[1], team.began[0]) for team in all_teams()) if before]
+        longest = max([self._slept, *gaps])
+        if longest <= self.patience:
+            return ""
+        return (f"this rank itself was late: it stood still for {longest:.0f} s, and the others wait {self.patience:g} s, so that they have ended"
+                + (f"; it was {self._stood}" if self._stood else ""))  # fmt: skip
 
     def is_silent(self, rank: int, seconds: float = SILENT) -> bool:
         """Whether a rank has given no sign of life for so long, since this was first asked."""
@@ -174,9 +226,11 @@ class Board:
 
     def _beat(self) -> None:
         if self._say():
-            self._tell("there", "yes")
+            self._tell("there", this_process())
+        told = time.monotonic()
         while not self._ended.wait(BEAT) and self._say():
-            pass
+            told, before = time.monotonic(), told
+            self._slept = max(self._slept, told - before - BEAT)
 
     def _say(self) -> bool:
         self._told = time.monotonic()
@@ -190,6 +244,7 @@ class Board:
             self._spot = self._places, _spot(own_frames())
         elif self._stands():
             self._spot = self._places, _spot(frames_of(self._runs))
+            self._stood = self._place + self._spot[1]
         place, words = self._spot
         return words if place == self._places else ""
 
@@ -271,6 +326,7 @@ def _spot(frames: list[tuple[str, int, str]]) -> str:
 
 
 NEWLINE = "\n"
+NOWHERE = "0\nbefore its first step"
 WAITED = "waited"
 """How the reason of a rank begins that stopped since others did not come."""
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from foreshape.errors import ExecutionError
 from foreshape.values.torch_proxy import torch
+
+T = TypeVar("T")
+
+_BESIDES = 2.0
+"""Seconds that a rank waits for an answer besides those that it waits for others: torch ends its own waiting later than it is told to."""
 
 
 @dataclass(slots=True)
@@ -31,6 +38,35 @@ def store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> An
     Raises:
         ExecutionError: it cannot be reached or made, or not all ranks come.
     """
+    return within(patience + _BESIDES, lambda: _store_at(host, port, rank, ranks, patience), f"rank {rank} of {ranks}: {host}:{port}")
+
+
+def within(seconds: float, ask: Callable[[], T], who: str) -> T:
+    """Return what ``ask`` gives, which torch may wait for without end: it is asked in a thread, which is given up.
+
+    Raises:
+        ExecutionError: what listens at the address accepts connections, and does not answer.
+    """
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(ask())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="a question to the store", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not found:
+        raise ExecutionError(f"{who} accepts connections, and has not answered for {seconds:g} s: what listens there is no store of ranks, or has stopped")
+    return found[0]
+
+
+def _store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
     distributed: Any = torch.distributed
     met = _stores.get((host, port, rank, ranks))
     if met is None:

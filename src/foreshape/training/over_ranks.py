@@ -18,7 +18,7 @@ from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
 from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
 from foreshape.program import Program, Role, Variable
 from foreshape.ranks import Ranks
-from foreshape.ranks.status import WAITED
+from foreshape.ranks.endings import saying_last_words
 from foreshape.spec import LOD_TENSOR
 from foreshape.training.changes import Facts, op_line
 from foreshape.training.checkpoint import Checkpoint
@@ -338,18 +338,19 @@ class OverRanks:
             return run()
         board = self.ranks.board
         assert board is not None
-        try:
-            return run()
-        except RankError as error:
-            board.stopped(f"{WAITED}: {error}")
-            if error.explained:
+        with saying_last_words(board):
+            try:
+                return run()
+            except RankError as error:
+                board.waited(str(error))
+                if error.explained:
+                    raise
+                raise RankError(f"rank {self.ranks.rank}: {board.explain()}\n    it was found by {error}") from error
+            except BaseException as error:
+                board.stopped(f"{type(error).__name__}: {error}")
+                if isinstance(error, ExecutionError):
+                    error.add_note(f"on rank {self.ranks.rank} of {self.ranks.count}")
                 raise
-            raise RankError(f"rank {self.ranks.rank}: {board.explain()}\n    it was found by {error}") from error
-        except BaseException as error:
-            board.stopped(f"{type(error).__name__}: {error}")
-            if isinstance(error, ExecutionError):
-                error.add_note(f"on rank {self.ranks.rank} of {self.ranks.count}")
-            raise
 
 
 def fit_together(parts: Sequence[Part], ranks: int) -> bool:

@@ -113,6 +113,8 @@ class Team:
     ring: int = 0
     begun: int = 0
     """How many messages this rank has begun."""
+    began: tuple[float, float] = (0.0, 0.0)
+    """When it began the last two, on the clock of `time.monotonic`; the earlier one first."""
     _under_way: dict[int, _UnderWay] = field(default_factory=dict[int, "_UnderWay"])
     _messages: int = 0
 
@@ -324,6 +326,7 @@ class Team:
         size = tensor.numel() * tensor.element_size()
         self.sent[what] = self.sent.get(what, 0) + size
         self.begun += 1
+        self.began = self.began[1], time.monotonic()
         if self.passages is None:
             return None
         self.passages.append(Passage(what, self.ring, size, time.perf_counter()))

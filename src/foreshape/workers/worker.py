@@ -303,7 +303,10 @@ class _Leader(_Rank):
             return too_much(replies)
         put(client, keys.replies, replies_to_bytes(replies))
         watch = Watch(client, keys.client_lives)
-        said = until(lambda: word(client, keys.word), self.settings.wait, lambda: alive(watch, "the client", self.settings.patience))
+        try:
+            said = until(lambda: word(client, keys.word), self.settings.wait, lambda: alive(watch, "the client", self.settings.patience))
+        except ExecutionError as error:  # no rank has begun, so that all can wait for the next job
+            return str(error)
         return "" if said == GO else "the client does not want the job to begin" if said == STOP else "the client has not said whether to begin"
 
     # --- while it runs, and after
