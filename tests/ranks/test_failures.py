@@ -224,3 +224,32 @@ def test_ranks_that_do_not_agree_on_how_many_they_are(tmp_path: Path) -> None:
     with launch.started(2, SCRIPT, "nothing", 0, tmp_path, each=lambda n: {"WORLD_SIZE": str(2 + n)}) as run:
         run.wait()
         assert "the ranks do not agree on how many they are (WORLD_SIZE): rank 0: 2, rank 1: 3" in run.ranks[0].words, run.words()
+
+
+SETTINGS = Path(__file__).parents[1] / "support" / "rank_settings.py"
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("seed", "seed: rank 0: 0 | rank 1: 1"),
+        pytest.param("learning rate", r"learning_rate_0: rank 0: \[0.1\d*\] | rank 1: \[0.2\d*\]", marks=long),
+        pytest.param("epochs", "epochs: rank 0: 2 | rank 1: 3", marks=long),
+        pytest.param("batch_size", "batch_size of the data: rank 0: 4 | rank 1: 6", marks=long),
+        pytest.param("validation", "validation: rank 0: none | rank 1: some", marks=long),
+        pytest.param("metrics", "metrics: rank 0: none | rank 1: again", marks=long),
+        pytest.param("checkpoint", "checkpoint: rank 0: none | rank 1: every", marks=long),
+        pytest.param("order", "sample of x of the data: rank 0: ", marks=long),
+        pytest.param("length", "examples of the data: rank 0: 12 | rank 1: 8", marks=long),
+        pytest.param("nothing", "", marks=long),
+    ],
+)
+def test_ranks_that_would_train_apart_are_refused_before_the_first_step(what: str, says: str) -> None:
+    with launch.started(2, SETTINGS, what) as run:
+        codes = run.wait()
+        if what == "nothing":
+            assert codes == [0, 0] and all("TRAINED" in r.words for r in run.ranks), run.words()
+            return
+        assert codes == [3, 3], run.words()
+        for one in run.ranks:
+            assert re.search(r"^REFUSED the ranks are to train in different ways\. .*" + says.replace(" | ", r" \| "), one.words, re.MULTILINE), run.words()

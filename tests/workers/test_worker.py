@@ -305,6 +305,16 @@ def test_a_client_that_goes_before_its_job_is_there_is_passed_over(tmp_path: Pat
     assert any("job 1 was announced and has not come" in line for line in one.lines)
 
 
+def test_a_client_that_goes_before_it_says_whether_to_begin_ends_no_worker_that_is_kept(tmp_path: Path, start: Callable[..., Worker]) -> None:
+    cost, _, files = described(tmp_path)
+    one = start(keep=True, patience=1.0, wait=6.0)
+    with pytest.raises(ZeroDivisionError):
+        fs.send(cost, files, to=one.address, progress=False, agree=lambda replies: bool(1 // 0))
+    sent = fs.send(cost, files, to=one.address, progress=False)
+    assert sent.history is not None and one.end() is None
+    assert any("the client gives no sign of life for 1 s" in line for line in one.lines)
+
+
 def test_nobody_works_at_a_store(tmp_path: Path) -> None:
     cost, _, files = described(tmp_path)
     empty = listen(Address("127.0.0.1", 0), 5)

@@ -75,7 +75,7 @@ def facts_of(program: Program, startup: Program, executor: Executor, scope: Scop
         {n: text for n, text in kept.items() if n not in updated},
         {n: text for n, text in kept.items() if n in updated},
         [op_line(op) for op in program.all_ops()],
-        dict(_numbers(program, startup, scope)),
+        dict(first_numbers(program, startup, scope)),
         dict(data),
         {"threads": executor.threads},
     )
@@ -142,8 +142,8 @@ def op_line(op: Op) -> str:
     return f"{outs} = {op.type}({ins}) {{{attrs}}}"
 
 
-def _numbers(program: Program, startup: Program, scope: Scope) -> Iterator[tuple[str, list[float]]]:
-    """The small values that the program reads and never writes, as the run begins with them: what the scope holds, or the constant of
+def first_numbers(program: Program, startup: Program, scope: Scope) -> Iterator[tuple[str, list[float]]]:
+    """Return the small values that the program reads and never writes, as the run begins with them: what the scope holds, or the constant of
     the startup program."""
     read = {n for op in program.all_ops() for n in op.input_names()}
     written = {n for op in program.all_ops() for n in op.output_names()}

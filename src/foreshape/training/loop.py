@@ -15,6 +15,7 @@ from foreshape.ranks import alone, join
 from foreshape.training import interrupted
 from foreshape.training.augmented import Augment, Augmented
 from foreshape.training.callbacks import Callback, Run
+from foreshape.training.changes import first_numbers
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, as_data, inputs_of
 from foreshape.training.history import LEFT_OUT, RATE, History
@@ -22,6 +23,7 @@ from foreshape.training.made import training_program
 from foreshape.training.over_ranks import OverRanks, Strategy
 from foreshape.training.program import of_step
 from foreshape.training.progress import Quiet, shown
+from foreshape.training.rank_settings import compare_settings
 from foreshape.training.resume import WORDS, OnChange
 from foreshape.training.run import TheRun
 
@@ -135,6 +137,15 @@ def train(
                 evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
                 names = [over.local_loss, *(m.name for m in (metrics or {}).values() if m.name in evaluated.global_block.vars)]
                 run.evaluation = (of_step(evaluated, names), measured)
+            if not over.alone:
+                settings: dict[str, Any] = {
+                    "seed": seed, "epochs": epochs, "checkpoint": "none" if kept is None else f"every {kept.every} steps",
+                    "metrics": ", ".join(metrics or {}) or "none", "accumulate": accumulate, "precision": precision, "check": check, "fresh": fresh,
+                    "validation": "none" if measured is None else "some", **{f"{n} of the data": fact for n, fact in taken.facts().items()},
+                    **{f"{n} of the validation data": fact for n, fact in (measured.facts() if measured is not None else {}).items()},
+                    **dict(first_numbers(made.program, made.startup, Scope())),
+                }  # fmt: skip
+                over.guarded(lambda settings=settings: compare_settings(joined, settings))
             history = over.guarded(lambda run=run: run.run(made.startup, fresh, check, on_change))
     except KeyboardInterrupt as interrupt:
         interrupted.tell(interrupt, run.state if run is not None else None, kept, hooks)
