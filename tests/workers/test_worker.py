@@ -308,9 +308,10 @@ def test_a_client_that_goes_before_its_job_is_there_is_passed_over(tmp_path: Pat
 def test_a_client_that_goes_before_it_says_whether_to_begin_ends_no_worker_that_is_kept(tmp_path: Path, start: Callable[..., Worker]) -> None:
     cost, _, files = described(tmp_path)
     one = start(keep=True, patience=1.0, wait=6.0)
+    address = one.address
     with pytest.raises(ZeroDivisionError):
-        fs.send(cost, files, to=one.address, progress=False, agree=lambda replies: bool(1 // 0))
-    sent = fs.send(cost, files, to=one.address, progress=False)
+        fs.send(cost, files, to=address, progress=False, agree=lambda replies: bool(1 // 0))
+    sent = fs.send(cost, files, to=address, progress=False)
     assert sent.history is not None and one.end() is None
     assert any("the client gives no sign of life for 1 s" in line for line in one.lines)
 
