@@ -172,7 +172,7 @@ def test_a_training_program_is_made_once_for_what_it_depends_on() -> None:
     assert made(scheduled, epochs=2, batches_per_epoch=4) is four is not made(scheduled, epochs=3, batches_per_epoch=4)
     gathered = fs.training_program(net.cost, scheduled, startup=net.startup, epochs=2, batches_per_epoch=4, accumulate=2)
     assert gathered.learning_rate is not None and gathered.learning_rate.block.program is gathered.program
-    assert {"accumulated_batches_0", "out.bias_accumulated_0", "@LR_DECAY_COUNTER@"} <= set(gathered.state)
+    assert {"accumulated_batches_1", "out.bias_accumulated_1", "@LR_DECAY_COUNTER@"} <= set(gathered.state), "those of the other optimizer have number 0"
 
 
 def test_updates_that_a_program_has_already_are_gathered_too() -> None:

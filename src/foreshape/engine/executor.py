@@ -24,6 +24,7 @@ from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.notes import Notes
 from foreshape.engine.pages import keep_pages
 from foreshape.engine.scope import Scope, default_scope
+from foreshape.engine.shared_state import state_of_updates
 from foreshape.engine.threads import Fastest, Threads, back_on, on_others, threads_here
 from foreshape.engine.updates import refuse_other_ranks, warn_of_updates
 from foreshape.engine.waiting import waiting
@@ -64,16 +65,17 @@ class Step:
     """A compiled step of one program version, for one list of fetches."""
 
     __slots__ = (
-        "_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "live", "plain", "plan_cache", "program", "ragged",
-        "version",
+        "_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "live", "mark", "plain", "plan_cache", "program", "ragged",
+        "state", "version",
     )  # fmt: skip
 
     @collector_waits
     def __init__(
         self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
     ) -> None:  # fmt: skip
-        self.version = program.version
+        self.version, self.mark = program.version, program.updated_by
         self.program = program = for_step(program, fetches)
+        self.state = frozenset[str]() if self.mark is None else state_of_updates(program)
         self.fastest = fastest
         guards = program.guards
         lowered = lower(program.global_block, fetches, fused)
@@ -138,6 +140,8 @@ class Step:
 
     def over(self, scope: Scope) -> Bound:
         """The step over a scope, bound again where the scope's tensors have changed."""
+        if self.mark is not None and scope.turns.last is not self.mark:
+            scope.turns.take(self.mark, self.state)
         last, version = self._last, scope.version + scope.overwritten if self.frozen else scope.version
         if last[0]() is scope and last[1] == version:
             return last[2]

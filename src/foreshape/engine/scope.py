@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from foreshape.engine.shared_state import Turns
 from foreshape.errors import ExecutionError, border
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.pictures.figures import plural, short_bytes
@@ -25,13 +26,14 @@ _SHOWN, _LISTED = 10, 200
 class Scope:
     """Holds the parameters, optimizer state and statistics of a run. `get` and `set` speak numpy."""
 
-    __slots__ = ("__weakref__", "_lock", "_values", "_waiting", "overwritten", "version")
+    __slots__ = ("__weakref__", "_lock", "_values", "_waiting", "overwritten", "turns", "version")
 
     def __init__(self) -> None:
         self._values: dict[str, Tensor] = {}
         self._waiting: dict[str, Callable[[], Tensor]] = {}
         """What is made when it is first asked for."""
         self._lock = RLock()
+        self.turns = Turns()
         self.version = 0
         """Counts the changes that a compiled step must notice: a tensor that is new or another one."""
         self.overwritten = 0

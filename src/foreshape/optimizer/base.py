@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias
-from weakref import WeakValueDictionary
 
 from foreshape.backward import append_backward
 from foreshape.constructor_repr import ConstructorRepr
@@ -17,8 +16,9 @@ from foreshape.layer.parameter import initialise, settings
 from foreshape.operator.attributes import shown
 from foreshape.optimizer.decay import WeightDecay, as_decay
 from foreshape.optimizer.groups import Group, check_all_match, checked_patterns, frozen_names, matches
+from foreshape.optimizer.ownership import Owner
 from foreshape.optimizer.schedule import Schedule
-from foreshape.program import Op, Program, Role, Variable, program_guard, startup_of
+from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard, startup_of
 from foreshape.program.collector import collector_waits
 from foreshape.spec import FP32, DType, tensor
 
@@ -37,6 +37,8 @@ class Optimizer(ConstructorRepr):
         freeze: patterns of names of parameters that stay as they are: ``["encoder.*"]``. No gradient is computed that only they need.
 
     A pattern that no parameter has is an error when the updates are appended.
+
+    What it keeps, a rate, moments, counters, is its own: another optimizer over the same parameters has values of other names.
 
     A lookup with ``is_sparse`` has a sparse gradient: the rows that the step has looked up. Clip and weight decay then work on those
     rows, those of one id summed. Each optimizer says which rows it moves.
@@ -57,7 +59,7 @@ class Optimizer(ConstructorRepr):
         self.clip = clip
         self.groups = _checked_groups(groups, self.decays_itself)
         self.freeze = checked_patterns("freeze=", freeze)
-        self._rates: WeakValueDictionary[int, Variable] = WeakValueDictionary()
+        self._owner = Owner()
 
     def for_run(self, *, epochs: float | None, steps_per_epoch: float | None) -> Optimizer:
         """The optimizer for a run of so many epochs: schedules that are in epochs, or over the whole run, have steps from here on.
@@ -80,15 +82,15 @@ class Optimizer(ConstructorRepr):
         if found is given:
             return self
         out = copy.copy(self)
-        out.learning_rate, out._rates = found, self._rates
+        out.learning_rate, out._owner = found, self._owner
         return out
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_rates"}  # which belong to programs that are here
+        return {name: value for name, value in vars(self).items() if name != "_owner"}  # of state that is here
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._rates = WeakValueDictionary()
+        self._owner = Owner()
 
     def minimize(
         self, loss: Variable, startup: Program | None = None, parameters: Iterable[Variable | str] | None = None, no_gradient: Iterable[Variable | str] = ()
@@ -135,12 +137,13 @@ class Optimizer(ConstructorRepr):
         before = program.role
         program.role = Role.OPTIMIZE
         try:
-            if self.clip is not None:
-                pairs = self.clip.append(pairs)
-            pairs = self._decayed(pairs)
-            rate = self.rate_variable(program)
-            rates = {1.0: rate}
-            return [self._update(p, g, self._rate_of(p, rates)) for p, g in pairs]
+            with self._owner.claiming(program, default_startup_program()):
+                if self.clip is not None:
+                    pairs = self.clip.append(pairs)
+                pairs = self._decayed(pairs)
+                rate = self.rate_variable(program)
+                rates = {1.0: rate}
+                return [self._update(p, g, self._rate_of(p, rates)) for p, g in pairs]
         finally:
             program.role = before
 
@@ -218,14 +221,14 @@ class Optimizer(ConstructorRepr):
         Raises:
             SchemaError: the optimizer has appended no updates to the program.
         """
-        found = self._rates.get(id(program))
+        found = self._owner.rates.get(id(program))
         if found is None or found.block.program is not program:
             raise SchemaError("the optimizer has no learning rate in this program: minimise a loss of it first")
         return found
 
     def rate_variable(self, program: Program) -> Variable:
         """The learning rate as a variable of the program, a number without dims; made at the first question."""
-        found = self._rates.get(id(program))
+        found = self._owner.rates.get(id(program))
         if found is not None and found.block.program is program:
             return found
         given = self.learning_rate
@@ -235,7 +238,7 @@ class Optimizer(ConstructorRepr):
             found = given.append(program)
         else:
             found = self.state(program, program.unique_name("learning_rate"), (), FP32, float(given))
-        self._rates[id(program)] = found
+        self._owner.rates[id(program)] = found
         return found
 
     def _rate_of(self, parameter: Variable, rates: dict[float, Variable]) -> Variable:
@@ -261,7 +264,7 @@ class Optimizer(ConstructorRepr):
         return made
 
     def accumulator(self, parameter: Variable, what: str, value: float = 0.0, dims: Sequence[Size] | None = None) -> Variable:
-        """State of one parameter, of its shape unless said otherwise, named ``parameter_what_0``.
+        """State of one parameter, of its shape unless said otherwise, named ``parameter_what_0``, or with the next number.
 
         Args:
             parameter: of which.

@@ -1,13 +1,15 @@
 """Learning rates that change with the step: each schedule appends ops that compute the rate from a counter of steps.
 
 The counter ``@LR_DECAY_COUNTER@`` is persistable, so that a resumed run goes on where it was; all schedules of a program share it, and
-it is 0 in the first step. A schedule is given to an optimizer as its learning rate. Formulas are PaddlePaddle's.
+it is 0 in the first step. That of another program with the same startup program has a number, ``@LR_DECAY_COUNTER@_1``. A schedule is given
+to an optimizer as its learning rate. Formulas are PaddlePaddle's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain, count
 from typing import Any
 
 from foreshape.constructor_repr import ConstructorRepr
@@ -181,9 +183,10 @@ def positive(what: str, name: str, value: float) -> float:
 def _step(program: Program) -> Variable:
     """The counter as fp32 ``[1]``: 0 in the first step. Its increment is the program's first op."""
     block = program.global_block
-    counter = block.vars.get(COUNTER)
+    name = next(n for n in chain([COUNTER], (f"{COUNTER}_{number}" for number in count(1))) if n not in program.reserved)
+    counter = block.vars.get(name)
     if counter is None:
-        counter = block.create_variable(COUNTER, tensor(INT64, 1), persistable=True, stop_gradient=True)
+        counter = block.create_variable(name, tensor(INT64, 1), persistable=True, stop_gradient=True)
         initialise(counter, Constant(-1))
         block.append_op("increment", {"X": counter}, {"Out": counter}, {"step": 1.0}, index=0)
     step = apply("cast", {"in_dtype": INT64.code, "out_dtype": FP32.code}, X=counter)

@@ -24,7 +24,7 @@ _FLAGS = ("persistable", "trainable", "stop_gradient", "is_parameter", "need_che
 @collector_waits
 def fill(out: Program, program: Program) -> None:
     """Make an empty program equal to another one; nothing that changes is shared."""
-    out.counters = dict(program.counters)
+    out.counters, out.reserved, out.updated_by = dict(program.counters), program.reserved, program.updated_by
     out._guards = program._guards.copy()  # pyright: ignore[reportPrivateUsage]
     out._stale = program._stale  # pyright: ignore[reportPrivateUsage]
     out.uncertain = program.uncertain

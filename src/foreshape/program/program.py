@@ -32,11 +32,16 @@ class Program:
     """A described network. Empty when made; `program_guard` makes it the one that layers append to."""
 
     __slots__ = ("__weakref__", "_feeds", "_guards", "_stale", "blocks", "counters", "doubtful", "entry_specs", "format_version", "names", "op_versions",
-                 "parameter_settings", "random_seed", "role", "startup", "uncertain", "unknown_fields", "version", "walk")  # fmt: skip
+                 "parameter_settings", "random_seed", "reserved", "role", "startup", "uncertain", "unknown_fields", "updated_by", "version",
+                 "walk")  # fmt: skip
 
     def __init__(self) -> None:
         self.counters: dict[str, int] = {}
         """How often names were made of what, in `unique_name`, and in scopes as `foreshape.program.scopes` counts them."""
+        self.reserved: frozenset[str] = frozenset()
+        """Names that are not given, since they are of state that another optimizer has over the same values."""
+        self.updated_by: object = None
+        """Tells the optimizer whose updates it has from others; None where it has none, or came with them."""
         self._guards = Guards()
         self._feeds: Feeds | None = None
         self._stale = False
@@ -108,7 +113,7 @@ class Program:
         for block in self.blocks:
             if name in block.vars:
                 return self.unique_name(key)
-        return name
+        return self.unique_name(key) if name in self.reserved else name
 
     def layer_name(self, key: str, given: str | None = None) -> str:
         """What the names of a layer's variables begin with: the name that it was ``given``, or a new one after ``key``; in a `name_scope` within that."""

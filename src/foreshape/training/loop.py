@@ -19,7 +19,7 @@ from foreshape.training.changes import first_numbers
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, as_data, inputs_of
 from foreshape.training.history import LEFT_OUT, RATE, History
-from foreshape.training.made import training_program
+from foreshape.training.made import make
 from foreshape.training.over_ranks import OverRanks, Strategy
 from foreshape.training.program import of_step
 from foreshape.training.progress import Quiet, shown
@@ -120,17 +120,16 @@ def train(
     taken = taken if augment is None else Augmented(taken, augment, seed)
     measured = None if validation is None else as_data(validation, batch_size, False, seed, program, needed=needed)
     kept, run = as_checkpoint(checkpoint), None
+    scope = scope if scope is not None else default_scope()
     interrupted.begun()
     try:
-        made = training_program(
-            cost, optimizer, startup=startup, accumulate=accumulate, precision=precision, epochs=max(epochs, 1), batches_per_epoch=taken.batches
-        )
+        made = make(cost, optimizer, scope, startup, accumulate, precision, max(epochs, 1), taken.batches)
         with join(ranks.patience) if ranks is not None else alone() as joined:
             over = OverRanks(joined, ranks, made.loss, made.startup, made.ungathered)
             over.check_figures(metrics or {})
             run = TheRun(
                 over, made, metrics or {}, taken, kept, executor if executor is not None else Executor(seed=seed),
-                scope if scope is not None else default_scope(), shown(progress, console) if joined.first else Quiet(), seed, epochs, hooks,
+                scope, shown(progress, console) if joined.first else Quiet(), seed, epochs, hooks,
             )  # fmt: skip
             if measured is not None:
                 evaluated = over.evaluated(for_test(made.program))

@@ -1,8 +1,8 @@
-"""Programs that train: copies of what a user described, with gradients and updates; and whose state a scope holds."""
+"""Programs that train: copies of what a user described, with gradients and updates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -11,6 +11,7 @@ from foreshape.engine import Scope
 from foreshape.errors import SchemaError
 from foreshape.hints import tells_arguments
 from foreshape.optimizer import SGD, Optimizer
+from foreshape.optimizer.ownership import Owner, claim, taken
 from foreshape.passes import accumulate as gather_gradients
 from foreshape.passes import lower_precision, scale_loss
 from foreshape.passes.accumulate import checked_batches
@@ -23,7 +24,7 @@ from foreshape.program.notebook import counts
 from foreshape.training.program import has_updates, optimizer_made, persistables, rate_of, scalar_loss
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)
 class TrainingProgram:
     """A program with gradients and updates, what makes its first values, and the loss that it makes smaller.
 
@@ -40,6 +41,8 @@ class TrainingProgram:
     """Of `program`; None where the updates have several that are not one another's multiples."""
     described: frozenset[str]
     """The persistable values of the program that was described; all others are the optimizer's."""
+    owner: Owner
+    """Whose these are."""
     optimizer: Optimizer | None = None
     """None where the program had its updates already."""
     ungathered: Ungathered | None = None
@@ -75,25 +78,43 @@ class TrainingProgram:
 
 @dataclass(slots=True)
 class _Known:
-    """A training program that was made before, and of what."""
+    """A training program that was made before, and of what. It does not keep the optimizer, by which it is kept."""
 
     version: int
     startup: tuple[ReferenceType[Program], int]
     cost: str
-    optimizer: Optimizer
     settings: dict[str, Any]
     options: tuple[object, ...]
-    made: TrainingProgram
+    parts: tuple[Any, ...]
+    names: frozenset[str]
+    """Of the optimizer's state."""
+    made: Callable[[], TrainingProgram | None] = lambda: None
+
+    def is_of(self, cost: Variable, startup: Program, settings: Mapping[str, Any], options: tuple[object, ...]) -> bool:
+        """Whether the same would be made again, but for names."""
+        same = self.version == cost.block.program.version and self.cost == cost.name and self.startup[0]() is startup and self.startup[1] == startup.version
+        return same and self.options == options and _same(self.settings, settings)
+
+    def given(self, optimizer: Optimizer) -> TrainingProgram:
+        """The same again."""
+        found = self.made()
+        if found is None:
+            program, startup, loss, rate, described, before = self.parts
+            found = TrainingProgram(program, startup, loss, rate, described, _owner(optimizer), optimizer, before)
+            self.made = ref(found)
+        return found
 
 
-_MADE: WeakKeyDictionary[Program, list[_Known]] = WeakKeyDictionary()
-"""By what was described, so that training again with the same optimizer compiles nothing again."""
+_MADE: WeakKeyDictionary[Owner, WeakKeyDictionary[Program, list[_Known]]] = WeakKeyDictionary()
+"""By optimizer and by what was described, so that training again with the same optimizer compiles nothing again."""
+_LAST: WeakKeyDictionary[Program, Optimizer] = WeakKeyDictionary()
+"""By what was described: the optimizer that it was trained with last."""
+_OWNERS: WeakKeyDictionary[Program, Owner] = WeakKeyDictionary()
+"""By program with updates of its own: whose the state is that is added for it."""
 _WIDTH, _SUMMED = 160, 5_000
 """Characters of a line at a prompt; of how many ops a notebook shows the layers."""
 _REMEMBERED = 4
-"""So many of the last training programs of a description are kept."""
-_OWNERS: WeakKeyDictionary[Scope, dict[str, ReferenceType[Optimizer]]] = WeakKeyDictionary()
-"""By scope: whose state a value is."""
+"""So many of the last training programs of a description and an optimizer are kept."""
 
 
 @tells_arguments
@@ -119,6 +140,14 @@ def training_program(
         SchemaError: the program has updates, and another optimizer or a precision is given; what `accumulate` and `precision` refuse, and
             `Optimizer.for_run`. ShapeError, SchemaError: as `foreshape.append_backward`.
     """
+    return make(cost, optimizer, None, startup, accumulate, precision, epochs, batches_per_epoch)
+
+
+def make(
+    cost: Variable, optimizer: Optimizer | None, scope: Scope | None, startup: Program | None, accumulate: int, precision: str, epochs: float | None,
+    batches_per_epoch: float | None,
+) -> TrainingProgram:  # fmt: skip
+    """`training_program`, to be trained by `train` over a scope where that is given, and otherwise by whoever asks."""
     of = cost.block.program
     startup = startup if startup is not None else startup_of(of)
     checked_precision(precision)
@@ -128,63 +157,66 @@ def training_program(
             raise SchemaError("the program has its updates already, from another optimizer; leave optimizer= out, or train a program without them")
         if precision != "fp32":
             raise SchemaError(f"precision={precision!r}: the program has its updates already; leave out minimize, which training does to a copy")
-        loss, described = scalar_loss(cost, startup), frozenset(v.name for v in persistables(of))
-        program, first = gather_gradients(of, accumulate, startup)
-        before = Ungathered(of, startup, accumulate) if accumulate > 1 else None
-        return TrainingProgram(program, first, program.var(loss.name), rate_of(program), described, ungathered=before)
-    known = _MADE.setdefault(of, [])
+        return _gathering(of, scalar_loss(cost, startup).name, startup, accumulate)
     if optimizer is None:
-        optimizer = known[-1].optimizer if known else SGD(0.01)
+        optimizer = _LAST.get(of)
+    _LAST[of] = optimizer = optimizer if optimizer is not None else SGD(0.01)
+    owner = _owner(optimizer)
+    known = _MADE.setdefault(owner, WeakKeyDictionary()).setdefault(of, [])
     settings = {n: v for n, v in vars(optimizer).items() if not n.startswith("_")}
     updates = None if batches_per_epoch is None else batches_per_epoch / accumulate
     for_run = optimizer.for_run(epochs=epochs, steps_per_epoch=updates)
     options = (accumulate, precision, *((epochs, updates) if for_run is not optimizer else ()))
-    for one in known:
-        same = one.version == of.version and one.cost == cost.name and one.startup[0]() is startup and one.startup[1] == startup.version
-        if same and one.optimizer is optimizer and one.options == options and _same(one.settings, settings):
+    one, others = None, frozenset[str]()
+    for exact in (False, True):
+        others = taken(owner, of, startup, handed_out=scope is not None, exact=exact)
+        others = others if scope is None else others.intersection(scope.names())
+        one = next((k for k in known if k.is_of(cost, startup, settings, options) and k.names.isdisjoint(others)), None)
+        if one is not None:
             known.remove(one)
-            known.append(one)
-            return one.made
+            break
+    if one is None:
+        one = _made(cost, for_run, owner.reserve(others, startup), startup, accumulate, precision)
+        one.settings, one.options = settings, options
+    known[:] = [*known[1 - _REMEMBERED :], one]
+    claim(owner, one.parts[0], startup, one.names, handed_out=scope is None)
+    return one.given(optimizer)
+
+
+def _made(cost: Variable, optimizer: Optimizer, others: frozenset[str], startup: Program, accumulate: int, precision: str) -> _Known:
+    of = cost.block.program
     described = frozenset(v.name for v in persistables(of))
     program, first = of.clone(), startup.clone()
     copied = program.blocks[cost.block.idx].vars[cost.name]
     loss = scalar_loss(copied, first).name
     program = lower_precision(program, precision)
-    for_run.minimize(program.var(loss), first)
+    program.reserved |= others
+    optimizer.minimize(program.var(loss), first)
     scaled = precision == "fp16"
     before = Ungathered(program, first, accumulate, scaled) if scaled or accumulate > 1 else None
     if scaled:
         program, first = scale_loss(program, loss, first)
     program, first = gather_gradients(program, accumulate, first)
-    made = TrainingProgram(program, first, program.var(loss), rate_of(program), described, optimizer, before)
-    known[:] = [*known[1 - _REMEMBERED :], _Known(of.version, (ref(startup), startup.version), cost.name, optimizer, settings, options, made)]
-    return made
+    names = frozenset(v.name for v in persistables(program)) - described
+    parts = (program, first, program.var(loss), rate_of(program), described, before)
+    return _Known(of.version, (ref(startup), startup.version), cost.name, {}, (), parts, names)
 
 
-def begin_numbers(made: TrainingProgram, scope: Scope) -> None:
-    """Let the optimizer's own numbers begin as it says: what an earlier training left of them is dropped."""
-    for name in made.constants:
-        scope.remove(name)
+def _gathering(of: Program, loss: str, startup: Program, accumulate: int) -> TrainingProgram:
+    """A program with updates, as it is or with its gradients gathered over several batches."""
+    described = frozenset(v.name for v in persistables(of))
+    owner = _OWNERS.setdefault(of, Owner())
+    if accumulate == 1:
+        return TrainingProgram(of, startup, of.var(loss), rate_of(of), described, owner)
+    program = of.clone()
+    program.reserved |= owner.reserve(taken(owner, of, startup), startup)
+    program, first = gather_gradients(program, accumulate, startup)
+    claim(owner, of, startup, {v.name for v in persistables(program)} - described, handed_out=True)
+    return TrainingProgram(program, first, program.var(loss), rate_of(program), described, owner, None, Ungathered(of, startup, accumulate))
 
 
-def drop_state(made: TrainingProgram, scope: Scope, fresh: bool) -> None:
-    """Drop from a scope what this training does not go on from: the state of another optimizer, and everything where it begins ``fresh``.
-
-    State that no training has put there, such as what was loaded, is gone on from.
-    """
-    owners = _OWNERS.get(scope, {})
-    for name in made.state:
-        if name in owners and owners[name]() is not made.optimizer:
-            scope.remove(name)
-    if fresh:
-        for variable in persistables(made.program):
-            scope.remove(variable.name)
-
-
-def own_state(made: TrainingProgram, scope: Scope) -> None:
-    """Note that the optimizer's state in a scope is from now on this one's."""
-    if made.optimizer is not None:
-        _OWNERS.setdefault(scope, {}).update(dict.fromkeys(made.state, ref(made.optimizer)))
+def _owner(optimizer: Optimizer) -> Owner:
+    return optimizer._owner  # pyright: ignore[reportPrivateUsage]
 
 
 def _same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

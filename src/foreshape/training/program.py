@@ -107,7 +107,7 @@ def rate_of(program: Program) -> Variable | None:
 
 def optimizer_made(optimizer: Optimizer, program: Program) -> bool:
     """Whether an optimizer has appended its updates to this program."""
-    return any(v.block.program is program for v in optimizer._rates.values())  # pyright: ignore[reportPrivateUsage]
+    return any(v.block.program is program for v in optimizer._owner.rates.values())  # pyright: ignore[reportPrivateUsage]
 
 
 def initialise_missing(executor: Executor, program: Program, startup: Program, scope: Scope) -> None:

@@ -21,15 +21,16 @@ from foreshape.training.data import Arrays, Batch, Data
 from foreshape.training.figures import add, counted_by, mean_of, mean_of_value
 from foreshape.training.history import LEFT_OUT, RATE, History
 from foreshape.training.loss_scale import LossScale
-from foreshape.training.made import TrainingProgram, begin_numbers, drop_state, own_state
+from foreshape.training.made import TrainingProgram
 from foreshape.training.over_ranks import OverRanks
-from foreshape.training.program import initialise_missing, network_values, of_step, scores_for_shares
+from foreshape.training.program import initialise_missing, network_values, of_step, persistables, scores_for_shares
 from foreshape.training.progress import Quiet
 from foreshape.training.random_state import random_state, set_global_state
 from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
 from foreshape.training.schema import Contents
 from foreshape.training.state import Position, State, Sums
 from foreshape.training.stopwatch import Stopwatch
+from foreshape.training.turns import own_state, turn
 from foreshape.values.torch_proxy import torch
 
 
@@ -139,7 +140,7 @@ class TheRun:
         checked, executor.check = executor.check, executor.check or check
         align, executor.align_feeds = executor.align_feeds, True
         try:
-            with self.show, executor.notes.anew():
+            with self.show, executor.notes.anew(), turn(self.made, self.scope, self._parts_of_state()):
                 self.state = state = self._begin(startup, fresh, on_change)
                 if self.loss_scale is not None:
                     self.loss_scale.begin(self.scope)
@@ -161,8 +162,12 @@ class TheRun:
         finally:
             executor.check, executor.align_feeds = checked, align
 
+    def _parts_of_state(self) -> list[str]:
+        """The values that are this rank's parts of optimizer state."""
+        state = set(self.made.state)
+        return [p.name for p in self.over.parts if state.issuperset(q.name for q in p.pieces)]
+
     def _begin(self, startup: Program, fresh: bool, on_change: OnChange) -> State:
-        begin_numbers(self.made, self.scope)
         if self.checkpoint is not None:
             self.facts = facts_of(self.described, startup, self.executor, self.scope, self.data.facts())
             self.data.watched = True
@@ -170,7 +175,7 @@ class TheRun:
             self.over.same_checkpoint(found[1].state.history.steps if found is not None else -1)
             if found is not None:
                 self.state = state = self._go_on(*found, self.facts, startup, on_change)
-                own_state(self.made, self.scope)
+                own_state(self.scope)
                 self.over.begin(self.executor, self.scope, self.seed)
                 self._resume_rate(state)
                 self.over.resume_random(state, self.executor, self.seed + state.history.steps)
@@ -180,8 +185,10 @@ class TheRun:
         self._look_at_data()
         seeded = self.executor.random_state()  # a program with a seed starts the generator when its step is made, for that step
         self.executor.set_random_state(before.executor)
-        drop_state(self.made, self.scope, fresh)
-        own_state(self.made, self.scope)
+        own_state(self.scope)
+        if fresh:
+            for variable in persistables(self.described):
+                self.scope.remove(variable.name)
         self.over.begin_whole(self.executor, self.scope)
         self.over.divide(self.scope)
         initialise_missing(self.executor, self.program, self.over.startup, self.scope)

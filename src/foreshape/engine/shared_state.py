@@ -1,0 +1,62 @@
+"""Optimizers that go on from each other's state over one scope, without knowing."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from foreshape.program import Program, Role
+from foreshape.program.call_site import warn_user
+
+
+class Turns:
+    """The optimizers whose programs have run over a scope. Where two of them go on, by turns, from what the other one has left, a warning tells it."""
+
+    __slots__ = ("_names", "_overtaken", "_sharing", "last")
+
+    def __init__(self) -> None:
+        self.last: Any = None
+        """The mark (`Program.updated_by`) of those that ran last."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: what is in the scope belongs to whoever comes."""
+        self._names: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+        self._sharing: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
+        self._overtaken: WeakSet[Any] = WeakSet()
+
+    def take(self, mark: Any, names: frozenset[str]) -> None:
+        """Note that updates run.
+
+        Args:
+            mark: tells whose they are.
+            names: of the state that they read.
+        """
+        self.last = mark
+        if not names <= self._names.get(mark, frozenset()):
+            own = self._names[mark] = self._names.get(mark, frozenset()) | names
+            for other, theirs in self._names.items():
+                if other is not mark and not own.isdisjoint(theirs):
+                    self._sharing.setdefault(mark, WeakSet()).add(other)
+                    self._sharing.setdefault(other, WeakSet()).add(mark)
+        sharing = self._sharing.get(mark)
+        if sharing is None:
+            return
+        if mark in self._overtaken:
+            shared = sorted(n for other in sharing for n in names & self._names[other])
+            more = f" and {len(shared) - 2} more values" if len(shared) > 2 else ""
+            warn_user(f"the updates of two optimizers take turns over one scope, and both keep {', '.join(shared[:2])}{more} there: each goes on from what the "
+                      "other one has left. Where that is not meant, give both programs one startup program, with fs.program_guard(main, startup), so that "
+                      "their state has other names; where it is, minimise both losses with one optimizer object")  # fmt: skip
+            self._sharing.clear()
+        else:
+            self._overtaken.update(sharing)
+
+
+def state_of_updates(program: Program) -> frozenset[str]:
+    """The values that only updates and schedules read: rates, counters, moments."""
+    ours, others = set[str](), set[str]()
+    for op in program.all_ops():
+        (ours if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else others).update(op.input_names())
+    kept = program.global_block.vars
+    return frozenset(n for n in ours - others if (v := kept.get(n)) is not None and v.persistable and not v.is_parameter)

@@ -1,0 +1,75 @@
+"""Whose optimizer's state a scope holds. Optimizers that `train` over one scope take turns: what the last one kept is put aside for its next turn."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
+
+from foreshape.engine import Scope
+from foreshape.optimizer.ownership import Owner
+from foreshape.training.made import TrainingProgram
+
+
+@dataclass(slots=True)
+class _Held:
+    """The state of optimizers over one scope."""
+
+    owners: dict[str, ReferenceType[Owner]] = field(default_factory=dict[str, "ReferenceType[Owner]"])
+    """What is in the scope."""
+    aside: WeakKeyDictionary[Owner, dict[str, Any]] = field(default_factory=WeakKeyDictionary[Owner, dict[str, Any]])
+    """What is not, as long as its optimizer is there."""
+    running: list[tuple[Owner, set[str]]] = field(default_factory=list[tuple[Owner, "set[str]"]])
+    """The trainings that have begun and not ended, each in a callback of the one before; and the names of their state."""
+
+    def let(self, owner: Owner, names: set[str], scope: Scope) -> None:
+        """Let a scope hold an owner's state of these names, and drop that of optimizers that are no more."""
+        own, before = self.aside.get(owner, {}), scope.version
+        for name, of in list(self.owners.items()):
+            other = of()
+            if other is None or (other is not owner and name in names):
+                if other is not None and name in scope:
+                    self.aside.setdefault(other, {})[name] = scope.tensor(name)
+                scope.remove(name)
+                del self.owners[name]
+        for name in [n for n in own if n not in scope]:
+            scope.store(name, own.pop(name))
+            self.owners[name] = ref(owner)
+        if scope.version != before:
+            scope.turns.forget()
+
+
+_HELD: WeakKeyDictionary[Scope, _Held] = WeakKeyDictionary()
+
+
+@contextmanager
+def turn(made: TrainingProgram, scope: Scope, parts: Iterable[str]) -> Generator[None]:
+    """Let a scope hold the state of a training's optimizer while it runs: as it left it, but for its constants, which begin anew.
+
+    State that no training has put there, such as what was loaded, is gone on from. A training within a callback of another one gives the scope
+    back as it was for that.
+
+    Args:
+        parts: more names of its state, on this rank alone.
+    """
+    held = _HELD.setdefault(scope, _Held())
+    names = {*made.state, *made.constants, *parts}
+    held.let(made.owner, names, scope)
+    for name in made.constants:
+        scope.remove(name)
+    held.running.append((made.owner, names))
+    try:
+        yield
+    finally:
+        held.running.pop()
+        if held.running:
+            held.let(*held.running[-1], scope)
+
+
+def own_state(scope: Scope) -> None:
+    """Note that the state in a scope is from now on that of the training which runs."""
+    held = _HELD[scope]
+    owner, names = held.running[-1]
+    held.owners.update(dict.fromkeys(names, ref(owner)))
