@@ -255,5 +255,8 @@ def test_state_goes_with_its_optimizer_and_the_first_has_the_usual_names() -> No
     second = fs.training_program(of_g, fs.optimizer.Adam(0.1))
     assert first.constants == ["learning_rate_0"] and second.constants == ["learning_rate_1"]
     assert "d1.w_moment1_0" in first.state and "d1.w_moment1_1" in second.state and not set(first.state) & set(second.state)
-    del first
+    for options in ({"accumulate": 2}, {"precision": "fp16"}, {"accumulate": 2, "precision": "fp16"}):
+        both = [fs.training_program(cost, optimizers(False)[at], **options) for at, cost in enumerate((of_d, of_g))]
+        assert both[0].state and not {*both[0].state, *both[0].constants} & {*both[1].state, *both[1].constants}
+    del first, both
     assert fs.training_program(of_d, fs.optimizer.Adam(0.1)).constants == ["learning_rate_0"], "names that nobody has any more are given again"
