@@ -394,3 +394,15 @@ def test_the_command_as_a_process_needs_no_torch_to_show(model: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "foreshape.cli", "check", str(model.parent / "absent")], capture_output=True, text=True, env=environment,
                           timeout=1200)  # fmt: skip
     assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("FormatError: ") and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--set", "--shape"])
+def test_one_option_sets_shapes_of_inputs_and_open_sizes(model: Path, option: str) -> None:
+    for command, given in (("show", "images=8,12"), ("show", "batch=8"), ("check", "batch=8")):
+        code, out, err = call(command, model, option, given)
+        assert (code, err) == (0, "") and "8, 12" in out, out
+    whole = json.loads(call("plan", model, "--batch", 8, "--json")[1])
+    for given in ("images=8,12", "batch=8"):
+        assert json.loads(call("plan", model, option, given, "--json")[1])["peak"] == whole["peak"]
+    code, _, err = call("show", model, option, "words=3")
+    assert code == 1 and err.startswith("SchemaError: 'words' is no input, and no open size of one; the inputs are: images; the sizes: batch")

@@ -198,3 +198,14 @@ def test_bounds_of_numbers_in_a_row_may_be_sizes() -> None:
     assert out[0].spec.text() == "i64[time]"
     found = fs.Executor().run(fs.default_main_program(), {"x": np.zeros((1, 4), "float32")}, out, fs.Scope())
     assert [v.tolist() for v in found] == [[0, 1, 2, 3], [4, 3, 2, 1], [0, 2, 4]]
+
+
+def test_random_numbers_of_another_variable_s_shape() -> None:
+    x = layer.data("x", ["batch", "time", 3])
+    flat = layer.reshape(x, [-1, 3])
+    out = [layer.gaussian_random(x.shape), layer.gaussian_random(flat.shape), layer.uniform_random([x.shape[0], 2])]
+    assert [v.spec.text() for v in out] == ["f32[batch, time, 3]", "f32[batch*time, 3]", "f32[batch, 2]"]
+    found = fs.Executor().run(fs.default_main_program(), {"x": np.zeros((2, 5, 3), "float32")}, out, fs.Scope())
+    assert [v.shape for v in found] == [(2, 5, 3), (10, 3), (2, 2)]
+    with fs.program(), pytest.raises(fs.ShapeError, match=r"no variable has the size batch\*time, so that nothing tells it in a run"):
+        layer.gaussian_random(flat.shape)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import killed_runs as runs
+import numpy as np
 import pytest
 from support.some import one_in
 
@@ -231,3 +232,11 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(fs.FormatError, match="file"):
         fs.train(cost, runs.arrays(), startup=startup, scope=fs.Scope(), progress=False, checkpoint=tmp_path / "file" / "folder")
+
+
+def test_a_finished_run_that_is_resumed_says_that_it_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = layer.data("x", input_size=2)
+    cost = layer.mean(layer.fc(x, 1))
+    for _ in range(2):
+        fs.train(cost, {"x": np.ones((4, 2), "float32")}, epochs=2, batch_size=4, checkpoint=tmp_path / "run", scope=fs.Scope())
+    assert "resumed after step 2 (all 2 epochs are done)" in capsys.readouterr().out

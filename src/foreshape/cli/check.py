@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from foreshape.cli.options import with_sizes
 from foreshape.cli.output import console, error_text, print_json, print_plain, printing
 from foreshape.cli.show import count_words, feed_facts, guard_facts, human_bytes, kept_of, new_row, new_table, operator_counts, print_feeds, total
 from foreshape.errors import DescriptionError
@@ -45,7 +46,7 @@ def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: boo
         try:
             found.look_at_order(program)
             if shapes:
-                program = program.with_feed_shapes(shapes)
+                program = with_sizes(program, shapes)
                 unknown, errors = program.diagnose()
         except DescriptionError as error:
             errors = [error]

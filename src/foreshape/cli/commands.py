@@ -23,7 +23,10 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program (.pdmodel).")]
-Shapes = Annotated[list[str] | None, typer.Option("--shape", metavar="NAME=SIZES", help="Another shape of an input, as x=8,3,224,224. May be repeated.")]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option("--set", "--shape", metavar="NAME=SIZES", help="A shape of an input, as x=8,3,224,224, or one open size, as words=3000. May be repeated."),
+]
 Operators = Annotated[
     list[Path] | None, typer.Option("--operators", metavar="FILE.py", help="A module with operators of your own, imported first. May be repeated.")
 ]
@@ -51,14 +54,14 @@ def _version(wanted: bool) -> None:
         raise typer.Exit()
 
 
-def _opened(file: Path, shapes: dict[str, list[int | str]], operators: list[Path] | None) -> Program:
-    """A saved program, with the user's operators and the shapes that are given."""
+def _opened(file: Path, sizes: dict[str, list[int | str]], operators: list[Path] | None) -> Program:
+    """A saved program, with the user's operators and the sizes that are given."""
+    from foreshape.cli.options import with_sizes
     from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
 
     import_operators(operators)
-    program = load_program(os.fspath(file))
-    return program.with_feed_shapes(shapes) if shapes else program
+    return with_sizes(load_program(os.fspath(file)), sizes)
 
 
 @app.callback()
@@ -69,7 +72,7 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
 @app.command(short_help="A program as a table: ops, shapes, types, bytes.")
 def show(
     file: File,
-    shape: Shapes = None,
+    sizes: Sizes = None,
     operators: Operators = None,
     json: Json = False,
     tail: Annotated[bool, typer.Option("--tail", help="Only the last layers, each with the words that select it, as in for_training('last pool').")] = False,
@@ -79,13 +82,13 @@ def show(
     depth: Annotated[int | None, typer.Option("--depth", min=1, help="Of a summary: how many levels of groups are opened.")] = None,
 ) -> None:
     """Show a program as a table: ops, result shapes, types, bytes, parameters and totals; or, with --summary, its layers on one screen."""
-    from foreshape.cli.options import shapes_of
+    from foreshape.cli.options import sizes_of
     from foreshape.cli.show import print_tables, program_facts
     from foreshape.cli.tail import print_tail, tail_facts
 
-    shapes = shapes_of(shape)
+    given = sizes_of(sizes)
     with plain_errors():
-        program = _opened(file, shapes, operators)
+        program = _opened(file, given, operators)
         unknown, errors = program.diagnose()
         if output is not None:
             program.save(os.fspath(output))
@@ -104,7 +107,7 @@ def show(
 @app.command(short_help="Every error of a network, and the sizes its inputs take.")
 def check(
     file: File,
-    shape: Shapes = None,
+    sizes: Sizes = None,
     operators: Operators = None,
     json: Json = False,
     guards: Annotated[bool, typer.Option("--guards", help="Also list the open guards, op by op, that the sizes of the inputs are solved from.")] = False,
@@ -112,14 +115,14 @@ def check(
     """Check a whole network: every error, which sizes the inputs take, which operators it has and which are not known, its parameters, shapes
     that are not those of the file, variables that are read before they are written, dead ops. Exits with 1 on an error."""
     from foreshape.cli.check import print_check
-    from foreshape.cli.options import shapes_of
+    from foreshape.cli.options import sizes_of
     from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
 
-    shapes = shapes_of(shape)
+    given = sizes_of(sizes)
     with plain_errors():
         import_operators(operators)
-        right = print_check(load_program(os.fspath(file)), shapes, json, guards)
+        right = print_check(load_program(os.fspath(file)), given, json, guards)
     if not right:
         raise typer.Exit(1)
 
@@ -128,19 +131,19 @@ def check(
 def report(
     file: File,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Where to; beside the model, as NAME.html, where left out.")] = None,
-    shape: Shapes = None,
+    sizes: Sizes = None,
     operators: Operators = None,
 ) -> None:
     """Write one page about a network, to be opened in any browser, without a network: its layers drawn, every op with its shapes and where they
     come from, which sizes the inputs take, memory by batch, work."""
-    from foreshape.cli.options import another_file, shapes_of
+    from foreshape.cli.options import another_file, sizes_of
 
-    shapes = shapes_of(shape)
+    given = sizes_of(sizes)
     path = another_file(html if html is not None else file.with_suffix(".html"), file, "--html")
     with plain_errors():
         from foreshape.report import write_report
 
-        program = _opened(file, shapes, operators)
+        program = _opened(file, given, operators)
         write_report(program, path, file.name)
         with printing():
             print_plain(f"{path}: {path.stat().st_size:,} bytes")
@@ -153,7 +156,7 @@ def plan(
     batch: Annotated[
         int | None, typer.Option("--batch", min=0, help="How many rows (of ragged inputs, sequences) every input has: all symbols that are dim 0 of an input.")
     ] = None,
-    sizes: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=SIZE", help="The value of one symbol, as words=3000. May be repeated.")] = None,
+    sizes: Sizes = None,
     within: Annotated[
         str | None,
         typer.Option(
@@ -178,12 +181,12 @@ def plan(
     """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
     sends and waits for, how long a step takes, and by which strategy it is best trained; a program without updates each rank uses on its part
     of the batch."""
-    from foreshape.cli.options import another_file
-    from foreshape.cli.plan import print_plan, sizes_of
+    from foreshape.cli.options import another_file, sizes_of, with_shapes
+    from foreshape.cli.plan import print_plan
     from foreshape.cli.user_operators import import_operators
     from foreshape.wire import load_program
 
-    values = sizes_of(sizes)
+    given = sizes_of(sizes)
     if ranks is not None and html is not None:
         raise typer.BadParameter("is for a plan without --ranks", param_hint="--html")
     if html is not None:
@@ -195,11 +198,12 @@ def plan(
         if ranks is not None:
             from foreshape.cli.ranks import print_ranks_plan
 
-            program = load_program(os.fspath(file))
+            program, values = with_shapes(load_program(os.fspath(file)), given)
             names = list(fetch or ())
             fits = print_ranks_plan(program, ranks, batch, values, within, bandwidth, latency, device, threads, plot, json, names, measured)
         else:
-            fits = print_plan(load_program(os.fspath(file)), list(fetch or ()), batch, values, within, plot, html, json)
+            program, values = with_shapes(load_program(os.fspath(file)), given)
+            fits = print_plan(program, list(fetch or ()), batch, values, within, plot, html, json)
     if not fits:
         raise typer.Exit(1)
 
@@ -227,7 +231,7 @@ def simulate(
     ranks: Annotated[list[int] | None, typer.Option("--ranks", min=1, help="A number of ranks. May be repeated; 8 to 4,096 where left out.")] = None,
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="Of the whole step, divided over the ranks.")] = None,
     batch_per_rank: Annotated[int | None, typer.Option("--batch-per-rank", min=1, help="Of each rank, so that the whole step's grows.")] = None,
-    sizes: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=SIZE", help="The value of one symbol, as words=3000. May be repeated.")] = None,
+    sizes: Sizes = None,
     within: Annotated[str | None, typer.Option("--within", metavar="BYTES", help="The memory of a rank, as 16GiB.")] = None,
     bandwidth: Bandwidth = "25Gb/s",
     latency: Latency = "30us",
@@ -239,15 +243,16 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Simulate the training of a program on many ranks, with stragglers: time per step, efficiency, memory, and what holds it up."""
-    from foreshape.cli.plan import sizes_of
+    from foreshape.cli.options import sizes_of, with_shapes
     from foreshape.cli.ranks import print_simulation
     from foreshape.wire import load_program
 
-    values = sizes_of(sizes)
+    given = sizes_of(sizes)
     if (batch is None) == (batch_per_rank is None):
         raise typer.BadParameter("give --batch or --batch-per-rank", param_hint="--batch")
     with plain_errors():
-        print_simulation(load_program(os.fspath(file)), file.stem, list(ranks or ()), batch, batch_per_rank, values, within, bandwidth, latency, tree, device,
+        program, values = with_shapes(load_program(os.fspath(file)), given)
+        print_simulation(program, file.stem, list(ranks or ()), batch, batch_per_rank, values, within, bandwidth, latency, tree, device,
                          threads, seed, plot, json)  # fmt: skip
 
 

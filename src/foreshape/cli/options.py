@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
+
+from foreshape.dims import substitute, symbols_of
+from foreshape.errors import SchemaError
+from foreshape.program import Program
+from foreshape.program.inputs import inputs_of
+
+_OPTION = "--set, --shape"
 
 
 def pairs_of(given: Sequence[str] | None, option: str, example: str) -> dict[str, str]:
@@ -33,10 +40,10 @@ def another_file(path: Path, model: Path, option: str) -> Path:
     return path
 
 
-def shapes_of(given: Sequence[str] | None) -> dict[str, list[int | str]]:
-    """``x=8,3,224,224`` as sizes: integers, names of symbols, -1 where unknown; ``x=`` with nothing is refused, ``x=[]`` has no dims."""
+def sizes_of(given: Sequence[str] | None) -> dict[str, list[int | str]]:
+    """Return ``x=8,3,224,224`` as sizes: integers, names of symbols, -1 where unknown; ``x=`` with nothing is refused, ``x=[]`` has no dims."""
     out: dict[str, list[int | str]] = {}
-    for name, value in pairs_of(given, "--shape", "x=8,3,224,224").items():
+    for name, value in pairs_of(given, _OPTION, "x=8,3,224,224 or words=3000").items():
         inner = value.strip().removeprefix("[").removesuffix("]").strip()
         sizes: list[int | str] = []
         for part in inner.split(",") if inner else ():
@@ -46,6 +53,44 @@ def shapes_of(given: Sequence[str] | None) -> dict[str, list[int | str]]:
             elif size.isidentifier():
                 sizes.append(size)
             else:
-                raise typer.BadParameter(f"{part!r} in {name}={value} is neither an integer nor a symbol's name", param_hint="--shape")
+                raise typer.BadParameter(f"{part!r} in {name}={value} is neither an integer nor a symbol's name", param_hint=_OPTION)
         out[name] = sizes
     return out
+
+
+def with_shapes(program: Program, given: Mapping[str, Sequence[int | str]]) -> tuple[Program, dict[str, int]]:
+    """Give inputs their shapes.
+
+    Args:
+        given: name of an input -> its sizes; or name of an open size -> what it is, alone in its list.
+
+    Returns:
+        The program with these shapes, and the open sizes that are numbers now.
+
+    Raises:
+        SchemaError, ShapeError: as of `Program.with_feed_shapes`. typer.BadParameter: an open size below 0.
+    """
+    ranks = {v.name: len(v.spec.dims or ()) for v in inputs_of(program.global_block)}
+    shapes: dict[str, Sequence[int | str]] = {}
+    values: dict[str, int] = {}
+    for name, sizes in given.items():
+        one = sizes[0] if len(sizes) == 1 else None
+        if isinstance(one, int) and ranks.get(name) != 1:
+            if one < 0:
+                raise typer.BadParameter(f"{name}={one}: a size is at least 0", param_hint=_OPTION)
+            values[name] = one
+        else:
+            shapes[name] = sizes
+    return (program.with_feed_shapes(shapes) if shapes else program), values
+
+
+def with_sizes(program: Program, given: Mapping[str, Sequence[int | str]]) -> Program:
+    """Give inputs their shapes, and open sizes of inputs their numbers; as `with_shapes`. Raises `SchemaError` for a name that is neither."""
+    program, values = with_shapes(program, given)
+    inputs = {v.name: v.spec.dims or () for v in inputs_of(program.global_block)}
+    for name in values:
+        if not any(name in symbols_of(dim) for dims in inputs.values() for dim in dims):
+            known = ", ".join(sorted({n for dims in inputs.values() for dim in dims for n in symbols_of(dim)}))
+            raise SchemaError(f"{name!r} is no input, and no open size of one; the inputs are: {', '.join(inputs) or 'none'}; the sizes: {known or 'none'}")
+    changed = {n: [substitute(d, values) for d in dims] for n, dims in inputs.items() if any(symbols_of(d) & values.keys() for d in dims)}
+    return program.with_feed_shapes(changed) if changed else program

@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from foreshape.cli.options import pairs_of
 from foreshape.cli.output import console, print_json, print_plain, printing
 from foreshape.cli.show import human_bytes, new_row, new_table
 from foreshape.errors import MemoryPlanError
@@ -18,16 +17,6 @@ from foreshape.program.literal import escape, name_text
 
 _MOST_ROWS, _MOST_UNKNOWN = 20, 5
 _PICTURES = (".png", ".svg", ".pdf")
-
-
-def sizes_of(given: Sequence[str] | None) -> dict[str, int]:
-    """``words=3000`` as values of symbols."""
-    out: dict[str, int] = {}
-    for name, value in pairs_of(given, "--set", "words=3000").items():
-        if not (value.isascii() and value.isdecimal() and len(value) <= 18):
-            raise typer.BadParameter(f"{value!r} in {name}={value} is no whole number", param_hint="--set")
-        out[name] = int(value)
-    return out
 
 
 def print_plan(

@@ -232,11 +232,17 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
         raise typer.BadParameter("a number of threads is from 1 to 1024", param_hint="--threads")
     executor, scope = Executor(), Scope()
 
-    def tell(words: str) -> None:
-        if not json:
-            typer.echo(words, err=True)
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    found = calibrate(lambda program, feed, name: executor.run(program, feed, [name], scope), threads, said=tell)
+    shown = Console(stderr=True, quiet=json)
+    shown.print("measuring this machine's kernels, about half a minute for each number of threads; what else runs meanwhile is measured with them")
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=shown, disable=not shown.is_terminal) as bar:
+        task = bar.add_task("", total=1.0)
+        found = calibrate(
+            lambda program, feed, name: executor.run(program, feed, [name], scope), threads,
+            said=lambda words, done: bar.update(task, description=words, completed=done),
+        )  # fmt: skip
     path = found.save(out)
     if json:
         print_json({"path": str(path), "machine": found.machine, "threads": {n: {"step": k.step, "kinds": len(k.kinds)} for n, k in found.threads.items()}})

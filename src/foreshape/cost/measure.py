@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from math import prod
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 from foreshape.cost.calibration import Calibration, Kernels, Points, this_machine
@@ -33,35 +32,39 @@ Step = Callable[[Program, dict[str, Any], str], Any]
 """Runs a program for feeds and one fetch."""
 
 
-def calibrate(step: Step, threads: Sequence[int] = (), most: int = MOST, large: int = LARGE, said: Callable[[str], None] | None = None) -> Calibration:
+def calibrate(step: Step, threads: Sequence[int] = (), most: int = MOST, large: int = LARGE, said: Callable[[str, float], None] | None = None) -> Calibration:
     """Measure this machine: about half a minute for each number of threads.
 
     Args:
         step: runs a whole step, as an executor does; what one takes besides its kernels is measured with it.
         threads: 1 and as many as torch has, where they are left out.
         most, large: the multiply-adds of the largest product, and the bytes of the largest value.
-        said: is told what is going on.
+        said: is told what is measured, and how much of all is done, from 0 to 1.
     """
     before = torch.get_num_threads()
     made: dict[int, Kernels] = {}
     try:
-        for count in threads or sorted({1, before}):
+        counts = list(dict.fromkeys(threads)) or sorted({1, before})
+        for at, count in enumerate(counts):
             torch.set_num_threads(count)
-            threads_words = f"{count} thread{'' if count == 1 else 's'}"
-            made[count] = _kernels(step, most, large, lambda words, who=threads_words: said(f"{who}: {words}") if said is not None else None)
+
+            def tell(words: str, done: float, at: int = at, count: int = count) -> None:
+                if said is not None:
+                    said(f"{count} thread{'' if count == 1 else 's'}: {words}", (at + done) / len(counts))
+
+            made[count] = _kernels(step, most, large, tell)
     finally:
         torch.set_num_threads(before)
     return Calibration(this_machine(), made)
 
 
-def _kernels(step: Step, most: int, large: int, said: Callable[[str], None]) -> Kernels:
+def _kernels(step: Step, most: int, large: int, said: Callable[[str, float], None]) -> Kernels:
     kinds: dict[str, dict[tuple[float, ...], list[float]]] = {}
-    began = perf_counter()
+    whole = sum(1 for _ in chain(probes(most, large), mixed()))
     with torch.inference_mode():
         for count, probe in enumerate(chain(probes(most, large), mixed())):
+            said(f"network {count + 1} of {whole}", count / whole)
             _measure(probe, kinds)
-            if count % 50 == 0:
-                said(f"{count} networks in {perf_counter() - began:.1f} s")
         memory = _memory(large)
     points = {kind: [[*at, min(seconds)] for at, seconds in sorted(found.items())] for kind, found in sorted(kinds.items())}
     kernels = Kernels(_step(step), 0.0, points, memory)

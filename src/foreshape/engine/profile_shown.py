@@ -142,7 +142,8 @@ class Profile:
         heads = self._heading()
         calls, kinds = self.slowest(), [(_ms(s), share(s, self.seconds), f"{n:,}", what) for what, s, n in self.by_type()]
         shown = markup_table(_HEADS, [self._cells(c) for c in calls[:_SHOWN]], _RIGHT)
-        parts: list[object] = [*heads[1:], shown, folded("by what is computed", markup_table(("ms", "share", "calls", "what"), kinds[:_LISTED], (0, 1, 2)))]
+        by_type = markup_table(("ms", "share", "calls", "what"), kinds[:_LISTED], (0, 1, 2))
+        parts: list[object] = [" · ".join(heads[1:]), shown, folded("by what is computed", by_type)]
         if len(calls) > _SHOWN:
             said = "all calls" if len(calls) <= _LISTED else f"the {_LISTED} longest of {len(calls):,} calls"
             parts.append(folded(said, markup_table((*_HEADS, "line"), [(*self._cells(c), c.line) for c in calls[:_LISTED]], _RIGHT)))

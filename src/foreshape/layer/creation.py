@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, SupportsIndex, TypeAlias
 
+from foreshape.dims import Dim
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.program.constant import value_attributes
 from foreshape.program.current import current_block
@@ -14,7 +15,7 @@ from foreshape.program.variable import Variable
 from foreshape.spec import INT32, DType
 from foreshape.spec import dtype as dtype_of
 
-Shape: TypeAlias = "Sequence[int | Variable] | Variable"
+Shape: TypeAlias = "Sequence[int | Dim | Variable] | Variable"
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
@@ -162,11 +163,23 @@ def _as_float(value: float | int | bool) -> float:
         raise SchemaError(f"a constant must fit a floating-point number; seen an integer of {int(value).bit_length()} bits") from None
 
 
+def _at_run(size: Dim) -> Variable:
+    """Return the variable of one number that an open size is in a run: a size of an input that has it, else of the last variable that does."""
+    block = current_block()
+    found = [(v, axis) for v in block.program.global_block.vars.values() for axis, dim in enumerate(v.spec.dims or ()) if dim is size and not v.persistable]
+    if not found:
+        raise ShapeError(f"no variable has the size {size}, so that nothing tells it in a run; give a number, or layer.shape(x)[axis]")
+    variable, axis = next((one for one in found if one[0].op is None), found[-1])
+    sizes = block.apply("shape", {"Input": variable})
+    return block.apply("slice", {"Input": sizes}, {"axes": [0], "starts": [axis], "ends": [axis + 1]})
+
+
 def _shape(shape: Shape) -> tuple[dict[str, Any], list[int]]:
     """The inputs and the attribute that say a shape, as PaddlePaddle writes them: -1 stands where a tensor tells the size."""
     if isinstance(shape, Variable):
         return {"ShapeTensor": shape}, []
     sizes: list[int] = []
+    shape = [_at_run(size) if isinstance(size, Dim) else size for size in shape]
     for size in shape:
         if isinstance(size, Variable):
             sizes.append(-1)

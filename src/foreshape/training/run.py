@@ -261,7 +261,8 @@ class TheRun:
             set_global_state(before)
             raise
         executor.set_random_state(state.random.executor)  # a program that has a seed starts the generator when it first comes
-        self.show.say(f"resumed after step {state.history.steps} (epoch {position.epoch}, batch {position.batch})")
+        at = f"epoch {position.epoch}, batch {position.batch}" if position.epoch <= self.epochs else f"all {self.epochs} epochs are done"
+        self.show.say(f"resumed after step {state.history.steps} ({at})")
         if changes.new:
             self.show.say(f"taken from this run, not from the checkpoint:{changes.text()}")
         for words in changes.notes:
