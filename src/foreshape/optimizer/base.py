@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from foreshape.backward import append_backward
+from foreshape.backward.no_loss import warn_of_no_loss
 from foreshape.constructor_repr import ConstructorRepr
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
@@ -119,6 +120,7 @@ class Optimizer(ConstructorRepr):
             if name in frozen:
                 raise SchemaError(f"{name} is wanted in parameters=, and freeze={list(self.freeze)!r} freezes it")
         pairs = append_backward(loss, wanted, [*no_gradient, *frozen])
+        warn_of_no_loss(loss, {parameter.name for parameter, _ in pairs})
         with program_guard(program, startup if startup is not None else startup_of(program)):
             return self.apply(pairs), pairs
 

@@ -1,0 +1,50 @@
+"""Losses that are none: the mean of scores, which falls without end, and the mean of shares, which never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from foreshape.program import Op, Variable
+from foreshape.program.call_site import warn_user
+
+_PASSED: Final = frozenset((
+    "assign", "cast", "flatten2", "flatten_contiguous_range", "mean", "reduce_mean", "reduce_sum", "reshape2", "scale", "slice", "squeeze2", "sum",
+    "transpose2", "unsqueeze2",
+))  # fmt: skip
+"""The ops that may stand between scores and what is minimised: linear ones of one tensor."""
+
+
+def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
+    """Warn where what is minimised is a linear function of a parameter that is trained, or the mean of a softmax.
+
+    Only what certainly is no loss is told: the way back from it goes through linear ops of one tensor to a bias or a product with a weight.
+    A difference or a sum of two scores may be one, as of a critic whose weights are clipped.
+    """
+    at: Variable | None = loss
+    while at is not None and at.op is not None and at.op.type in _PASSED:
+        inputs = [n for n in at.op.input_names() if n not in at.op.attributes.operands]
+        at = at.block.find(inputs[0]) if len(inputs) == 1 else None
+    op = at.op if at is not None else None
+    if at is None or op is None:
+        return
+    if op.type == "softmax":
+        warn_user(f"{loss.name} is minimised and is no loss: {at.name} has shares that sum to 1, whatever the weights are; compare them with labels, "
+                  "as layer.cross_entropy(shares, label) does")  # fmt: skip
+        return
+    name = _linear_in(op, trained)
+    if name is not None:
+        warn_user(f"{loss.name} is minimised and is no loss: it is a linear function of the parameter {name}, and falls without end; compare "
+                  f"{at.name} with labels, as layer.softmax_with_cross_entropy(scores, label) or layer.mse_loss(guess, truth) do")  # fmt: skip
+
+
+def _linear_in(op: Op, trained: Collection[str]) -> str | None:
+    """A parameter that is trained and of which an op's result is a linear function; None where there is none."""
+    operator = op.operator
+    if operator is None or not (operator.multiplies or op.type == "elementwise_add"):
+        return None
+    names = list(op.input_names())
+    known = [n for n in names if n in trained]
+    if len(names) - len(known) > 1:  # of two computed tensors
+        return None
+    return known[-1] if known else None
