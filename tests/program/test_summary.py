@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from random import Random
@@ -126,6 +127,24 @@ def test_a_summary_is_one_screen_of_80_columns(name: str, update: bool) -> None:
     compare(f"{name}.txt", text, update)
     for width in (60, 100):
         assert max(map(len, summary.text(width).split("\n"))) <= width
+
+
+def test_sizes_that_are_given_stand_in_the_dims_and_others_give_way_as_wholes() -> None:
+    x = layer.data("x", shape=["batch", 3, "height", "width"])
+    h = layer.pool2d(layer.conv2d(x, 8, 3, stride=2, padding=1, activation="relu"), 2, stride=2)
+    h = layer.conv2d(h, 16, 3, stride=2, padding=1, name="a_rather_long_name_of_a_layer")
+    layer.fc(layer.reduce_mean(h, [2, 3]), 10)
+    program = fs.default_main_program()
+    plain, given, some = (str(program.summary(**sizes)) for sizes in ({}, {"batch": 16, "height": 48, "width": 48}, {"height": 48, "width": 48}))
+    assert "input x  [batch, 3, height, width]" in plain and "input x  [16, 3, 48, 48]" in given and "input x  [batch, 3, 48, 48]" in some
+    assert "[16,8,24,24]" in given and "[16,16,6,6]" in given and not re.search(r"batch,|height,|width[,)]", given)
+    assert "[batch,8,24,24]" in some and not re.search(r"\[[^\]]*…", some)
+    assert "[batch,8,…,…]" in plain  # no dim is cut in its middle
+    for width in (24, 40, 60, 100):
+        shown = [part.strip() for dims in re.findall(r"\[(.*?)\]", program.summary().text(width).partition("layer")[2]) for part in dims.split(",")]
+        assert {part for part in shown if "…" in part} <= {"…"}, width
+    with pytest.raises(fs.SchemaError, match="whole number of at least 0; seen batch=-1"):
+        program.summary(batch=-1)
 
 
 def test_columns_stand_below_each_other_whatever_the_letters_of_names() -> None:

@@ -78,7 +78,7 @@ def show(
     tail: Annotated[bool, typer.Option("--tail", help="Only the last layers, each with the words that select it, as in for_training('last pool').")] = False,
     output: Annotated[Path | None, typer.Option("--output", help="Also save the program, with the shapes that were given.")] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Its layers instead of its ops: what each gives, its parameters, bytes and work.")] = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Of a summary: how many rows the inputs have.")] = 1,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Of a summary: how many rows the inputs have; 1 where it is left out.")] = None,
     depth: Annotated[int | None, typer.Option("--depth", min=1, help="Of a summary: how many levels of groups are opened.")] = None,
 ) -> None:
     """Show a program as a table: ops, result shapes, types, bytes, parameters and totals; or, with --summary, its layers on one screen."""

@@ -16,7 +16,7 @@ from foreshape.program.unknown import unknown_types
 _WIDTH, _WIDEST = 80, 120
 
 
-def print_summary(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError], batch: int, depth: int | None, json: bool) -> None:
+def print_summary(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError], batch: int | None, depth: int | None, json: bool) -> None:
     """Print the layers: as wide as the terminal is (or COLUMNS says), at most 120 columns; 80 where there is none."""
     summary = Summary(program, batch, depth)
     if json:

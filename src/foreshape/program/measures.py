@@ -40,12 +40,13 @@ class Measure(NamedTuple):
 
 
 class Sizes:
-    """Numbers for the symbols of a program's inputs: those that are given, else ``batch``, else the smallest that the network takes.
+    """Numbers for the symbols of a program's inputs: those that are given, else ``batch`` (1 where it is left out), else the smallest that the
+    network takes.
 
     Sizes that only a run tells count as 1.
     """
 
-    def __init__(self, program: Program, batch: int = 1, given: Mapping[str, int] | None = None) -> None:
+    def __init__(self, program: Program, batch: int | None = None, given: Mapping[str, int] | None = None) -> None:
         inputs = inputs_of(program.global_block)
         self.values: dict[str, int] = {}
         rows: list[str] = []
@@ -56,12 +57,15 @@ class Sizes:
                     self.values.setdefault(name, 1)
             leading = spec.lod.counts[0] if spec.lod is not None else spec.dims[0] if spec.dims else 1
             rows += sorted(symbols_of(leading))
-        for name, value in (given or {}).items():
+        for name in given or {}:
             if name not in self.values:
                 raise SchemaError(f"no input has a size {name!r}; sizes that are open are: {', '.join(self.values) or 'none'}")
+        for name, value in {**(given or {}), **({} if batch is None else {"batch": batch})}.items():
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
                 raise SchemaError(f"a size is a whole number of at least 0; seen {name}={value!r}")
-        wanted = {**dict.fromkeys(rows, batch), **(given or {})}
+        self.given: dict[str, int] = {**(dict.fromkeys(rows, batch) if batch is not None else {}), **(given or {})}
+        """Those that somebody chose: they are shown in place of their symbols."""
+        wanted = {**dict.fromkeys(rows, 1), **self.given}
         self.values.update(wanted)
         if self.values.keys() - wanted.keys():
             self._find_others(program, inputs, wanted)

@@ -249,17 +249,18 @@ class Program:
         self.refresh_quietly()
         return outputs_of(self, words)
 
-    def summary(self, batch: int = 1, *, depth: int | None = None, rows: int = 32, **sizes: int) -> Summary:
+    def summary(self, batch: int | None = None, *, depth: int | None = None, rows: int = 32, **sizes: int) -> Summary:
         """The layers as a table of one screen: what each gives, its parameters, the bytes that it makes and its multiply-adds, with shares.
 
         Layers are grouped by name scopes, by the dotted names of parameters, and where nothing is named by what a residual connection goes
         around. What repeats is one line with a number of times, whose figures are of all of them.
 
         Args:
-            batch: the number of rows of the inputs, for the bytes and the work.
+            batch: the number of rows of the inputs; 1 where it is left out.
             depth: how many levels of groups are opened; as many as fit in ``rows`` lines where it is left out.
             rows: how many layers are one screen.
-            sizes: values of other open sizes; those that are left out are the smallest that the network takes.
+            sizes: values of other open sizes; those that are left out are the smallest that the network takes. Sizes that are given, the batch
+                too, stand in the dims in place of their symbols.
 
         Raises:
             SchemaError: a size that no input has, or that is none.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from foreshape.errors import SchemaError
+from foreshape.dims import Size, substitute
+from foreshape.errors import SchemaError, ShapeError
 from foreshape.pictures.figures import plural, share, short_bytes, short_count
 from foreshape.pictures.markup import Markup, card, escape, folded, markup_table, tag
 from foreshape.pictures.widths import begin, fit, left, wide
@@ -56,7 +57,7 @@ class Row(NamedTuple):
 class Summary:
     """The layers of a program. ``str`` of it is a table of at most 80 columns (`text` takes other widths), and a notebook shows it foldable."""
 
-    def __init__(self, program: Program, batch: int = 1, depth: int | None = None, rows: int = ROWS, sizes: dict[str, int] | None = None,
+    def __init__(self, program: Program, batch: int | None = None, depth: int | None = None, rows: int = ROWS, sizes: dict[str, int] | None = None,
                  layers: Sequence[Layer] | None = None, meter: Meter | None = None) -> None:  # fmt: skip
         if (depth is not None and depth < 1) or rows < 1:
             raise SchemaError(f"a summary has at least one level and one row; seen depth={depth}, rows={rows}")
@@ -64,7 +65,7 @@ class Summary:
         self._meter = meter if meter is not None else Meter(program, self.sizes)
         self._layers = list(layers) if layers is not None else folded_layers(program)
         self._depth = depth if depth is not None else _deepest_within(self._layers, rows)
-        self.inputs: list[tuple[str, str]] = [(v.name, dims_text(v)) for v in inputs_of(program.global_block)]
+        self.inputs: list[tuple[str, str]] = [(v.name, dims_text(v, self.sizes.given)) for v in inputs_of(program.global_block)]
         self.rows: list[Row] = [row for layer in self._layers for row in self._rows([layer], 0)]
         self.more: list[Row] = list(self._others(program))
         """What a training program has besides its layers: gradients and updates."""
@@ -86,7 +87,7 @@ class Summary:
         layer = alike[0]
         hidden = _leaves(layer.children) if hide and layer.children else 0
         measure = self._meter.all(op for one in alike for op in one.all_ops())
-        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1]), measure, hidden, layer.times_words())
+        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1], self.sizes.given), measure, hidden, layer.times_words())
 
     def _others(self, program: Program) -> Iterator[Row]:
         ops = [op for op in program.global_block.ops if op.type not in ("feed", "fetch")]
@@ -135,7 +136,7 @@ class Summary:
         name = min(name, rest - output)
 
         def line(cells: Sequence[str]) -> str:
-            first = f"{left(_fit(cells[0], name), name)}  {left(fit(cells[1], output), output)}"
+            first = f"{left(_fit(cells[0], name), name)}  {left(_fit_dims(cells[1], output), output)}"
             return "  ".join([first, *(c.rjust(w) for c, w in zip(cells[2:], numbers, strict=True))]).rstrip()
 
         rule = "-" * min(width, name + output + sum(numbers) + 8)
@@ -198,17 +199,43 @@ def _leaves(layers: Iterable[Layer]) -> int:
     return sum(_leaves(layer.children) if layer.children else 1 for layer in layers)
 
 
-def _output(layer: Layer) -> str:
+def _output(layer: Layer, given: Mapping[str, int]) -> str:
     found = output_of(layer)
-    return dims_text(found) if found is not None else ""
+    return dims_text(found, given) if found is not None else ""
 
 
-def dims_text(variable: Variable) -> str:
-    """``[batch, 64, 56, 56]``; of ragged values of the packed rows; what kind it is where it has no dims."""
+def dims_text(variable: Variable, given: Mapping[str, int] | None = None) -> str:
+    """``[batch, 64, 56, 56]``; of ragged values of the packed rows; what kind it is where it has no dims. Sizes that are ``given`` are numbers."""
     spec = variable.spec
     if spec.dims is None:
         return spec.kind.name.lower() if spec.dtype is None else f"{spec.dtype.short}[?]"
-    return f"[{', '.join(escape(str(d)) for d in spec.dims)}]" + ("" if variable.known else " ?")
+    dims = spec.dims if not given else [_with(d, given) for d in spec.dims]
+    return f"[{', '.join(escape(str(d)) for d in dims)}]" + ("" if variable.known else " ?")
+
+
+def _with(dim: Size, given: Mapping[str, int]) -> Size:
+    try:
+        return substitute(dim, given)
+    except ShapeError:  # the network does not take these sizes
+        return dim
+
+
+def _fit_dims(text: str, width: int) -> str:
+    """Dims in a width: the longest of them give way first, each as a whole."""
+    if wide(text) <= width or not text.startswith("["):
+        return fit(text, width)
+    inside, end = text[1:].rpartition("]")[::2]
+    apart = ", " if ", " in inside else ","
+    parts: list[str] = []
+    for part in inside.split(apart):  # within parentheses it is no end of a dim
+        if parts and parts[-1].count("(") > parts[-1].count(")"):
+            parts[-1] += apart + part
+        else:
+            parts.append(part)
+    while wide(shown := f"[{apart.join(parts)}]{end}") > width and max(map(len, parts)) > 1:
+        longest = max(range(len(parts)), key=lambda at: len(parts[at]))
+        parts[longest] = "…"
+    return fit(shown, width)
 
 
 def _apart(cells: Sequence[str], width: int) -> Iterator[str]:
@@ -220,7 +247,7 @@ def _apart(cells: Sequence[str], width: int) -> Iterator[str]:
         if line and len(indent) + wide(line) + 2 + wide(part) > width:
             yield indent + line
             line = ""
-        line += f", {part}" if line else fit(part, width - len(indent))
+        line += f", {part}" if line else _fit_dims(part, width - len(indent))
     if line:
         yield indent + line
 
