@@ -2,8 +2,8 @@
 
 - README.md is the front page, CHANGELOG.md and CONTRIBUTING.md are pages.
 - Each script of ``examples/`` is a page with its text, so that links to scripts lead somewhere.
-- The reference is a page per room and per file of layers, with what ``__all__`` of the room names; mkdocstrings fills them from the
-  docstrings. It is found without importing anything.
+- The reference is a page per room and per file of layers, called by what the file's docstring begins with, with what ``__all__`` of the room
+  names; mkdocstrings fills them from the docstrings. It is found without importing anything.
 """
 
 from __future__ import annotations
@@ -123,7 +123,6 @@ def reference() -> dict[str, str]:
     for name, module in exports(SOURCE / "layer" / "__init__.py").items():
         files.setdefault(module, []).append(name)
     for module, names in sorted(files.items()):
-        last = module.rpartition(".")[2]
         if module == "foreshape.layer":  # a module of layers, such as layer.detection
             for name in names:
                 inner = exports(SOURCE / "layer" / f"{name}.py")
@@ -131,9 +130,10 @@ def reference() -> dict[str, str]:
                 pages[f"reference/layer-{name}.md"] = "\n".join([f"# {title}", "", first_line(f"foreshape.layer.{name}"), "", *members])
                 index += [f"- [{title}](layer-{name}.md): {', '.join(f'`{n}`' for n in inner)}"]
             continue
-        title, members = last.replace("_", " "), [entry("foreshape.layer", n) for n in names]
-        pages[f"reference/layer-{last}.md"] = "\n".join([f"# layer: {title}", "", first_line(module), "", *members])
-        index += [f"- [{title}](layer-{last}.md): {', '.join(f'`{n}`' for n in names)}"]
+        title, members = first_line(module).partition(":")[0].rstrip("."), [entry("foreshape.layer", n) for n in names]
+        page = "layer-" + re.sub(r"[^a-z]+", "-", title.lower()).strip("-")
+        pages[f"reference/{page}.md"] = "\n".join([f"# {title}", "", first_line(module), "", *members])
+        index += [f"- [{title}]({page}.md): {', '.join(f'`{n}`' for n in names)}"]
     pages["reference/index.md"] = "\n".join(index) + "\n"
     return pages
 

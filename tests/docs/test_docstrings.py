@@ -12,6 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -102,3 +103,25 @@ def test_what_is_left_out_is_found() -> None:
             self.length = length
 
     assert (unnamed(scaled), unnamed(Sizes), unnamed(Ruler)) == (["bias"], ["depth"], ["length"])
+
+
+def example_lines(text: str) -> list[str]:
+    """The lines of a docstring that begin as a prompt does and stand in no section of examples, where a page would show them as quotes."""
+    out: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            inside = line.rstrip() in ("Example:", "Examples:")
+        if line.lstrip().startswith(">>>") and not inside:
+            out.append(line)
+    return out
+
+
+def test_examples_stand_in_a_section_of_examples() -> None:
+    assert example_lines("A word.\n\n>>> 1\n\nExamples:\n    >>> 2") == [">>> 1"]
+    found: list[str] = []
+    for path in sorted(Path(fs.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                found += [f"{path.name}: {line}" for line in example_lines(ast.get_docstring(node) or "")]
+    assert not found

@@ -1,4 +1,4 @@
-"""Arrays of tensors, and ragged data taken apart into time steps by a rank table."""
+"""Arrays of tensors: written and read by number, and ragged data taken apart into time steps by a rank table."""
 
 from __future__ import annotations
 

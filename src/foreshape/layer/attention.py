@@ -1,4 +1,4 @@
-"""Attention of several heads over queries and keys, dense with masks or ragged without padding."""
+"""Attention: several heads over queries and keys, dense with masks or ragged without padding."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def multi_head_attention(
     Each head is softmax(Q K' / sqrt(width / heads) + mask) V, where Q, K and V are its columns of products of ``query``, ``key`` and ``value``
     with weights of their own; a product with a fourth weight joins the heads. A step runs scores, softmax and mixing as one kernel each way.
 
-    >>> x = layer.data("x", ["batch", "time", 512])
-    >>> y = layer.multi_head_attention(x, heads=8, causal=True)                    # [batch, time, 512]
-    >>> z = layer.multi_head_attention(y, memory, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
+    Examples:
+        >>> x = layer.data("x", ["batch", "time", 512])
+        >>> y = layer.multi_head_attention(x, heads=8, causal=True)                    # [batch, time, 512]
+        >>> z = layer.multi_head_attention(y, memory, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
 
     Args:
         query: dense ``[batch, time, width]``, or ragged ``[rows, width]``, where each sequence looks at its own rows and nothing is padded.
@@ -127,8 +128,9 @@ def attention_mask(query: Variable, key: Variable | None = None, mask: Variable 
 
     A row of queries that may see nothing looks at all keys alike.
 
-    >>> mask = layer.attention_mask(x, mask=layer.data("is_word", ["batch", "words"], "bool"), causal=True)
-    >>> h = layer.multi_head_attention(layer.multi_head_attention(x, mask=mask), mask=mask)
+    Examples:
+        >>> mask = layer.attention_mask(x, mask=layer.data("is_word", ["batch", "words"], "bool"), causal=True)
+        >>> h = layer.multi_head_attention(layer.multi_head_attention(x, mask=mask), mask=mask)
 
     Args:
         query: dense ``[batch, time, ...]``.

@@ -1,4 +1,4 @@
-"""Inputs, fully connected layers, activations and means."""
+"""Inputs, fully connected layers and means: what most networks begin and end with."""
 
 from __future__ import annotations
 

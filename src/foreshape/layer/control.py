@@ -1,4 +1,4 @@
-"""Loops and branches over values that only the run knows."""
+"""Control flow: loops and branches over values that only the run knows."""
 
 from __future__ import annotations
 

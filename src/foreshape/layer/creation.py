@@ -1,4 +1,4 @@
-"""Tensors that no input gives: constants, copies, ranges, random numbers."""
+"""Constants, ranges and random numbers: tensors that no input gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that take images apart and read them at places: patches, grids, regions, deformed windows; and what is done across channels."""
+"""Patches, grids and regions: layers that take images apart and read them at places; and what is done across channels."""
 
 from __future__ import annotations
 

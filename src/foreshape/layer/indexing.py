@@ -1,4 +1,4 @@
-"""Layers that pick, set and add elements at places, and make places: grids, diagonals, what is different, where something holds."""
+"""Indexing: layers that pick, set and add elements at places, and make places: grids, diagonals, what is different, where something holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How parameters get their first values: each initializer is the op that the startup program runs."""
+"""Initial values: each initializer is the op that the startup program runs."""
 
 from __future__ import annotations
 

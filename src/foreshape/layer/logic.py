@@ -1,4 +1,4 @@
-"""Comparisons and logic, which give bool, and the choice that they make."""
+"""Comparisons and logic: what gives bool, and the choice that it makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of regression and of probabilities, and the accuracy of a classification.
+"""Losses of regression and of probabilities: by element and by row, and the accuracy of a classification.
 
 ``sample_weight`` is what the loss of each example is multiplied by: ``[batch]``, ``[batch, 1]``, or of the dims of the loss. A mean over a batch then
 still divides by the number of examples, not by the sum of the weights; see `weighted_mean`.

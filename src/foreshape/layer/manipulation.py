@@ -1,4 +1,4 @@
-"""Layers that move, join, pick and order elements. Sizes may be numbers, or variables that hold one number each."""
+"""Shape and order: layers that move, join, pick and order elements. Sizes may be numbers, or variables that hold one number each."""
 
 from __future__ import annotations
 

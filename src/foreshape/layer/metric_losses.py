@@ -1,4 +1,4 @@
-"""Losses of how near things are: contrastive and triplet losses of embeddings, and how far regions overlap."""
+"""Losses of distance: contrastive and triplet losses of embeddings, and how far regions overlap."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def info_nce_loss(
     "Representation Learning with Contrastive Predictive Coding", 2018). With ``symmetric`` it is the mean of that and of the same with keys
     and queries exchanged, as in CLIP (Radford et al., 2021).
 
-    >>> loss = layer.mean(layer.info_nce_loss(layer.fc(image, 64), layer.fc(text, 64), symmetric=True))
+    Examples:
+        >>> loss = layer.mean(layer.info_nce_loss(layer.fc(image, 64), layer.fc(text, 64), symmetric=True))
 
     Args:
         query, key: ``[batch, features]``; row i of both belong together.

@@ -1,4 +1,4 @@
-"""Normalizations and dropout."""
+"""Normalizations and dropout: over batches, layers, groups and instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a row stands: position numbers, sinusoidal positions to add, rotary positions to turn queries and keys by."""
+"""Positions: position numbers, sinusoidal positions to add, rotary positions to turn queries and keys by."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ def sinusoidal_positions(x: Variable, base: float = 10000.0) -> Variable:
 
     Column 2i is sin(p / base^(2i / width)) and column 2i + 1 is cos(p / base^(2i / width)) for position p.
 
-    >>> h = layer.embedding(words, [5000, 64])
-    >>> h = h * 64**0.5 + layer.sinusoidal_positions(h)
+    Examples:
+        >>> h = layer.embedding(words, [5000, 64])
+        >>> h = h * 64**0.5 + layer.sinusoidal_positions(h)
 
     Args:
         x: dense ``[batch, time, width]`` or ragged ``[rows, width]``, floating-point; the width is known and even.
@@ -82,7 +83,8 @@ def rotary_positions(x: Variable, heads: int | None = None, base: float = 10000.
     angle t = p base^(-2i / d). Products of queries and keys so turned depend on how far apart they are. `multi_head_attention` does it
     to both with ``rotary=True``.
 
-    >>> q = layer.rotary_positions(layer.reshape(layer.fc(x, 64, num_flatten_dims=1), [0, 0, 8, 8]))
+    Examples:
+        >>> q = layer.rotary_positions(layer.reshape(layer.fc(x, 64, num_flatten_dims=1), [0, 0, 8, 8]))
 
     Args:
         x: dense ``[batch, time, heads, size]``, or ragged ``[rows, heads * size]`` with ``heads``; the size is known and even.

@@ -1,4 +1,4 @@
-"""Elements by their rank, what runs along an axis, and how often numbers occur."""
+"""Sorting and counting: elements by their rank, what runs along an axis, and how often numbers occur."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`recompute_scope`: what is made within it is not kept for the backward pass."""
+"""Recomputation: what is made within a `recompute_scope` is not kept for the backward pass."""
 
 from __future__ import annotations
 

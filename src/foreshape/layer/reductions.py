@@ -1,4 +1,4 @@
-"""Reductions along axes, and matrix products."""
+"""Reductions and matrix products: along axes, and over the last two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses over large vocabularies, which do not look at every class, and draws from distributions."""
+"""Large vocabularies: losses that do not look at every class, and draws from distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers over ragged data: poolings, context and repetitions of sequences."""
+"""Ragged data: poolings, context and repetitions of sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses, decoding and measures of sequences: conditional random fields, CTC, edit distance, chunks.
+"""Losses and decoding of sequences: conditional random fields, CTC, edit distance, chunks.
 
 All of them take sequences as ragged rows, or padded with a tensor of their lengths.
 """

@@ -1,4 +1,4 @@
-"""Layers that change which rows the sequences of a ragged variable are made of, and attention within sequences.
+"""Rows of sequences: layers that change which rows the sequences of a ragged variable are made of, and attention within sequences.
 
 All of them work on the innermost sequences, whatever the number of levels.
 """

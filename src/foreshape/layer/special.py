@@ -1,4 +1,4 @@
-"""Functions of each element that are needed less often: trigonometry, gamma functions, what lies between two tensors."""
+"""Special functions: functions of each element that are needed less often, such as gamma functions, and what lies between two tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rnn`: a step that the user writes, run over the time steps of dense or ragged input."""
+"""Recurrent steps of your own: `rnn`, a step that the user writes, run over the time steps of dense or ragged input."""
 
 from __future__ import annotations
 

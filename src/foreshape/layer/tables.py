@@ -1,4 +1,4 @@
-"""Lookups in tables of parameters."""
+"""Embeddings: lookups in tables of parameters."""
 
 from __future__ import annotations
 

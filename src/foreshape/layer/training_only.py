@@ -1,4 +1,4 @@
-"""`in_training`: what is done to a value in training, and not in a test."""
+"""Training only: `in_training`, what is done to a value in training, and not in a test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from foreshape.program.variable import Variable
 def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], otherwise: Any = None) -> Any:
     """What ``function(x)`` gives in training; in a test ``x`` itself.
 
-    >>> x = layer.in_training(image, lambda image: image + layer.gaussian_random(image.shape, std=0.1))  # each image its own
+    Examples:
+        >>> x = layer.in_training(image, lambda image: image + layer.gaussian_random(image.shape, std=0.1))  # each image its own
 
     Training is what `foreshape.train` and ``minimize`` do, and a run of the program as it is described. `foreshape.predict`, `foreshape.evaluate`,
     the validation data of a training, a saved model for inference and `foreshape.passes.for_test` are tests: there ``x`` is read in its place, and

@@ -1,4 +1,4 @@
-"""Blocks of transformers: attention and a small network for each row, with what is added to them and normalised around them."""
+"""Transformer blocks: attention and a small network for each row, with what is added to them and normalised around them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def mlp(
 ) -> Variable:  # fmt: skip
     """Two fully connected layers for each row: activation(x W1 + b1) W2 + b2, where gelu(x) = x Phi(x) (Hendrycks and Gimpel, 2016).
 
-    >>> y = layer.mlp(x, 2048)
+    Examples:
+        >>> y = layer.mlp(x, 2048)
 
     Args:
         x: ``[..., width]``, dense or ragged; the last dim alone is the features.
@@ -126,10 +127,11 @@ def transformer_encoder_block(
     With ``norm="pre"``, h = x + attention(norm(x)) and h + mlp(norm(h)) (Xiong et al., 2020); with ``norm="post"``, h = norm(x + attention(x)) and
     norm(h + mlp(h)) (Vaswani et al., 2017). With ``causal=True`` it is the block of a language model such as GPT-2.
 
-    >>> with fs.name_scope("encoder"):
-    ...     for i in range(12):
-    ...         with fs.name_scope(str(i)):
-    ...             h = layer.transformer_encoder_block(h, heads=8)  # encoder.0.attention.query.weight, encoder.0.mlp.inner.weight, ...
+    Examples:
+        >>> with fs.name_scope("encoder"):
+        ...     for i in range(12):
+        ...         with fs.name_scope(str(i)):
+        ...             h = layer.transformer_encoder_block(h, heads=8)  # encoder.0.attention.query.weight, encoder.0.mlp.inner.weight, ...
 
     Args:
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]`` (then without ``mask``).
@@ -167,7 +169,8 @@ def transformer_decoder_block(
 ) -> Variable:  # fmt: skip
     """One block of a transformer's decoder: attention of the rows to those before them, attention to a memory, then a small network for each row.
 
-    >>> y = layer.transformer_decoder_block(y, encoded, heads=8, memory_mask=is_word)
+    Examples:
+        >>> y = layer.transformer_decoder_block(y, encoded, heads=8, memory_mask=is_word)
 
     Args:
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]``.
@@ -194,7 +197,8 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
 
     The mask is made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``encoder.norm``.
 
-    >>> h = layer.transformer_encoder(h, layers=6, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
+    Examples:
+        >>> h = layer.transformer_encoder(h, layers=6, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
 
     Args:
         x, heads, inner_size, causal, mask: as of `transformer_encoder_block`.
@@ -217,7 +221,8 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
                         mask: Variable | None = None, memory_mask: Variable | None = None, name: str = "decoder", **settings: Any) -> Variable:  # fmt: skip
     """``layers`` blocks of `transformer_decoder_block`, one after the other, in the scopes ``decoder.0``, ``decoder.1``, ...
 
-    >>> y = layer.transformer_decoder(y, encoded, layers=6, heads=8, memory_mask=is_word)
+    Examples:
+        >>> y = layer.transformer_decoder(y, encoded, layers=6, heads=8, memory_mask=is_word)
 
     The masks are made once for all of them. Where ``norm`` is "pre", what comes out is normalised once more, by ``decoder.norm``.
 

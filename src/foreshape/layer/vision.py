@@ -1,4 +1,4 @@
-"""Layers over images: convolutions and poolings."""
+"""Convolutions and poolings of images: plain, transposed, and by channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers over rows and volumes: convolutions and poolings along one axis, and along three."""
+"""Convolutions and poolings of rows and volumes: along one axis, and along three."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watches a running program: values that are printed, conditions that stop it."""
+"""Printing and assertions: values that are printed, conditions that stop the run."""
 
 from __future__ import annotations
 

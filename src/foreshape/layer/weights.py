@@ -1,4 +1,4 @@
-"""What losses are multiplied by: a weight for each example, and one for each class."""
+"""Weights of losses: a weight for each example, and one for each class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ ClassWeight: TypeAlias = "Variable | Sequence[float] | Mapping[int, float] | Non
 def weighted_mean(x: Variable, weight: Variable) -> Variable:
     """sum(weight * x) / sum(weight), a tensor without dims: the mean of losses in which each example counts as much as its weight.
 
-    >>> loss = layer.weighted_mean(layer.softmax_with_cross_entropy(logits, label), weight)
+    Examples:
+        >>> loss = layer.weighted_mean(layer.softmax_with_cross_entropy(logits, label), weight)
 
     Args:
         x: ``[batch, ...]``, floating-point.

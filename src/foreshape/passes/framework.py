@@ -15,10 +15,11 @@ Change: TypeAlias = "Callable[[Program], bool]"
 class Pass:
     """A named change of a program.
 
-    >>> drop_dead = Pass("drop_dead", lambda program: False)
-    >>> program, changed = drop_dead(Program())
-    >>> changed
-    False
+    Examples:
+        >>> drop_dead = Pass("drop_dead", lambda program: False)
+        >>> program, changed = drop_dead(Program())
+        >>> changed
+        False
     """
 
     __slots__ = ("_change", "name")

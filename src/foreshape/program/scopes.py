@@ -73,10 +73,11 @@ _stack: Final = _Stack()
 def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextManager[None]:
     """Let what is made inside of the ``with`` say where it belongs: names begin with the scope, and each op carries it.
 
-    >>> with fs.name_scope("encoder"):
-    ...     for i in range(2):
-    ...         with fs.name_scope(str(i)):
-    ...             x = layer.fc(x, 64, name="query")  # encoder.0.query.weight, encoder.0.query.bias, encoder.1.query.weight, ...
+    Examples:
+        >>> with fs.name_scope("encoder"):
+        ...     for i in range(2):
+        ...         with fs.name_scope(str(i)):
+        ...             x = layer.fc(x, 64, name="query")  # encoder.0.query.weight, encoder.0.query.bias, encoder.1.query.weight, ...
 
     A layer without a name is called by its kind: ``encoder.fc.weight``, then ``encoder.fc_1.weight``. A name in a `ParamAttr` and the name of
     an input are whole names, which no scope changes. Ops carry PaddlePaddle's attribute ``op_namescope``, as ``/encoder/0/``, also in files and
@@ -89,10 +90,11 @@ def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextMana
     With ``reuse=True`` what is described has the parameters of the scope that is there, so that both are trained as one, as in siamese networks:
     the layers must be the same in the same order, and the scopes within are used again too. The gradients of all uses are summed.
 
-    >>> def tower(x, again):
-    ...     with fs.name_scope("tower", reuse=again):
-    ...         return layer.fc(layer.fc(x, 64, "relu"), 16)  # tower.fc.weight, tower.fc.bias, tower.fc_1.weight, tower.fc_1.bias
-    >>> near = layer.cos_sim(tower(question, False), tower(answer, True))
+    Examples:
+        >>> def tower(x, again):
+        ...     with fs.name_scope("tower", reuse=again):
+        ...         return layer.fc(layer.fc(x, 64, "relu"), 16)  # tower.fc.weight, tower.fc.bias, tower.fc_1.weight, tower.fc_1.bias
+        >>> near = layer.cos_sim(tower(question, False), tower(answer, True))
 
     Args:
         name: of the scope, within those that are open.
