@@ -27,8 +27,11 @@ _DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 _CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _F32, _ANY = 1, 1, 96, 1, 10, 3, 1
 _WEIGHTS_WANTED, _SCRATCHPAD_WANTED, _IMPLEMENTATION = 131, 136, 8
 _UNIMPLEMENTED = 3
+_REFUSALS = (2, _UNIMPLEMENTED)
+"""What says that there is no primitive as described: sizes were compared before, so that what the library calls invalid is valid, but for its kernels."""
 _STATUS = {1: "out of memory", 2: "invalid arguments", 3: "unimplemented", 4: "last implementation reached", 5: "runtime error", 6: "not required"}
-_DIMS = 12
+DIMS = 12
+"""So many dims has a tensor of the library at most."""
 _SMALL = 4 << 20
 """What has so many bytes is brought into another order by one thread: on a machine that is busy others must be waited for each time."""
 SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCALE, SHIFT, SCRATCHPAD = 1, 2, 17, 33, 41, 51, 52, 80
@@ -62,9 +65,9 @@ class Argument(ctypes.Structure):
     _fields_ = [("name", c_int), ("memory", c_void_p)]
 
 
-def _check(status: int, what: str) -> None:
+def _check(status: int, what: str, refusals: Sequence[int] = (_UNIMPLEMENTED,)) -> None:
     if status:
-        kind = Unimplemented if status == _UNIMPLEMENTED else LibraryError
+        kind = Unimplemented if status in refusals else LibraryError
         raise kind(f"oneDNN: {what}: {_STATUS.get(status, f'status {status}')}")
 
 
@@ -111,7 +114,7 @@ class Library:
             found = self._makers[kind, by] = getattr(self._functions, name), destroy, name
         create, destroy, name = found
         made = c_void_p()
-        _check(create(byref(made), *arguments), name)
+        _check(create(byref(made), *arguments), name, _REFUSALS if destroyed == "primitive_desc" else (_UNIMPLEMENTED,))
         return Handle(made.value, destroy)
 
     @contextmanager
@@ -128,7 +131,13 @@ class Library:
         return self._make("stream", _pointer(self._engine), c_int(_IN_ORDER))
 
     def strided(self, dims: Sequence[int], strides: Sequence[int]) -> Handle:
-        """The description of memory with these steps between elements."""
+        """The description of memory with these steps between elements.
+
+        Raises:
+            Unimplemented: there are more dims than the library has.
+        """
+        if len(dims) > DIMS:
+            raise Unimplemented(f"oneDNN: at most {DIMS} dims, not {len(dims)}")
         return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(_F32), _dims(strides), by="create_with_strides")
 
     def any(self, dims: Sequence[int]) -> Handle:
@@ -320,7 +329,7 @@ def _pointer(of: Handle | None) -> c_void_p:
 
 
 def _dims(of: Sequence[int]) -> ctypes.Array[c_int64]:
-    return (c_int64 * _DIMS)(*of)
+    return (c_int64 * DIMS)(*of)
 
 
 def library() -> Library | None:

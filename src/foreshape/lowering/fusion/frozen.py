@@ -75,27 +75,33 @@ def follow(graph: Graph, i: Instruction, axis: int, residuals: bool) -> Chain:
 def follow_normalization(graph: Graph, i: Instruction) -> Chain | None:
     """The same of a normalization by fixed statistics of images, which is the first thing that is done; None where its numbers may change."""
     chain = Chain(i, i.arguments[0])
-    if not _is_folded(graph, chain, i, 1):
+    if not graph.makes_one(i) or not _is_folded(graph, chain, i, 1):
         return None
     chain.out = i.results[0]
     return _followed(graph, chain, 1, residuals=True)
 
 
 def _followed(graph: Graph, chain: Chain, axis: int, residuals: bool) -> Chain:
-    while (reader := graph.only_reader(chain.out)) is not None and _is_folded(graph, chain, reader, axis):
+    while (reader := _reader(graph, chain)) is not None and _is_folded(graph, chain, reader, axis):
         chain.take(reader)
-    reader = graph.only_reader(chain.out)
+    reader = _reader(graph, chain)
     if residuals and reader is not None and (other := _residual(graph, chain, reader)) is not None:
         chain.other = other
         chain.take(reader)
-        reader = graph.only_reader(chain.out)
+        reader = _reader(graph, chain)
     found = activation(reader) if reader is not None and reader.arguments[:1] == [chain.out] else None
     if reader is not None and found is not None:
         chain.following = found
         chain.take(reader)
-    while (reader := graph.only_reader(chain.out)) is not None and _is_behind(graph, chain, reader):
+    while (reader := _reader(graph, chain)) is not None and _is_behind(graph, chain, reader):
         chain.take(reader)
     return chain
+
+
+def _reader(graph: Graph, chain: Chain) -> Instruction | None:
+    """The one instruction that reads a chain's result, where nobody needs more than one result of that."""
+    reader = graph.only_reader(chain.out)
+    return reader if reader is not None and graph.makes_one(reader) else None
 
 
 def _is_behind(graph: Graph, chain: Chain, reader: Instruction) -> bool:
@@ -145,8 +151,7 @@ def _is_folded(graph: Graph, chain: Chain, reader: Instruction, axis: int) -> bo
     norm = computes(reader, FixedNormalization)
     if norm is not None:
         by = [a for a in reader.arguments[1:5] if isinstance(a, Value) and is_frozen_fp32(graph, a)]
-        unread = all(graph.unused(r) for r in reader.results[3:5])
-        if axis != 1 or len(dims_of(chain.out) or ()) < 2 or len(by) != 4 or not unread:
+        if axis != 1 or len(dims_of(chain.out) or ()) < 2 or len(by) != 4:
             return False
         chain.steps.append((norm.epsilon, tuple(by)))
         return True
@@ -159,7 +164,7 @@ def _is_folded(graph: Graph, chain: Chain, reader: Instruction, axis: int) -> bo
         return False
     chain.steps.append(("add" if total is not None else "multiply", (numbers,)))
     made = graph.maker(reader.arguments[1])
-    if made is not None and graph.only_reader(made.results[0]) is reader and all(graph.unused(r) for r in made.results[1:]):
+    if made is not None and graph.only_reader(made.results[0]) is reader and graph.makes_one(made):
         chain.gone.append(made)
     return True
 

@@ -18,7 +18,7 @@ from foreshape.data_class import data_class, field
 from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
 from foreshape.kernels import frozen
 from foreshape.kernels.frozen import RELU
-from foreshape.kernels.onednn_library import library
+from foreshape.kernels.onednn_library import DIMS, library
 from foreshape.kernels.series import ALIGNMENT, Series, Step
 from foreshape.kernels.stages import Each, Enlarged, Joined, Normalized, Paired, Part, Pooled, Same, Shuffled
 from foreshape.lowering.call_memory import workspace_in_rows
@@ -107,9 +107,9 @@ def _parts(graph: Graph, i: Instruction, values: list[Value], axis: int) -> list
 
 
 def _is_plain(value: Argument) -> bool:
-    """Whether a value is a dense tensor of fp32."""
+    """Whether a value is a dense tensor of fp32, of no more dims than the library has."""
     spec = spec_of(value)
-    return spec is not None and spec.dtype is FP32 and isinstance(value, Value) and value.lod is None
+    return spec is not None and spec.dtype is FP32 and spec.rank <= DIMS and isinstance(value, Value) and value.lod is None
 
 
 def _other(graph: Graph, i: Instruction, values: list[Value]) -> _Stage | None:

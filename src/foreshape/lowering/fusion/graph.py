@@ -28,7 +28,7 @@ class Graph:
         self._readers: dict[Value, list[Instruction]] = {}
         self._fixed: set[Value] = set(lowered.fetches)
         self._written: set[str] = set()
-        self._changed = {v.name for i in lowered.instructions for v in i.changes() if computes(i, FixedNormalization) is None} if lowered.frozen else set[str]()
+        self._changed = {v.name for i in lowered.instructions for v in _changed_by(i)} if lowered.frozen else set[str]()
         self._changes: set[str] | None = None
         self.places: list[list[Instruction]] = []
         for i in lowered.instructions:
@@ -116,6 +116,10 @@ class Graph:
     def unused(self, value: Argument) -> bool:
         """Whether nobody needs a value."""
         return value is None or (not self.readers(value) and not self.is_fixed(value))
+
+    def makes_one(self, i: Instruction) -> bool:
+        """Whether nobody needs more of an instruction than its first result, and what it updates in place stays as it is."""
+        return all(self.unused(r) for at, r in enumerate(i.results) if at and at not in i.in_place)
 
     def position(self, i: Instruction) -> int:
         """The number of an instruction's place."""
@@ -211,6 +215,11 @@ class Graph:
     def is_constant(self, value: Argument) -> bool:
         """Whether a persistable is only ever changed in place or not at all in this step."""
         return isinstance(value, Value) and value.persistable and value.name not in self._written
+
+
+def _changed_by(i: Instruction) -> list[Value]:
+    """The values of the scope that an instruction makes others: a normalization by fixed statistics updates them to what they are."""
+    return i.changes() if computes(i, FixedNormalization) is None else [place for place, _ in i.stores]
 
 
 def fused(
