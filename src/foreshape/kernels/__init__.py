@@ -2,7 +2,7 @@
 
 - Matrix products (`products`, `onednn`) and where tensors lie (`pages`).
 - Sequences: `segments` (sums over each), `row_ranges` (some of them, in another order).
-- `pointwise`: convolutions with windows of one place.
+- `pointwise`: convolutions by torch; `window_steps`: with which strides and dilations.
 - `pooling`: maxima and means of windows of images.
 - Recurrent networks: `recurrence` and `recurrent_net` (over time), `lstm_steps`, `gru_steps` (a step), `lstm_pieces` (many steps at once);
   `lstm_memory`, `packed_memory`, `recurrent_memory` are their bytes.

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from foreshape.kernels.direct import PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
+from foreshape.kernels import pointwise
+from foreshape.kernels.direct import MOST, PackedConvolution, PackedProduct, PackedTransposedConvolution, Paddings
 from foreshape.kernels.onednn_library import Function, library
+from foreshape.kernels.window_steps import is_unsound, settle
 from foreshape.values.torch_proxy import F, torch
 
 if TYPE_CHECKING:
@@ -103,7 +106,7 @@ class Convolution:
         paddings: those that are not alike at both ends are put around a copy of the images.
     """
 
-    __slots__ = ("_after", "_bias", "_following", "_matrix", "_packed", "_pads", "_settings", "_weight", "_within")
+    __slots__ = ("_after", "_bias", "_following", "_matrix", "_packed", "_pads", "_settings", "_sizes", "_weight", "_window", "_within")
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Paddings, dilations: Sequence[int], groups: int, following: Following
@@ -111,38 +114,36 @@ class Convolution:
         self._pads = paddings if callable(paddings) else None
         paddings = (0,) * len(strides) if callable(paddings) else paddings
         self._weight: Tensor | None = weight
-        self._bias, self._following = bias, following
+        self._window, self._bias, self._following = weight.shape[2:], bias, following
         self._within, self._after = _in_torch(following)
         self._settings = (list(paddings), list(strides), list(dilations), groups)
+        self._sizes: dict[Sequence[int], tuple[Any, ...]] = {}
         self._packed: Any = None
         plain = groups == 1 and all(n == 1 for n in (*weight.shape[2:], *strides)) and not any(paddings) and self._pads is None
         self._matrix = weight.flatten(1).t().contiguous() if plain and weight.numel() < SMALL else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        packed, matrix = self._packed, self._matrix
+        matrix = self._matrix
         x = x if self._pads is None else _padded(x, *self._pads(x.shape[2:]))
         if matrix is not None and x.numel() * matrix.shape[1] < SMALL:
             return self._product(x, matrix)
-        if packed is None or not x.numel():
-            packed = self._pack(x)
-            if packed is None:
-                return activated(self._plain(x), self._following)
+        settings = self._sizes.get(x.shape) or self._settle(x)
+        if settings is None:
+            return activated(self._plain(x), self._following)
         name, numbers, form = self._within[:3]
-        out = torch.ops.mkldnn._convolution_pointwise.default(x, packed, self._bias, *self._settings, name, numbers, form)
+        out = torch.ops.mkldnn._convolution_pointwise.default(x, self._packed, self._bias, *settings, name, numbers, form)
         return activated(out, self._after)
 
     def add(self, x: Tensor, other: Tensor) -> Tensor:
         """With ``other``, of the result's shape, added before the activation."""
-        packed = self._packed
         x = x if self._pads is None else _padded(x, *self._pads(x.shape[2:]))
-        if packed is None or not x.numel():
-            packed = self._pack(x)
-            if packed is None:
-                return activated(self._plain(x).add_(other), self._following)
+        settings = self._sizes.get(x.shape) or self._settle(x)
+        if settings is None:
+            return activated(self._plain(x).add_(other), self._following)
         rectifies = self._following == RELU
         last = other.contiguous(memory_format=torch.channels_last)
         unary = "relu" if rectifies else None
-        out = torch.ops.mkldnn._convolution_pointwise.binary(x, last, packed, self._bias, *self._settings, "add", 1.0, unary, [], "")
+        out = torch.ops.mkldnn._convolution_pointwise.binary(x, last, self._packed, self._bias, *settings, "add", 1.0, unary, [], "")
         return out if rectifies else activated(out, self._following)
 
     def _product(self, x: Tensor, matrix: Tensor) -> Tensor:
@@ -152,16 +153,20 @@ class Convolution:
         out = torch.mm(rows, matrix) if self._bias is None else torch.addmm(self._bias, rows, matrix)
         return activated(out, self._following).view(n, height, width, matrix.shape[1]).permute(0, 3, 1, 2)
 
-    def _pack(self, x: Tensor) -> Any:
-        """The weight as oneDNN wants it; None where another kernel must do."""
-        if not has_onednn() or not x.numel():
+    def _settle(self, x: Tensor) -> tuple[Any, ...] | None:
+        """The settings for images of a size that comes for the first time, with the weight packed; None where another kernel must do."""
+        paddings, strides, dilations, groups = self._settings
+        image, window, weight = x.shape[2:], self._window, self._weight
+        strides, dilations = settle(image, window, strides, paddings, dilations)
+        if not has_onednn() or not x.numel() or is_unsound(x.shape[1], image, window, strides, paddings, dilations):
             return None
-        weight = self._weight  # another thread may be doing the same: what is packed is there before the weight goes
-        if self._packed is None and weight is not None:
-            paddings, strides, dilations, groups = self._settings
+        if self._packed is None and weight is not None:  # another thread may be doing the same: what is packed is there before the weight goes
             self._packed = torch.ops.mkldnn._reorder_convolution_weight(weight, paddings, strides, dilations, groups, list(x.shape))
             self._weight = None
-        return self._packed
+        if len(self._sizes) >= MOST:
+            self._sizes.clear()
+        self._sizes[x.shape] = found = (paddings, strides, dilations, groups)
+        return found
 
     def _plain(self, x: Tensor) -> Tensor:
         paddings, strides, dilations, groups = self._settings
@@ -169,7 +174,7 @@ class Convolution:
         weight = weight if weight is not None else self._packed.to_dense()
         if not x.numel() and all(n == 1 for n in (*weight.shape[2:], *strides)) and not any(paddings):  # torch refuses images without pixels
             return x.new_empty((x.shape[0], weight.shape[0], *x.shape[2:]))
-        return torch.conv2d(x, weight, self._bias, strides, paddings, dilations, groups)
+        return pointwise.convolve(x, weight, self._bias, strides, paddings, dilations, groups)
 
 
 def _padded(x: Tensor, before: Sequence[int], behind: Sequence[int]) -> Tensor:
@@ -190,7 +195,7 @@ class TransposedConvolution:
         self._settings = (bias, list(strides), list(paddings), list(more), 1, list(dilations))
 
     def __call__(self, x: Tensor) -> Tensor:
-        out = torch.conv_transpose2d(x, self._weight, *self._settings)
+        out = pointwise.transpose(x, self._weight, *self._settings)
         return activated(out, self._following).contiguous(memory_format=torch.channels_last)
 
 
@@ -206,7 +211,7 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         if not has_onednn() or not x.numel():
-            rows = x.reshape(-1, x.shape[-1])
+            rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # of no columns there may be rows
             out = rows @ self._weight if self._bias is None else torch.addmm(self._bias, rows, self._weight)
             return activated(out, self._following).view(*x.shape[:-1], out.shape[1])
         if self._packed is None:

@@ -1,4 +1,4 @@
-"""Convolutions whose windows are one place, as torch is fastest with them on one thread.
+"""Convolutions by torch, with settings that it computes (see `foreshape.kernels.window_steps`); those of one place as it is fastest on one thread.
 
 There torch gives those that are neither strided nor dilated, of fewer than 16 images, to BLAS, image by image. oneDNN takes half to a tenth of that
 time on a processor with AVX-512, and with AVX2 as long or less. A window of one place has no distance between its places, so that every
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from foreshape.kernels.window_steps import in_rows, is_unsound, settle, settle_transposed
 from foreshape.values.torch_proxy import aten, torch
 
 if TYPE_CHECKING:
@@ -24,7 +25,14 @@ _DILATED = (2, 2)
 
 
 def convolve(x: Tensor, w: Tensor, b: Tensor | None, strides: Sequence[int], padding: Sequence[int], dilations: Sequence[int], groups: int) -> Tensor:
-    """``torch.conv2d`` of images ``x`` [images, channels, height, width] and filters ``w`` [out, channels / groups, height, width]."""
+    """``torch.conv2d`` of images ``x`` [images, channels, height, width] and filters ``w`` [out, channels / groups, height, width]; or ``torch.conv3d``."""
+    if max(*strides, *dilations) > 1:
+        image, window = x.shape[2:], w.shape[2:]
+        strides, dilations = settle(image, window, strides, padding, dilations)
+        if is_unsound(x.shape[1], image, window, strides, padding, dilations):
+            x, w = in_rows(x), in_rows(w)
+    if len(strides) == 3:
+        return torch.conv3d(x, w, b, strides, padding, dilations, groups)
     return torch.conv2d(x, w, b, strides, padding, _DILATED if _is_slow(x, w) else dilations, groups)
 
 
@@ -33,9 +41,21 @@ def gradients(
     added: Sequence[int], groups: int, requested: Sequence[bool],
 ) -> tuple[Any, ...]:  # fmt: skip
     """``aten.convolution_backward``: the gradients of the images, the filters and the bias, each where it is requested."""
-    return aten.convolution_backward(
-        d, x, w, bias, strides, padding, _DILATED if _is_slow(x, w) else dilations, transposed, added, groups, requested
-    )
+    image, window = x.shape[2:], w.shape[2:]
+    if transposed:
+        strides, dilations = settle_transposed(image, window, strides, added, dilations)
+    else:
+        strides, dilations = settle(image, window, strides, padding, dilations)
+        dilations = _DILATED if len(strides) == 2 and _is_slow(x, w) else dilations
+    return aten.convolution_backward(d, x, w, bias, strides, padding, dilations, transposed, added, groups, requested)
+
+
+def transpose(
+    x: Tensor, w: Tensor, b: Tensor | None, strides: Sequence[int], padding: Sequence[int], added: Sequence[int], groups: int, dilations: Sequence[int]
+) -> Tensor:
+    """``torch.conv_transpose2d`` of images, or ``torch.conv_transpose3d`` of volumes."""
+    strides, dilations = settle_transposed(x.shape[2:], w.shape[2:], strides, added, dilations)
+    return (torch.conv_transpose2d if x.dim() == 4 else torch.conv_transpose3d)(x, w, b, strides, padding, added, groups, dilations)
 
 
 def _is_slow(x: Tensor, w: Tensor) -> bool:

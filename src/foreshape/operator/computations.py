@@ -192,6 +192,11 @@ class ImageConvolution(Computation):
     dilations: tuple[int, ...]
     groups: int
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether the windows, or their pixels, are apart."""
+        return max(*self.strides, *self.dilations) > 1
+
 
 @data_class(frozen=True)
 class PaddedImageConvolution(Computation):

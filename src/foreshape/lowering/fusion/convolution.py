@@ -30,7 +30,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
         like, out, bias, gone = add, add.results[0], add.arguments[1], [i]
     arguments = [x, w] if bias is None else [x, w, bias]
     text = f"{{conv}}({{0}}, {{1}}, {'None' if bias is None else '{2}'}, {settings(of)}, {of.groups})"
-    conv = pointwise.convolve if has_windows_of_one(i) else Lazy(lambda: torch.conv2d)
+    conv = pointwise.convolve if has_windows_of_one(i) or of.is_spread else Lazy(lambda: torch.conv2d)
     graph.remove(gone)
     graph.replace(like, fused(like, text, arguments, [out], "product", workspace=lambda: workspace(i, of, out), in_rows=(0,), conv=conv))
 

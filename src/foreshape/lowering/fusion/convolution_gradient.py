@@ -41,7 +41,7 @@ def _rewrite(graph: Graph, i: Instruction, of: ImageConvolution) -> None:
             text = text.replace(str(requested), str([*requested[:2], False])).replace(str([size]), "None", 1)
         else:
             graph.remove([bias])
-    back = pointwise.gradients if has_windows_of_one(i) else Lazy(lambda: aten.convolution_backward)
+    back = pointwise.gradients if has_windows_of_one(i) or of.is_spread else Lazy(lambda: aten.convolution_backward)
     graph.replace(i, fused(i, text, [x, w, d], results, workspace=lambda: workspace(i, of, d, requested), in_rows=(0, 2), back=back))
 
 

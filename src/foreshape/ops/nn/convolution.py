@@ -13,7 +13,6 @@ from foreshape.operator import (
     AttrType,
     F,
     Operator,
-    aten,
     attribute,
     computations,
     f32,
@@ -134,8 +133,7 @@ class Convolution(Windowed):
     def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
         last = is_channels_last(self.data_format)
         x, padding, _ = self._padded(channels_first(Input, last), Filter)
-        convolve = pointwise.convolve if self._axes == 2 else torch.conv3d
-        return channels_back(convolve(x, Filter, Bias, self.strides, padding, self._dilations(), self.groups), last)
+        return channels_back(pointwise.convolve(x, Filter, Bias, self.strides, padding, self._dilations(), self.groups), last)
 
     def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, *, strided: frozenset[str]) -> Size:
         out = Convolution.infer_shape(self, Input, Filter, Bias)
@@ -191,8 +189,7 @@ class Convolution(Windowed):
         last = is_channels_last(self.data_format)
         first = channels_first(Input, last)
         x, padding, added = self._padded(first, Filter)
-        back = pointwise.gradients if self._axes == 2 else aten.convolution_backward
-        d_x, d_filter, d_bias = back(
+        d_x, d_filter, d_bias = pointwise.gradients(
             channels_first(d_out, last), x, Filter, None if Bias is None else [len(Bias)], self.strides, padding, self._dilations(), False,
             (0,) * self._axes, self.groups, requested,
         )  # fmt: skip

@@ -6,13 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.dims import Size, no_less, product
-from foreshape.kernels import onednn
+from foreshape.kernels import onednn, pointwise
 from foreshape.operator import (
     FLOATING,
     INDEX,
     AttrType,
     F,
-    aten,
     attribute,
     computations,
     f32,
@@ -26,7 +25,6 @@ from foreshape.operator import (
     require_equal,
     result,
     sample,
-    torch,
     unknown_size,
 )
 from foreshape.operator.temporaries import copies
@@ -147,11 +145,11 @@ class TransposedConvolution(Windowed):
         image, window = x.shape[2:], Filter.shape[2:]
         cut, _ = self._plain(image, window, self._sizes(image, window, sizes_at_run(self.output_size, None, OutputSizes)))
         native = self._native(cut)
-        spread: Any = torch.conv_transpose2d if self._axes == 2 else torch.conv_transpose3d
         if native is not None:
-            out = spread(x, Filter, Bias, self.strides, native[0], native[1], self.groups, self._dilations())
+            out = pointwise.transpose(x, Filter, Bias, self.strides, native[0], native[1], self.groups, self._dilations())
         else:
-            out = spread(x, Filter, None, self.strides, 0, 0, self.groups, self._dilations())
+            nothing = (0,) * self._axes
+            out = pointwise.transpose(x, Filter, None, self.strides, nothing, nothing, self.groups, self._dilations())
             out = F.pad(out, [-c for pair in reversed(cut) for c in pair])
             if Bias is not None:
                 out += Bias.view(-1, *[1] * self._axes)
@@ -185,7 +183,7 @@ class TransposedConvolution(Windowed):
         padding, more = self._native(cut) or ((0,) * self._axes, (0,) * self._axes)
         if self._native(cut) is None:
             d = F.pad(d, [c for pair in reversed(cut) for c in pair])
-        d_x, d_filter, _ = aten.convolution_backward(
+        d_x, d_filter, _ = pointwise.gradients(
             d, x, Filter, None, self.strides, padding, self._dilations(), True, more, self.groups, [requested[0], requested[1], False]
         )
         if last and d_filter is not None:

@@ -1,0 +1,67 @@
+"""Strides and dilations with which torch's oneDNN computes convolutions: what reaches beyond the images says nothing, and crashes there.
+
+Seen with torch 2.11 to 2.13. A stride of 2^20 crashes wherever there is one window, in the gradients and in transposed convolutions too. With the
+channels innermost two forms do with any stride above 1 along the width: windows none of which reads a pixel crash, and one window of one channel
+reads what lies behind the images. With the channels outermost the same forms are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NEAR = 64
+"""Strides and dilations of so many pixels are taken as they are: thousands of forms of them were right."""
+
+
+def settle(
+    image: Sequence[int], window: Sequence[int], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the least strides and dilations that say the same; those above 1 stay so, by which torch chooses its kernels.
+
+    A stride is no longer than the way to where a second window would not fit, and in windows of one pixel nothing is apart.
+    """
+    if max(*strides, *dilations) <= NEAR:
+        return strides, dilations
+    dilations = [d if k > 1 else min(d, 2) for k, d in zip(window, dilations, strict=True)]
+    each = zip(image, window, strides, paddings, dilations, strict=True)
+    return [min(s, max(2, n + 2 * p - d * (k - 1))) for n, k, s, p, d in each], dilations
+
+
+def settle_transposed(
+    image: Sequence[int], window: Sequence[int], strides: Sequence[int], more: Sequence[int], dilations: Sequence[int]
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return those of a transposed convolution: of one pixel a stride says nothing. Either must be above ``more``."""
+    if max(*strides, *dilations) <= NEAR:
+        return strides, dilations
+    strides = [s if n > 1 else min(s, max(2, m + 1)) for n, s, m in zip(image, strides, more, strict=True)]
+    return strides, [d if k > 1 else min(d, max(2, m + 1)) for k, d, m in zip(window, dilations, more, strict=True)]
+
+
+def is_unsound(
+    channels: int, image: Sequence[int], window: Sequence[int], strides: Sequence[int], paddings: Sequence[int], dilations: Sequence[int]
+) -> bool:
+    """Whether torch's oneDNN does not compute a convolution of images whose channels are innermost, by settled strides and dilations."""
+    width, span, stride, padding, dilation = image[-1], window[-1], strides[-1], paddings[-1], dilations[-1]
+    if stride == 1:
+        return False
+    count = (width + 2 * padding - dilation * (span - 1) - 1) // stride + 1
+    if channels == 1 and count == 1:
+        return True
+    if not padding:
+        return False
+    for offset in range(-padding, -padding + dilation * span, dilation):
+        first = max(0, -(offset // stride))  # the first window whose pixel of this offset does not lie before the image
+        if first < count and first * stride + offset < width:
+            return False
+    return True
+
+
+def in_rows(x: Tensor) -> Tensor:
+    """``x`` as torch takes it for images whose channels are outermost."""
+    return x if x.is_contiguous() and x.stride(1) != 1 else x.clone(memory_format=torch.contiguous_format)
