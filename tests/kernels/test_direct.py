@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from foreshape.errors import ShapeError
-from foreshape.kernels import direct, onednn_library
+from foreshape.kernels import direct, frozen, onednn_library
 from foreshape.kernels.frozen import Convolution, Following, Linear, convolution, linear, transposed_convolution
-from foreshape.kernels.onednn_library import Unimplemented, library
+from foreshape.kernels.onednn_library import LibraryError, Unimplemented, library
 
 needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 RELU = Following("relu")
@@ -198,3 +198,40 @@ def test_what_follows_a_transposed_convolution_is_done_once(channels: int, windo
         ours = transposed_convolution(weight, given, (2, 2), (pad, pad), (more, more), (1, 1), following)
         wanted = torch.nn.functional.conv_transpose2d(x, weight, given, 2, pad, more)
         torch.testing.assert_close(ours(x), torch.relu(wanted) if following is RELU else wanted, rtol=1e-4, atol=1e-4)
+
+
+BEHIND = {
+    "one pixel across": (((1, 4, 5, 1), (3, 2), (2, 3), (1, 0), (1, 2), (1, 1)), True),
+    "one pixel": (((2, 4, 1, 1), (2, 3), (5, 3), (1, 0), (4, 2), (1, 1)), True),
+    "one pixel, dilated": (((1, 4, 1, 3), (3, 1), (1, 2), (0, 0), (2, 1), (4, 1)), True),
+    "more than a stride": (((1, 4, 2, 2), (3, 1), (3, 1), (0, 0), (2, 1), (1, 2)), False),
+}
+
+
+@needs_library
+@pytest.mark.parametrize("name", BEHIND)
+def test_rows_and_columns_behind_a_transposed_convolution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the library takes none for valid, torch computes it."""
+    (dims, window, strides, paddings, more, dilations), by_library = BEHIND[name]
+    x, weight, bias, asked = numbers(*dims), numbers(4, 6, *window), numbers(6), list[int]()
+    right = frozen.TransposedConvolution.__call__
+    monkeypatch.setattr(frozen.TransposedConvolution, "__call__", lambda self, x: (asked.append(1), right(self, x))[1])
+    kernel = transposed_convolution(weight.clone(), bias, strides, paddings, more, dilations, RELU)
+    wanted = torch.nn.functional.conv_transpose2d(x, weight, bias, strides, paddings, more, 1, dilations)
+    for _ in range(2):
+        torch.testing.assert_close(kernel(x), torch.relu(wanted), rtol=1e-4, atol=1e-5)
+    assert bool(asked) is not by_library
+
+
+@needs_library
+def test_what_the_library_calls_invalid_has_no_kernel_and_memory_that_it_does_is_an_error() -> None:
+    found = library()
+    assert found is not None
+    lying = found.strided((1, 2, 3, 3), (18, 1, 6, 2))
+    with pytest.raises(Unimplemented, match="invalid arguments"):
+        found.pooling("max", lying, lying, (1, 1), (9, 9), (0, 0), (0, 0), found.attributes()[-1])
+    with pytest.raises(LibraryError, match="invalid arguments") as caught:
+        found.strided((-1,), (1,))
+    assert type(caught.value) is LibraryError
+    with pytest.raises(Unimplemented, match="at most 12 dims, not 13"):
+        found.strided((1,) * 13, (1,) * 13)

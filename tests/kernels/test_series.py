@@ -191,3 +191,37 @@ def test_kernels_that_are_written_for_reading_are_not_taken() -> None:
             Each(("relu", 0.0, 0.0)).described(found, [(2, 3)])
     finally:
         found.implementation = found_as
+
+
+POOLINGS = {
+    "padding behind": pooled("mean with padding", (3, 3), (2, 2), (0, 0), (1, 1)),
+    "padding before": pooled("mean with padding", (3, 3), (2, 2), (1, 1), (0, 0)),
+    "rounded up": pooled("mean with padding", (2, 2), (2, 2), up=True),
+    "rounded up where it fits": pooled("mean with padding", (3, 3), (2, 2), up=True),
+    "a far step": pooled("max", (8, 6), (2**31 - 1, 2**31 - 1), (1, 0), (0, 0)),
+    "a far step, rounded up": pooled("max", (8, 6), (2**31 - 1, 2**31 - 1), (1, 0), (0, 0), True),
+}
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_windows_that_reach_behind_the_padding_and_far_steps(name: str) -> None:
+    """A mean with padding counts the padding that is told, and nothing behind that: what the library does not count so it is not asked for."""
+    stage = POOLINGS[name]
+    found = library()
+    assert found is not None and stage.window is not None
+    if name.endswith("rounded up"):
+        with pytest.raises(Unimplemented):
+            stage.described(found, [tuple(X.shape)])
+        return
+    top, left, bottom, right = *stage.before, *stage.behind
+    padded = F.pad(X, (left, right, top, bottom), value=0.0 if stage.kind != "max" else -torch.inf)
+    strides = [min(s, 99) for s in stage.strides]
+    by_torch = F.max_pool2d(padded, stage.window, strides) if stage.kind == "max" else F.avg_pool2d(padded, stage.window, strides)
+    torch.testing.assert_close(one(stage)(X), by_torch, rtol=1e-5, atol=1e-5)
+
+
+def test_tensors_of_more_dims_than_the_library_has_go_step_by_step() -> None:
+    x, found = X.reshape(2, *(1,) * 12, -1), library()
+    assert found is not None
+    run = Series(found, [Step(Each(("relu", 0.0, 0.0)), torch.relu, (0,), None)], 1)
+    torch.testing.assert_close(run(x), x.relu())

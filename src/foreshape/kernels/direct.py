@@ -320,12 +320,12 @@ class PackedTransposedConvolution(_PackedWindows):
         out = (dims[0], channels, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
         if min(out) < 1:
             raise ShapeError(f"nothing is left of {list(dims)} by windows of {window}: the result would be {list(out)}")
-        strides = [s if n > 1 else 1 for n, s in zip(dims[2:], strides, strict=True)]
+        behind = [p - m for p, m in zip(paddings, more, strict=True)]
+        strides = [s if n > 1 else max(1, 1 - b) for n, s, b in zip(dims[2:], strides, behind, strict=True)]  # the library wants them above -b
         dilations = _dilations(dilations, window)
         library = self._library
         source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order((channels,))
         with library.using(1 if prod(dims) * channels * prod(window) < FEW else None):
-            behind = [p - m for p, m in zip(paddings, more, strict=True)]
             described = library.convolution(
                 source, self._any, bias, result, strides, dilations, paddings, behind, library.attributes(None, self._functions)[-1], transposed=True
             )

@@ -56,7 +56,7 @@ class Pooled(NamedTuple):
         (x,) = dims
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
-        window, strides = (tuple(x[2:]), (1, 1)) if self.window is None else (self.window, self.strides)
+        window, strides = (tuple(x[2:]), [1, 1]) if self.window is None else (self.window, list(self.strides))
         before, behind = ((0, 0), [0, 0]) if self.window is None else (self.before, list(self.behind))
         out = list(x[:2])
         for at, (n, k, s) in enumerate(zip(x[2:], window, strides, strict=True)):
@@ -64,9 +64,12 @@ class Pooled(NamedTuple):
             if room < 0:
                 raise Unimplemented("a window reaches beyond the padded image")  # as the only one may, where counts are rounded up
             count = (-(-room // s) if self.rounds_up else room // s) + 1
+            strides[at] = s if count > 1 else min(s, room + 1)  # of one window the stride says nothing, and the library takes none without limits
             behind[at] += (count - 1) * s - room
             if (count - 1) * s >= n + before[at] or before[at] >= k:
                 raise Unimplemented("a window lies in the padding altogether")
+            if self.kind == "mean with padding" and (count - 1) * s > room:
+                raise Unimplemented("what lies behind the padding would count too")
             out.append(count)
             behind[at] = max(behind[at], 0)
         source, result = _lying(library, x), _lying(library, out)

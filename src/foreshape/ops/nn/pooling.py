@@ -162,10 +162,12 @@ class Pool2d(Pooling):
             return None
         if self.global_pooling or self.adaptive:
             return computations.ImagePooling(how) if self.global_pooling or self.ksize == (1, 1) else None
-        if self.padding_algorithm == "SAME" or (self.ceil_mode and how == "mean with padding"):
+        if self.padding_algorithm == "SAME":
             return None
         pads = [0, 0] if self.padding_algorithm == "VALID" else self.paddings
         before, behind = (pads, pads) if len(pads) == 2 else (pads[::2], pads[1::2])
+        if how == "mean with padding" and (self.ceil_mode or any(b > a for a, b in zip(before, behind, strict=True))):
+            return None  # behind the images no more zeros count than before them
         return computations.ImagePooling(how, self.ksize, self.strides, tuple(before), tuple(behind), self.ceil_mode)
 
     def kernel(self, X: Tensor, KernelSizes: Sequence[Tensor]) -> Tensor:
