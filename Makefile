@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs paddle proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle proto docs wheel clean
 
 $(VENV)/train: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -73,7 +73,7 @@ bench-reading: $(VENV)/dev ## opening saved networks: first answers, foreshape c
 
 SECONDS ?= 60
 SEED ?= 0
-fuzz: fuzz-files fuzz-operators fuzz-programs  ## each kind of fuzzing, one after the other, for SECONDS each
+fuzz: fuzz-files fuzz-operators fuzz-programs fuzz-frozen  ## each kind of fuzzing, one after the other, for SECONDS each
 
 fuzz-files: $(VENV)/dev    ## mutated and crafted files for every reader, for SECONDS
 	$(VENV)/bin/python tests/fuzz/files.py --seconds $(SECONDS) --seed $(SEED)
@@ -83,6 +83,9 @@ fuzz-operators: $(VENV)/dev ## random cases of every operator against references
 
 fuzz-programs: $(VENV)/dev ## draw whole programs, and compare each way to run them with torch, for SECONDS, from SEED on
 	$(VENV)/bin/python tests/fuzz/programs.py --seconds $(SECONDS) --seed $(SEED)
+
+fuzz-frozen: $(VENV)/dev   ## draw networks, and run each frozen, by either way, beside its plain kernels and fp64, for SECONDS, from SEED on
+	$(VENV)/bin/python tests/fuzz/frozen.py --seconds $(SECONDS) --seed $(SEED)
 
 # PaddlePaddle needs an older numpy, and so an environment of its own.
 PADDLE_VENV := $(CURDIR)/.venv-paddle
