@@ -79,7 +79,7 @@ def _definition(module: str, name: str) -> tuple[str, str]:
 def entry(prefix: str, name: str, level: int = 2) -> str:
     """What mkdocstrings fills with the docstring of a name, under a heading of this level.
 
-    The name is found where users write it; but where a module is called so too, as ``training/predict.py`` is, that module would be found, and
+    The name is found where users write it; but where a module is called so too, as ``foreshape.program`` is, that module would be found, and
     the name is looked up where it is defined. One that is called otherwise there has no signature, which would tell that other name.
     """
     module, there = _definition(prefix, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -78,3 +79,17 @@ def test_the_package_lists_each_public_name_once_and_nothing_else() -> None:
 def test_no_file_is_too_long_to_be_read_at_once(folder: str, most: int) -> None:
     lines = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in (ROOT / folder).rglob("*.py")}
     assert lines and {name: n for name, n in lines.items() if n > most} == {}
+
+
+def test_no_public_function_has_the_name_of_a_file_beside_it() -> None:
+    """Who checks types takes ``fs.predict`` for the file where both are called so."""
+    import foreshape as fs
+    from foreshape import layer, optimizer
+
+    rooms = {name: room for name, room in fs._ROOM.items() if not isinstance(getattr(fs, name), ModuleType)}  # pyright: ignore[reportPrivateUsage]
+    for room in (layer, optimizer):
+        folder = room.__name__.partition(".")[2]
+        rooms |= {f"{folder}.{n}": folder for n in room.__all__ if not isinstance(getattr(room, n), ModuleType)}
+    assert len(rooms) > 400
+    files = {room: {path.stem for path in (ROOT / "src" / "foreshape" / room.replace(".", "/")).glob("*")} for room in rooms.values()}
+    assert [name for name, room in rooms.items() if name.rpartition(".")[2] in files[room]] == []

@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import foreshape as fs
-from foreshape.passes.data_parallel import COUNTS
+from foreshape.passes.data_parallelism import COUNTS
 from foreshape.training.divided import NOTHING
 from foreshape.training.made import training_program
 from foreshape.values.team import Team, set_team

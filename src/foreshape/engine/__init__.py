@@ -3,7 +3,7 @@
 from foreshape.engine.clocked import profile
 from foreshape.engine.executor import Executor
 from foreshape.engine.profile_shown import Profile
-from foreshape.engine.reset import reset
+from foreshape.engine.reset_defaults import reset
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.selected_rows import SelectedRows

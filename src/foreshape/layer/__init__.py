@@ -247,11 +247,11 @@ from foreshape.layer.math import (
     sum,
 )
 from foreshape.layer.metric_losses import contrastive_loss, dice_loss, info_nce_loss, triplet_margin_loss
-from foreshape.layer.norm import batch_norm, dropout, group_norm, instance_norm, layer_norm
+from foreshape.layer.normalization import batch_norm, dropout, group_norm, instance_norm, layer_norm
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.positions import position_numbers, rotary_positions, sinusoidal_positions
 from foreshape.layer.ranking import bincount, cummax, cummin, cumprod, histogram, kthvalue, logcumsumexp, mode, nanmedian, searchsorted
-from foreshape.layer.recompute_scope import recompute_scope
+from foreshape.layer.recompute_marks import recompute_scope
 from foreshape.layer.recurrent import gru, lstm, simple_rnn
 from foreshape.layer.reductions import (
     amax,

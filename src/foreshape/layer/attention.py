@@ -11,7 +11,7 @@ from foreshape.layer.creation import fill_constant
 from foreshape.layer.functions import softmax
 from foreshape.layer.manipulation import reshape, transpose, triu, unsqueeze
 from foreshape.layer.math import cast, scale
-from foreshape.layer.norm import dropout as drop
+from foreshape.layer.normalization import dropout as drop
 from foreshape.layer.parameter import part_of
 from foreshape.layer.positions import rotary_positions, size_of
 from foreshape.layer.reductions import matmul

@@ -9,7 +9,7 @@ from foreshape.dims import equal
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.layer.creation import assign, fill_constant
 from foreshape.layer.math import cast
-from foreshape.layer.norm import dropout
+from foreshape.layer.normalization import dropout
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.scopes import name_scope

@@ -9,8 +9,8 @@ from typing import Any
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.attention import attention_mask, multi_head_attention
 from foreshape.layer.basic import Activation, fc
-from foreshape.layer.norm import dropout as drop
-from foreshape.layer.norm import layer_norm
+from foreshape.layer.normalization import dropout as drop
+from foreshape.layer.normalization import layer_norm
 from foreshape.layer.parameter import part_of
 from foreshape.program.call_site import tells_line
 from foreshape.program.scopes import current_scope, name_scope

@@ -4,16 +4,16 @@ A pass never changes the program that it is given: it returns another one, and w
 """
 
 from foreshape.passes.accumulate import accumulate
-from foreshape.passes.data_parallel import DataParallel, data_parallel
+from foreshape.passes.data_parallelism import DataParallel, data_parallel
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
 from foreshape.passes.for_training import for_training
 from foreshape.passes.framework import Pass, apply, named
+from foreshape.passes.optimizer_sharding import ShardOptimizer, ShardParameters, shard_optimizer, shard_parameters
 from foreshape.passes.precision import lower_precision, scale_loss
 from foreshape.passes.prune import for_test, prune
 from foreshape.passes.recompute import recompute_values
-from foreshape.passes.shard_optimizer import ShardOptimizer, ShardParameters, shard_optimizer, shard_parameters
-from foreshape.passes.split_layers import SplitLayers, split_layers
-from foreshape.passes.split_tables import SplitTables, split_tables
+from foreshape.passes.table_sharding import SplitTables, split_tables
+from foreshape.passes.tensor_parallelism import SplitLayers, split_layers
 
 __all__ = [
     "DataParallel", "ForRanks", "Part", "Pass", "Piece", "ShardOptimizer", "ShardParameters", "SplitLayers", "SplitTables", "accumulate", "apply",

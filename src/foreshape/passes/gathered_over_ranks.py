@@ -9,7 +9,7 @@ from typing import Protocol
 
 from foreshape.errors import SchemaError
 from foreshape.passes.accumulate import accumulate
-from foreshape.passes.data_parallel import update_last
+from foreshape.passes.data_parallelism import update_last
 from foreshape.passes.for_ranks import ForRanks, Part
 from foreshape.passes.framework import Pass
 from foreshape.passes.precision import scale_loss

@@ -1,4 +1,4 @@
-"""The rewriting of a program into that of a rank which has some columns or rows of its layers; see `foreshape.passes.split_layers`."""
+"""The rewriting of a program into that of a rank which has some columns or rows of its layers; see `foreshape.passes.tensor_parallelism`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from foreshape.engine import Executor, Scope
 from foreshape.engine.machine_memory import default_limit
 from foreshape.errors import ExecutionError, RankError, SchemaError
 from foreshape.ops.collective.sums import Collective
-from foreshape.passes.data_parallel import COUNTS
+from foreshape.passes.data_parallelism import COUNTS
 from foreshape.passes.for_ranks import DATA, TENSOR, ForRanks, Mesh, Part
 from foreshape.passes.gathered_over_ranks import Ungathered, gathered_over_ranks
 from foreshape.program import Program, Role, Variable

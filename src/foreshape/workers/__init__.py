@@ -1,6 +1,6 @@
 """Workers: ranks that have no code of a model are given a saved program, check and plan it, and train it; and the client that sends it."""
 
+from foreshape.workers.client import Sent, job, send
 from foreshape.workers.jobs import Job
-from foreshape.workers.send import Sent, job, send
 
 __all__ = ["Job", "Sent", "job", "send"]

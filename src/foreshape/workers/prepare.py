@@ -16,7 +16,7 @@ from foreshape.interop import load_safetensors
 from foreshape.interop.npy_file import map_array
 from foreshape.memory.records import unknown_words
 from foreshape.passes import for_test
-from foreshape.passes.data_parallel import COUNTS
+from foreshape.passes.data_parallelism import COUNTS
 from foreshape.program import Program, Variable
 from foreshape.training.data import Arrays, rows_of
 from foreshape.training.over_ranks import fit_together

@@ -13,7 +13,7 @@ from foreshape.ops.collective.coalesced import part_of, places_of
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.update.updates import Update
 from foreshape.passes.buckets import Gradient, Sender, gradients_of, in_buckets, places
-from foreshape.passes.data_parallel import DataParallel, summed_loss
+from foreshape.passes.data_parallelism import DataParallel, summed_loss
 from foreshape.passes.for_ranks import ForRanks, Part, Piece
 from foreshape.passes.forward_and_back import LATER
 from foreshape.passes.framework import Pass

@@ -10,7 +10,7 @@ from foreshape.dims import symbols_of
 from foreshape.errors import SchemaError
 from foreshape.ops.collective.parts import ranks_of
 from foreshape.ops.collective.tables import rows_of_rank
-from foreshape.passes.data_parallel import DataParallel
+from foreshape.passes.data_parallelism import DataParallel
 from foreshape.passes.for_ranks import ForRanks, Mesh, Part, Piece
 from foreshape.passes.framework import Pass
 from foreshape.program import Block, Op, Program, Role, Variable

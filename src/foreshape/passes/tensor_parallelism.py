@@ -14,12 +14,12 @@ from foreshape.errors import SchemaError
 from foreshape.ops.math.activation import Unary
 from foreshape.ops.math.elementwise import Elementwise
 from foreshape.ops.math.smooth_activation import OverAxis
-from foreshape.passes.data_parallel import DataParallel
+from foreshape.passes.data_parallelism import DataParallel
 from foreshape.passes.for_ranks import ALL, DATA, TENSOR, ForRanks, Mesh, Part, Piece
 from foreshape.passes.forward_and_back import LATER, casts_of
 from foreshape.passes.layer_divider import COLUMNS, EACH_ELEMENT, ROWS, divided
-from foreshape.passes.shard_optimizer import startup_for
-from foreshape.passes.split_tables import SplitTables
+from foreshape.passes.optimizer_sharding import startup_for
+from foreshape.passes.table_sharding import SplitTables
 from foreshape.program import Block, Op, Program, Variable
 
 _HEADERS = frozenset({"count_examples", "weigh_by_examples", "weigh_by_examples_grad"})
