@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foreshape import layer, optimizer
+    from foreshape import layer, metrics, optimizer
     from foreshape.backward import append_backward
     from foreshape.cost import Network, plan
     from foreshape.engine import Executor, LoDTensor, Profile, Scope, SelectedRows, default_scope, profile, reset
@@ -65,7 +65,7 @@ _ROOM: dict[str, str] = {
     **dict.fromkeys(("Job", "job", "send"), "workers"),
 }  # fmt: skip
 """Public name -> the room that it lives in; a room is entered when its name is first used."""
-_ROOMS = ("layer", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
+_ROOMS = ("layer", "metrics", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
 
 _CALLED_ELSEWHERE = {
     "fit": "fs.train(cost, data, ...)",
@@ -176,6 +176,7 @@ __all__ = [
     "load_inference_model",
     "load_program",
     "load_safetensors",
+    "metrics",
     "name_scope",
     "optimizer",
     "plan",

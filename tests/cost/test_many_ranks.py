@@ -68,7 +68,7 @@ def test_each_gradient_is_given_once_and_the_loss_with_the_first() -> None:
     sums = [c for c in plan.collectives() if c.type == "c_allreduce_sum"]
     assert PARAMETERS + 4 <= sum(c.bytes for c in sums) < PARAMETERS + 4 + 64 * 7  # with the gaps of buckets
     filled = [op.inputs["Input"] for op in plan.program.global_block.ops if op.type == "coalesce_tensor"]
-    assert [("mean_0.tmp_0" in names, len(names) > 1) for names in filled] == [(i == 0, True) for i in range(len(filled))]
+    assert [("mean_0.tmp_0@RANK" in names, len(names) > 1) for names in filled] == [(i == 0, True) for i in range(len(filled))]
     assert plan.sent()["count_examples"] == 24
     assert sum(plan.sent().values()) == sum(c.bytes for c in plan.collectives())
 

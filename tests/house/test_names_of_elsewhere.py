@@ -110,7 +110,7 @@ def test_a_training_is_told_what_its_arguments_are() -> None:
     for given, words in [
         ({"optimizer": "adam"}, r"an object, such as fs.optimizer.Adam\(0.001\); seen 'adam'"),
         ({"optimizer": fs.optimizer.Adam}, "an object, such as"),
-        ({"metrics": ["accuracy"]}, r"metrics is a dict, name -> variable, .* seen \['accuracy'\]"),
+        ({"metrics": ["accuracy"]}, r"metrics is a dict, name -> variable or a measure of fs.metrics, .* seen \['accuracy'\]"),
     ]:  # fmt: skip
         with pytest.raises(fs.SchemaError, match=words):
             fs.train(cost, data, progress=False, **given)

@@ -99,9 +99,9 @@ def test_a_metric_that_each_rank_has_a_part_of_is_refused():
     cost = layer.mean(layer.square(hidden))
     fs.optimizer.SGD(0.1).minimize(cost)
     over = OverRanks(Ranks(0, 2, None, None, own=False), fs.split_layers(), cost, fs.default_startup_program())
-    over.check_figures({"cost": cost})
+    over.check_figures([("cost", cost)])
     with pytest.raises(fs.SchemaError, match=r"the metric 'columns' is fc_0\.tmp_0, of which each rank has a part only"):
-        over.check_figures({"cost": cost, "columns": hidden})
+        over.check_figures([("cost", cost), ("columns", hidden)])
 
 
 def test_the_ranks_of_a_group_have_the_same_share_and_one_of_them_counts():

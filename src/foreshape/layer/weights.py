@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.creation import assign, fill_like
 from foreshape.layer.labels import stating
-from foreshape.layer.logic import not_equal
+from foreshape.layer.logic import logical_not, not_equal
 from foreshape.layer.manipulation import gather_nd, reshape, unsqueeze
 from foreshape.layer.math import cast
 from foreshape.layer.reductions import reduce_sum
@@ -24,21 +24,30 @@ ClassWeight: TypeAlias = "Variable | Sequence[float] | Mapping[int, float] | Non
 
 
 @tells_line
-def weighted_mean(x: Variable, weight: Variable) -> Variable:
+def weighted_mean(x: Variable, weight: Variable, *, empty: str = "zero") -> Variable:
     """sum(weight * x) / sum(weight), a tensor without dims: the mean of losses in which each example counts as much as its weight.
 
     Examples:
         >>> loss = layer.weighted_mean(layer.softmax_with_cross_entropy(logits, label), weight)
 
+    Over several batches or ranks, and in `fs.evaluate`, it is that of all examples.
+
     Args:
         x: ``[batch, ...]``, floating-point.
-        weight: ``[batch]`` or ``[batch, 1]`` for each example, or of the dims of ``x``; not all zeros.
+        weight: ``[batch]`` or ``[batch, 1]`` for each example, or of the dims of ``x``.
+        empty: where all weights are 0, "zero" is 0 with a gradient of 0, as `nll_loss` has it where every label is ignored; "nan" is 0 / 0.
 
     Raises:
-        ShapeError: weights of other dims.
+        ShapeError: weights of other dims. SchemaError: another word.
     """
-    whole = by_example(x, weight, "weighted_mean")
-    return reduce_sum(whole) / reduce_sum(by_example(fill_like(x, 1.0), weight, "weighted_mean"))
+    if empty not in ("zero", "nan"):
+        raise SchemaError(f"weighted_mean: empty must be 'zero' or 'nan'; seen {empty!r}")
+    whole, ones = reduce_sum(by_example(x, weight, "weighted_mean")), fill_like(x, 1.0)
+    ones.stop_gradient = True
+    total = reduce_sum(by_example(ones, weight, "weighted_mean"))
+    if empty == "zero":  # a sum of 0 is divided by 1
+        total = total + cast(logical_not(cast(total, "bool")), total.spec.known_dtype)
+    return whole / total
 
 
 def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "acts", "backward", "draws", "gradient_ops", "work", "workspace",
-                    "retained_bytes", "rows_bytes", "computes", "undoes"})  # fmt: skip
+                    "retained_bytes", "rows_bytes", "computes", "totals", "undoes"})  # fmt: skip
 _OLDER_NAMES = {"carries": "retained_bytes"}
 """Hooks by the names that they had before."""
 _SETTINGS = frozenset({"abstract", "accumulates", "again", "described_results", "gradient", "gradient_reads_dims", "moving", "random", "reads_numbers",

@@ -18,6 +18,7 @@ from foreshape.operator.definition import define
 from foreshape.operator.fields import BlockGradient, Gradient, NoGradient, Part, Reject, Sample
 from foreshape.operator.registry import find, get
 from foreshape.operator.schema import Again, Schema
+from foreshape.operator.totals import Totals
 from foreshape.spec import LOD_TENSOR, Kind
 
 _CACHE_LIMIT = 4096
@@ -68,6 +69,10 @@ class Operator:
     ``computes(self)``
         what it does with these attributes, where the rewrites of a step are to know it: one of `foreshape.operator.computations`. Its
         gradient operator answers ``undoes(self)`` with that; a gradient operator that is a class of its own defines ``undoes``.
+    ``totals(self)``
+        the results that are sums or means over the examples of the operands, result slot -> `foreshape.operator.totals.Total`: by that a figure over
+        several batches, or ranks, is what it is over one batch of all examples. It is asked where the operands grow with the examples and the
+        result does not.
     ``infer_var_type(self, <slots>)``
         the kind of the result, or a tuple of kinds; the default is LOD_TENSOR.
 
@@ -170,6 +175,9 @@ class Operator:
 
     def undoes(self) -> Computation | None:
         return None
+
+    def totals(self) -> Totals:
+        return {}
 
     def retained(self, specs: Sequence[Any], requested: Sequence[bool]) -> Mapping[str, Size]:
         """What `retained_bytes` says for these operands' ``specs``, asked with the results that are requested where it takes them."""

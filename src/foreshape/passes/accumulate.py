@@ -1,7 +1,9 @@
 """Gradients of several batches in one update: they are added to sums that outlive a run, and every so many batches the means of these are used.
 
-A step with so many batches of equal size updates as one with a batch as large as all of them would, where the loss is a mean over the
-examples. Groups of batches do not end with epochs: where an epoch's batches are no multiple, the group goes on in the next one, and what is
+A step with so many batches updates as one with a batch as large as all of them would: where the loss is a mean, or a quotient of sums, each batch counts
+by what it is over (`foreshape.passes.group_weights`).
+
+Groups of batches do not end with epochs: where an epoch's batches are no multiple, the group goes on in the next one, and what is
 left in the sums after the last epoch waits there for a run that goes on. The learning rate of a schedule is the same in all batches of a group. The sum of
 gradients that are sparse rows is sparse rows too, each once: it takes the memory of the rows that several batches look up.
 """
@@ -16,6 +18,7 @@ from foreshape.errors import SchemaError, whole
 from foreshape.layer.initializer import Constant, Initializer
 from foreshape.layer.parameter import initialise
 from foreshape.passes.framework import Pass
+from foreshape.passes.group_weights import GroupWeights, Inserted
 from foreshape.passes.update_section import move_under, rename, update_section
 from foreshape.program import Op, Program, Role, Variable, program_guard
 from foreshape.spec import BOOL, INT64, SELECTED_ROWS, DType, Spec, tensor
@@ -71,6 +74,7 @@ class _Accumulation:
         section = self.section
         counter = self._state(self.program.unique_name(COUNTER), tensor(INT64, 1))
         self._count_updates(counter)
+        weights = GroupWeights(self.block, lambda name, spec: self._state(self.program.unique_name(name), spec))
         sums = {gradient: self._sum(gradient) for gradient in section.gradients}
         names = {gradient: self.program.unique_name(f"{gradient}@MEAN") for gradient in sums}
         for op in section.ops:
@@ -79,11 +83,13 @@ class _Accumulation:
         self.at = self.block.ops.index(section.ops[-1]) + 1
         self._put("increment", {"X": counter}, {"Out": counter}, {"step": 1.0})
         full = self._equal(counter, self.batches)
-        means = [
-            self._put("scale", {"X": total}, {"Out": names[g]}, {"scale": 1.0 / self.batches}, (section.gradients[g], names[g])) for g, total in sums.items()
-        ]
-        resets = [self._empty(v) if v.kind is SELECTED_ROWS else self._fill(v) for v in (*sums.values(), counter)]
-        move_under(self.block, [*means, *section.ops, *resets], self.block.var(full), section.site)
+        factor, inputs, attrs = Inserted(self.block, self.at, Role.OPTIMIZE), {}, {"scale": 1.0 if weights.is_sum else 1.0 / self.batches}
+        if weights.factor is not None:
+            inputs, attrs = {"ScaleTensor": weights.factor(factor)}, {}
+            self.at = factor.at
+        means = [self._put("scale", {"X": total, **inputs}, {"Out": names[g]}, attrs, (section.gradients[g], names[g])) for g, total in sums.items()]
+        resets = [self._empty(v) if v.kind is SELECTED_ROWS else self._fill(v) for v in (*sums.values(), counter, *weights.kept)]
+        move_under(self.block, [*factor.ops, *means, *section.ops, *resets], self.block.var(full), section.site)
 
     def _state(self, name: str, spec: Spec) -> Variable:
         made = self.block.create_variable(name, spec, site=self.section.site, persistable=True, stop_gradient=True)

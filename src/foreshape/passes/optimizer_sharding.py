@@ -41,8 +41,8 @@ class ShardOptimizer(DataParallel):
         def change(copy: Program) -> bool:
             nonlocal total
             block = copy.global_block
-            self.divide_examples(copy, name)
-            sent = summed_loss(block, name)
+            part = self.divide_examples(copy, name)
+            sent = summed_loss(block, part, name)
             total = sent.total
             gradients = gradients_of(block)
             groups = _groups(block, gradients)

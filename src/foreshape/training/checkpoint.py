@@ -18,7 +18,7 @@ from foreshape.training import container, divided
 from foreshape.training.changes import Facts
 from foreshape.training.program import persistables
 from foreshape.training.random_state import EPOCH, NOW, to_tensors
-from foreshape.training.schema import OTHERS, Contents, callback_tensors, contents, to_facts, value_tensors
+from foreshape.training.schema import OTHERS, Contents, callback_tensors, contents, sum_tensors, to_facts, value_tensors
 from foreshape.training.state import State
 from foreshape.values.conversion import to_numpy
 from foreshape.values.torch_types import dtype_of_torch
@@ -100,6 +100,7 @@ class Checkpoint(ConstructorRepr):
             "losses": torch.tensor(state.history.losses, dtype=torch.float64),
             **({} if state.others is None else {OTHERS: state.others}),
             **callback_tensors(state),
+            **sum_tensors(state),
         }
         container.write(path, tensors, to_facts(facts, state, parts))
         self._note_whole(path)

@@ -1,31 +1,216 @@
-"""Figures: means of fetched values over examples, batch by batch."""
+"""Figures of an epoch, or of a whole set: what batches and ranks add to sums, and what is made of these at the end."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
 
+import numpy as np
+
+from foreshape.engine import Executor, Scope
+from foreshape.errors import SchemaError
+from foreshape.metrics import Metric
+from foreshape.passes import prune
+from foreshape.passes.over_examples import OverExamples, Statistic, by_example, measure, same_measure
+from foreshape.program import Program, Variable
+from foreshape.program.call_site import warn_user
+from foreshape.training.share import Share
 from foreshape.training.state import Sums
 
-
-def mean_of_value(value: Any) -> float:
-    """The mean of a fetched value, whatever its shape; 0 of none."""
-    data = getattr(value, "data", value) if hasattr(value, "sequence_lengths") else value
-    return float(data.mean()) if data.size else 0.0
+Taken = Mapping[str, Any]
+"""What was fetched of a batch, by the names of variables."""
 
 
-def counted_by(value: Any, examples: int) -> int:
-    """Of how many a value is the mean, or has one each: of ragged rows their number, otherwise that of the batch's examples."""
-    return len(value.data) if examples and hasattr(value, "sequence_lengths") else examples
+class Figure(Protocol):
+    """A figure, or several of one name."""
+
+    fetches: list[str]
+    names: list[str]
+
+    def begin(self) -> Sums:
+        """What there is before the first batch."""
+        ...
+
+    def add(self, sums: Sums, taken: Taken, batch: Share) -> None:
+        """Take a batch, or a rank's part of it."""
+        ...
+
+    def value(self, sums: Sums) -> Any:
+        """What they give: a number, or the array that a metric is."""
+        ...
+
+    def results(self, sums: Sums) -> dict[str, float]:
+        """The same as a number for each name."""
+        ...
 
 
-def add(sums: Sums, name: str, value: float, count: int) -> None:
-    """Count a batch's figure, the mean over so many examples, or rows of ragged data."""
-    total, counted = sums.get(name, (0.0, 0))
-    sums[name] = (total + value * count, counted + count)
+def add_mean(sums: Sums, name: str, value: Any, count: float) -> None:
+    """Count the mean over so many of something: what is added is the sum, and behind it how many they were."""
+    numbers = np.asarray(value, np.float64).reshape(-1) if count else np.zeros(np.size(value))
+    new = np.append(numbers * count, count)
+    before = sums.get(name)
+    sums[name] = new if before is None else before + new
 
 
-def mean_of(sums: Sums, name: str) -> float:
-    """The mean of a figure over its examples; NaN where there were none since it is asked for."""
-    total, count = sums.get(name, (math.nan, 0))
-    return total / max(count, 1)
+def mean_of(sums: Sums, name: str) -> Any:
+    """The mean that `add_mean` has counted; NaN where there was nothing since it is asked for."""
+    found = sums.get(name)
+    if found is None or not found[-1]:
+        return np.full(1 if found is None else len(found) - 1, np.nan)
+    return found[:-1] / found[-1]
+
+
+def figure_of(name: str, given: Variable | Metric, program: Program, over: OverExamples, executor: Executor, scope: Scope) -> Figure:
+    """The figure of a variable or a metric of a program, which makes no step itself.
+
+    Args:
+        over: of the program's global block.
+        executor, scope: what makes the figure of the sums.
+    """
+    if isinstance(given, Metric):
+        return _OfMetric(name, given)
+    return _OfVariable(name, given.name, program, over, executor, scope)
+
+
+def figures_of(program: Program, loss: str, metrics: Mapping[str, Variable | Metric], executor: Executor, scope: Scope) -> list[Figure]:
+    """The loss and the metrics whose variables a program has."""
+    block, over = program.global_block, OverExamples(program.global_block)
+    given = {"loss": block.var(loss)} | {n: m for n, m in metrics.items() if all(v in block.vars for v in fetched_of(m))}
+    return [figure_of(n, one, program, over, executor, scope) for n, one in given.items()]
+
+
+def fetches_of(figures: Iterable[Figure]) -> list[str]:
+    """What figures need of each batch."""
+    return list(dict.fromkeys(n for figure in figures for n in figure.fetches))
+
+
+def fetched_of(given: Variable | Metric) -> list[str]:
+    """The variables that a figure is of."""
+    return [v.name for v in given.inputs] if isinstance(given, Metric) else [given.name]
+
+
+class _OfMetric:
+    """The figures of a metric."""
+
+    def __init__(self, name: str, metric: Metric) -> None:
+        self.metric = metric
+        self.fetches = [v.name for v in metric.inputs]
+        self.names = [" ".join([name, *map(str, at)]) for at in np.ndindex(metric.shape)]
+        self.keys = {key: f"{name}/{key}" for key in metric.begin()}
+
+    def begin(self) -> Sums:
+        return {self.keys[key]: value for key, value in self.metric.begin().items()}
+
+    def add(self, sums: Sums, taken: Taken, batch: Share) -> None:
+        if batch.own:
+            state = {key: sums[name] for key, name in self.keys.items()}
+            self.metric.add(state, *(taken[name] if self.metric.ragged else _numbers(taken[name]) for name in self.fetches))
+            sums.update((name, state[key]) for key, name in self.keys.items())
+
+    def value(self, sums: Sums) -> Any:
+        return self.metric.value({key: sums[name] for key, name in self.keys.items()})
+
+    def results(self, sums: Sums) -> dict[str, float]:
+        return dict(zip(self.names, np.reshape(self.value(sums), -1).tolist(), strict=True))
+
+
+_EXAMPLES: Final = ""
+"""What is counted where a batch counts by its examples."""
+
+
+class _OfVariable:
+    """The mean, the sum or the function of such that a variable is."""
+
+    def __init__(self, name: str, of: str, program: Program, over: OverExamples, executor: Executor, scope: Scope) -> None:
+        self.name, self.of, self.names = name, of, [name]
+        self.program, self.over, self.executor, self.scope = program, over, executor, scope
+        self.statistics = self._statistics()
+        self.counted = {one.name: self._counted(one) for one in self.statistics}
+        self.fetches = list(dict.fromkeys(n for s in self.statistics for n in (s.name, *s.by, *self.counted[s.name][1])))
+        self._tail: Program | None = None
+
+    def _statistics(self) -> list[Statistic]:
+        """What it is made of; itself where it is of the examples otherwise, and each batch counts by its examples."""
+        over, variable = self.over, self.program.global_block.var(self.of)
+        if by_example(variable):
+            return [Statistic(self.of, of=self.of)]
+        found = over.statistics(self.of)
+        if found is None and over.is_open(self.of):
+            op = over.writer.get(self.of)
+            site = None if op is None else op.call_site
+            where = "" if op is None else f", made by {op.type}{f' ({site.short()})' if site is not None else ''},"
+            warn_user(f"the figure {self.name!r} is a mean over batches, and depends on these: {self.of}{where} is no function of sums and means over "
+                      "examples; fs.metrics has measures of a whole set")  # fmt: skip
+        return list(found.values()) if found else [Statistic(self.of, alike=True)]
+
+    def _counted(self, one: Statistic) -> tuple[str, Sequence[str]]:
+        """What tells how many a statistic is the mean over: an input, or nothing where these are the examples; and what is fetched to count it."""
+        if one.alike or one.by or one.is_sum:
+            return _EXAMPLES, ()
+        over, variable = self.over, self.program.global_block.var(one.of)
+        each = measure(variable, one.rows)
+        if isinstance(each, int):
+            return _EXAMPLES, ()
+        for fed in over.inputs_of(one.name):
+            dims, lod = fed.spec.known_dims, fed.spec.lod
+            if same_measure(lod.counts[0] if lod is not None else dims[0], each):
+                return _EXAMPLES, ()
+            if same_measure(measure(fed), each):
+                return fed.name, ()
+        if one.rows:
+            raise SchemaError(f"the figure {self.name!r}: no input has as many rows as {one.of}")
+        return one.of, (one.of,)
+
+    def begin(self) -> Sums:
+        block = self.program.global_block
+        sizes = {s: 1 if s.name == s.of else math.prod(d for d in block.var(s.name).spec.known_dims if isinstance(d, int)) for s in self.statistics}
+        return {self._key(s): np.zeros(size + 1) for s, size in sizes.items()}
+
+    def _key(self, one: Statistic) -> str:
+        return self.name if one.name == self.of else f"{self.name}/{one.name}"
+
+    def add(self, sums: Sums, taken: Taken, batch: Share) -> None:
+        for one in self.statistics:
+            value, (counted, fetched) = _numbers(taken[one.name]), self.counted[one.name]
+            if one.is_sum:
+                count = 1.0
+            elif one.by:
+                count = float(sum(taken[n].sum() for n in one.by))
+            elif counted is _EXAMPLES:
+                count = batch.own
+            else:
+                count = _size(_numbers(taken[counted] if fetched else batch[counted]))
+            if one.of == one.name:
+                value = value.mean() if value.size else 0.0
+            add_mean(sums, self._key(one), value, count if batch.own else 0)
+
+    def results(self, sums: Sums) -> dict[str, float]:
+        return {self.name: self.value(sums)}
+
+    def value(self, sums: Sums) -> float:
+        block, made = self.program.global_block, dict[str, Any]()
+        for one in self.statistics:
+            numbers = sums[self._key(one)]
+            found = numbers[:-1] if one.is_sum else mean_of(sums, self._key(one))
+            made[one.name] = np.zeros_like(found) if one.by and not numbers[-1] else found  # as such an operator has it
+        if self.of in made:
+            return float(made[self.of].mean())
+        if self._tail is None:
+            self._tail = prune(self.program, list(made), [self.of])
+            self._tail.random_seed = 0
+        feed: dict[str, Any] = {}
+        for name, numbers in made.items():
+            spec = block.var(name).spec
+            feed[name] = numbers.reshape([int(d) for d in spec.known_dims if isinstance(d, int)]).astype(spec.known_dtype.numpy_name)
+        (value,) = self.executor.run(self._tail, feed, [self.of], self.scope)
+        return float(np.mean(value))
+
+
+def _numbers(value: Any) -> Any:
+    """The elements of what was fed or fetched: of ragged data the packed rows."""
+    return value.data if hasattr(value, "sequence_lengths") else value
+
+
+def _size(value: Any) -> int:
+    return math.prod(int(d) for d in value.shape)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from foreshape.errors import needs
+from foreshape.errors import ExecutionError, needs
 from foreshape.pictures.chart import drawn_points, line_chart
 from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import card, cut, ends, folded, markup_table
@@ -148,6 +148,19 @@ class History:
         legend.set_in_layout(False)
         for text in legend.get_texts():
             text.set_parse_math(False)  # a name may have a $
+
+
+def check_row(row: dict[str, Any]) -> None:
+    """Let a row that callbacks may have written to hold numbers of Python's alone.
+
+    Raises:
+        ExecutionError: a figure that is none, by its name.
+    """
+    for name, value in row.items():
+        try:
+            row[name] = float(value)
+        except (TypeError, ValueError):
+            raise ExecutionError(f"the figure {name!r} of an epoch must be a number; a callback has written {value!r:.60}") from None
 
 
 def number(value: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any, cast
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
 from foreshape.hints import tells_arguments
+from foreshape.metrics import Metric
 from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable, startup_of
@@ -18,14 +19,15 @@ from foreshape.training.callbacks import Callback, Run
 from foreshape.training.changes import first_numbers
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, as_data, inputs_of
+from foreshape.training.figures import fetched_of
 from foreshape.training.history import LEFT_OUT, RATE, History
 from foreshape.training.made import make
 from foreshape.training.over_ranks import OverRanks, Strategy
-from foreshape.training.program import of_step
 from foreshape.training.progress import Quiet, shown
 from foreshape.training.rank_settings import compare_settings
 from foreshape.training.resume import WORDS, OnChange
 from foreshape.training.run import TheRun
+from foreshape.training.validation import Validation
 
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
 PlainCallback = Callable[[int, dict[str, float]], Any]
@@ -36,7 +38,7 @@ _OWN_FIGURES = ("loss", "seconds", RATE, LEFT_OUT)
 @tells_arguments
 def train(
     cost: Variable, data: Source, *, optimizer: Optimizer | None = None, epochs: int = 1, batch_size: int = 32,
-    metrics: Mapping[str, Variable] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
+    metrics: Mapping[str, Variable | Metric] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
     shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
     on_change: OnChange = "refuse", ranks: Strategy | None = None, accumulate: int = 1, precision: str = "fp32",
@@ -57,8 +59,9 @@ def train(
             number, or from the global generators of numpy, torch and Python, which are put back.
         optimizer: where it is left out, the one that this program was trained with before, and otherwise ``SGD(0.01)``.
         batch_size: of arrays; the last batch of an epoch may be smaller.
-        metrics: name -> variable; averaged over the examples of each epoch, and over the validation data those that the copy for
-            inference has.
+        metrics: name -> variable, or one of `foreshape.metrics`: over all examples of each epoch, whatever the batches and ranks, and over the validation
+            data those that the copy for inference has. A variable is the mean or the sum over examples that it is of one batch, or the same function of
+            such ones.
         validation: data as above, measured after each epoch on a copy of the program for inference.
         checkpoint: a folder, or a `Checkpoint`: what a killed run needs to go on, when it is started again, as if never killed.
         seed: of the order of the examples, and of the executor that is made where none is given.
@@ -98,8 +101,10 @@ def train(
     _check_given(cost, optimizer, metrics)
     program = cost.block.program
     for name, metric in (metrics or {}).items():
-        if metric.block.program is not program:
-            raise SchemaError(f"the metric {name!r} is {metric.name}, a variable of another program than the cost {cost.name}")
+        for one in metric.inputs if isinstance(metric, Metric) else [metric]:
+            if one.block.program is not program:
+                of = "" if one is metric else "of "
+                raise SchemaError(f"the metric {name!r} is {of}{one.name}, a variable of another program than the cost {cost.name}")
         if name in _OWN_FIGURES:
             raise SchemaError(f"a metric cannot be called {name!r}: the history has a figure of that name")
     epochs, seed = whole("epochs", epochs, 0, ExecutionError), whole("seed", seed, 0, ExecutionError)
@@ -113,8 +118,8 @@ def train(
                             "that returns an iterator")  # fmt: skip
 
     def needed() -> list[str]:
-        wanted = [cost, *(metrics or {}).values()]
-        return [v.name for v in inputs_of(prune(program, None, wanted), [v.name for v in wanted])]
+        wanted = [cost.name, *(n for m in (metrics or {}).values() for n in fetched_of(m))]
+        return [v.name for v in inputs_of(prune(program, None, wanted), wanted)]
 
     taken = as_data(data, batch_size, shuffle, seed, program, needed=needed)
     taken = taken if augment is None else Augmented(taken, augment, seed)
@@ -126,16 +131,13 @@ def train(
         made = make(cost, optimizer, scope, startup, accumulate, precision, max(epochs, 1), taken.batches)
         with join(ranks.patience) if ranks is not None else alone() as joined:
             over = OverRanks(joined, ranks, made.loss, made.startup, made.ungathered)
-            over.check_figures(metrics or {})
+            over.check_figures((n, v) for n, m in (metrics or {}).items() for v in (m.inputs if isinstance(m, Metric) else [m]))
             run = TheRun(
                 over, made, metrics or {}, taken, kept, executor if executor is not None else Executor(seed=seed),
                 scope, shown(progress, console) if joined.first else Quiet(), seed, epochs, hooks,
             )  # fmt: skip
             if measured is not None:
-                evaluated = over.evaluated(for_test(made.program))
-                evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
-                names = [over.local_loss, *(m.name for m in (metrics or {}).values() if m.name in evaluated.global_block.vars)]
-                run.evaluation = (of_step(evaluated, names), measured)
+                run.evaluation = Validation(for_test(made.program), measured, metrics or {}, over, run.executor, run.scope)
             if not over.alone:
                 settings: dict[str, Any] = {
                     "seed": seed, "epochs": epochs, "checkpoint": "none" if kept is None else f"every {kept.every} steps",
@@ -160,10 +162,12 @@ def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise SchemaError(f"optimizer is an object, such as fs.optimizer.Adam(0.001); seen {optimizer!r}")
     if metrics is not None and not isinstance(metrics, Mapping):
-        raise SchemaError(f"metrics is a dict, name -> variable, such as {{'accuracy': layer.accuracy(shares, label)}}; seen {metrics!r:.60}")
+        raise SchemaError("metrics is a dict, name -> variable or a measure of fs.metrics, such as {'accuracy': layer.accuracy(shares, label)}; "
+                          f"seen {metrics!r:.60}")  # fmt: skip
     for name, metric in cast("Mapping[Any, Any]", metrics or {}).items():
-        if not isinstance(metric, Variable):
-            raise SchemaError(f"the metric {name!r} is a variable, such as layer.accuracy(shares, label) gives; seen {metric!r:.60}")
+        if not isinstance(metric, (Variable, Metric)):
+            raise SchemaError(f"the metric {name!r} is a variable, such as layer.accuracy(shares, label) gives, or a measure of fs.metrics; seen "
+                              f"{metric!r:.60}")  # fmt: skip
 
 
 class _Function(Callback):

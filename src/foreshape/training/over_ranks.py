@@ -103,13 +103,13 @@ class OverRanks:
         """A program without updates, over what this rank holds."""
         return program if self.strategy is None or self.alone else self.strategy.evaluated(program, self.parts, self.ranks.count)
 
-    def check_figures(self, figures: Mapping[str, Variable]) -> None:
+    def check_figures(self, figures: Iterable[tuple[str, Variable]]) -> None:
         """Refuse figures of values that each rank has a part of alone: they would be of the part.
 
         Raises:
             SchemaError: one of them, by its name.
         """
-        for name, variable in figures.items():
+        for name, variable in figures:
             own = self.program.global_block.find(variable.name)
             dims = variable.spec.dims or ()
             if own is None or any(equal(a, b) is False for a, b in zip(own.spec.dims or (), dims, strict=True)):
@@ -272,7 +272,9 @@ class OverRanks:
             executor.reseed(_seed_of(seed, self.share))
         self._draw_alike(executor)
         if not self.ranks.first:  # rank 0 has the figures of all
-            state.sums = dict.fromkeys(state.sums, (0.0, 0))
+            import numpy
+
+            state.sums = {name: value[:0] if value.ndim > 1 else numpy.zeros_like(value) for name, value in state.sums.items()}
 
     # --- batches and figures
 
@@ -314,10 +316,18 @@ class OverRanks:
         """Figures over the examples of all ranks."""
         if self.alone or not sums:
             return dict(sums)
-        names = sorted(sums)
-        own = [x for n in names for x in (sums[n][0], float(sums[n][1]))]
-        numbers = self.ranks.sums(own if self.counts else [0.0] * len(own))
-        return {n: (numbers[2 * at], int(numbers[2 * at + 1])) for at, n in enumerate(names)}
+        import numpy
+
+        added = {name: sums[name] if self.counts else numpy.zeros_like(sums[name]) for name in sorted(sums) if sums[name].ndim == 1}
+        ends = numpy.cumsum([len(value) for value in added.values()])
+        numbers = numpy.array(self.ranks.sums([x for value in added.values() for x in value.tolist()]))
+        out = dict(zip(added, numpy.split(numbers, ends[:-1]), strict=True))
+        rows = {name: torch.tensor(sums[name] if self.counts else sums[name][:0]) for name in sorted(sums) if name not in added}
+        if rows:
+            assert self.ranks.team is not None
+            parts = self.ranks.team.gather_uneven(list(rows.values()), "figures")
+            out |= {name: torch.cat(of).numpy() for name, of in zip(rows, zip(*parts, strict=True), strict=True)}
+        return out
 
     def decided(self, stop: bool) -> bool:
         """What rank 0 has decided."""

@@ -11,11 +11,14 @@ from foreshape.engine import Executor, LoDTensor, Scope, default_scope
 from foreshape.engine.repeated import repeated
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.hints import tells_arguments
+from foreshape.metrics import Metric
 from foreshape.passes import for_test, prune
+from foreshape.passes.over_examples import OverExamples
 from foreshape.program import Program, Variable
 from foreshape.training.data import Batch, as_data, batch_examples, inputs_of
-from foreshape.training.figures import add, counted_by, mean_of, mean_of_value
+from foreshape.training.figures import fetches_of, figure_of
 from foreshape.training.progress import counted
+from foreshape.training.share import Share
 from foreshape.training.state import Sums
 
 Source = Mapping[str, Any] | Iterable[Batch] | Callable[..., Iterable[Batch]]
@@ -96,35 +99,39 @@ def predict(
 
 @tells_arguments
 def evaluate(
-    metrics: Variable | Sequence[Variable] | Mapping[str, Variable], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
+    metrics: Variable | Sequence[Variable] | Mapping[str, Variable | Metric], data: Source, *, batch_size: int = 128, executor: Executor | None = None,
     scope: Scope | None = None, progress: bool | None = None, console: Any = None,
-) -> dict[str, float]:  # fmt: skip
-    """The means of losses and metrics over data, without a step of training; as in a test, see `predict`.
+) -> dict[str, Any]:  # fmt: skip
+    """The losses and metrics of data, without a step of training; as in a test, see `predict`.
+
+    Each is what one batch of all examples gives, whatever ``batch_size``: of a mean over examples (or words, or weights) the mean over all of them, of a
+    sum the sum, and of a function of such the function of these.
 
     Args:
-        metrics: name -> variable of one program; or variables, by whose names the results are called.
-        data, batch_size, executor, scope, progress: as `predict` has them. Each figure is the mean over all examples: of a metric that is
-            the mean over its batch, with each batch counted by its examples.
+        metrics: name -> variable of one program, or a measure of `foreshape.metrics`; or variables, by whose names the results are called.
+        data, batch_size, executor, scope, progress: as `predict` has them.
         console: where the bar is shown, as rich has it; the terminal where it is left out.
 
     Raises:
         As `predict`.
     """
-    variables = _variables(metrics)
-    names = list(metrics) if isinstance(metrics, Mapping) else [v.name for v in variables]
+    given = dict(metrics) if isinstance(metrics, Mapping) else {v.name: v for v in _variables(metrics)}
+    variables = _variables([v for one in given.values() for v in (one.inputs if isinstance(one, Metric) else [one])])
     pruned = _pruned(variables)
     run = executor if executor is not None else pruned.executor
     held = scope if scope is not None else default_scope()
     taken = _data(variables, pruned.program, data, batch_size)
-    sums: Sums = {}
-    step = repeated(run, pruned.program, [v.name for v in variables], held)
+    over = OverExamples(pruned.program.global_block)
+    figures = {name: figure_of(name, one, pruned.program, over, run, held) for name, one in given.items()}
+    sums: Sums = {key: zeros for figure in figures.values() for key, zeros in figure.begin().items()}
+    fetches = fetches_of(figures.values())
+    step = repeated(run, pruned.program, fetches, held)
     with run.notes.anew():
         for batch in counted(taken.epoch(1), taken.batches, "evaluate", progress, console):
-            results = step(batch)
-            count = batch_examples(batch)
-            for name, value in zip(names, results, strict=True):
-                add(sums, name, mean_of_value(value), counted_by(value, count))
-    return {name: mean_of(sums, name) for name in names}
+            fetched, count = dict(zip(fetches, step(batch), strict=True)), batch_examples(batch)
+            for figure in figures.values():
+                figure.add(sums, fetched, Share(batch, count, count))
+    return {name: figure.value(sums) for name, figure in figures.items()}
 
 
 def _variables(given: Variable | Sequence[Variable] | Mapping[str, Variable]) -> list[Variable]:

@@ -12,14 +12,15 @@ from typing import Any
 from foreshape.engine import Executor, Scope
 from foreshape.engine.repeated import repeated
 from foreshape.errors import ExecutionError
+from foreshape.metrics import Metric
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import warn_user
 from foreshape.training.callbacks import Callback
 from foreshape.training.changes import Facts, compare, facts_of
 from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Arrays, Batch, Data
-from foreshape.training.figures import add, counted_by, mean_of, mean_of_value
-from foreshape.training.history import LEFT_OUT, RATE, History
+from foreshape.training.figures import add_mean, fetches_of, figures_of, mean_of
+from foreshape.training.history import LEFT_OUT, RATE, History, check_row
 from foreshape.training.loss_scale import LossScale
 from foreshape.training.made import TrainingProgram
 from foreshape.training.over_ranks import OverRanks
@@ -28,9 +29,10 @@ from foreshape.training.progress import Quiet
 from foreshape.training.random_state import random_state, set_global_state
 from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
 from foreshape.training.schema import Contents
-from foreshape.training.state import Position, State, Sums
+from foreshape.training.state import Position, State
 from foreshape.training.stopwatch import Stopwatch
 from foreshape.training.turns import own_state, turn
+from foreshape.training.validation import Validation
 from foreshape.values.torch_proxy import torch
 
 
@@ -38,24 +40,26 @@ class TheRun:
     """One call of `train`; a `foreshape.training.callbacks.Run`."""
 
     def __init__(
-        self, over: OverRanks, made: TrainingProgram, metrics: Mapping[str, Variable], data: Data, checkpoint: Checkpoint | None, executor: Executor,
+        self, over: OverRanks, made: TrainingProgram, metrics: Mapping[str, Variable | Metric], data: Data, checkpoint: Checkpoint | None, executor: Executor,
         scope: Scope, show: Quiet, seed: int, epochs: int, callbacks: Sequence[Callback],
     ) -> None:  # fmt: skip
         self.over, self.made, self.metrics, self.data, self.checkpoint = over, made, dict(metrics), data, checkpoint
         self.executor, self.scope, self.show, self.seed, self.epochs, self.callbacks = executor, scope, show, seed, epochs, list(callbacks)
         self.described, self.program = over.described, over.program
         self.rate = made.learning_rate.name if made.learning_rate is not None else None
-        self.fetch = [over.loss, *(m.name for m in metrics.values())]
+        self.measured = figures_of(over.described, over.local_loss, metrics, executor, scope)
+        self.fetch = [over.loss]
         rate = self.program.global_block.find(self.rate) if self.rate is not None else None
         self.rate_is_number = rate is not None and rate.persistable and not any(rate.name in op.output_names() for op in self.program.all_ops())
         if rate is not None and not self.rate_is_number:  # a schedule computes it in each step
             self.fetch.append(rate.name)
         if not over.alone:
             self.fetch.append(over.local_loss)
+        self.fetch = list(dict.fromkeys([*self.fetch, *fetches_of(self.measured)]))
         self.step_of = of_step(self.program, self.fetch)
         """What runs: of the program what the figures and updates need. What else is described asks nothing of the data."""
         self.loss_scale = LossScale.of(self.program)
-        self.evaluation: tuple[Program, Data] | None = None
+        self.evaluation: Validation | None = None
         self.facts: Facts | None = None
         """What the run depends on; asked for where there are checkpoints."""
         self.stopwatch = Stopwatch(over.ranks)
@@ -89,8 +93,15 @@ class TheRun:
 
     @property
     def figures(self) -> list[str]:
-        measured = [f"validation {n}" for n in self._measured()] if self.evaluation is not None else []
-        return ["loss", *self.metrics, *measured, *([RATE] if self.rate is not None else []), *([LEFT_OUT] if self.loss_scale else []), "seconds"]
+        measured = [f"validation {n}" for figure in self.evaluation.figures for n in figure.names] if self.evaluation is not None else []
+        more = [name for callback in self.callbacks for name in callback.adds]
+        rate, left_out = [RATE] if self.rate is not None else [], [LEFT_OUT] if self.loss_scale else []
+        return [*(n for figure in self.measured for n in figure.names), *measured, *more, *rate, *left_out, "seconds"]
+
+    @property
+    def rows_grow(self) -> bool:
+        ends = [type(c).on_epoch_end for c in self.callbacks]
+        return any(not end.__module__.startswith("foreshape.training.callbacks.") for end in ends)
 
     @property
     def divided(self) -> bool:
@@ -148,6 +159,7 @@ class TheRun:
                     if self._epoch(state):
                         for callback in self.callbacks:
                             callback.on_epoch_end(self)
+                        check_row(state.history.epochs[-1])
                     self.stopped = self.over.decided(self.stopped)
                     if self.checkpoint is not None and (self.checkpoint.every is None or self.stopped or state.position.epoch > self.epochs):
                         self._save(state)
@@ -204,7 +216,7 @@ class TheRun:
     def _resume_rate(self, state: State) -> None:
         """The rate of the last step that was done: of this epoch, or of the last one."""
         if RATE in state.sums:
-            self.last_rate = mean_of(state.sums, RATE)
+            self.last_rate = float(mean_of(state.sums, RATE)[0])
         elif not state.position.batch and state.history.epochs:
             self.last_rate = state.history.epochs[-1].get(RATE, math.nan)
 
@@ -217,10 +229,9 @@ class TheRun:
         self.going_on = batches if first is None else chain([first], batches)
         if first is not None:
             self.executor.refuse_feed(self.step_of, first, self.fetch)
-        if self.evaluation is not None and isinstance(self.evaluation[1], Arrays):
-            program, data = self.evaluation
-            for batch in data.epoch(1):
-                self.executor.refuse_feed(program, batch, list(self._measured().values()))
+        if self.evaluation is not None and isinstance(self.evaluation.data, Arrays):
+            for batch in self.evaluation.data.epoch(1):
+                self.executor.refuse_feed(self.evaluation.program, batch, self.evaluation.fetches)
                 break
 
     def _keepers(self) -> list[Callback]:
@@ -279,7 +290,9 @@ class TheRun:
                 state.epoch_random = random_state(self.executor)
             sums.clear()
             state.seconds = 0.0
-        names = list(self.metrics)
+        for figure in self.measured:
+            for name, zeros in figure.begin().items():
+                sums[name] = sums.get(name, zeros)
         self.show.begin(position.epoch, self.epochs, self.data.batches, position.batch)
         ended = time.perf_counter()
         started = ended - state.seconds
@@ -287,32 +300,33 @@ class TheRun:
         batches = going_on if going_on is not None else self.data.epoch(position.epoch, position.batch)
         if resumed:
             set_global_state(state.random)
-        over, rate_at = self.over, None if self.rate is None or self.rate_is_number else 1 + len(names)
+        over, rate = self.over, None if self.rate_is_number else self.rate
         step = repeated(self.executor, self.step_of, self.fetch, self.scope)
         for batch in batches:
             share = over.take(batch, len(losses) + 1)
             began = time.perf_counter()
             self._waited += began - ended
             fetched = self.stopwatch.step(lambda share=share: step(share))
+            taken = dict(zip(self.fetch, fetched, strict=True))
             loss = float(fetched[0].reshape(()))
             ended = time.perf_counter()
             self._computed += ended - began
             if not math.isfinite(loss):
                 hint = "" if self.executor.check else "; check=True finds the op that made it"
-                where = over.not_finite(float(fetched[-1].reshape(())))
+                where = over.not_finite(float(taken[over.local_loss].reshape(())))
                 at = f"step {len(losses) + 1} (epoch {position.epoch}, batch {position.batch + 1})"
                 raise ExecutionError(f"the loss {over.local_loss} is {loss}{where} at {at}{hint}{scores_for_shares(self.described)}")
             losses.append(loss)
             position.batch += 1
-            add(sums, "loss", loss, share.total if over.ranks.first else 0)
-            for name, value in zip(names, fetched[1:], strict=False):
-                add(sums, name, mean_of_value(value), counted_by(value, share.own))
+            for figure in self.measured:
+                figure.add(sums, taken, share)
             if self.loss_scale is not None:
                 left_out, updates = self.loss_scale.after(self.scope)
-                add(sums, LEFT_OUT, left_out, updates if over.ranks.first else 0)
-            if rate_at is not None:
-                self.last_rate = _number(fetched[rate_at])
-                sums[RATE] = (self.last_rate, 1) if over.ranks.first else (0.0, 0)  # a run that goes on may have no batch of this epoch left
+                add_mean(sums, LEFT_OUT, left_out, updates if over.ranks.first else 0)
+            if rate is not None:
+                self.last_rate = _number(taken[rate])
+                sums.pop(RATE, None)
+                add_mean(sums, RATE, self.last_rate, int(over.ranks.first))  # a run that goes on may have no batch of this epoch left
             self.show.step(position.batch, loss, share.total)
             for callback in self._each_batch:
                 callback.on_batch_end(self)
@@ -325,12 +339,16 @@ class TheRun:
         over.end_of_data()
         over.settle(self.scope)
         total = over.total(sums)
-        row = {name: mean_of(total, name) for name in ("loss", *names)}
+        row: dict[str, float] = {}
+        for figure in self.measured:
+            row |= figure.results(total)
         row |= self._evaluate()
+        for callback in self.callbacks:
+            row |= callback.figures_of(self)
         if self.rate is not None:
-            row[RATE] = self.learning_rate if self.rate_is_number else mean_of(total, RATE)
+            row[RATE] = self.learning_rate if self.rate_is_number else float(mean_of(total, RATE)[0])
         if self.loss_scale is not None:
-            row[LEFT_OUT] = total.get(LEFT_OUT, (0.0, 0))[0]
+            row[LEFT_OUT] = float(total[LEFT_OUT][0]) if LEFT_OUT in total else 0.0
         row["seconds"] = time.perf_counter() - started
         state.history.epochs.append(row)
         self.show.end(position.epoch, self.epochs, row)
@@ -339,34 +357,21 @@ class TheRun:
         state.seconds = 0.0
         return True
 
-    def _measured(self) -> dict[str, str]:
-        """The figures of the validation data, and their variables."""
-        assert self.evaluation is not None
-        return {"loss": self.over.local_loss} | {n: m.name for n, m in self.metrics.items() if m.name in self.evaluation[0].global_block.vars}
-
     def _evaluate(self) -> dict[str, float]:
         """The figures of the validation data; the random generators are left as they were."""
         if self.evaluation is None:
             return {}
-        program, data = self.evaluation
         before = random_state(self.executor)
-        names = self._measured()
-        sums: Sums = {}
         for callback in self.callbacks:
             callback.on_evaluation_begin(self)
         try:
-            step = repeated(self.executor, program, list(names.values()), self.scope)
-            for batch in data.epoch(1):
-                share = self.over.part(batch)
-                for name, value in zip(names, step(share), strict=True):
-                    add(sums, f"validation {name}", mean_of_value(value), counted_by(value, share.own))
+            out = self.evaluation.measure(self.over)
         finally:
             for callback in reversed(self.callbacks):
                 callback.on_evaluation_end(self)
-        sums = self.over.total({f"validation {name}": sums.get(f"validation {name}", (0.0, 0)) for name in names})
         self.executor.set_random_state(before.executor)
         set_global_state(before)
-        return {name: mean_of(sums, name) for name in sums}
+        return out
 
     def _save(self, state: State) -> None:
         assert self.checkpoint is not None and self.facts is not None

@@ -3,7 +3,8 @@
 Tensors: ``value/NAME`` for each value of the program; ``losses`` fp64 ``[steps]``; and of each generator where it is, now
 (``random/``) and when the epoch began (``epoch_random/``): ``executor`` uint8 ``[bytes]``, ``torch`` uint8 ``[5056]``, ``numpy_key``
 int64 ``[624]``, ``numpy_rest`` fp64 ``[3]``, ``python`` fp64 ``[628]``; and ``callback/INDEX/ATTRIBUTE/NAME``, what a callback keeps of a value
-of the program, of its type and dims. Facts: the keys of `_FACTS`.
+of the program, of its type and dims; and within an epoch ``sum/NAME``, what its figures are made of, fp64 ``[n]`` or
+``[rows, n]``. Facts: the keys of `_FACTS`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-FORMAT: Final = "foreshape checkpoint 2"
+FORMAT: Final = "foreshape checkpoint 3"
 VALUE: Final = "value/"
 ROWS: Final = "rows/"
 """The ids of a value that is sparse rows, beside its values."""
@@ -42,7 +43,8 @@ _PARTS: Final = "parts"
 _CALLBACKS: Final = "callbacks"
 """What callbacks know: for each its kind and its numbers; may be missing."""
 CALLBACK: Final = "callback/"
-_FACTS: Final = ("format", "values", "state", "ops", "numbers", "data", "notes", "position", "epochs", "sums", "seconds", "first")
+SUM: Final = "sum/"
+_FACTS: Final = ("format", "values", "state", "ops", "numbers", "data", "notes", "position", "epochs", "seconds", "first")
 
 T = TypeVar("T")
 
@@ -68,7 +70,6 @@ def to_facts(facts: Facts, state: State, parts: Any = None) -> dict[str, Any]:
         "values": facts.values, "state": facts.state, "ops": facts.ops, "numbers": facts.numbers, "data": facts.data, "notes": facts.notes,
         "position": [state.position.epoch, state.position.batch],
         "epochs": state.history.epochs,
-        "sums": {name: [total, count] for name, (total, count) in state.sums.items()},
         "seconds": state.seconds,
         "first": state.first,
     }  # fmt: skip
@@ -113,9 +114,9 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: 
     epochs = _list("epochs", facts["epochs"], lambda what, row: _object(what, row, _number))
     if len(epochs) != position[0] - 1 or any("seconds" not in row for row in epochs):
         _refuse("epochs", f"a row with seconds for each of the {position[0] - 1} epochs that are done", epochs)
-    sums: Sums = _object("sums", facts["sums"], _sum)
+    sums = _sums(tensors)
     if bool(sums) is not bool(position[1]):
-        _refuse("sums", "there within an epoch, and only there", sums)
+        _refuse("sums", "there within an epoch, and only there", ", ".join(sums) or "none")
     seconds = _number("seconds", facts["seconds"])
     if not 0.0 <= seconds < math.inf:
         _refuse("seconds", "at least 0", seconds)
@@ -147,7 +148,7 @@ def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> di
     out: dict[str, Any] = {}
     for key, tensor in tensors.items():
         name = key.removeprefix(VALUE)
-        if key in others or key.startswith(CALLBACK) or (key.startswith(ROWS) and VALUE + key.removeprefix(ROWS) in tensors):
+        if key in others or key.startswith((CALLBACK, SUM)) or (key.startswith(ROWS) and VALUE + key.removeprefix(ROWS) in tensors):
             continue
         if name == key or name not in said:
             raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
@@ -198,6 +199,21 @@ def _callbacks(tensors: Mapping[str, Tensor], given: Any, facts: Facts, program:
             raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
         _check_value(key, tensors[key], facts.values[name], variables.get(name))
         out[int(at)].tensors.setdefault(attribute, {})[name] = tensors[key]
+    return out
+
+
+def sum_tensors(state: State) -> dict[str, Tensor]:
+    """What the figures of the epoch are made of, by the names that `contents` reads."""
+    return {SUM + name: torch.tensor(value) for name, value in state.sums.items()}
+
+
+def _sums(tensors: Mapping[str, Tensor]) -> Sums:
+    out: Sums = {}
+    for key in sorted(k for k in tensors if k.startswith(SUM)):
+        tensor = tensors[key]
+        if tensor.dtype is not torch.float64 or tensor.dim() not in (1, 2):
+            _refuse(key, "float64 of 1 or 2 dims", f"{tensor.dtype} {list(tensor.shape)}")
+        out[key.removeprefix(SUM)] = tensor.clone().numpy()
     return out
 
 
@@ -253,13 +269,6 @@ def _scalar(what: str, given: Any) -> Scalar:
 def _numbers(what: str, given: Any) -> list[float]:
     out = _list(what, given, _number)
     return out if len(out) <= MOST_NUMBERS else _refuse(what, f"at most {MOST_NUMBERS} numbers", len(out))
-
-
-def _sum(what: str, given: Any) -> tuple[float, int]:
-    if not isinstance(given, list) or len(cast("list[Any]", given)) != 2:
-        _refuse(what, "a sum and a count", given)
-    total, count = cast("list[Any]", given)
-    return _number(what, total), _count(what, count)
 
 
 def _list(what: str, given: Any, element: Callable[[str, Any], T]) -> list[T]:

@@ -8,8 +8,8 @@ from typing import Any
 from foreshape.training.history import History
 from foreshape.training.random_state import RandomState
 
-Sums = dict[str, tuple[float, int]]
-"""Of each figure the sum over examples, and how many they were."""
+Sums = dict[str, Any]
+"""What figures are made of, fp64: ``[n]`` are added over batches and ranks, such as a sum and what it is divided by; ``[rows, n]`` are joined."""
 
 
 Number = str | int | float | bool | None
@@ -43,8 +43,8 @@ class State:
     random: RandomState
     epoch_random: RandomState
     """Where the random generators were when the epoch began: data that draw from them are drawn again from there."""
-    sums: Sums = field(default_factory=dict[str, tuple[float, int]])
-    """Those of the current epoch, from which its means are made."""
+    sums: Sums = field(default_factory=dict[str, Any])
+    """Those of the current epoch, from which its figures are made."""
     seconds: float = 0.0
     """How long the current epoch has run before."""
     first: str | None = None

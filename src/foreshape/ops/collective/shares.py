@@ -6,7 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import product
 from foreshape.errors import RankError, SchemaError, TypeMismatchError
-from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, attribute, f32, f64, gradient, i64, operand, reject, require_equal, result, sample, torch
+from foreshape.operator import (
+    FLOATING,
+    NUMERIC,
+    ZERO_GRADIENT,
+    AttrType,
+    attribute,
+    f32,
+    f64,
+    fail,
+    gradient,
+    i64,
+    operand,
+    reject,
+    require_equal,
+    result,
+    sample,
+    torch,
+)
 from foreshape.ops.collective.sums import Collective
 from foreshape.spec import ANY, FP64, Spec, tensor
 from foreshape.values.team import numbers_of
@@ -19,7 +36,8 @@ _SIGNED = 3
 
 
 class CountExamples(Collective):
-    """Own = the number of elements of X; Total is their sum over the ranks, once `weigh_by_examples` has waited for it.
+    """Own = the number of elements of X, or the sum of its ``values``; Total is the sum of these over the ranks, once `weigh_by_examples` has waited
+    for it.
 
     What each rank says of the step that it is in (its signature) is summed with it, so that ranks which are not in one step are found
     before anything of theirs is mixed. A rank whose part of a batch is empty is fed an example that counts nothing: ``Counts`` is 0 there.
@@ -27,10 +45,11 @@ class CountExamples(Collective):
 
     type = "count_examples"
     gradient = ZERO_GRADIENT
-    X = operand(ANY, doc="any shape; only its dims are read")
+    X = operand(ANY, doc="any shape; only its dims are read, but for values")
     Counts = operand(FLOATING, optional=True, doc="one number, 1, or 0 where nothing of this rank counts")
     Own = result(doc="fp64 [1]")
     Total = result(doc="fp64 [3]: the elements, the signatures, their squares")
+    values = attribute(AttrType.BOOLEAN, False, doc="X is itself what is counted, such as a sum of weights")
 
     def infer_shape(self, X: Spec, Counts: Spec | None) -> Any:
         if Counts is not None:
@@ -39,7 +58,7 @@ class CountExamples(Collective):
 
     def kernel(self, X: Tensor, Counts: Tensor | None) -> tuple[Tensor, Tensor]:
         team = self._team()
-        count = float(X.numel()) * (1.0 if Counts is None else float(Counts.item()))
+        count = float(X.sum() if self.values else X.numel()) * (1.0 if Counts is None else float(Counts.item()))
         signature = 0.0 if team is None else float(team.signature)
         # of the processors wherever X is: that ranks are in one step is found by a message that has a deadline, and no device waits for it
         total = torch.tensor([count, signature, signature * signature], dtype=torch.float64, device="cpu")
@@ -48,50 +67,60 @@ class CountExamples(Collective):
             team.start_sum(total, self.type)
         return own, total
 
-    samples = [sample(X=f32(3, 2)), sample(X=i64(4), Counts=f32(1, data=[0.0]))]
+    samples = [sample(X=f32(3, 2)), sample(X=i64(4), Counts=f32(1, data=[0.0])), sample(X=f32(1), values=True)]
     rejects = [reject(X=f32(3), Counts=f32(2), says="Counts must be one number"), reject(X=f32(3), Counts=i64(1), says="floating", error=TypeMismatchError)]
 
 
 class WeighByExamples(Collective):
-    """Out = X * Own / Total: a mean over the examples of this rank becomes its part of the mean over those of all ranks.
+    """Out = X * Own / Total: a mean over the examples of this rank becomes its part of the mean over those of all ranks. Where X ``sums``, Out = X, or 0
+    where Own is: its part of the sum.
 
     Where groups of ``alike`` ranks have the same examples, which are then counted as often, the parts of one rank of each make the whole.
     """
 
     type = "weigh_by_examples"
     awaits = True
-    X = operand(FLOATING, doc="any shape")
+    X = operand(NUMERIC, doc="any shape; floating-point, but for sums")
     Own = operand((FP64,), doc="of count_examples")
     Total = operand((FP64,), doc="of count_examples")
     Out = result(doc="as X")
+    Count = result(optional=True, doc="[], as X: what Total counts")
     alike = attribute(AttrType.INT, 1, low=1, doc="how many ranks have the same examples")
+    sums = attribute(AttrType.BOOLEAN, False, doc="X is a sum over examples, and no mean")
 
-    def infer_shape(self, X: Spec, Own: Spec, Total: Spec) -> Spec:
+    def infer_shape(self, X: Spec, Own: Spec, Total: Spec) -> tuple[Spec, Spec]:
         require_equal(product(Own.known_dims), 1, "Own must be one number", Own=None)
         require_equal(product(Total.known_dims), _SIGNED, f"Total must be {_SIGNED} numbers", Total=None)
-        return X.like()
+        if not (self.sums or X.known_dtype.is_floating):
+            fail("X must be floating-point, unless it sums", TypeMismatchError, X=None)
+        return X.like(), X.dense(())
 
-    def _share(self, own: Tensor, total: Tensor) -> float:
+    def _share(self, own: Tensor, total: Tensor) -> tuple[float, float]:
+        """What X is multiplied by, and what is counted."""
         team = self._team()
         if team is None:
-            return 1.0
+            return 1.0, own.item()
         team.wait(total)
         count, signature, square = numbers_of(total)
         mean = team.signature
         if signature != team.ranks * mean or square != team.ranks * mean * mean:
             raise RankError("the ranks are not in the same step, or were fed other inputs, element types or dims of an example")
-        return own.item() * self.alike / count if count else 0.0
+        mine = own.item()
+        return (float(mine != 0) if self.sums else mine * self.alike / count if count else 0.0), count / self.alike
 
-    def kernel(self, X: Tensor, Own: Tensor, Total: Tensor) -> Tensor:
-        return X * self._share(Own, Total)
+    def kernel(self, X: Tensor, Own: Tensor, Total: Tensor, *, requested: tuple[bool, ...]) -> tuple[Tensor, Tensor | None]:
+        share, count = self._share(Own, Total)
+        out = X * share if not self.sums else X.clone() if share else torch.zeros_like(X)
+        return out, X.new_full((), count) if requested[1] else None
 
     @gradient("Own", "Total", "Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"})
     def backward(self, Own: Tensor, Total: Tensor, d_out: Tensor) -> Tensor:
-        return d_out * self._share(Own, Total)
+        return d_out * self._share(Own, Total)[0]
 
     samples = [
         sample(X=f32(3, 2), Own=f64(1, data=[1.0]), Total=f64(3, data=[1.0, 0.0, 0.0])),
         sample(X=f64(), Own=f64(1, data=[1.0]), Total=f64(3, data=[1.0, 0.0, 0.0])),
+        sample(X=i64(1), Own=f64(1, data=[1.0]), Total=f64(3, data=[1.0, 0.0, 0.0]), sums=True),
     ]
     rejects = [
         reject(X=f32(3), Own=f64(2), Total=f64(3), says="Own must be one number"),

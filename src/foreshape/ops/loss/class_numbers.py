@@ -26,6 +26,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.temporaries import copies
+from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.loss.loss import check_classes
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import INT64, Spec
@@ -62,6 +63,11 @@ class NllLoss(Operator):
             require_equal(Weight.known_dims[0], dims[1], "Weight must have one number for each class of X", Weight=0, X=1)
         require_at_most(1, dims[1], "X must have at least 1 class", X=1)
         return X.with_dims(Label.known_dims if self.reduction == "none" else ()), X.dense(())
+
+    def totals(self) -> Totals:
+        if self.reduction == "none":
+            return {}
+        return {"Out": Total(by=("Total_weight",)) if self.reduction == "mean" else SUM, "Total_weight": SUM}
 
     def _weights(self, X: Tensor, Label: Tensor, Weight: Tensor | None) -> tuple[Tensor, Tensor]:
         """The labels as an index (0 where ignored), and the weight of each (0 where ignored)."""

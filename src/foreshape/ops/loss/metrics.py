@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from foreshape.dims import Size
 from foreshape.operator import FLOATING, INDEX, NOT_DIFFERENTIABLE, Operator, f32, i32, i64, operand, reject, require_equal, require_rank, result, sample, torch
+from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.spec import Spec
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Accuracy(Operator):
         require_equal(Label.known_dims[1], 1, "Label must have 1 column", Label=1)
         number = Out.dense(())
         return number, number, number
+
+    def totals(self) -> Totals:
+        return {"Accuracy": Total(by=("Total",)), "Correct": SUM, "Total": SUM}
 
     def workspace(self, Out: Spec, Indices: Spec, Label: Spec) -> Size:
         return (1 if Indices.dtype is Label.dtype else 9) * Indices.elements + Label.nbytes

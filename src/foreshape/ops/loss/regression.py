@@ -24,6 +24,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.temporaries import copies, one_like
+from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import Spec
 
@@ -201,6 +202,11 @@ class KldivLoss(Operator):
         require_same_dims(X, Target, "X", "Target")
         require(len(X.known_dims) > 0, "X must have a dim 0", X=None)
         return X.like() if self.reduction == "none" else X.dense(())
+
+    def totals(self) -> Totals:
+        if self.reduction == "none":
+            return {}
+        return {"Loss": SUM if self.reduction == "sum" else Total(of="X", rows=self.reduction == "batchmean")}
 
     def _count(self, x: Tensor) -> int:
         return {"mean": x.numel(), "batchmean": x.shape[0]}.get(self.reduction, 1)

@@ -26,6 +26,7 @@ from foreshape.operator import (
     torch,
 )
 from foreshape.operator.temporaries import copies
+from foreshape.operator.totals import SUM, Totals
 from foreshape.ops.math.reduction import Reduction, reduced, spread
 from foreshape.ops.rules.size_operands import axes_of, axis_of_any
 from foreshape.spec import LOD_TENSOR, Kind, Spec
@@ -166,6 +167,9 @@ class L1Norm(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         return X.dense(())
 
+    def totals(self) -> Totals:
+        return {"Out": SUM}
+
     def kernel(self, X: Tensor) -> Tensor:
         return aten.linalg_vector_norm(X, 1.0)
 
@@ -217,6 +221,9 @@ class SquaredL2Norm(Operator):
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.dense((1,))
+
+    def totals(self) -> Totals:
+        return {"Out": SUM}
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X) if X.kind is LOD_TENSOR else 0

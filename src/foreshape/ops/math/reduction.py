@@ -28,6 +28,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.size_operands import axes_of
 from foreshape.spec import ANY_OR_COMPLEX, BOOL, FP64, INT32, INT64, DType, Spec
@@ -54,6 +55,9 @@ class Mean(Operator):
 
     def computes(self) -> computations.Reduction:
         return computations.Reduction("AVERAGE")
+
+    def totals(self) -> Totals:
+        return {"Out": Total(of="X")}
 
     def kernel(self, X: Tensor) -> Tensor:
         return torch.mean(X)
@@ -166,6 +170,9 @@ class ReduceSum(Reduction):
     def computes(self) -> computations.Reduction | None:
         return self._pools("SUM")
 
+    def totals(self) -> Totals:
+        return {"Out": SUM}
+
     def kernel(self, X: Tensor) -> Tensor:
         to = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype in (torch.bool, torch.int32) else X.dtype
         return torch.sum(X, self._over(X), self.keep_dim, dtype=to)
@@ -187,6 +194,9 @@ class ReduceMean(Reduction):
 
     def computes(self) -> computations.Reduction | None:
         return self._pools("AVERAGE")
+
+    def totals(self) -> Totals:
+        return {"Out": Total(of="X")}
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.mean(X, self._over(X), self.keep_dim))

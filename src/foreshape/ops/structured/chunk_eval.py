@@ -24,6 +24,7 @@ from foreshape.operator import (
     sample,
     torch,
 )
+from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.rules.padded_sequences import check_lengths, check_numbers, offsets_of, places, same_offsets
 from foreshape.ops.rules.ragged_rules import ragged, same_sequences
 from foreshape.spec import FP32, INT64, Spec, tensor
@@ -81,6 +82,11 @@ class ChunkEval(Operator):
         if SeqLength is None or Inference.rank == 3:
             require_equal(Inference.known_dims[-1], 1, "Inference must have 1 column", Inference=Inference.rank - 1)
         return (*[tensor(FP32, 1)] * 3, *[tensor(INT64, 1)] * 3)
+
+    def totals(self) -> Totals:
+        found, given = "NumInferChunks", "NumLabelChunks"
+        counts = dict.fromkeys((found, given, "NumCorrectChunks"), SUM)
+        return {"Precision": Total(by=(found,)), "Recall": Total(by=(given,)), "F1-Score": Total(by=(found, given)), **counts}
 
     def workspace(self, Inference: Spec, Label: Spec, SeqLength: Spec | None) -> Size:
         return 80 * Inference.elements

@@ -31,6 +31,7 @@ from foreshape.operator import (
     unknown_size,
 )
 from foreshape.operator.temporaries import copies
+from foreshape.operator.totals import SUM, Totals
 from foreshape.ops.math.reduction import reduced
 from foreshape.ops.rules.size_operands import axis_of_any, known_number, number_at_run
 from foreshape.spec import INT32, INT64, LOD_TENSOR, Spec
@@ -309,6 +310,9 @@ class SizeOf(Operator):
 
     def infer_shape(self, Input: Spec) -> Spec:
         return Input.dense((), INT64).with_value((Input.elements,))
+
+    def totals(self) -> Totals:
+        return {"Out": SUM}
 
     def kernel(self, Input: Tensor) -> Tensor:
         return torch.tensor(Input.numel(), dtype=torch_dtype(INT64))

@@ -10,7 +10,7 @@ from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
 from foreshape.program import Program
-from foreshape.training.history import History
+from foreshape.training.history import History, check_row
 from foreshape.training.state import Kept, Position
 
 
@@ -50,6 +50,11 @@ class Run(Protocol):
     @property
     def figures(self) -> list[str]:
         """The names that each row of the history has."""
+        ...
+
+    @property
+    def rows_grow(self) -> bool:
+        """Whether callbacks of the user could write figures into a row that are not among these."""
         ...
 
     @property
@@ -107,6 +112,21 @@ class Callback(ConstructorRepr):
 
     kept: ClassVar[tuple[str, ...]] = ()
     """The attributes that a checkpoint holds."""
+    adds: tuple[str, ...] = ()
+    """The names of figures that it adds to the row of each epoch, as `added` gives them: others can watch, log and save them."""
+
+    def added(self, run: Run) -> Mapping[str, float]:
+        """The figures that are named in `adds`, of the epoch of ``run`` that has ended; before any `on_epoch_end`."""
+        raise ExecutionError(f"{type(self).__name__} must have the method added(run), which gives {', '.join(self.adds)}")
+
+    def figures_of(self, run: Run) -> dict[str, float]:
+        """What it adds to a row of ``run``. Raises `ExecutionError` where that is not what it says in `adds`."""
+        given: Any = self.added(run) if self.adds else {}
+        if not isinstance(given, Mapping) or set(cast("Mapping[Any, Any]", given)) != set(self.adds):
+            raise ExecutionError(f"{type(self).__name__}.added must give a number for each of {', '.join(self.adds)}; seen {given!r:.80}")
+        row: dict[str, float] = dict(cast("Mapping[str, float]", given))
+        check_row(row)
+        return row
 
     def on_train_begin(self, run: Run) -> None:
         """Before the first step of ``run``, when all values are there. What is kept is put back after this."""
@@ -193,12 +213,19 @@ class Watch(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         self.best = None
-        if self.metric not in run.figures:
-            raise ExecutionError(f"{type(self).__name__} watches {self.metric!r}; the history of this run has {', '.join(map(repr, run.figures))}")
+        if self.metric not in run.figures and not run.rows_grow:
+            raise ExecutionError(self._missing(run.figures))
 
     def seen(self, run: Run) -> float:
         """The figure of the epoch of ``run`` that has ended."""
-        return run.history.epochs[-1][self.metric]
+        row = run.history.epochs[-1]
+        if self.metric not in row:
+            raise ExecutionError(self._missing(list(row)))
+        return row[self.metric]
+
+    def _missing(self, figures: Sequence[str]) -> str:
+        return (f"{type(self).__name__} watches {self.metric!r}; the history of this run has {', '.join(map(repr, figures))}; a callback that adds a "
+                "figure names it in `adds`, or stands before this one and writes it into the row")  # fmt: skip
 
     def is_better(self, now: float, by: float = 0.0) -> bool:
         """Whether a figure, ``now``, is better than the best so far, by more than ``by``; NaN never is."""

@@ -23,13 +23,21 @@ class CSVLog(Callback):
         self._names: list[str] = []
 
     def on_train_begin(self, run: Run) -> None:
-        self._names = ["epoch", *run.figures]
+        self._names = list(dict.fromkeys(["epoch", *run.figures, *(n for row in run.history.epochs for n in row)]))
         if run.first:
-            self._write("w", [dict(zip(self._names, self._names, strict=True)), *(self._row(at, row) for at, row in enumerate(run.history.epochs, 1))])
+            self._write_all(run)
 
     def on_epoch_end(self, run: Run) -> None:
-        if run.first:
-            self._write("a", [self._row(len(run.history.epochs), run.history.epochs[-1])])
+        row = run.history.epochs[-1]
+        new = [name for name in row if name not in self._names]  # which a callback before this one has written
+        self._names += new
+        if run.first and new:
+            self._write_all(run)
+        elif run.first:
+            self._write("a", [self._row(len(run.history.epochs), row)])
+
+    def _write_all(self, run: Run) -> None:
+        self._write("w", [dict(zip(self._names, self._names, strict=True)), *(self._row(at, row) for at, row in enumerate(run.history.epochs, 1))])
 
     def files_written(self) -> Sequence[str | os.PathLike[str]]:
         return [self.path] if self._names else []

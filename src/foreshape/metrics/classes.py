@@ -1,0 +1,259 @@
+"""Measures of a classification: counts of how often each class was right, predicted and true."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from foreshape.errors import ExecutionError, SchemaError, ShapeError
+from foreshape.metrics.metric import Metric, State, check_weight, spread
+from foreshape.program import Variable
+
+Average = Literal["macro", "micro", "weighted", "binary"]
+_AVERAGES = ("macro", "micro", "weighted", "binary", None)
+
+
+class _Classes(Metric):
+    """Predicted and true classes.
+
+    Args:
+        prediction: scores or probabilities, ``[..., classes]``, of which the largest says the class; of one column whether it is more than
+            ``threshold`` (class 1) or not (class 0); or class numbers (integers).
+        label: class numbers, as the prediction without ``axis`` or with 1 there; or a distribution as the prediction.
+        classes: how many there are; needed where the prediction is class numbers.
+        threshold: where it is given, each column is a class by itself, of which an example can have several or none, and the label has 0 or 1 for each. 0.5
+            for one column where it is left out.
+        axis: of the classes; 1 for ``[batch, classes, height, width]``.
+        ignore_index: a label that does not count.
+        weight: of each example, ``[batch]`` or ``[batch, 1]``, or of each label.
+    """
+
+    def __init__(
+        self, prediction: Variable, label: Variable, *, classes: int | None = None, threshold: float | None = None, axis: int | None = None,
+        ignore_index: int | None = None, weight: Variable | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(prediction, label, weight)
+        name, spec, dims = type(self).__name__, prediction.spec, list(prediction.spec.known_dims)
+        self.axis = at = (-1 if axis is None else axis) % max(spec.rank, 1)
+        if not -spec.rank <= (axis or 0) < max(spec.rank, 1):
+            raise ShapeError(f"{name}: axis must be one of the {spec.rank} dims of the prediction; seen {axis}")
+        self.scores, self.threshold, self.ignore_index = spec.known_dtype.is_floating, threshold, ignore_index
+        self.columns = self.scores and spec.rank > 1 and dims[at] != 1
+        """Whether there is a score for each class; otherwise there is one, or a class number."""
+        self.several = self.columns and threshold is not None
+        known = dims[at] if self.columns else 2 if self.scores else None
+        if classes is not None and isinstance(known, int) and known != classes:
+            raise ShapeError(f"{name}: classes={classes}, and the prediction is {spec.text()}")
+        self.classes: int = classes if classes is not None else known if isinstance(known, int) else 0
+        if self.classes < 1:
+            raise SchemaError(f"{name}: say how many classes=... there are; the prediction is {spec.text()}")
+        same = label.spec.known_dims == spec.known_dims
+        self.soft = same and self.columns and not self.several and label.spec.known_dtype.is_floating and (spec.rank == 2 or axis is not None)
+        without = self.columns and not (self.soft or self.several)
+        wanted = [d for i, d in enumerate(dims) if d != 1 and not (without and i == at)]
+        if [d for d in label.spec.known_dims if d != 1] != wanted:
+            raise ShapeError(f"{name}: the label must be of the dims of the prediction{' without its classes' if without else ''}; it is "
+                             f"{label.spec.text()}, and the prediction {spec.text()}")  # fmt: skip
+        check_weight(self, weight, label, at if self.soft or self.several else None)
+
+    def chosen(self, prediction: Any, label: Any, weight: Any = None) -> tuple[Any, Any, Any]:
+        """Predicted and true class numbers, and the weight of each, of what counts."""
+        found, true = np.asarray(prediction), np.asarray(label)
+        if self.columns:
+            found = found.argmax(self.axis)
+            true = true.argmax(self.axis) if self.soft else true
+        elif self.scores:
+            found = found > (0.5 if self.threshold is None else self.threshold)
+        found, true = found.reshape(-1).astype(np.int64), true.reshape(-1).astype(np.int64)
+        weights = np.ones(len(true)) if weight is None else spread(weight, len(true))
+        if self.ignore_index is not None:
+            kept = true != self.ignore_index
+            found, true, weights = found[kept], true[kept], weights[kept]
+        for what, numbers in (("prediction", found), ("label", true)):
+            if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.classes:
+                raise ExecutionError(f"{type(self).__name__}: a class number must be in [0, {self.classes}); the {what} has {numbers.min()} to {numbers.max()}")
+        return found, true, weights
+
+
+class _Counted(_Classes):
+    """Of each class, how often it was right, predicted and true."""
+
+    def begin(self) -> State:
+        return {key: np.zeros(self.classes) for key in ("right", "predicted", "true")}
+
+    def add(self, state: State, *arrays: Any) -> None:
+        if self.several:
+            yes, true = (np.moveaxis(np.asarray(a), self.axis, -1).reshape(-1, self.classes) for a in arrays[:2])
+            assert self.threshold is not None
+            yes, true = yes > self.threshold, true > 0.5
+            weights = spread(arrays[2], len(true))[:, None] if len(arrays) > 2 else 1.0
+            for key, hit in (("right", yes & true), ("predicted", yes), ("true", true)):
+                state[key] = state[key] + (hit * weights).sum(0)
+            return
+        found, true, weights = self.chosen(*arrays)
+        for key, numbers, of in (("right", true[found == true], weights[found == true]), ("predicted", found, weights), ("true", true, weights)):
+            state[key] = state[key] + np.bincount(numbers, of, self.classes)
+
+    def over(self, part: Any, whole: Any, state: State, average: Average | None) -> Any:
+        """``part / whole`` of the classes, 0 where that has no value, averaged."""
+        if average == "micro":
+            part, whole = part.sum(), whole.sum()
+        each = np.divide(part, whole, out=np.zeros_like(part), where=whole != 0)
+        if average == "binary":
+            return float(each[1])
+        if average is None:
+            return each
+        if average == "micro":
+            return float(each)
+        weights = state["true"] if average == "weighted" else np.ones(self.classes) if self.several else (state["predicted"] + state["true"] > 0) * 1.0
+        return float((each * weights).sum() / weights.sum()) if weights.sum() else float("nan")
+
+
+class Accuracy(_Counted):
+    """The part of the examples whose class is predicted; with several classes for each example, of all answers that are right.
+
+    Args:
+        prediction, label, options: see `F1`.
+    """
+
+    def begin(self) -> State:
+        return {"right": np.zeros(2)}
+
+    def add(self, state: State, *arrays: Any) -> None:
+        if self.several:
+            right = (np.asarray(arrays[0]) > self.threshold) == (np.asarray(arrays[1]) > 0.5)
+            right, weights = right.reshape(-1), np.ones(right.size) if len(arrays) < 3 else spread(arrays[2], right.size)
+        else:
+            found, true, weights = self.chosen(*arrays)
+            right = found == true
+        state["right"] = state["right"] + [weights[right].sum(), weights.sum()]
+
+    def value(self, state: State) -> Any:
+        right, of = state["right"]
+        return right / of if of else float("nan")
+
+
+class TopKAccuracy(_Classes):
+    """The part of the examples whose class is among the k with the largest scores; of equal scores the first classes count as larger.
+
+    Args:
+        prediction, label, options: see `F1`; the prediction is scores.
+        k: how many.
+    """
+
+    def __init__(self, prediction: Variable, label: Variable, k: int = 5, **options: Any) -> None:
+        super().__init__(prediction, label, **options)
+        self.k = k
+        if not self.columns or self.several or not 1 <= k <= self.classes:
+            raise SchemaError(f"TopKAccuracy needs scores of at least k classes for each example, k from 1; seen k={k!r} and {prediction.spec.text()}")
+
+    def begin(self) -> State:
+        return {"right": np.zeros(2)}
+
+    def add(self, state: State, *arrays: Any) -> None:
+        _, true, weights = self.chosen(*arrays)
+        scores = np.moveaxis(np.asarray(arrays[0]), self.axis, -1).reshape(-1, self.classes)
+        if self.ignore_index is not None:
+            scores = scores[np.asarray(arrays[1]).reshape(-1) != self.ignore_index]
+        own = np.take_along_axis(scores, true[:, None], 1)
+        before = (scores > own).sum(1) + ((scores == own) & (np.arange(self.classes) < true[:, None])).sum(1)
+        state["right"] = state["right"] + [weights[before < self.k].sum(), weights.sum()]
+
+    def value(self, state: State) -> Any:
+        right, of = state["right"]
+        return right / of if of else float("nan")
+
+
+class _Averaged(_Counted):
+    """A quotient of counts of each class, averaged."""
+
+    def __init__(self, prediction: Variable, label: Variable, average: Average | None = "macro", **options: Any) -> None:
+        super().__init__(prediction, label, **options)
+        if average not in _AVERAGES or (average == "binary" and self.classes != 2):
+            raise SchemaError(f"{type(self).__name__}: average must be {', '.join(map(repr, _AVERAGES))}, and 'binary' is of two classes; seen {average!r} and "
+                              f"{self.classes} classes")  # fmt: skip
+        self.average: Average | None = average
+        self.shape = (self.classes,) if average is None else ()
+
+
+class Precision(_Averaged):
+    """Of each class, the part of its predictions that are right.
+
+    Args:
+        prediction, label, average, options: see `F1`.
+    """
+
+    def value(self, state: State) -> Any:
+        return self.over(state["right"], state["predicted"], state, self.average)
+
+
+class Recall(_Averaged):
+    """Of each class, the part of its examples that are found.
+
+    Args:
+        prediction, label, average, options: see `F1`.
+    """
+
+    def value(self, state: State) -> Any:
+        return self.over(state["right"], state["true"], state, self.average)
+
+
+class F1(_Averaged):
+    """Of each class, ``2 right / (predicted + true)``: the harmonic mean of precision and recall; 0 of a class that is never right.
+
+    >>> fs.train(cost, data, metrics={"f1": fs.metrics.F1(probabilities, label)}, validation=validation)
+
+    Args:
+        prediction: scores or probabilities, ``[..., classes]``, of which the largest says the class; of one column whether it is more than
+            ``threshold`` (class 1) or not (class 0); or class numbers (integers).
+        label: class numbers, as the prediction without ``axis`` or with 1 there; or a distribution as the prediction.
+        average: "macro", the mean over the classes that come among labels or predictions; "weighted", where each counts as often as it is
+            true; "micro", of the counts of all classes together; "binary", class 1 of two; or None for a number of each class.
+        options: ``classes``, how many there are, needed where the prediction is class numbers; ``threshold``, where it is given each column is
+            a class by itself, of which an example can have several or none, and the label has 0 or 1 for each; ``axis`` of the classes, 1 for
+            ``[batch, classes, height, width]``; ``ignore_index``, a label that does not count; ``weight`` of each example or label.
+
+    Raises:
+        ShapeError: a label or weights of other dims. SchemaError: another average; the number of classes is not known.
+    """
+
+    def value(self, state: State) -> Any:
+        return self.over(2 * state["right"], state["predicted"] + state["true"], state, self.average)
+
+
+class IoU(_Averaged):
+    """Of each class, ``right / (predicted + true - right)``: how far what is predicted and what is true overlap (Jaccard), as of pixels.
+
+    >>> fs.metrics.IoU(scores, mask, axis=1)  # [batch, classes, height, width] and [batch, height, width]
+
+    Args:
+        prediction, label, average, options: see `F1`.
+    """
+
+    def value(self, state: State) -> Any:
+        return self.over(state["right"], state["predicted"] + state["true"] - state["right"], state, self.average)
+
+
+class ConfusionMatrix(_Classes):
+    """How often each class (row) was predicted as each class (column), ``[classes, classes]``.
+
+    Args:
+        prediction, label, options: see `F1`.
+    """
+
+    def __init__(self, prediction: Variable, label: Variable, **options: Any) -> None:
+        super().__init__(prediction, label, **options)
+        if self.several:
+            raise SchemaError("ConfusionMatrix is of one class for each example: leave threshold= out")
+        self.shape = (self.classes, self.classes)
+
+    def begin(self) -> State:
+        return {"counts": np.zeros(self.classes**2)}
+
+    def add(self, state: State, *arrays: Any) -> None:
+        found, true, weights = self.chosen(*arrays)
+        state["counts"] = state["counts"] + np.bincount(true * self.classes + found, weights, self.classes**2)
+
+    def value(self, state: State) -> Any:
+        return state["counts"].reshape(self.shape)

@@ -1,0 +1,79 @@
+"""The area under a curve of a classifier of two classes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from foreshape.errors import ExecutionError, SchemaError, ShapeError
+from foreshape.metrics.metric import Metric, State, check_weight, spread
+from foreshape.program import Variable
+
+
+class AUC(Metric):
+    """The area under the curve of true over false positives ("ROC"), or the average precision ("PR": the sum of (R_n - R_n-1) P_n over the scores).
+
+    It is exact: the scores of all examples are kept until the end, 16 bytes for each (24 with weights). With ``thresholds`` they are counted in so many
+    steps from 0 to 1 instead, which takes as much memory for any number of examples, and scores of one step count as equal.
+
+    Args:
+        score: of class 1, ``[batch]`` or ``[batch, 1]``; or of both classes, ``[batch, 2]``.
+        label: 0 or 1, ``[batch]`` or ``[batch, 1]``.
+        curve: "ROC" or "PR".
+        thresholds: how many steps; all scores where it is left out.
+        weight: of each example, ``[batch]`` or ``[batch, 1]``.
+
+    Where all examples are of one class the area is NaN.
+
+    Raises:
+        ShapeError: other dims. SchemaError: another curve, or no step.
+    """
+
+    def __init__(
+        self, score: Variable, label: Variable, curve: Literal["ROC", "PR"] = "ROC", *, thresholds: int | None = None, weight: Variable | None = None
+    ) -> None:
+        super().__init__(score, label, weight)
+        dims, of = list(score.spec.known_dims), list(label.spec.known_dims)
+        if dims[1:] not in ([], [1], [2]) or of[1:] not in ([], [1]) or not dims or dims[:1] != of[:1]:
+            raise ShapeError(f"AUC: the score must be [batch], [batch, 1] or [batch, 2], and the label [batch] or [batch, 1]; seen {score.spec.text()} "
+                             f"and {label.spec.text()}")  # fmt: skip
+        check_weight(self, weight, label)
+        if curve not in ("ROC", "PR") or (thresholds is not None and not thresholds >= 1):
+            raise SchemaError(f"AUC: curve must be 'ROC' or 'PR', and thresholds at least 1; seen {curve!r} and {thresholds!r}")
+        self.curve, self.thresholds = curve, thresholds
+
+    def begin(self) -> State:
+        if self.thresholds is None:
+            return {"examples": np.zeros((0, len(self.inputs)))}
+        return {"counts": np.zeros(2 * (self.thresholds + 1))}
+
+    def add(self, state: State, *arrays: Any) -> None:
+        score, label, *weight = (np.asarray(a) for a in arrays)
+        score = (score[:, -1] if score.ndim == 2 else score).astype(np.float64)
+        label = label.reshape(-1) != 0
+        weights = [spread(w, len(score)) for w in weight]
+        if self.thresholds is None:
+            state["examples"] = np.concatenate([state["examples"], np.stack([score, label, *weights], 1)])
+            return
+        if score.size and not 0 <= score.min() <= score.max() <= 1:
+            raise ExecutionError(f"AUC: with thresholds, a score must be from 0 to 1; seen {score.min():g} to {score.max():g}")
+        at = 2 * (score * self.thresholds).astype(np.int64) + label
+        state["counts"] = state["counts"] + np.bincount(at, weights[0] if weights else None, len(state["counts"]))
+
+    def value(self, state: State) -> Any:
+        if self.thresholds is None:
+            rows = state["examples"]
+            score, label = rows[:, 0], rows[:, 1].astype(np.int64)
+            _, at = np.unique(score, return_inverse=True)
+            counts = np.bincount(2 * at.reshape(-1) + label, rows[:, 2] if rows.shape[1] > 2 else None, 2 * (int(at.max()) + 1) if len(at) else 2)
+        else:
+            counts = state["counts"]
+        false, true = (np.append(0.0, np.cumsum(counts[start::2][::-1])) for start in (0, 1))  # from the largest score down
+        if not true[-1] or (self.curve == "ROC" and not false[-1]):
+            return float("nan")
+        if self.curve == "ROC":
+            return float((np.diff(false) * (true[1:] + true[:-1])).sum() / 2 / (true[-1] * false[-1]))
+        found = true[1:] + false[1:]
+        precision = np.divide(true[1:], found, out=np.zeros_like(found), where=found > 0)
+        return float((np.diff(true) * precision).sum() / true[-1])

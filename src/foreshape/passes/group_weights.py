@@ -1,0 +1,278 @@
+"""How much each batch of a group counts whose gradients make one update: as much as what the loss is a mean over, or is divided by.
+
+A loss S / W of one large batch is the sum of all S by the sum of all W. The gradient of each batch is multiplied by its own W, and their sum is divided by
+the sum of these in the update. Where the loss is scaled, which leaves no room above a gradient's size in 16 bits, W is taken as a part of that of the group's
+first batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from foreshape.dims import Size
+from foreshape.errors import SchemaError
+from foreshape.passes.forward_and_back import GRAD, is_gradient_of
+from foreshape.passes.over_examples import OverExamples, Statistic, Summand, counting_input, measure, same_measure
+from foreshape.program import Block, Op, Role, Variable
+from foreshape.program.call_site import warn_user
+from foreshape.spec import BOOL, Spec, tensor
+
+State = Callable[[str, Spec], Variable]
+WEIGH = "weigh_by_examples"
+
+
+class Inserted:
+    """Inserts ops of one role into a block, one after the other, and names what each makes."""
+
+    def __init__(self, block: Block, at: int, role: int) -> None:
+        self.block, self.at, self.role = block, at, role
+        self.ops: list[Op] = []
+
+    def __call__(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, *, out: str = "") -> str:
+        out = out or self.block.program.unique_name(f"group@{type.upper()}")
+        self.copy(type, inputs, {"Out": out}, attrs)
+        return out
+
+    def copy(self, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> None:
+        site = self.block.ops[min(self.at, len(self.block.ops) - 1)].site
+        self.ops.append(self.block.append_op(type, inputs, outputs, attrs or {}, role=self.role, site=site, index=self.at))
+        self.at += 1
+
+    def is_zero(self, name: str) -> str:
+        """1 where a number is 0, otherwise 0."""
+        code = self.block.var(name).spec.known_dtype.code
+        true = self("logical_not", {"X": self("cast", {"X": name}, {"in_dtype": code, "out_dtype": BOOL.code})})
+        return self("cast", {"X": true}, {"in_dtype": BOOL.code, "out_dtype": code})
+
+    def never_zero(self, name: str) -> str:
+        """A number, or 1 where it is 0."""
+        return self("elementwise_add", {"X": name, "Y": self.is_zero(name)}, {"axis": -1})
+
+
+def loss_of(block: Block) -> str | None:
+    """The loss that a training program minimises."""
+    written = {n for op in block.ops if op.role & Role.BACKWARD for n in op.output_names()}
+    losses = (n for op in block.ops if op.role & Role.LOSS and not op.role & Role.BACKWARD for n in op.output_names())
+    return next((n for n in losses if n + GRAD in written), None)
+
+
+class GroupWeights:
+    """What weighs the batches of a group: written before the backward pass, and a factor in the update.
+
+    Args:
+        state: makes a variable that outlives a run and begins with zeros, of a name and a spec.
+    """
+
+    def __init__(self, block: Block, state: State) -> None:
+        self.block, self.state = block, state
+        self.over = OverExamples(block)
+        self.weights: dict[str, str] = {}
+        self.added: dict[str, str] = {}
+        self.kept: list[Variable] = []
+        """What begins anew with each group."""
+        self.factor: Callable[[Inserted], str] | None = None
+        """Writes what the sums of gradients are multiplied with; None where it is ``constant``."""
+        self.is_sum = False
+        """Whether the gradients of the batches are added, and not averaged."""
+        loss = loss_of(block)
+        seed = next((op for op in block.ops if op.role & Role.BACKWARD and loss is not None and loss + GRAD in op.output_names()), None)
+        if loss is not None and seed is not None:
+            self._weigh(loss, seed)
+
+    def _weigh(self, loss: str, seed: Op) -> None:
+        summands, key = list[Summand](), ""
+        with suppress(SchemaError):
+            summands, key = self._weighed(loss)
+        if not key:
+            warn_user(f"accumulate=: the loss {loss} is not a sum or mean over examples alone, or a sum of means over different things: each batch counts as "
+                      "much as any, and where they are unequal an update is not that of one large batch")  # fmt: skip
+            return
+        self.is_sum = key == "sum"
+        if key in ("sum", "fixed"):
+            return
+        weight, divided = self._weight_of(summands)
+        spec = self.block.var(weight).spec
+        first = self.state("accumulated_unit", tensor(spec.known_dtype, *spec.known_dims)) if seed.type != "fill_constant" else None
+        self.kept += [first] if first is not None else []
+        self._scale_seed(seed, loss + GRAD, weight, first)
+
+        def factor(put: Inserted) -> str:
+            total = divided(put)
+            safe = total if key == "mean" else put.never_zero(total)
+            return put("reciprocal", {"X": safe}) if first is None else put("elementwise_div", {"X": first, "Y": safe}, {"axis": -1})
+
+        self.factor = factor
+
+    # --- which weight
+
+    def _weighed(self, loss: str) -> tuple[list[Summand], str]:
+        """The summands that depend on data, and what weighs them: elements of a "mean", a "quotient", nothing of a "sum", "fixed" sizes; "" where these are
+        several things."""
+        found = self.over.loss(loss)
+        of_ranks = {s.statistic.name: self._of_ranks(s.statistic) for s in found.summands}
+        summands = [s for s in found.summands if (n := of_ranks[s.statistic.name]) is None or self.over.depends(n)]
+        first = summands[0] if summands else None
+        if first is None or found.functions or any(of_ranks[s.statistic.name] for s in summands) or not all(self._is_alike(first, s) for s in summands):
+            return summands, ""
+        key = self._key(first.statistic)
+        if first.factors:
+            return summands, "quotient" if self._is_divisor(*first.factors[0]) and len(first.factors) == 1 and key != "fixed" else ""
+        if key in ("sum", "fixed"):
+            return summands, str(key)
+        weigher = self._weigher(first.statistic)
+        counts = not first.statistic.by and (weigher is None or not self.over.writer[weigher.inputs["Own"][0]].attrs["values"])
+        return summands, "mean" if counts else "quotient"
+
+    def _is_alike(self, a: Summand, b: Summand) -> bool:
+        """Whether two summands are weighed by one number."""
+        return same_measure(self._key(a.statistic), self._key(b.statistic)) and [n for _, n in a.factors] == [n for _, n in b.factors]
+
+    def _key(self, of: Statistic) -> Size | str:
+        """What weighs a statistic: equal for those that are weighed alike."""
+        weigher = self._weigher(of)
+        if weigher is not None:
+            return "sum" if weigher.attrs["sums"] else f"of {weigher.inputs['Own'][0]}"
+        if of.is_sum or of.by:
+            return f"by {' '.join(of.by)}" if of.by else "sum"
+        found = measure(self.block.var(of.of), of.rows)
+        return "fixed" if isinstance(found, int) else found
+
+    def _is_divisor(self, op: Op, name: str) -> bool:
+        """Whether an op divides by one number that is a function of sums and means."""
+        found, single = self.over.statistics(name), all(d == 1 for d in self.block.var(name).spec.known_dims)
+        return op.type == "elementwise_div" and single and bool(found) and not any(s.alike or self._of_ranks(s) for s in (found or {}).values())
+
+    def _weigher(self, of: Statistic) -> Op | None:
+        """What makes a statistic the part of a rank of that over all; None where there are no ranks."""
+        writer = self.over.writer[of.name]
+        while writer.type in ("c_sync_comm_stream", "c_allreduce_sum"):
+            writer = self.over.writer[writer.inputs["X"][0]]
+        return writer if writer.type == WEIGH else next((op for op in self.block.ops if op.type == WEIGH and op.input("X") == of.name), None)
+
+    def _of_ranks(self, of: Statistic) -> str | None:
+        """Where a rank adds its share of what is alike on all: what that is."""
+        weigher = self.over.writer[of.name]
+        counted = self.over.writer[weigher.inputs["Own"][0]] if weigher.type == WEIGH else None
+        return weigher.input("X") if counted is not None and not counted.inputs.get("Counts") else None
+
+    # --- what is written
+
+    def _weight_of(self, summands: list[Summand]) -> tuple[str, Callable[[Inserted], str]]:
+        """A batch's weight, and what writes that of the whole group."""
+        block, summand = self.block, summands[0]
+        weight = self._weight(summand.statistic)
+        total = None if weight is None else self._added(weight)
+        if not summand.factors:
+            assert weight is not None and total is not None
+            return weight, lambda put: total
+        divisor = divided = summand.factors[0][1]
+        of_group = self._divisor_of_group(divisor)
+        for op in dict.fromkeys(op for s in summands for op, _ in s.factors):
+            put = Inserted(block, block.ops.index(op), Role.FORWARD)
+            divided = put.never_zero(divisor)
+            for one in (op, *(g for g in block.ops if is_gradient_of(g, op))):
+                one.rename_input(divisor, divided)
+        if weight is None:
+            return divided, of_group
+        at = max(i for i, op in enumerate(block.ops) if weight in op.output_names() or divided in op.output_names()) + 1
+        both = Inserted(block, at, Role.FORWARD)("elementwise_mul", {"X": divided, "Y": weight}, {"axis": -1})
+        return both, lambda put: put("elementwise_mul", {"X": of_group(put), "Y": total}, {"axis": -1})
+
+    def _weight(self, of: Statistic) -> str | None:
+        """What a statistic is a mean over, in this batch; None where it is a sum."""
+        found = self.weights.get(of.name)
+        weigher = self._weigher(of)
+        if found is None and not (of.is_sum if weigher is None else weigher.attrs["sums"]):
+            if weigher is not None:
+                found = self._with_count(weigher)
+            elif of.by:
+                put = Inserted(self.block, self.block.ops.index(self.over.writer[of.name]) + 1, Role.FORWARD)
+                found = of.by[0] if len(of.by) == 1 else put("sum", {"X": list(of.by)})
+            else:
+                found = self._counted(of)
+            self.weights[of.name] = found
+        return found
+
+    def _counted(self, of: Statistic) -> str:
+        """Count the elements that a statistic is the mean of."""
+        block, mean_of = self.block, self.block.var(of.of)
+        fed = counting_input(block, mean_of, of.rows)
+        if fed is None and of.rows:
+            raise SchemaError(f"no input has as many rows as {of.of}")
+        put = Inserted(block, 0 if fed is not None else block.ops.index(self.over.writer[of.name]), Role.FORWARD)
+        number = put("size", {"Input": fed if fed is not None else mean_of})
+        return put("cast", {"X": number}, {"in_dtype": block.var(number).spec.known_dtype.code, "out_dtype": block.var(of.name).spec.known_dtype.code})
+
+    def _with_count(self, weigher: Op) -> str:
+        """What a rank's part is weighed by, over all ranks."""
+        found = weigher.output("Count")
+        if found is None:
+            block, found = self.block, self.block.program.unique_name("rank@COUNT")
+            attrs = {n: v for n, v in weigher.attrs.items() if n in ("alike", "sums", "ring_id")}
+            at = block.ops.index(weigher)
+            block.remove_op(weigher)
+            made = block.append_op(WEIGH, weigher.inputs, {**weigher.outputs, "Count": (found,)}, attrs, role=weigher.role, site=weigher.site, index=at)
+            self.over.writer[made.outputs["Out"][0]] = made
+        return found
+
+    def _scale_seed(self, seed: Op, gradient: str, by: str, first: Variable | None) -> None:
+        """Let the backward pass begin with a batch's weight; or with it as a part of that of the group's ``first`` batch that has any."""
+        block, of = self.block, self.block.var(gradient).spec
+        one = block.program.unique_name(f"{gradient}@ONE")
+        block.create_variable(one, of).op = seed
+        block.var(gradient).op = None
+        seed.rename_output(gradient, one)
+        put = Inserted(block, block.ops.index(seed) + 1, Role.BACKWARD)
+        if first is not None:
+            begun = put("elementwise_mul", {"X": put.is_zero(first.name), "Y": put.never_zero(by)}, {"axis": -1})
+            put("elementwise_add", {"X": first, "Y": begun}, {"axis": -1}, out=first.name)
+            by = put("elementwise_div", {"X": by, "Y": first}, {"axis": -1})
+        given = block.var(by).spec.known_dtype
+        if of.dtype is not given:
+            by = put("cast", {"X": by}, {"in_dtype": given.code, "out_dtype": of.known_dtype.code})
+        put("elementwise_mul", {"X": one, "Y": by}, {"axis": -1}, out=gradient)
+
+    def _added(self, name: str) -> str:
+        """Add a number of each batch to one that outlives the run."""
+        found = self.added.get(name)
+        if found is not None:
+            return found
+        spec = self.block.var(name).spec
+        total = self.state("accumulated_weight", tensor(spec.known_dtype, *spec.known_dims))
+        self.kept.append(total)
+        put = Inserted(self.block, max(i for i, op in enumerate(self.block.ops) if name in op.output_names()) + 1, Role.BACKWARD)
+        self.added[name] = total.name
+        return put("elementwise_add", {"X": total, "Y": name}, {"axis": -1}, out=total.name)
+
+    def _divisor_of_group(self, divisor: str) -> Callable[[Inserted], str]:
+        """What writes a divisor again, which is a function of sums and means: of those of the group."""
+        sums, means = dict[str, str](), dict[str, tuple[str, str]]()
+        for name, one in (self.over.statistics(divisor) or {}).items():
+            weight = self._weight(one)
+            if weight is None:
+                sums[name] = self._added(name)
+                continue
+            at = max(i for i, op in enumerate(self.block.ops) if name in op.output_names() or weight in op.output_names()) + 1
+            part = Inserted(self.block, at, Role.FORWARD)("elementwise_mul", {"X": name, "Y": weight}, {"axis": -1})
+            means[name] = self._added(part), self._added(weight)
+        tail, pending = set[Op](), [divisor]
+        while pending:
+            op = None if (now := pending.pop()) in sums or now in means else self.over.writer.get(now)
+            if op is not None and op not in tail:
+                tail.add(op)
+                pending += op.input_names()
+
+        def write(put: Inserted) -> str:
+            names = dict(sums)
+            for name, (total, weight) in means.items():
+                names[name] = put("elementwise_div", {"X": total, "Y": put.never_zero(weight)}, {"axis": -1})
+            for op in [op for op in self.block.ops if op in tail]:
+                assert op.operator is not None
+                names.update((n, self.block.program.unique_name(f"{n}@GROUP")) for n in op.output_names())
+                inputs, outputs = ({slot: [names.get(n, n) for n in given] for slot, given in of.items() if given} for of in (op.inputs, op.outputs))
+                put.copy(op.type, inputs, outputs, {n: v for n, v in op.attrs.items() if n in op.operator.schema.attributes})
+            return names[divisor]
+
+        return write

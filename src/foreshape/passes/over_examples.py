@@ -1,0 +1,247 @@
+"""Sums and means over examples that a value is a function of: over several batches or ranks these are added, and the function is of what comes.
+
+The mean of an epoch, the loss of ranks and the gradients of several batches are all made of them, so that each is what one batch of all examples gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+
+from foreshape.dims import Dim, Size, equal, floordiv, product, symbols_of
+from foreshape.errors import SchemaError
+from foreshape.passes.buckets import data_of
+from foreshape.passes.forward_and_back import GRAD, LATER, shown
+from foreshape.program import Block, Op, Role, Variable
+from foreshape.spec import LOD_TENSOR
+
+_LINEAR = frozenset({"assign", "cast", "concat", "elementwise_add", "elementwise_sub", "flatten2", "flatten_contiguous_range", "mean", "reduce_mean",
+                     "reduce_sum", "reshape", "reshape2", "scale", "slice", "squeeze2", "stack", "sum", "transpose2", "unsqueeze2"})  # fmt: skip
+"""Operators that are linear in all operands that depend on data."""
+_ADDING = frozenset({"elementwise_add", "elementwise_sub", "sum", "concat", "stack"})
+_FACTORS = frozenset({"elementwise_mul", "elementwise_div"})
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A value that is a sum over examples; or a mean over the elements of ``of``, or over its rows; or a quotient whose divisor is the sum of ``by``.
+
+    Or it is ``alike`` for all examples, as a penalty on weights is, and changes from step to step alone.
+    """
+
+    name: str
+    of: str = ""
+    rows: bool = False
+    by: tuple[str, ...] = ()
+    alike: bool = False
+
+    @property
+    def is_sum(self) -> bool:
+        return not (self.of or self.by or self.alike)
+
+
+@dataclass(slots=True)
+class Summand:
+    """A statistic that a loss has as a summand, times what does not depend on its examples alone."""
+
+    statistic: Statistic
+    factors: tuple[tuple[Op, str], ...] = ()
+    """Ops that multiply it by, or divide it by, what data say and what has no gradient; and what that is called."""
+
+
+@dataclass(slots=True)
+class Loss:
+    """A loss as a sum of statistics and of other things."""
+
+    summands: list[Summand] = field(default_factory=list[Summand])
+    alike: set[str] = field(default_factory=set[str])
+    """Summands that do not depend on data."""
+    functions: list[str] = field(default_factory=list[str])
+    """Summands that are other functions of statistics than sums."""
+    ops: list[Op] = field(default_factory=list[Op])
+    """What makes the loss of its summands."""
+    reads: list[tuple[Op, str]] = field(default_factory=list[tuple[Op, str]])
+    """Which of these ops reads which statistic, or what is alike."""
+
+
+def by_example(variable: Variable | None) -> bool:
+    """Whether a value grows with the examples that there are."""
+    return variable is not None and (variable.spec.dims is None or variable.spec.lod is not None or not all(isinstance(d, int) for d in variable.spec.dims))
+
+
+class OverExamples:
+    """What the values of the forward pass are, as functions of sums and means over examples."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.writer: dict[str, Op] = {}
+        for op in block.ops:
+            if not op.role & LATER:
+                for name in op.output_names():
+                    self.writer[name] = op
+        self._depends: dict[str, bool] = {}
+        self._open: dict[str, bool] = {}
+        self._leading: set[Dim] | None = None
+
+    def depends(self, name: str) -> bool:
+        """Whether a value depends on what is fed."""
+        found = self._depends.get(name)
+        if found is None:
+            found = self._depends[name] = any(self._is_fed(n) for n in self._before([name]))
+        return found
+
+    def _is_fed(self, name: str) -> bool:
+        variable = self.block.find(name)
+        return name not in self.writer and variable is not None and not variable.persistable and variable.value is None
+
+    def _before(self, names: Iterable[str]) -> set[str]:
+        """Names, and all that they are made of."""
+        pending = list(names)
+        seen = set(pending)
+        while pending:
+            op = self.writer.get(pending.pop())
+            new: set[str] = set() if op is None else op.all_reads() - seen
+            seen |= new
+            pending += new
+        return seen
+
+    def statistic(self, name: str) -> Statistic | None:
+        """A value as a sum or mean over examples that its op makes at once; None where it is none."""
+        op, variable = self.writer.get(name), self.block.find(name)
+        if op is None or op.operator is None or variable is None or by_example(variable) or variable.persistable:
+            return None
+        if op.operator.collective:
+            return Statistic(name)
+        if self._counts(variable):
+            return Statistic(name)
+        if not any(by_example(self.block.find(n)) for n in op.all_reads()) and (self.is_open(name) or not self.depends(name)):
+            return None
+        for slot, total in op.operator.totals().items():
+            if op.output(slot) == name:
+                by = tuple(n for n in map(op.output, total.by) if n is not None)
+                return Statistic(name, op.input(total.of) or "" if total.of else "", total.rows, by)
+        return None
+
+    def is_open(self, name: str) -> bool:
+        """Whether anything that a value is made of grows with the examples; of a program that fixes their number nothing does."""
+        found = self._open.get(name)
+        if found is None:
+            found = self._open[name] = any(by_example(self.block.find(n)) for n in self._before([name]))
+        return found
+
+    def inputs_of(self, name: str) -> list[Variable]:
+        """What is fed of all that a value is made of and that grows with the examples, in the order in which it was described."""
+        before = self._before([name])
+        return [v for n, v in self.block.vars.items() if n in before and self._is_fed(n) and by_example(v) and v.spec.dims]
+
+    def _counts(self, variable: Variable) -> bool:
+        """Whether a value is known to be a number of examples, or of rows, or so many times that."""
+        value = variable.spec.value
+        if value is None or len(value) != 1 or not isinstance(value[0], Dim):
+            return False
+        if self._leading is None:
+            given = [v.spec for v in self.block.vars.values() if self._is_fed(v.name) and v.spec.dims]
+            dims = [d for spec in given for d in (spec.known_dims[0], *(spec.lod.counts if spec.lod is not None else ()))]
+            self._leading = {d for d in dims if isinstance(d, Dim)}
+        quotients = [(floordiv(value[0], d), d) for d in self._leading]
+        return any(isinstance(n, int) and n > 0 and equal(n * d, value[0]) is True for n, d in quotients)
+
+    def statistics(self, name: str) -> dict[str, Statistic] | None:
+        """What a value is a function of, by name; None where it is of its examples otherwise, as their maximum is."""
+        found: dict[str, Statistic] = {}
+        pending, seen = [name], {name}
+        while pending:
+            now = pending.pop()
+            op, variable = self.writer.get(now), self.block.find(now)
+            if not self.depends(now):
+                if op is not None and variable is not None and not by_example(variable) and any(self._persists(n) for n in self._before([now])):
+                    found[now] = Statistic(now, alike=True)
+                continue
+            one = self.statistic(now)
+            if one is not None:
+                found[now] = one
+                continue
+            if op is None or by_example(variable) or self._persists(now):
+                return None
+            reads = op.all_reads()
+            if any(by_example(self.block.find(n)) for n in reads):
+                return None
+            pending += sorted(reads - seen)
+            seen |= reads
+        return found
+
+    def _persists(self, name: str) -> bool:
+        variable = self.block.find(name)
+        return variable is not None and variable.persistable
+
+    def loss(self, name: str) -> Loss:
+        """What a loss is the sum of.
+
+        Raises:
+            SchemaError: it is no function of sums and means over examples, or does not depend on data; with the user's line.
+        """
+        if not self.depends(name):
+            raise SchemaError(f"the loss {name} does not depend on any data")
+        differentiated = {n.split(GRAD, 1)[0] for op in self.block.ops if op.role & Role.BACKWARD for n in op.output_names()}
+        out = Loss()
+        pending: list[tuple[str, Op | None, tuple[tuple[Op, str], ...]]] = [(name, None, ())]
+        while pending:
+            now, reader, factors = pending.pop()
+            one = self.statistic(now)
+            if one is not None or not self.depends(now):
+                if one is None or not self.depends(now):
+                    out.alike.add(now)
+                else:
+                    out.summands.append(Summand(one, factors))
+                if reader is not None:
+                    out.reads.append((reader, now))
+                continue
+            op = self.writer.get(now)
+            if op is None or self.statistics(now) is None:
+                raise SchemaError(self._refused(now))
+            if now in out.functions or op in out.ops:
+                continue
+            if op.type in _LINEAR:
+                out.ops.append(op)
+                pending += [(n, op, factors) for n in op.input_names() if op.type in _ADDING or self.depends(n)]
+                continue
+            x, y = (op.inputs["X"][0], op.inputs["Y"][0]) if op.type in _FACTORS else ("", "")
+            if op.type == "elementwise_mul" and (not self.depends(x) or (y in differentiated and x not in differentiated)):
+                x, y = y, x
+            if x and self.depends(x) and not (self.depends(y) and y in differentiated):
+                out.ops.append(op)
+                pending.append((x, op, (*factors, (op, y)) if self.depends(y) else factors))
+            else:
+                out.functions.append(now)
+        return out
+
+    def _refused(self, name: str) -> str:
+        """Words on a value that is no function of sums and means over examples: of the first op on the way to it that is none."""
+        while (op := self.writer.get(name)) is not None:
+            reads = [n for n in sorted(op.all_reads()) if self.depends(n) and self.statistic(n) is None]
+            before = next((n for n in reads if not by_example(self.block.find(n)) and self.statistics(n) is None), None)
+            if before is None or any(by_example(self.block.find(n)) for n in reads):
+                return f"for ranks, the loss must be made of means and sums over examples; {name} is made by {shown(op)}"
+            name = before
+        return f"the loss depends on {name}, which is fed, otherwise than by a mean or sum over examples"
+
+
+def measure(variable: Variable, rows: bool = False) -> Size:
+    """How many elements (or rows) a value has, but for a fixed factor: a rank's share of one such number is its share of any equal one."""
+    dims = variable.spec.known_dims[:1] if rows else variable.spec.known_dims
+    return product([d for d in dims if not isinstance(d, int)])
+
+
+def counting_input(block: Block, of: Variable, rows: bool = False) -> Variable | None:
+    """The input with as many elements as a value has, but for a factor, and of these the one with the fewest for each example; None where there is none."""
+    each = measure(of, rows)
+    inputs = [v for v in block.vars.values() if data_of(v) and v.kind is LOD_TENSOR and v.spec.dims and same_measure(measure(v), each)]
+    return min(inputs, key=lambda v: prod(d for d in v.spec.known_dims if isinstance(d, int)), default=None)
+
+
+def same_measure(a: Size | str, b: Size | str) -> bool:
+    """Whether two numbers of elements are in one proportion in any run."""
+    if isinstance(a, str) or isinstance(b, str):
+        return a == b
+    return equal(a, b) is True and bool(symbols_of(a))

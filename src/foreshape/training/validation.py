@@ -1,0 +1,48 @@
+"""Validation: what a network says of other data after each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from foreshape.engine import Executor, Scope
+from foreshape.engine.repeated import repeated
+from foreshape.metrics import Metric
+from foreshape.program import Program, Variable
+from foreshape.training.data import Data
+from foreshape.training.figures import fetches_of, figures_of
+from foreshape.training.over_ranks import OverRanks
+from foreshape.training.program import of_step
+from foreshape.training.state import Sums
+
+
+class Validation:
+    """The figures of data on a program without updates.
+
+    Args:
+        program: a copy for inference; of ``metrics`` those are measured whose variables it has.
+        data: what is measured.
+        over: the ranks, of which each measures a part.
+        executor, scope: what runs it, and where the values are.
+    """
+
+    def __init__(
+        self, program: Program, data: Data, metrics: Mapping[str, Variable | Metric], over: OverRanks, executor: Executor, scope: Scope
+    ) -> None:
+        self.data, self.executor, self.scope = data, executor, scope
+        self.figures = figures_of(program, over.local_loss, metrics, executor, scope)
+        self.fetches = fetches_of(self.figures)
+        evaluated = over.evaluated(program)
+        evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
+        self.program = of_step(evaluated, self.fetches)
+
+    def measure(self, over: OverRanks) -> dict[str, float]:
+        """The figures, by name, over the data of all ranks."""
+        sums: Sums = {key: zeros for figure in self.figures for key, zeros in figure.begin().items()}
+        step = repeated(self.executor, self.program, self.fetches, self.scope)
+        for batch in self.data.epoch(1):
+            share = over.part(batch)
+            taken = dict(zip(self.fetches, step(share), strict=True))
+            for figure in self.figures:
+                figure.add(sums, taken, share)
+        sums = over.total(sums)
+        return {f"validation {n}": value for figure in self.figures for n, value in figure.results(sums).items()}
