@@ -246,6 +246,7 @@ from foreshape.layer.math import (
     subtract,
     sum,
 )
+from foreshape.layer.measures import auc, precision_recall
 from foreshape.layer.metric_losses import contrastive_loss, dice_loss, info_nce_loss, triplet_margin_loss
 from foreshape.layer.normalization import batch_norm, dropout, group_norm, instance_norm, layer_norm
 from foreshape.layer.parameter import ParamAttr, create_parameter
@@ -338,7 +339,7 @@ if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
 __all__ = [
     "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy", "acos", "acosh", "activate",
     "adaptive_pool2d", "add", "affine_grid", "allclose", "amax", "amin", "argmax", "argmin", "argsort", "array_length", "array_read",
-    "array_to_lod_tensor", "array_write", "asin", "asinh", "assert_true", "assign", "atan", "atan2", "atanh", "attention_mask", "batch_norm",
+    "array_to_lod_tensor", "array_write", "asin", "asinh", "assert_true", "assign", "atan", "atan2", "atanh", "attention_mask", "auc", "batch_norm",
     "bce_loss", "beam_search", "beam_search_decode", "bincount", "bmm", "bpr_loss", "broadcast_tensors", "case", "cast", "ceil", "celu",
     "channel_shuffle", "cholesky", "cholesky_solve", "chunk_eval", "clip", "concat", "cond", "contrastive_loss", "conv1d", "conv2d", "conv2d_transpose",
     "conv3d", "conv3d_transpose", "cos", "cos_sim", "cosh", "create_array", "create_parameter", "crf_decoding", "crop", "cross", "cross_entropy",
@@ -355,18 +356,18 @@ __all__ = [
     "masked_select", "matmul", "matrix_power", "max_pool2d_with_index", "max_sequence_len", "max_unpool2d", "maximum", "maxout", "mean", "meshgrid",
     "minimum", "mish", "mixup", "mlp", "mode", "mse_loss", "multi_dot", "multi_head_attention", "multinomial", "multiplex", "multiply", "mv",
     "nanmedian", "nce", "nll_loss", "nonzero", "norm", "not_equal", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "pool2d", "pool3d",
-    "position_numbers", "pow", "prelu", "print", "psroi_pool", "put_along_axis", "randint", "random_affine", "random_brightness", "random_contrast",
-    "random_crop", "random_flip", "random_rotation", "random_translation", "random_zoom", "range", "rank_loss", "reciprocal", "recompute_scope",
-    "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6", "reorder_lod_tensor_by_rank",
-    "repeat_interleave", "reshape", "rnn", "roi_align", "roi_pool", "roll", "rotary_positions", "round", "rrelu", "rsqrt", "sampling_id", "scale",
-    "scatter", "scatter_nd", "scatter_nd_add", "searchsorted", "selu", "sequence_attention", "sequence_concat", "sequence_conv", "sequence_enumerate",
-    "sequence_erase", "sequence_expand", "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad",
-    "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_topk_avg_pooling",
-    "sequence_unpad", "set_value", "setitem", "shape", "shard_index", "shrink_memory", "sigmoid", "sigmoid_cross_entropy_with_logits",
-    "sigmoid_focal_loss", "sign", "silu", "simple_rnn", "sin", "sinh", "sinusoidal_positions", "slice", "slogdet", "smooth_l1", "soft_relu", "softmax",
-    "softmax_focal_loss", "softmax_with_cross_entropy", "softplus", "softshrink", "softsign", "solve", "spectral_norm", "split", "sqrt", "square",
-    "square_error_cost", "squeeze", "stack", "stanh", "strided_slice", "subtract", "sum", "swish", "switch_case", "take_along_axis", "tan", "tanh",
-    "tanh_shrink", "temporal_shift", "tensor_array_to_tensor", "thresholded_relu", "tile", "topk", "trace", "transformer_decoder",
+    "position_numbers", "pow", "precision_recall", "prelu", "print", "psroi_pool", "put_along_axis", "randint", "random_affine", "random_brightness",
+    "random_contrast", "random_crop", "random_flip", "random_rotation", "random_translation", "random_zoom", "range", "rank_loss", "reciprocal",
+    "recompute_scope", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum", "relu", "relu6",
+    "reorder_lod_tensor_by_rank", "repeat_interleave", "reshape", "rnn", "roi_align", "roi_pool", "roll", "rotary_positions", "round", "rrelu", "rsqrt",
+    "sampling_id", "scale", "scatter", "scatter_nd", "scatter_nd_add", "searchsorted", "selu", "sequence_attention", "sequence_concat", "sequence_conv",
+    "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask",
+    "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax",
+    "sequence_topk_avg_pooling", "sequence_unpad", "set_value", "setitem", "shape", "shard_index", "shrink_memory", "sigmoid",
+    "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss", "sign", "silu", "simple_rnn", "sin", "sinh", "sinusoidal_positions", "slice", "slogdet",
+    "smooth_l1", "soft_relu", "softmax", "softmax_focal_loss", "softmax_with_cross_entropy", "softplus", "softshrink", "softsign", "solve", "spectral_norm",
+    "split", "sqrt", "square", "square_error_cost", "squeeze", "stack", "stanh", "strided_slice", "subtract", "sum", "swish", "switch_case", "take_along_axis",
+    "tan", "tanh", "tanh_shrink", "temporal_shift", "tensor_array_to_tensor", "thresholded_relu", "tile", "topk", "trace", "transformer_decoder",
     "transformer_decoder_block", "transformer_encoder", "transformer_encoder_block", "transpose", "triangular_solve", "tril", "tril_indices",
     "triplet_margin_loss", "triu", "triu_indices", "trunc", "unfold", "uniform_random", "unique", "unique_consecutive", "unsqueeze", "unstack",
     "viterbi_decode", "warpctc", "weighted_mean", "where", "while_loop",

@@ -29,4 +29,4 @@ _CALLED_ELSEWHERE = {
 if not TYPE_CHECKING:  # who checks types is told of a wrong name by that
 
     def __getattr__(name: str) -> Any:
-        raise no_such_name(__name__, name, _CALLED_ELSEWHERE)
+        raise no_such_name(__name__, name, _CALLED_ELSEWHERE, __all__, "fs.metrics")

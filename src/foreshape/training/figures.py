@@ -204,7 +204,7 @@ class _OfVariable:
             spec = block.var(name).spec
             feed[name] = numbers.reshape([int(d) for d in spec.known_dims if isinstance(d, int)]).astype(spec.known_dtype.numpy_name)
         (value,) = self.executor.run(self._tail, feed, [self.of], self.scope)
-        return float(np.mean(value))
+        return float(value.mean())
 
 
 def _numbers(value: Any) -> Any:

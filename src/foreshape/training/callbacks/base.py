@@ -221,6 +221,7 @@ class Watch(Callback):
         row = run.history.epochs[-1]
         if self.metric not in row:
             raise ExecutionError(self._missing(list(row)))
+        check_row(row)
         return row[self.metric]
 
     def _missing(self, figures: Sequence[str]) -> str:

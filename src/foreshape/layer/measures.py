@@ -1,0 +1,92 @@
+"""Measures of a classification that count on from batch to batch in the scope, as PaddlePaddle's programs have them; `foreshape.metrics` counts anew."""
+
+from __future__ import annotations
+
+from foreshape.errors import SchemaError
+from foreshape.layer.initializer import Constant
+from foreshape.layer.math import cast
+from foreshape.layer.parameter import initialise
+from foreshape.program.call_site import tells_line
+from foreshape.program.current import current_block
+from foreshape.program.variable import Variable
+from foreshape.spec import INT32, INT64, DType, tensor
+
+
+@tells_line
+def auc(
+    input: Variable, label: Variable, curve: str = "ROC", num_thresholds: int = 4095, slide_steps: int = 1
+) -> tuple[Variable, Variable, list[Variable]]:
+    """The area under the curve of all batches that came, and of the last ``slide_steps``, each counted by steps of the score.
+
+    >>> of_all, of_last, states = layer.auc(probabilities, label)
+
+    The counts are in the scope, which `fs.Scope` begins with zeros: over an epoch and over ranks `fs.metrics.AUC` is exact, and begins anew.
+
+    Args:
+        input: scores from 0 to 1, ``[batch, 1]``; or of both classes, ``[batch, 2]``.
+        label: 0 or 1, ``[batch, 1]``, int64.
+        curve: "ROC".
+        num_thresholds: how many steps there are from 0 to 1.
+        slide_steps: of how many last batches the second area is; 0: of all.
+
+    Returns:
+        Both areas, fp64 without dims; and the counts that they are of: positive and negative ones of the last batches, and of all.
+
+    Raises:
+        ShapeError: other dims. SchemaError: another curve, or numbers below 0.
+    """
+    for name, given, least in (("num_thresholds", num_thresholds, 1), ("slide_steps", slide_steps, 0)):
+        if given < least:
+            raise SchemaError(f"auc: {name} must be at least {least}; seen {given!r}")
+    steps, states, areas = num_thresholds + 1, list[Variable](), list[Variable]()
+    for slides in (slide_steps, 0):
+        count = steps * (slides + 1) + 1 if slides else steps
+        both = [_state(f"auc.{which}", INT64, count) for which in ("positive", "negative")]
+        attrs = {"curve": curve, "num_thresholds": num_thresholds, "slide_steps": slides}
+        inputs = {"Predict": input, "Label": label, "StatPos": both[0], "StatNeg": both[1]}
+        made = current_block().append_op("auc", inputs, {"StatPosOut": both[0], "StatNegOut": both[1]}, attrs)
+        areas.append(current_block().var(made.outputs["AUC"][0]))
+        states += both
+    return areas[1], areas[0], states
+
+
+@tells_line
+def precision_recall(
+    input: Variable, label: Variable, class_number: int | None = None, weight: Variable | None = None
+) -> tuple[Variable, Variable, Variable]:
+    """Precision, recall and F1 of the batch, and of all batches that came: the means over the classes, and of the counts of all classes together.
+
+    Where a class is neither predicted nor true its precision and recall are 1, and the F1 is of the two means, as PaddlePaddle computes them;
+    `fs.metrics.F1` is the mean of the classes' F1, as scikit-learn has it, begins anew with each epoch, and is exact over ranks.
+
+    Args:
+        input: scores ``[batch, classes]``.
+        label: class numbers ``[batch, 1]``.
+        class_number: how many classes there are; the columns of ``input`` where it is left out.
+        weight: ``[batch, 1]``, of each example.
+
+    Returns:
+        Two times ``[6]``, fp64: macro precision, recall and F1, micro precision, recall and F1; and the counts ``[classes, 4]``: true
+        and false positives, true and false negatives.
+
+    Raises:
+        ShapeError: other dims. SchemaError: the number of classes is not known.
+    """
+    block = current_block()
+    classes = class_number if class_number is not None else input.spec.known_dims[-1]
+    if not isinstance(classes, int):
+        raise SchemaError(f"precision_recall: say how many classes there are, class_number=...; the input is {input.spec.text()}")
+    best, index = block.apply("top_k_v2", {"X": input}, {"k": 1, "axis": -1, "largest": True, "sorted": False}, "precision_recall")
+    state = _state("precision_recall.counts", input.spec.known_dtype, classes, 4)
+    inputs = {"MaxProbs": best, "Indices": cast(index, "int32"), "Labels": label if label.dtype is INT32 else cast(label, "int32"), "StatesInfo": state}
+    inputs |= {"Weights": weight} if weight is not None else {}
+    made = block.append_op("precision_recall", inputs, {"AccumStatesInfo": state}, {"class_number": classes})
+    return block.var(made.outputs["BatchMetrics"][0]), block.var(made.outputs["AccumMetrics"][0]), state
+
+
+def _state(name: str, of: DType, *dims: int) -> Variable:
+    """Counts that outlive a run, and begin with zeros."""
+    block = current_block().program.global_block
+    made = block.create_variable(block.program.unique_name(name), tensor(of, *dims), persistable=True, stop_gradient=True)
+    initialise(made, Constant(0))
+    return made
