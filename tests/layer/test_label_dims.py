@@ -66,13 +66,14 @@ ROWS: dict[str, Call] = {
     "nce": lambda x, y, **k: layer.nce(x, y, CLASSES, class_weight={0: 2.0}, seed=7, weight=layer.Constant(0.1), **k),
     "hierarchical_sigmoid": lambda x, y, **k: layer.hierarchical_sigmoid(x, y, CLASSES, class_weight={0: 2.0}, weight=layer.Constant(0.1), **k),
     "accuracy": layer.accuracy,
+    "precision_recall": lambda x, y: layer.precision_recall(x, y)[0],
     "detection.sigmoid_focal_loss": lambda x, y: layer.detection.sigmoid_focal_loss(x, y, layer.fill_constant([1], "int32", 2)),
 }
 """A function of scores [n, classes] and class numbers."""
 ELSEWHERE = {
     "chunk_eval": "tags of sequences", "crf_decoding": "tags of sequences", "edit_distance": "sequences", "linear_chain_crf": "tags of sequences",
     "warpctc": "sequences", "detection.yolo_loss": "boxes", "mixup": "labels of any dims, which come out so", "label_smooth": "a prior for each class",
-    "hsigmoid": "another name of hierarchical_sigmoid", "weighted_mean": "a weight alone",
+    "hsigmoid": "another name of hierarchical_sigmoid", "weighted_mean": "a weight alone", "auc": "labels that are integers, of scores that are none",
 }  # fmt: skip
 NO_HINT = {"smooth_l1", "dice_loss", "contrastive_loss", "contrastive_loss y", "triplet_margin_loss", "triplet_margin_loss positive", "info_nce_loss",
            "cos_sim"}  # fmt: skip

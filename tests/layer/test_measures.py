@@ -50,6 +50,8 @@ def test_what_does_not_fit() -> None:
     p, yes = layer.data("p", ["batch", 2]), layer.data("yes", ["batch", 1], "int64")
     with pytest.raises(fs.SchemaError, match="auc: num_thresholds must be at least 1; seen 0"):
         layer.auc(p, yes, num_thresholds=0)
+    with pytest.raises(fs.ShapeError, match=r"auc: label must have 2 dims, not 1; write layer.unsqueeze\(label, \[1\]\)"):
+        layer.auc(p, layer.data("row", ["batch"], "int64"))
     with pytest.raises(fs.SchemaError, match="curve must be one of 'ROC'; seen 'PR'"):
         layer.auc(p, yes, curve="PR")
     with pytest.raises(fs.SchemaError, match="say how many classes there are"):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
+from foreshape.layer.labels import stating
 from foreshape.layer.math import cast
 from foreshape.layer.parameter import initialise
+from foreshape.operator import require_rank
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -18,9 +20,10 @@ def auc(
 ) -> tuple[Variable, Variable, list[Variable]]:
     """The area under the curve of all batches that came, and of the last ``slide_steps``, each counted by steps of the score.
 
-    >>> of_all, of_last, states = layer.auc(probabilities, label)
+    Examples:
+        >>> of_all, of_last, states = layer.auc(probabilities, label)
 
-    The counts are in the scope, which `fs.Scope` begins with zeros: over an epoch and over ranks `fs.metrics.AUC` is exact, and begins anew.
+    The counts are in the scope and begin with zeros: over an epoch and over ranks `fs.metrics.AUC` is exact, and begins anew.
 
     Args:
         input: scores from 0 to 1, ``[batch, 1]``; or of both classes, ``[batch, 2]``.
@@ -38,6 +41,7 @@ def auc(
     for name, given, least in (("num_thresholds", num_thresholds, 1), ("slide_steps", slide_steps, 0)):
         if given < least:
             raise SchemaError(f"auc: {name} must be at least {least}; seen {given!r}")
+    _check_column("auc", input, label)
     steps, states, areas = num_thresholds + 1, list[Variable](), list[Variable]()
     for slides in (slide_steps, 0):
         count = steps * (slides + 1) + 1 if slides else steps
@@ -76,12 +80,19 @@ def precision_recall(
     classes = class_number if class_number is not None else input.spec.known_dims[-1]
     if not isinstance(classes, int):
         raise SchemaError(f"precision_recall: say how many classes there are, class_number=...; the input is {input.spec.text()}")
+    _check_column("precision_recall", input, label)
     best, index = block.apply("top_k_v2", {"X": input}, {"k": 1, "axis": -1, "largest": True, "sorted": False}, "precision_recall")
     state = _state("precision_recall.counts", input.spec.known_dtype, classes, 4)
     inputs = {"MaxProbs": best, "Indices": cast(index, "int32"), "Labels": label if label.dtype is INT32 else cast(label, "int32"), "StatesInfo": state}
     inputs |= {"Weights": weight} if weight is not None else {}
     made = block.append_op("precision_recall", inputs, {"AccumStatesInfo": state}, {"class_number": classes})
     return block.var(made.outputs["BatchMetrics"][0]), block.var(made.outputs["AccumMetrics"][0]), state
+
+
+def _check_column(layer: str, input: Variable, label: Variable) -> None:
+    """Refuse labels that are no column, ``[batch, 1]``."""
+    with stating(layer, input=input, label=label):
+        require_rank(2, label.spec, "label", like=(input.spec.known_dims[0], 1) if input.spec.rank else ())
 
 
 def _state(name: str, of: DType, *dims: int) -> Variable:

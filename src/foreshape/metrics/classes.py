@@ -202,7 +202,8 @@ class Recall(_Averaged):
 class F1(_Averaged):
     """Of each class, ``2 right / (predicted + true)``: the harmonic mean of precision and recall; 0 of a class that is never right.
 
-    >>> fs.train(cost, data, metrics={"f1": fs.metrics.F1(probabilities, label)}, validation=validation)
+    Examples:
+        >>> fs.train(cost, data, metrics={"f1": fs.metrics.F1(probabilities, label)}, validation=validation)
 
     Args:
         prediction: scores or probabilities, ``[..., classes]``, of which the largest says the class; of one column whether it is more than
@@ -225,7 +226,8 @@ class F1(_Averaged):
 class IoU(_Averaged):
     """Of each class, ``right / (predicted + true - right)``: how far what is predicted and what is true overlap (Jaccard), as of pixels.
 
-    >>> fs.metrics.IoU(scores, mask, axis=1)  # [batch, classes, height, width] and [batch, height, width]
+    Examples:
+        >>> fs.metrics.IoU(scores, mask, axis=1)  # [batch, classes, height, width] and [batch, height, width]
 
     Args:
         prediction, label, average, options: see `F1`.

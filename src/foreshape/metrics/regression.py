@@ -112,7 +112,8 @@ class R2(_Errors):
 class Perplexity(Metric):
     """exp of the mean loss: of a language model's cross entropy of each word.
 
-    >>> fs.metrics.Perplexity(layer.softmax_with_cross_entropy(scores, word))
+    Examples:
+        >>> fs.metrics.Perplexity(layer.softmax_with_cross_entropy(scores, word))
 
     Args:
         loss: of each word, in nats; of any dims.
