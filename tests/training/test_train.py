@@ -341,3 +341,29 @@ def test_ragged_data_in_memory_may_be_lists_of_sequences():
             for a, b in zip(given, texts[t], strict=True):
                 np.testing.assert_array_equal(a, b)
     assert sorted(seen) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_share_of_the_examples_is_held_out(shuffle: bool) -> None:
+    x = layer.data("x", ["batch", 1])
+    cost = layer.mean(x * layer.create_parameter([1], "fp32", initializer=layer.Constant(1.0)))
+    given = np.arange(10, dtype="float32")[:, None]
+    history = fs.train(cost, {"x": given}, optimizer=fs.optimizer.SGD(0.0), validation=0.3, batch_size=4, epochs=2, shuffle=shuffle, progress=False)
+    trained, held_out = history.epochs[0]["loss"] * 7, history.epochs[0]["validation loss"] * 3
+    assert trained + held_out == pytest.approx(45) and history.steps == 4
+    assert (held_out == pytest.approx(24)) is not shuffle  # the last ones are 7, 8 and 9
+
+
+@pytest.mark.parametrize(
+    ("share", "data", "says"),
+    [
+        (1.0, np.ones((4, 1), "float32"), "must be between 0 and 1; seen 1.0"),
+        (0, np.ones((4, 1), "float32"), "must be between 0 and 1; seen 0"),
+        (0.2, np.ones((1, 1), "float32"), "leaves none of the 1 examples"),
+        (0.2, None, "these come in batches"),
+    ],
+)
+def test_a_share_that_cannot_be_held_out(share: float, data: Any, says: str) -> None:
+    cost = layer.mean(layer.fc(layer.data("x", ["batch", 1]), 1))
+    with pytest.raises(fs.FeedError, match=says):
+        fs.train(cost, {"x": data} if data is not None else [{"x": np.ones((2, 1), "float32")}], validation=share, progress=False)

@@ -20,6 +20,7 @@ from foreshape.training.changes import first_numbers
 from foreshape.training.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.data import Batch, as_data, inputs_of
 from foreshape.training.figures import fetched_of
+from foreshape.training.held_out import split
 from foreshape.training.history import LEFT_OUT, RATE, History
 from foreshape.training.made import make
 from foreshape.training.over_ranks import OverRanks, Strategy
@@ -38,7 +39,7 @@ _OWN_FIGURES = ("loss", "seconds", RATE, LEFT_OUT)
 @tells_arguments
 def train(
     cost: Variable, data: Source, *, optimizer: Optimizer | None = None, epochs: int = 1, batch_size: int = 32,
-    metrics: Mapping[str, Variable | Metric] | None = None, validation: Source | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
+    metrics: Mapping[str, Variable | Metric] | None = None, validation: Source | float | None = None, checkpoint: Checkpoint | str | None = None, seed: int = 0,
     shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
     on_change: OnChange = "refuse", ranks: Strategy | None = None, accumulate: int = 1, precision: str = "fp32",
@@ -62,7 +63,8 @@ def train(
         metrics: name -> variable, or one of `foreshape.metrics`: over all examples of each epoch, whatever the batches and ranks, and over the validation
             data those that the copy for inference has. A variable is the mean or the sum over examples that it is of one batch, or the same function of
             such ones.
-        validation: data as above, measured after each epoch on a copy of the program for inference.
+        validation: data as above, measured after each epoch on a copy of the program for inference. Or a share of the examples of ``data``, such as
+            0.2, which are then not trained on: drawn by ``seed``, or without ``shuffle`` the last ones.
         checkpoint: a folder, or a `Checkpoint`: what a killed run needs to go on, when it is started again, as if never killed.
         seed: of the order of the examples, and of the executor that is made where none is given.
         shuffle: whether arrays are shuffled for each epoch.
@@ -122,8 +124,11 @@ def train(
         return [v.name for v in inputs_of(prune(program, None, wanted), wanted)]
 
     taken = as_data(data, batch_size, shuffle, seed, program, needed=needed)
+    share = validation if isinstance(validation, (int, float)) else None
+    taken, measured = (taken, None) if share is None else split(taken, share, program)
     taken = taken if augment is None else Augmented(taken, augment, seed)
-    measured = None if validation is None else as_data(validation, batch_size, False, seed, program, needed=needed)
+    if validation is not None and share is None:
+        measured = as_data(validation, batch_size, False, seed, program, needed=needed)
     kept, run = as_checkpoint(checkpoint), None
     scope = scope if scope is not None else default_scope()
     interrupted.begun()
