@@ -104,14 +104,15 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     used: set[str] = set()
     """The names that ops on the way have read and that are written again."""
     count = 0
-    find = block.find
+    local = block.vars
     for index, op in enumerate(ops):
+        operator = op.attributes.operator
         if op.attributes.sub_blocks:
             reads, writes = list(reads_of(op)), sorted(op.all_writes())
         else:
             reads = [n for names in op._inputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
             writes = [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
-            if op.operator is not None and op.operator.accumulates:  # what it writes into must not keep the gradient of what was there
+            if operator is not None and operator.accumulates:  # what it writes into must not keep the gradient of what was there
                 reads += writes
         flows = any(alias.get(n, n) in reached for n in reads) if alias else not reached.isdisjoint(reads)
         if not flows and not alias and reached.isdisjoint(writes) and not any(n in wanted for n in writes):
@@ -125,7 +126,9 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
             if not name or name == EMPTY:
                 continue
             node = name
-            variable = find(name)
+            variable = local.get(name)
+            if variable is None:
+                variable = block.find(name)
             goes = flows and name not in stop and is_floating(variable) and not (variable is not None and variable.stop_gradient and name not in wanted)
             again = name in reached or name in alias or (goes and name in used)
             if again and not (variable is not None and variable.kind is LOD_TENSOR_ARRAY):
@@ -140,7 +143,8 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     for visit in reversed(candidates):
         op, written, read = visit.op, visit.written, visit.alias
         regional = bool(op.attributes.sub_blocks)
-        if any((node := written.get(n, n)) in live and node in reached for n in (op.all_writes() if regional else op.output_names())):
+        names = op.all_writes() if regional else [n for names in op._outputs.values() for n in names]  # pyright: ignore[reportPrivateUsage]
+        if any([(node := written.get(n, n)) in live and node in reached for n in names]):  # noqa: C419  # a generator would cost more than it spares
             reason = no_gradient(op)
             if reason is NOT_DIFFERENTIABLE or reason is NOT_WRITTEN or op.operator is None:
                 words = reason.reason if reason is not None else "its operator is not known here"
