@@ -176,7 +176,8 @@ def main() -> None:
             checkpoint=Checkpoint(FOLDER / "checkpoints", every=4), ranks=STRATEGY(patience=PATIENCE),
         )  # fmt: skip
     except fs.ForeshapeError as error:
-        print("\n".join([f"STOPPED {type(error).__name__}: {error}", *getattr(error, "__notes__", ())]), flush=True)
+        kept = "finite" if all(np.isfinite(scope.get(n)).all() for n in scope.names()) else "not finite"
+        print("\n".join([f"STOPPED {type(error).__name__}: {error}", *getattr(error, "__notes__", ()), f"KEPT {kept}"]), flush=True)
         raise SystemExit(3) from None
     values = hashlib.sha256(b"".join(scope.get(n).tobytes() for n in sorted(scope.names()))).hexdigest()
     os.write(1, f"ENDED rank {OWN} {values} {history.losses[-1]}\n".encode())  # whole: both ranks write to one pipe

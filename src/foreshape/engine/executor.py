@@ -19,6 +19,7 @@ from foreshape.engine.emit import Bound, Emitted, emit
 from foreshape.engine.failures import failure, placed
 from foreshape.engine.feed import Feeder, aligned
 from foreshape.engine.fetched import fetcher, names_of
+from foreshape.engine.finite import stop_before_updates
 from foreshape.engine.held import NOTHING, Held
 from foreshape.engine.machine_memory import default_limit
 from foreshape.engine.notes import Notes
@@ -72,6 +73,7 @@ class Step:
     @collector_waits
     def __init__(
         self, program: Program, fetches: tuple[str, ...], device: Any, fused: bool = True, fastest: Fastest | None = None, frozen: bool = False,
+        finite: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.version, self.mark = program.version, program.updated_by
         self.program = program = for_step(program, fetches)
@@ -83,6 +85,8 @@ class Step:
         self.plain = replace(lowered, instructions=list(lowered.instructions))
         if fused:
             fuse(lowered)
+        if finite:
+            stop_before_updates(lowered, finite)
         self.live = find_liveness(lowered, reuse=fused)
         self.emitted: Emitted = emit(lowered)
         self.feeder = Feeder(program, lowered.feeds, guards, device)
@@ -198,6 +202,8 @@ class Executor(ConstructorRepr):
         usual = default_limit() if memory_limit is None and device == "cpu" else None
         self.memory_limit = usual if memory_limit is None or memory_limit == "none" else bytes_of(memory_limit)
         self.check, self.notes = check, Notes()
+        self.finite: tuple[str, ...] = ()
+        """Fetches without which, where they are no finite numbers, a step makes no update and raises `foreshape.engine.finite.NotFinite`."""
         if keep_memory:
             keep_pages()
         self._target = None if device == "cpu" else device_of(device)
@@ -310,7 +316,8 @@ class Executor(ConstructorRepr):
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> Step:
         """The compiled step of ``program`` for what ``fetch`` names; made at the first question."""
         names = names_of(program, fetch)
-        found = self._steps.get(program, {}).get(names)
+        key = (*names, "\0", *self.finite) if self.finite else names
+        found = self._steps.get(program, {}).get(key)
         if found is not None and found.version == program.version:
             return found
         with _compiling, border("the program cannot be made into a step", ExecutionError):
@@ -319,14 +326,14 @@ class Executor(ConstructorRepr):
                 steps = self._steps[program] = {}
                 if program.random_seed:
                     self._generator.manual_seed(program.random_seed)
-            found = steps.get(names)
+            found = steps.get(key)
             if found is None or found.version != program.version:
                 program.refresh()
                 with self._threads.planned():
                     fused = self.check is not True and self._target is None
                     warn_of_updates(program, names)
                     refuse_other_ranks(program)
-                    found = steps[names] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused)
+                    found = steps[key] = Step(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self.finite)
             return found
 
     def _checked(self, planned: ShapePlan) -> Any:

@@ -155,9 +155,10 @@ class Sender:
         return sent
 
     def _end(self, sent: str, of: Bucket) -> None:
-        """Wait for a bucket, and take the gradients out of it, before the first op that needs one."""
+        """Wait for a bucket, and take the gradients out of it, before the first op that needs one; where a loss is among them, before all updates, so
+        that a run can stop there."""
         names = [g.summed for g in of.gradients]
-        at = self._first_use(names)
+        at = self._first_use(names if all(g.parameter for g in of.gradients) else None)
         if len(names) == 1:
             self._insert(at, "c_sync_comm_stream", {"X": [sent]}, {"Out": names}, {}, of.gradients[0].parameter)
             return
@@ -165,10 +166,11 @@ class Sender:
         self._insert(at, "c_sync_comm_stream", {"X": [sent]}, {"Out": [done]}, {})
         self._insert(at + 1, "split_coalesced", {"X": [done]}, {"Out": names}, places([g.spec.known_dims for g in of.gradients], of.dtype))
 
-    def _first_use(self, names: Sequence[str]) -> int:
-        wanted = set(names)
+    def _first_use(self, names: Sequence[str] | None) -> int:
+        """Where the first update is that reads one of some values; the first of all for None."""
+        wanted = set(names or ())
         for at, op in enumerate(self.block.ops):
-            if op.role & Role.OPTIMIZE and wanted & op.all_reads():
+            if op.role & Role.OPTIMIZE and (names is None or wanted & op.all_reads()):
                 return at
         return len(self.block.ops)
 

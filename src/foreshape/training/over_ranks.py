@@ -28,7 +28,7 @@ from foreshape.training.program import persistables
 from foreshape.training.put_together import put_together
 from foreshape.training.share import Share, share_of
 from foreshape.training.state import State, Sums
-from foreshape.values.team import SIGNATURE_LIMIT, numbers_of
+from foreshape.values.team import SIGNATURE_LIMIT, all_teams, numbers_of
 from foreshape.values.torch_proxy import torch
 from foreshape.values.torch_types import torch_dtype
 
@@ -337,6 +337,8 @@ class OverRanks:
         """On which ranks a loss is no finite number."""
         if self.alone:
             return ""
+        for team in all_teams():
+            team.finish()
         flags = self.ranks.all_of(torch.tensor([not math.isfinite(loss)], dtype=torch.uint8))
         return " on rank " + ", ".join(str(r) for r, f in enumerate(flags) if f.item())
 

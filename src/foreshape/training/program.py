@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from foreshape.engine import Executor, Scope
@@ -16,9 +16,6 @@ from foreshape.program import Op, Program, Role, Variable, program_guard
 from foreshape.spec import SELECTED_ROWS
 from foreshape.values.rows import Rows
 from foreshape.values.torch_types import dtype_of_torch
-
-_SCORES: Final = frozenset({"mul", "matmul", "matmul_v2", "elementwise_add", "conv2d", "relu", "tanh"})
-"""What makes scores of any sign."""
 
 
 def infer_shape(y: Variable) -> Variable:
@@ -74,16 +71,6 @@ def scalar_loss(cost: Variable, startup: Program) -> Variable:
                 return found
     with program_guard(block.program, startup):
         return mean(cost)
-
-
-def scores_for_shares(program: Program) -> str:
-    """Words on a cross entropy that reads what a layer made without a softmax, whose logarithm is none; empty where there is no such one."""
-    for op in program.all_ops():
-        read = op.block.find(op.input("X") or "") if op.type in ("cross_entropy", "cross_entropy2") else None
-        if read is not None and read.op is not None and read.op.type in _SCORES:
-            return (f"; cross_entropy takes shares that sum to 1, and {read.name} has scores: layer.softmax_with_cross_entropy takes these, "
-                    "or layer.softmax first")  # fmt: skip
-    return ""
 
 
 def has_updates(program: Program) -> bool:

@@ -10,8 +10,9 @@ from itertools import chain
 from typing import Any
 
 from foreshape.engine import Executor, Scope
+from foreshape.engine.finite import NotFinite
 from foreshape.engine.repeated import repeated
-from foreshape.errors import ExecutionError
+from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.metrics import Metric
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import warn_user
@@ -21,14 +22,16 @@ from foreshape.training.checkpoint import Checkpoint
 from foreshape.training.data import Arrays, Batch, Data
 from foreshape.training.figures import add_mean, fetches_of, figures_of, mean_of
 from foreshape.training.history import LEFT_OUT, RATE, History, check_row
+from foreshape.training.loss_not_finite import loss_not_finite
 from foreshape.training.loss_scale import LossScale
 from foreshape.training.made import TrainingProgram
 from foreshape.training.over_ranks import OverRanks
-from foreshape.training.program import initialise_missing, network_values, of_step, persistables, scores_for_shares
+from foreshape.training.program import initialise_missing, network_values, of_step, persistables
 from foreshape.training.progress import Quiet
 from foreshape.training.random_state import random_state, set_global_state
 from foreshape.training.resume import OnChange, check_complete, place, refuse_unless_taken
 from foreshape.training.schema import Contents
+from foreshape.training.share import Share
 from foreshape.training.state import Position, State
 from foreshape.training.stopwatch import Stopwatch
 from foreshape.training.turns import own_state, turn
@@ -150,8 +153,9 @@ class TheRun:
         executor = self.executor
         checked, executor.check = executor.check, executor.check or check
         align, executor.align_feeds = executor.align_feeds, True
+        finite, executor.finite = executor.finite, (over.loss,) if (over := self.over).alone else (over.loss, over.local_loss)
         try:
-            with self.show, executor.notes.anew(), turn(self.made, self.scope, self._parts_of_state()):
+            with self.show, executor.notes.anew(), turn(self.made, self.scope, self.over.parts):
                 self.state = state = self._begin(startup, fresh, on_change)
                 if self.loss_scale is not None:
                     self.loss_scale.begin(self.scope)
@@ -172,12 +176,7 @@ class TheRun:
                 warn_user(words)
             return state.history
         finally:
-            executor.check, executor.align_feeds = checked, align
-
-    def _parts_of_state(self) -> list[str]:
-        """The values that are this rank's parts of optimizer state."""
-        state = set(self.made.state)
-        return [p.name for p in self.over.parts if state.issuperset(q.name for q in p.pieces)]
+            executor.check, executor.align_feeds, executor.finite = checked, align, finite
 
     def _begin(self, startup: Program, fresh: bool, on_change: OnChange) -> State:
         if self.checkpoint is not None:
@@ -306,16 +305,19 @@ class TheRun:
             share = over.take(batch, len(losses) + 1)
             began = time.perf_counter()
             self._waited += began - ended
-            fetched = self.stopwatch.step(lambda share=share: step(share))
-            taken = dict(zip(self.fetch, fetched, strict=True))
-            loss = float(fetched[0].reshape(()))
+            try:
+                fetched = self.stopwatch.step(lambda share=share: step(share))
+                taken = dict(zip(self.fetch, fetched, strict=True))
+                loss = float(fetched[0].reshape(()))
+            except NotFinite as stop:
+                raise self._not_finite(stop.values[0], stop.values[-1], share, made=False) from None
+            except ForeshapeError as error:
+                error.add_note(f"in {self._place()}")
+                raise
             ended = time.perf_counter()
             self._computed += ended - began
-            if not math.isfinite(loss):
-                hint = "" if self.executor.check else "; check=True finds the op that made it"
-                where = over.not_finite(float(taken[over.local_loss].reshape(())))
-                at = f"step {len(losses) + 1} (epoch {position.epoch}, batch {position.batch + 1})"
-                raise ExecutionError(f"the loss {over.local_loss} is {loss}{where} at {at}{hint}{scores_for_shares(self.described)}")
+            if not math.isfinite(loss):  # which nothing could look at before the updates
+                raise self._not_finite(loss, float(taken[over.local_loss].reshape(())), share, made=True)
             losses.append(loss)
             position.batch += 1
             for figure in self.measured:
@@ -356,6 +358,14 @@ class TheRun:
         sums.clear()
         state.seconds = 0.0
         return True
+
+    def _place(self) -> str:
+        """The step that is being made, in words."""
+        return f"step {len(self.history.losses) + 1} (epoch {self.position.epoch}, batch {self.position.batch + 1})"
+
+    def _not_finite(self, loss: float, own: float, share: Share, made: bool) -> ExecutionError:
+        feeder = self.executor.step(self.step_of, self.fetch).feeder
+        return loss_not_finite(loss, own, self._place(), made, share, feeder, self.over, self.executor.check)
 
     def _evaluate(self) -> dict[str, float]:
         """The figures of the validation data; the random generators are left as they were."""

@@ -10,6 +10,7 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from foreshape.engine import Scope
 from foreshape.optimizer.ownership import Owner
+from foreshape.passes.for_ranks import Part
 from foreshape.training.made import TrainingProgram
 
 
@@ -45,17 +46,18 @@ _HELD: WeakKeyDictionary[Scope, _Held] = WeakKeyDictionary()
 
 
 @contextmanager
-def turn(made: TrainingProgram, scope: Scope, parts: Iterable[str]) -> Generator[None]:
+def turn(made: TrainingProgram, scope: Scope, parts: Iterable[Part] = ()) -> Generator[None]:
     """Let a scope hold the state of a training's optimizer while it runs: as it left it, but for its constants, which begin anew.
 
     State that no training has put there, such as what was loaded, is gone on from. A training within a callback of another one gives the scope
     back as it was for that.
 
     Args:
-        parts: more names of its state, on this rank alone.
+        parts: what each rank has a part of.
     """
     held = _HELD.setdefault(scope, _Held())
-    names = {*made.state, *made.constants, *parts}
+    state = set(made.state)
+    names = {*state, *made.constants, *(p.name for p in parts if state.issuperset(q.name for q in p.pieces))}
     held.let(made.owner, names, scope)
     for name in made.constants:
         scope.remove(name)

@@ -150,6 +150,14 @@ class Team:
             if found.passage is not None:
                 found.passage.end()
 
+    def finish(self) -> None:
+        """Wait for all that was begun in a step that has stopped, whose results nobody asks for."""
+        for found in self._under_way.values():
+            with _with_others(found.what):
+                for work in found.works:
+                    work.wait()
+        self._under_way.clear()
+
     def _started(self, out: Tensor, under_way: _UnderWay, tells: bool = True) -> None:
         """Keep what is under way. ``tells``: whether gloo says when it is through; else that is when it came."""
         if under_way.passage is not None and tells:

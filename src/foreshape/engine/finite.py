@@ -1,0 +1,99 @@
+"""A step that stops before its first update where its loss is no finite number, and leaves what the scope holds as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from foreshape.engine.feed import Feeder
+from foreshape.errors import ForeshapeError
+from foreshape.lowering.instruction import Instruction, Lowered, Value
+from foreshape.program import Role
+from foreshape.values.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST = 1 << 24
+"""The bytes of what the forward pass changes, such as the averages of batch normalisation, that are kept to be put back."""
+
+
+class NotFinite(ForeshapeError):
+    """A value that was to be finite is not. Whoever asked for the check words it."""
+
+    def __init__(self, values: tuple[float, ...]) -> None:
+        super().__init__(f"not finite: {', '.join(map(str, values))}")
+        self.values = values
+
+
+def stop_before_updates(lowered: Lowered, names: Sequence[str]) -> None:
+    """Let a step raise `NotFinite` before its first update, unless fetched values are finite: one number each.
+
+    Where one of them is there only after that, the loss that is minimised is looked at in its place. Where there are no updates, nothing changes.
+    """
+    calls = lowered.instructions
+    first = next((at for at, i in enumerate(calls) if _updates(i)), None)
+    if first is None:
+        return
+    made = {v for i in calls[:first] for v in i.writes()}
+    values = [v for name in names for v in lowered.fetches if v.name == name and (v in made or v.feed)]
+    if len(values) < len(names):
+        values = [v for i in calls[:first] if i.op.role & Role.LOSS and not i.op.role & Role.BACKWARD for v in i.writes()][-1:]
+    if not values:
+        return
+    changed = {v.name for i in calls[:first] for v in i.changes() if v.persistable}
+    early = _within([p for p in lowered.persistables if p.name in changed])
+    update = calls[first]
+    copies: list[Value | None] = []
+    if early:
+        fresh = 1 + max(v.index for i in calls for v in (*i.reads(), *i.writes(), *early))
+        copies = [Value(f"{v.name}@KEPT", fresh + at, made=v.spec) for at, v in enumerate(early)]
+        keep = Instruction(calls[0].op, _copies, [[*early]], [copies], expression="{copies}({0})", constants={"copies": _copies})
+        keep.position = calls[0].position
+        calls.insert(0, keep)
+    numbers = [f"{{{2 + at}}}" for at in range(len(values))]
+    text = f"{' and '.join(f'{{isfinite}}({n}.item())' for n in numbers)} or {{stop}}({{0}}, {{1}}, {', '.join(numbers)})"
+    look = Instruction(update.op, _stop, [copies, [*early], *values], [], expression=text, constants={"isfinite": isfinite, "stop": _stop})
+    look.position = update.position
+    calls.insert(calls.index(update), look)
+
+
+def not_finite(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, int]:
+    """Input -> how many of the numbers that it was fed are not finite, of those that have such."""
+    tensors, _ = feeder.tensors(feed, None)
+    found = {v.name: given.values if isinstance(given, Rows) else given for v, given in zip(feeder.inputs, tensors, strict=False)}
+    counts = {n: t.numel() - int(t.isfinite().sum()) for n, t in found.items() if t.is_floating_point() or t.is_complex()}
+    return {n: count for n, count in counts.items() if count}
+
+
+def _updates(i: Instruction) -> bool:
+    return bool(i.op.role & Role.OPTIMIZE) or (bool(i.op.role & Role.BACKWARD) and any(v.persistable for v in i.changes()))
+
+
+def _within(values: Sequence[Value]) -> list[Value]:
+    """As many as may be copied in every step."""
+    out: list[Value] = []
+    left = MOST
+    for value in values:
+        left -= _bytes(value)
+        if left >= 0:
+            out.append(value)
+    return out
+
+
+def _bytes(value: Value) -> int:
+    spec = value.spec
+    size = spec.nbytes if spec is not None and spec.dims is not None and spec.dtype is not None else MOST + 1
+    return size if isinstance(size, int) else MOST + 1
+
+
+def _copies(values: Sequence[Tensor]) -> list[Tensor]:
+    return [v.clone() for v in values]
+
+
+def _stop(before: Sequence[Tensor], values: Sequence[Tensor], *numbers: Tensor) -> None:
+    """Put back what was changed, and raise `NotFinite`."""
+    for value, was in zip(values, before, strict=True):
+        value.copy_(was)
+    raise NotFinite(tuple([float(n.item()) for n in numbers]))

@@ -1,0 +1,42 @@
+"""What a person is told whose loss is no finite number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foreshape.engine.feed import Feeder
+from foreshape.engine.finite import not_finite
+from foreshape.errors import ExecutionError
+from foreshape.program import Program
+from foreshape.training.over_ranks import OverRanks
+
+_SCORES: Final = frozenset({"mul", "matmul", "matmul_v2", "elementwise_add", "conv2d", "relu", "tanh"})
+"""What makes scores of any sign."""
+
+
+def loss_not_finite(loss: float, own: float, place: str, made: bool, fed: Mapping[str, Any], feeder: Feeder, over: OverRanks, check: object) -> ExecutionError:
+    """Word the error of a step whose loss is not finite; all ranks do it together.
+
+    Args:
+        loss, own: over all ranks, and of this one.
+        place: the step, its epoch and batch.
+        made: whether it has updated parameters all the same.
+        fed: what this rank was fed.
+        check: the executor's.
+    """
+    hint = "" if check else "; check=True finds the op that made it"
+    counts = [f"{count:,} of {name}" for name, count in not_finite(feeder, fed).items()]
+    of_fed = f"; not finite of what was fed: {', '.join(counts)}" if counts else ""
+    kept = "" if made else "; parameters and the optimizer's state are as they were before this step"
+    return ExecutionError(f"the loss {over.local_loss} is {loss}{over.not_finite(own)} at {place}{hint}{of_fed}{kept}{scores_for_shares(over.described)}")
+
+
+def scores_for_shares(program: Program) -> str:
+    """Words on a cross entropy that reads what a layer made without a softmax, whose logarithm is none; empty where there is no such one."""
+    for op in program.all_ops():
+        read = op.block.find(op.input("X") or "") if op.type in ("cross_entropy", "cross_entropy2") else None
+        if read is not None and read.op is not None and read.op.type in _SCORES:
+            return (f"; cross_entropy takes shares that sum to 1, and {read.name} has scores: layer.softmax_with_cross_entropy takes these, "
+                    "or layer.softmax first")  # fmt: skip
+    return ""
