@@ -14,10 +14,10 @@ from foreshape.lowering.call_memory import number
 from foreshape.memory.arena import arena
 from foreshape.memory.byte_counts import byte_text, bytes_of
 from foreshape.memory.formula import Formula, Terms, require_values
+from foreshape.memory.largest import largest
 from foreshape.memory.records import CLASSES, WORKSPACE, Liveness, Record, Unknown, unknown_words
 from foreshape.program import Op
 
-_LARGEST = 1 << 40
 _FEW_PIECES = 4
 
 
@@ -140,8 +140,10 @@ class Figures:
     def largest(self, name: str, /, within: int | str, **symbols: int) -> int:
         """The largest value of a symbol with which the peak is at most ``within`` (bytes, or as "16 GiB").
 
+        The peak need not grow with every step: a little more may be needed for a remainder than for the next size that has none.
+
         Raises:
-            MemoryPlanError: it does not fit even with 1, or the memory does not depend on the symbol.
+            MemoryPlanError: it does not fit even with 1, or the memory does not depend on the symbol, or rises and falls with it all the way.
         """
         limit = bytes_of(within)
         formula = self.peak_formula()
@@ -149,25 +151,11 @@ class Figures:
         names = [n for n in self._meant_by(name) if n in formula.symbols and n not in symbols]
         if not names:
             raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(formula.symbols)) or 'nothing'}")
-        above, below = (formula, formula) if all(formula.rises_in(n) for n in names) else formula.limits()
-        if not all(f.rises_in(n) for n in names for f in (above, below)):
-            raise MemoryPlanError(f"the memory does not simply grow with {name}, so that there is no one largest value")
-
-        def fits(value: int, formula: Formula = formula) -> bool:
-            return formula({**given, **dict.fromkeys(names, value)}) <= limit
-
-        if not fits(1):
+        found = largest(formula, names, given, limit)
+        if found is None:
             least = formula(given)
             raise MemoryPlanError(f"with {name} = 1 the program needs {byte_text(least)}, which is more than {byte_text(limit)}")
-        low, high = 1, 2
-        while high < _LARGEST and fits(high, below):
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle, below) else (low, middle)
-        while not fits(low):  # by a remainder a little more may be needed than for the next larger one
-            low -= 1
-        return low
+        return found
 
     def peak_op(self, **symbols: int) -> Op | None:
         """The op at which most is needed; None where there are no ops."""

@@ -77,15 +77,6 @@ class Formula:
         made._pieces = _undominated(pieces, *_limits(made._monomials, pieces))
         return made
 
-    def limits(self) -> tuple[Formula, Formula]:
-        """A formula that is never below this one and one that is never above it, in which what is 0 or 1 by a remainder is 1, or 0."""
-        out: list[Formula] = []
-        for pieces in _limits(self._monomials, self._pieces):
-            made = object.__new__(Formula)
-            made._monomials, made._pieces = self._monomials, _undominated(pieces, pieces, pieces)
-            out.append(made)
-        return out[0], out[1]
-
     def substituted(self, values: Mapping[str, Size]) -> Formula:
         """The formula with other sizes in the place of symbols: of the whole, where a symbol is a part of it."""
         return Formula([substitute(product([of_atom(atom) for atom in m]), values) for m in self._monomials], self._pieces)
@@ -100,14 +91,13 @@ class Formula:
         """The number of bytes. Raises `MemoryPlanError` where a symbol has no value."""
         require_values(self.symbols, values)
         factors = self._factors(values)
-        return max((sum(c * f for c, f in zip(piece, factors, strict=True) if c) for piece in self._pieces.tolist()), default=0)
+        return max((sum(c * f for c, f in zip(piece, factors, strict=True) if c) for piece in self.pieces), default=0)
 
     def at(self, values: Mapping[str, int]) -> str:
         """The piece that is the largest with these values, as a person reads it. Raises `MemoryPlanError` where a symbol has no value."""
         require_values(self.symbols, values)
         factors = self._factors(values)
-        pieces: list[list[int]] = self._pieces.tolist()
-        return self._text(max(pieces, key=lambda p: sum(c * f for c, f in zip(p, factors, strict=True) if c))) if pieces else "0 B"
+        return self._text(max(self.pieces, key=lambda p: sum(c * f for c, f in zip(p, factors, strict=True) if c))) if self.pieces else "0 B"
 
     def __len__(self) -> int:
         """How many pieces it has."""
@@ -128,13 +118,15 @@ class Formula:
         of = [[of_atom(atom) for atom in m] for m in self._monomials]
         return [(sizes, frozenset(n for size in sizes for n in symbols_of(size))) for sizes in of]
 
-    def rises_in(self, name: str) -> bool:
-        """Whether it can only grow with a symbol, as it does unless sizes are subtracted."""
-        for piece in self._pieces.tolist():
-            for m, c in zip(self._monomials, piece, strict=True):
-                if c and any(name in symbols_of(of_atom(atom)) and (c < 0 or not _rises(atom, name)) for atom in m):
-                    return False
-        return True
+    @cached_property
+    def pieces(self) -> list[list[int]]:
+        """For each piece the coefficients of the products of symbols."""
+        return self._pieces.tolist()
+
+    @property
+    def factors(self) -> list[list[Dim]]:
+        """For each product of symbols its factors."""
+        return [sizes for sizes, _ in self._factored]
 
     def __str__(self) -> str:
         """As a person reads it: ``max(4.1 MiB + 12.3 KiB*batch, 16.4 KiB*batch)``."""
@@ -210,14 +202,6 @@ def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
                                 f"as in plan.peak({given})")  # fmt: skip
         error.missing = tuple(missing)
         raise error
-
-
-def _rises(atom: Atom, name: str) -> bool:
-    """Whether an atom can only grow with a symbol."""
-    if atom.op not in ("", "//", "min", "max", "broadcast") or (atom.op == "//" and name in symbols_of(atom.args[1])):
-        return False
-    terms = [t for a in atom.args if isinstance(a, Dim) for t in a.terms]
-    return all(c > 0 and _rises(inner, name) for m, c in terms for inner in m if name in symbols_of(of_atom(inner)))
 
 
 def _is_switch(atom: Atom) -> bool:

@@ -1,0 +1,92 @@
+"""The largest size with which a formula is within a limit: ranges of sizes are halved, by what the formula can be at least and at most in each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import isqrt
+from typing import TypeAlias
+
+from foreshape.dims import Size
+from foreshape.dims.expression import Atom
+from foreshape.errors import MemoryPlanError
+from foreshape.memory.formula import Formula
+
+MOST = 1 << 40
+"""No larger size is looked for."""
+EVALUATIONS = 2000
+"""A formula is asked so often at most: some sixty times where it grows but for a remainder here and there."""
+Range: TypeAlias = "tuple[int, int]"
+
+
+def largest(formula: Formula, names: Collection[str], given: Mapping[str, int], limit: int) -> int | None:
+    """The largest size up to `MOST` with which a formula is at most ``limit``; None where it is more with every size.
+
+    A formula need not grow: where more is needed for a remainder than for the next size that has none, or for one way to compute than for
+    another that begins at a larger size, that is found too.
+
+    Args:
+        names: the symbols that are this size.
+        given: the values of all others.
+
+    Raises:
+        MemoryPlanError: it rises and falls so often that too many sizes would have to be asked.
+    """
+    others = {n: (v, v) for n, v in given.items()}
+    asked = 0
+    waiting = [(1, MOST)]
+    while waiting:
+        first, last = waiting.pop()
+        asked += 1
+        if asked > EVALUATIONS:
+            raise MemoryPlanError(f"the memory rises and falls with {', '.join(sorted(names))} up to {last:,}, so that no largest value is found: it is "
+                                  f"{formula.at({**given, **dict.fromkeys(names, last)})} there")  # fmt: skip
+        low, high = _of_formula(formula, {**others, **dict.fromkeys(names, (first, last))})
+        if high <= limit:
+            return last
+        if low <= limit:  # which it is in part of the range: it has more than one size
+            middle = isqrt(first * last) if last > 4 * first else (first + last) // 2  # small sizes are as likely as large ones
+            waiting += [(first, middle), (middle + 1, last)]
+    return None
+
+
+def _of_formula(formula: Formula, values: Mapping[str, Range]) -> Range:
+    """What it can be at least and at most."""
+    known: dict[Size, Range] = {}
+    factors = [_product([_of(size, values, known) for size in sizes]) for sizes in formula.factors]
+    sums = [_sum([(c, f) for c, f in zip(piece, factors, strict=True) if c]) for piece in formula.pieces]
+    return max([low for low, _ in sums], default=0), max([high for _, high in sums], default=0)
+
+
+def _sum(terms: Sequence[tuple[int, Range]]) -> Range:
+    return sum([c * r[c < 0] for c, r in terms]), sum([c * r[c > 0] for c, r in terms])
+
+
+def _product(ranges: Sequence[Range]) -> Range:
+    low = high = 1
+    for least, most in ranges:
+        ends = (low * least, low * most, high * least, high * most)
+        low, high = min(ends), max(ends)
+    return low, high
+
+
+def _of(size: Size, values: Mapping[str, Range], known: dict[Size, Range]) -> Range:
+    if isinstance(size, int):
+        return size, size
+    found = known.get(size)
+    if found is None:
+        found = known[size] = _sum([(c, _product([_of_atom(atom, values, known) for atom in m])) for m, c in size.terms])
+    return found
+
+
+def _of_atom(atom: Atom, values: Mapping[str, Range], known: dict[Size, Range]) -> Range:
+    if not atom.op:
+        return values[atom.name]
+    ranges = [_of(a, values, known) for a in atom.args]
+    if atom.op in ("//", "%"):
+        (low, high), (least, most) = ranges
+        least, most = max(least, 1), max(most, 1)  # what divides is no size below that
+        if atom.op == "//":
+            return min(low // most, low // least), max(high // least, high // most)
+        return (low % most, high % most) if least == most and low // most == high // most else (0, most - 1)
+    pick = min if atom.op == "min" else max
+    return pick([low for low, _ in ranges]), pick([high for _, high in ranges])
