@@ -33,7 +33,7 @@ def stop_before_updates(lowered: Lowered, names: Sequence[str]) -> None:
     Where one of them is there only after that, the loss that is minimised is looked at in its place. Where there are no updates, nothing changes.
     """
     calls = lowered.instructions
-    first = next((at for at, i in enumerate(calls) if _updates(i)), None)
+    first = _first_update(lowered, names)
     if first is None:
         return
     made = {v for i in calls[:first] for v in i.writes()}
@@ -65,6 +65,23 @@ def not_finite(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, int]:
     found = {v.name: given.values if isinstance(given, Rows) else given for v, given in zip(feeder.inputs, tensors, strict=False)}
     counts = {n: t.numel() - int(t.isfinite().sum()) for n, t in found.items() if t.is_floating_point() or t.is_complex()}
     return {n: count for n, count in counts.items() if count}
+
+
+def _first_update(lowered: Lowered, names: Sequence[str]) -> int | None:
+    """Return the place of the call before which the values are looked at.
+
+    That is the first update; or the first one after all of them are made, where what is changed before is little and can be put back, such as
+    the count of a group of batches.
+    """
+    calls = lowered.instructions
+    updates = [at for at, i in enumerate(calls) if _updates(i)]
+    wanted = {v for name in names for v in lowered.fetches if v.name == name and not v.feed}
+    made = [at for at, i in enumerate(calls) if wanted.intersection(i.writes())]
+    later = next((at for at in updates if made and at > made[-1]), None)
+    if later is None:
+        return updates[0] if updates else None
+    between = [v for i in calls[updates[0] : later] for v in i.changes() if v.persistable]
+    return later if sum(map(_bytes, between)) <= MOST else updates[0]
 
 
 def _updates(i: Instruction) -> bool:
