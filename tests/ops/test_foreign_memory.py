@@ -1,8 +1,8 @@
 """No kernel reads or writes beside its operands, for any operands that its rule takes.
 
-The calls of all samples, gradients' too, with each dim of each operand changed alone, and each element type: what the rule takes is run with
-operands that end where memory does. ``PYTHONPATH=src:tests python tests/ops/test_foreign_memory.py [TYPE ...]`` also runs what the rules
-refuse, and says which kernels trust them.
+The calls of all samples, gradients' too, with each dim of each operand changed alone, each element type, and numbers that are infinite, very large
+or none: what the rule takes is run with operands that end where memory does.
+``PYTHONPATH=src:tests python tests/ops/test_foreign_memory.py [TYPE ...]`` also runs what the rules refuse, and says which kernels trust them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int6
 
 
 def variants(call: Call) -> Iterator[tuple[str, Call]]:
-    """The call, and the call with one dim or one element type of one operand changed."""
+    """The call, and the call with one dim, one element type or the numbers of one operand changed."""
     yield "as it is", call
     for (at, k, axis), size in places(call.specs).items():
         if isinstance(size, int):
@@ -42,10 +42,20 @@ def variants(call: Call) -> Iterator[tuple[str, Call]]:
     for at, operand in enumerate(call.cls.schema.operands):
         given, spec = call.arguments[at], call.specs[at]
         if isinstance(given, Tensor) and isinstance(spec, Spec) and not hasattr(given, "kept"):
+            if given.is_floating_point():
+                yield f"{operand.name} of no numbers", replace(call, arguments=put(call.arguments, at, no_numbers(given)))
             for of in TYPES:
                 if of is not given.dtype and of.is_floating_point == given.dtype.is_floating_point:
                     described = Spec(spec.kind, dtype_of_torch(of), spec.dims, spec.lod)
                     yield f"{operand.name} of {of}", replace(call, arguments=put(call.arguments, at, given.to(of)), specs=tuple(put(call.specs, at, described)))
+
+
+def no_numbers(like: Tensor) -> Tensor:
+    """Every second number infinite, very large or none."""
+    out = like.clone(memory_format=torch.contiguous_format)
+    odd = out.view(-1)[1::2]
+    odd.copy_(torch.tensor([torch.nan, torch.inf, -torch.inf, torch.finfo(like.dtype).max]).repeat(len(odd) // 4 + 1)[: len(odd)])
+    return out
 
 
 def put(values: Sequence[Any], at: int, value: Any) -> list[Any]:
@@ -79,7 +89,7 @@ def jobs(cls: type[Operator], taken: bool) -> list[tuple[str, Callable[[], str]]
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages without rights are asked of Linux")
 @pytest.mark.parametrize("cls", [
-    pytest.param(c, id=c.type, marks=() if c.type in ("batch_norm", "momentum", "lookup_table_v2", "sequence_softmax") else pytest.mark.long)
+    pytest.param(c, id=c.type, marks=() if c.type in ("batch_norm", "grid_sampler", "momentum", "lookup_table_v2", "sequence_softmax") else pytest.mark.long)
     for c in operators()
 ])  # fmt: skip
 def test_kernels_stay_within_operands_that_their_rules_take(cls: type[Operator]) -> None:

@@ -10,13 +10,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_VECTOR = 16
+"""The most numbers that torch's kernel takes at once: fewer columns are taken one by one."""
+
+
 def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """``softmax(scale q k' + mask) v``, and the logarithm of the sum of exponentials of each row of scores; zeros where a row is masked whole.
 
     ``causal``: row j of q sees rows 0 to j of k alone.
     """
     if q.device.type == "cpu":
-        return aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        out, sums = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
+        if k.shape[-2] < _VECTOR and not sums.all():  # torch's kernel takes a few scores of which none is a number for masked ones
+            lost = ~(_scores(q, k, None, causal, scale).amax(-1) > -torch.inf)
+            out.masked_fill_(lost.unsqueeze(-1), torch.nan)
+            sums.masked_fill_(lost, torch.nan)
+        return out, sums
     scores = _scores(q, k, mask, causal, scale)
     sums = scores.logsumexp(-1, keepdim=True)
     weights = (scores - sums).exp_().nan_to_num_(0.0)  # of -inf - -inf, where a row is masked whole

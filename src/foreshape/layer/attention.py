@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from foreshape.dims import equal
@@ -10,7 +11,7 @@ from foreshape.layer.basic import fc
 from foreshape.layer.creation import fill_constant
 from foreshape.layer.functions import softmax
 from foreshape.layer.manipulation import reshape, transpose, triu, unsqueeze
-from foreshape.layer.math import cast, scale
+from foreshape.layer.math import cast, clip, scale
 from foreshape.layer.normalization import dropout as drop
 from foreshape.layer.parameter import part_of
 from foreshape.layer.positions import rotary_positions, size_of
@@ -135,8 +136,9 @@ def attention_mask(query: Variable, key: Variable | None = None, mask: Variable 
     Args:
         query: dense ``[batch, time, ...]``.
         key: dense ``[batch, keys, ...]``; ``query`` where it is left out.
-        mask: bool or integer, where True (1) says that a key may be seen; or floating-point, which is added as it is. ``[batch, keys]`` for all
-            queries and heads, ``[batch, time, keys]`` for all heads, or ``[batch, heads, time, keys]``; 1 in place of a size says: for all.
+        mask: bool or integer, where True (1) says that a key may be seen; or floating-point, which is added as it is, with -1e9 for what is less
+            (fp16: -6e4). ``[batch, keys]`` for all queries and heads, ``[batch, time, keys]`` for all heads, or ``[batch, heads, time, keys]``; 1 in
+            place of a size says: for all.
         causal: query j sees keys 0 to j only.
 
     Returns:
@@ -164,7 +166,23 @@ def _added(mask: Variable, query: Variable) -> Variable:
         mask = unsqueeze(mask, [1, 2] if spec.rank == 2 else [1])
     if spec.dtype is BOOL or not spec.known_dtype.is_floating:
         return scale(cast(mask, of), -_far(of), -1.0, bias_after_scale=False)
+    if not _is_bounded(mask):  # a row of -inf alone would have no softmax
+        mask = clip(mask, _far(of), -_far(of))
     return mask if spec.dtype is of else cast(mask, of)
+
+
+def _is_bounded(mask: Variable) -> bool:
+    """Whether a mask is trained, or made as `attention_mask` makes it, so that it is never -inf."""
+    op = mask.op
+    if op is None or not mask.spec.known_dtype.is_floating:
+        return mask.is_parameter or not mask.spec.known_dtype.is_floating
+    if op.type == "fill_constant":
+        return math.isfinite(float(op.attributes.values.get("str_value") or op.attributes.values.get("value") or 0.0))
+    return op.type in _BOUNDED and all(map(_is_bounded, op.input_variables()))
+
+
+_BOUNDED = frozenset(("cast", "scale", "clip", "elementwise_add", "tril_triu", "unsqueeze2"))
+"""Ops that give bounded numbers of bounded ones."""
 
 
 def _far(of: DType) -> float:

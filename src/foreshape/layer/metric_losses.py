@@ -8,13 +8,16 @@ from foreshape.layer.creation import range as numbers_before
 from foreshape.layer.functions import relu
 from foreshape.layer.labels import same_dims, stating
 from foreshape.layer.manipulation import unsqueeze
-from foreshape.layer.math import maximum, minimum, sqrt, square
+from foreshape.layer.math import cast, maximum, minimum, rsqrt, sqrt, square
 from foreshape.layer.positions import size_of
 from foreshape.layer.reductions import matmul, reduce_sum
 from foreshape.layer.weights import by_example
 from foreshape.operator.require import require_equal, require_rank
 from foreshape.program.call_site import tells_line
 from foreshape.program.variable import Variable
+
+_LEAST = 1e-24
+"""What a square of a length is at least."""
 
 
 def _rows(layer: str, **given: Variable) -> None:
@@ -26,13 +29,14 @@ def _rows(layer: str, **given: Variable) -> None:
 
 
 def _distance(x: Variable, y: Variable, epsilon: float) -> Variable:
-    """The length of x - y + epsilon, of each row, ``[batch, 1]``."""
-    return sqrt(reduce_sum(square(x - y + epsilon), 1, keepdim=True))
+    """The length of x - y + epsilon, of each row, ``[batch, 1]``; that of 0 has no slope."""
+    return sqrt(maximum(reduce_sum(square(x - y + epsilon), 1, keepdim=True), _LEAST))
 
 
 def _unit(x: Variable) -> Variable:
-    length = sqrt(reduce_sum(square(x), 1, keepdim=True))
-    return x / maximum(length, 1e-12)
+    """Rows divided by their lengths; one of zeros has no direction, and stays with a gradient of zeros."""
+    squares = reduce_sum(square(x), 1, keepdim=True)
+    return x * (rsqrt(maximum(squares, _LEAST)) * cast(squares > _LEAST, x.spec.known_dtype))
 
 
 @tells_line
@@ -41,7 +45,7 @@ def info_nce_loss(
 ) -> Variable:
     """InfoNCE: how well each query is told to be of its own key among those of the whole batch, ``[batch, 1]``.
 
-    -log(exp(s_ii / T) / sum over j of exp(s_ij / T)), where s_ij is the cosine of the angle between query i and key j (van den Oord et al.,
+    -log(exp(s_ii / T) / sum over j of exp(s_ij / T)), where s_ij is the cosine of the angle between query i and key j, 0 of rows of zeros (van den Oord et al.,
     "Representation Learning with Contrastive Predictive Coding", 2018). With ``symmetric`` it is the mean of that and of the same with keys
     and queries exchanged, as in CLIP (Radford et al., 2021).
 
@@ -85,7 +89,7 @@ def contrastive_loss(x: Variable, y: Variable, label: Variable, margin: float = 
         require_rank(2, label.spec, "label", like=(rows, 1))
         require_equal(label.spec.known_dims[1], 1, "label must have 1 column", label=1)
         require_equal(rows, label.spec.known_dims[0], "label must have as many rows as x", x=0, label=0)
-    d = _distance(x, y, 1e-6)  # the root has no slope at 0
+    d = _distance(x, y, 1e-6)
     loss = (label * square(d) + (1.0 - label) * square(relu(margin - d))) * 0.5
     return by_example(loss, sample_weight, "contrastive_loss")
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PADDING_MODES = ("zeros", "border", "reflection")
+_FAR = 1e6
+"""In the gradient nothing in Grid is farther outside of the image."""
 
 
 class GridSampler(Operator):
@@ -92,7 +94,7 @@ class GridSampler(Operator):
     def _gradient_workspace(self, X: Spec, Grid: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         copied = copies(strided, X=X, Grid=Grid, Output_GRAD=d_out)
         spread = d_out.nbytes if self.mode == "nearest" else 0
-        return self._workspace(X, Grid, 0) + spread + copied + X.nbytes + Grid.nbytes
+        return self._workspace(X, Grid, 0) + spread + copied + X.nbytes + 2 * Grid.nbytes
 
     @gradient("X", "Grid", "Output@GRAD", gives=("X@GRAD", "Grid@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Grid: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
@@ -102,7 +104,8 @@ class GridSampler(Operator):
             d_x = read_nearest_backward(X, Grid, d_out, self.padding_mode, self.align_corners) if requested[0] else None
             return d_x, Grid.new_zeros(Grid.shape) if requested[1] else None
         undo = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
-        d_x, d_grid = undo(d_out, X, Grid, *self._settings(), [requested[0], True])
+        seen = Grid.nan_to_num(0.0).clamp_(-_FAR, _FAR)  # torch's kernel for images reads and writes memory where what is no number leads it
+        d_x, d_grid = undo(d_out, X, seen, *self._settings(), [requested[0], True])
         return d_x.contiguous() if requested[0] else None, d_grid.contiguous() if requested[1] else None
 
     samples = [

@@ -75,7 +75,7 @@ class NllLoss(Operator):
         check_classes(index, X.shape[1], self.ignore_index)
         counted = index != self.ignore_index
         index = index * counted
-        weights = counted.to(X.dtype) if Weight is None else Weight.take(index).mul_(counted)
+        weights = counted.to(X.dtype) if Weight is None else Weight.take(index).masked_fill_(counted.logical_not_(), 0.0)
         return index, weights
 
     def workspace(self, X: Spec, Label: Spec, Weight: Spec | None, *, strided: frozenset[str]) -> Size:

@@ -45,10 +45,16 @@ def _log_bound(of: Tensor) -> float:
     return min(_LOG_BOUND, torch.finfo(of.dtype).max)
 
 
+def _is_bounded(p: Tensor) -> Tensor:
+    """Where the logarithm of a probability is the bound, whose slope is 0; and where 1 / p is none of the element type's numbers."""
+    return p < torch.finfo(p.dtype).tiny
+
+
 class CrossEntropy(Operator):
     """Y = -log of the probability that X gives to Label, along the last axis.
 
-    With ``soft_label`` the Label is a distribution, and Y = -sum(Label * log X). The logarithm of 0 counts as -1e20.
+    With ``soft_label`` the Label is a distribution, and Y = -sum(Label * log X). The logarithm of 0 counts as -1e20,
+    with a slope of 0 (PaddlePaddle's is infinite).
     """
 
     type = "cross_entropy"
@@ -70,12 +76,12 @@ class CrossEntropy(Operator):
         return 2 * X.nbytes if self.soft_label else _picking_workspace(X, Label) + copies(strided, X=X, Label=Label)
 
     def _gradient_workspace(self, X: Spec, Label: Spec, d_y: Spec) -> Size:
-        return 0 if self.soft_label else _picking_workspace(X, Label)
+        return X.elements if self.soft_label else _picking_workspace(X, Label)
 
     @gradient("X", "Label", "Y@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Label: Tensor, d_y: Tensor) -> Tensor:
         if self.soft_label:
-            return Label.div(X).mul_(d_y).neg_()
+            return Label.div(X).mul_(d_y).neg_().masked_fill_(_is_bounded(X), 0.0)
         picked, index = _picked(X, Label, self.ignore_index)
         return _scattered(X.shape, picked, index, Label, d_y, self.ignore_index)
 
@@ -220,6 +226,7 @@ def _picked_loss(picked: Tensor, label: Tensor) -> Tensor:
 
 
 def _scattered(shape: Sequence[int], picked: Tensor, index: Tensor, label: Tensor, d_y: Tensor, ignore_index: int) -> Tensor:
-    """The gradient of the probabilities: -d_y / picked at the labels, zero elsewhere and where ignored."""
-    grad = d_y.reshape(picked.shape).div(picked).neg_().masked_fill_(label.reshape(picked.shape) == ignore_index, 0.0)
+    """The gradient of the probabilities: -d_y / picked at the labels, zero elsewhere, where ignored, and where the loss is bounded."""
+    nothing = (label.reshape(picked.shape) == ignore_index).logical_or_(_is_bounded(picked))
+    grad = d_y.reshape(picked.shape).div(picked).neg_().masked_fill_(nothing, 0.0)
     return grad.new_zeros(shape).scatter_(-1, index, grad)

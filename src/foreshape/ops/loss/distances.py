@@ -174,10 +174,15 @@ class SquaredL2Distance(Operator):
     rejects = NOT_OF_ROWS
 
 
+def _is_no_direction(x_norm: Tensor, y_norm: Tensor) -> Tensor:
+    """Where one of two rows is of zeros."""
+    return (x_norm == 0.0) | (y_norm == 0.0)
+
+
 class CosSim(Operator):
     """Out = the cosine of the angle between each row of X and that of Y; Y may have 1 row for all. Of PaddlePaddle 1.
 
-    XNorm and YNorm are the rows' lengths; where one is 0, Out is no number.
+    XNorm and YNorm are the rows' lengths; where one is 0, Out is 0, and so are the gradients.
     """
 
     type = "cos_sim"
@@ -198,7 +203,8 @@ class CosSim(Operator):
     def kernel(self, X: Tensor, Y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x, y = X.flatten(1), Y.flatten(1)
         x_norm, y_norm = x.square().sum(1, keepdim=True).sqrt_(), y.square().sum(1, keepdim=True).sqrt_()
-        return (x * y).sum(1, keepdim=True).div_(x_norm).div_(y_norm), x_norm, y_norm
+        out = (x * y).sum(1, keepdim=True).div_(x_norm).div_(y_norm)
+        return out.masked_fill_(_is_no_direction(x_norm, y_norm), 0.0), x_norm, y_norm
 
     def _infer_gradient(self, X: Spec, Y: Spec, XNorm: Spec, YNorm: Spec, Out: Spec, d_out: Spec) -> tuple[Spec, Spec]:
         out, x_norm, y_norm = CosSim.infer_shape(self, X, Y)  # pyright: ignore[reportArgumentType]
@@ -206,16 +212,18 @@ class CosSim(Operator):
         return X.like(), Y.like()
 
     def _gradient_workspace(self, X: Spec, Y: Spec, XNorm: Spec, YNorm: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return 4 * X.nbytes + 4 * Out.nbytes + copies(strided, X=X, Y=Y)
+        return 4 * X.nbytes + 7 * Out.nbytes + Out.elements + copies(strided, X=X, Y=Y)
 
     @gradient("X", "Y", "XNorm", "YNorm", "Out", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(
         self, X: Tensor, Y: Tensor, XNorm: Tensor, YNorm: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]
     ) -> Any:
         x, y = X.flatten(1), Y.flatten(1)
-        both, cosine = d_out / (XNorm * YNorm), d_out * Out
-        d_x = (y * both).sub_(x * (cosine / XNorm.square())).reshape(X.shape) if requested[0] else None
-        d_y = to_rows((x * both).sub_(y * (cosine / YNorm.square())).reshape(X.shape), Y) if requested[1] else None
+        d = d_out.masked_fill(nothing := _is_no_direction(XNorm, YNorm), 0.0)
+        x_norm, y_norm = XNorm.masked_fill(nothing, 1.0), YNorm.masked_fill(nothing, 1.0)
+        both, cosine = d / x_norm / y_norm, d * Out
+        d_x = (y * both).sub_(x * (cosine / x_norm.square())).reshape(X.shape) if requested[0] else None
+        d_y = to_rows((x * both).sub_(y * (cosine / y_norm.square())).reshape(X.shape), Y) if requested[1] else None
         return d_x, d_y
 
     samples = OF_ROWS

@@ -124,7 +124,7 @@ class HierarchicalSigmoid(Operator):
         z = torch.bmm(W[node], X.unsqueeze(-1)).squeeze(-1) if node.shape[1] else X.new_zeros(node.shape)
         if Bias is not None:
             z = z.add_(Bias.reshape(-1)[node])
-        z = z.mul_(on).clamp_(-_LIMIT, _LIMIT)
+        z = z.masked_fill_(~on, 0.0).clamp_(-_LIMIT, _LIMIT)
         pre = F.softplus(z, threshold=2 * _LIMIT)
         return (pre - z * code).sum(1, keepdim=True), pre, W
 

@@ -314,6 +314,8 @@ class Softmax(OverAxis):
         return computations.Softmax(self.axis)
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if not X.dim():  # the only one of its kind, however large
+            return X.new_ones(()) if into is None else into.fill_(1.0)
         return torch.softmax(X, self.axis, out=into)
 
     def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
@@ -327,6 +329,8 @@ class LogSoftmax(OverAxis):
     axis = attribute(AttrType.INT, -1, doc="the axis whose exponentials sum to one")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
+        if not X.dim():
+            return X.new_zeros(()) if into is None else into.zero_()
         return torch.log_softmax(X, self.axis, out=into)
 
     def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:

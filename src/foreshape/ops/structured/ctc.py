@@ -99,7 +99,7 @@ class WarpCTC(Operator):
             made = 0 if requested[1] else copies(strided, Logits=Logits)
             numbers = (32 + Label.known_dtype.itemsize) * Label.elements + copies(strided, Label=Label)
         states = steps * count * (2 * labels + 1) * item
-        rest = steps * count * classes * item + numbers + 64 * count
+        rest = steps * count * classes * (item + (1 if requested[1] else 0)) + numbers + 64 * count
         messages = 2 * states if requested[1] else states
         return messages + rest if isinstance(made, int) and not made else maximum(messages + rest, made + rest)
 
@@ -132,7 +132,10 @@ class WarpCTC(Operator):
             return Logits.new_zeros(count, 1), Logits.new_zeros(longest, count, classes)
         sizes = steps.host_lengths, labels.host_lengths
         cost, alpha = aten._ctc_loss(scores, label, *sizes, self.blank, True)
-        d_logits = aten._ctc_loss_backward(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True) if requested[1] else None
+        d_logits = None
+        if requested[1]:
+            d_logits = aten._ctc_loss_backward(torch.ones_like(cost), scores, label, *sizes, cost, alpha, self.blank, True)
+            d_logits.masked_fill_(scores == -torch.inf, 0.0)  # of a class that has no probability; torch's is no number
         return cost.masked_fill(cost == torch.inf, 0.0).unsqueeze(1), d_logits
 
     @gradient("Logits", "LogitsLength", "Loss@GRAD", "WarpCTCGrad", gives="Logits@GRAD", workspace=_gradient_workspace)
