@@ -151,7 +151,8 @@ KINDS: dict[str, tuple[float, tuple[int, ...], Callable[[random.Random, Sequence
     "shuffle_by_dims": (1, (4,), lambda rng, dims: {"groups": rng.choice((1, 2, 3, 4)), "axes": rng.choice(([0, 2, 1, 3, 4], [0, 1, 2, 3, 4]))}),
     "softmax": (2, (2, 3, 4), lambda rng, dims: {"axis": rng.randrange(-len(dims), len(dims))}),
     "layer_norm": (3, (2, 3, 4), lambda rng, dims: {"begin_norm_axis": rng.randrange(1, len(dims)), "weight": rng.random() < 0.7, "bias": rng.random() < 0.7}),
-    "group_norm": (0.5, (4,), lambda rng, dims: {"groups": _groups(rng, dims[1])}),
+    "instance_norm": (0.7, (4,), _nothing),
+    "group_norm": (0.7, (4,), lambda rng, dims: {"groups": _groups(rng, dims[1])}),
     "mean": (1, (4,), lambda rng, dims: {"keepdim": rng.random() < 0.5}),
     "flatten": (1, (3, 4), lambda rng, dims: {"start_axis": rng.choice((1, len(dims) - 2))}),
     "wider": (0.7, (), lambda rng, dims: {"dims": [0, *[1] * rng.choice((1, 2, 10, 11, 12, 13)), *dims[1:]]}),
@@ -240,6 +241,7 @@ class Layers:
     pool = staticmethod(layer.pool2d)
     adaptive = staticmethod(layer.adaptive_pool2d)
     group_norm = staticmethod(layer.group_norm)
+    instance_norm = staticmethod(layer.instance_norm)
     softmax = staticmethod(layer.softmax)
     slice = staticmethod(layer.slice)
     flatten = staticmethod(layer.flatten)

@@ -59,6 +59,7 @@ WAYS: dict[str, Callable[[Described], list[Ran]]] = {
     "two cores": _threads,
     "saved and loaded": _loaded,
     "recomputed": _recomputed,
+    "frozen": lambda of: [run(of, [fs.Executor(seed=1, frozen=True)])],
 }
 
 

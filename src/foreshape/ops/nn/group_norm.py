@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.kernels.window_steps import in_rows
 from foreshape.operator import (
     FLOATING,
     AttrType,
@@ -172,7 +173,7 @@ def _grouped(x: Tensor, scale: Tensor | None, bias: Tensor | None, groups: int, 
     """The normalised values, and mean and inverse deviation ``[batch, groups]``."""
     batch, channels = x.shape[:2]
     scale, bias = None if scale is None else scale.contiguous(), None if bias is None else bias.contiguous()  # torch does not check
-    y, mean, inverse = torch.native_group_norm(x.contiguous(), scale, bias, batch, channels, x.shape[2:].numel(), groups, epsilon)
+    y, mean, inverse = torch.native_group_norm(in_rows(x), scale, bias, batch, channels, x.shape[2:].numel(), groups, epsilon)
     if x.dtype is torch.float16 or x.dtype is torch.bfloat16:
         mean, inverse = mean.float(), inverse.float()
     return y, mean, inverse
@@ -186,6 +187,6 @@ def _grouped_backward(
     mean, inverse, scale = mean.to(of).contiguous(), inverse.to(of).contiguous(), None if scale is None else scale.contiguous()
     own = [requested[0], requested[1], requested[2] and scale is not None]  # torch cannot do the last one alone
     d_x, d_scale, d_bias = aten.native_group_norm_backward(
-        d.contiguous(), x.contiguous(), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own
+        in_rows(d), in_rows(x), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own
     )
     return d_x, d_scale, d.sum([0, *range(2, d.dim())]) if requested[2] and scale is None else d_bias
